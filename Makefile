@@ -1,0 +1,48 @@
+# The two commands of the README are `make demo` and `make test`. Each makes .venv on first use; a second call starts at once.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+ARGS   ?=
+
+.PHONY: help demo test check format lint types contracts bench clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "adding the test tools to $(VENV) (once)"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.runtime ## watch VMs being scaled by negotiation (ARGS="--vms 8 --seconds 30 --output json")
+	@$(BIN)/parley demo --load $(ARGS)
+
+test: $(VENV)/.dev ## pass the tests (ARGS="-k permit")
+	@$(BIN)/python -m pytest $(ARGS)
+
+format: $(VENV)/.dev ## rewrite the files in the project's format
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: $(VENV)/.dev ## formatting and lint, without changing anything
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+types: $(VENV)/.dev ## strict types in packages and tests
+	@$(BIN)/mypy
+
+contracts: $(VENV)/.dev ## the floors of the house
+	@$(BIN)/lint-imports
+
+check: lint types contracts test ## everything that a change must pass
+
+bench: $(VENV)/.dev ## the figures of the README (ARGS="--short")
+	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f $(ARGS) || exit 1; done
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

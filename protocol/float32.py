@@ -1,0 +1,32 @@
+"""Single-precision numbers as the published peers write them: rounded to float32, shortest text that reads back."""
+
+import functools
+import math
+import struct
+
+_FORMAT = struct.Struct("<f")
+_MAX_PLUS_HALF = 2.0**128 - 2.0**103
+"""From here on a number rounds beyond the largest float32."""
+
+
+def round32(number: float) -> float:
+    """`number` rounded to the nearest float32. Raises `ValueError` for NaN, infinities and values out of range."""
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a finite number")
+    try:
+        rounded: float = _FORMAT.unpack(_FORMAT.pack(number))[0]
+    except OverflowError:
+        rounded = math.inf
+    if math.isinf(rounded):
+        raise ValueError(f"{number} is beyond the range of a 32-bit float")
+    return rounded
+
+
+@functools.lru_cache(maxsize=1024)
+def shortest(number: float) -> str:
+    """The shortest decimal text that reads back as the same float32, valid as a JSON number."""
+    for digits in range(1, 10):
+        text = f"{number:.{digits}g}"
+        if abs(float(text)) < _MAX_PLUS_HALF and round32(float(text)) == number:
+            return text
+    raise AssertionError(f"nine digits identify every float32, {number!r} is none")

@@ -1,0 +1,71 @@
+"""Why a decision fell as it did: typed codes, shown to users and counted in metrics, never parsed from text."""
+
+import enum
+from dataclasses import dataclass
+
+
+class ReasonCode(enum.StrEnum):
+    """Why a permit is what it is. The value is the code on the wire; new codes may be added, none changes meaning."""
+
+    STOPPED = "stopped"
+    """Growth is switched off by configuration."""
+    RECOMMEND_ONLY = "recommend-only"
+    """Recommendations are reported and nothing grows."""
+    VM_BOUNDS = "vm-bounds"
+    """The request lies above the VM's own maximum."""
+    MIGRATING = "migrating"
+    """The VM is being migrated away and keeps its size."""
+    UNSETTLED = "unsettled"
+    """This scheduler has just started and does not know yet what the VM may still use; ask again, naming it."""
+    COMPUTE_UNIT = "compute-unit"
+    """No usable compute unit is known for the VM."""
+    NODE_HEADROOM = "node-headroom"
+    """The node has no more room."""
+    POOL = "pool"
+    """The VM's pool admits no more."""
+    BYSTANDER = "bystander"
+    """Another agent with the extension owns this VM."""
+    OTHER = "other"
+    """A code of a later version that this program does not know."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ReasonCode | None":
+        return cls.OTHER if isinstance(value, str) else None
+
+
+class ErrorCode(enum.StrEnum):
+    """Why a request was answered with an error. The value is the `code` of the JSON error body."""
+
+    MALFORMED = "malformed"
+    UNSUPPORTED_VERSION = "unsupported-version"
+    METRICS_REQUIRED = "metrics-required"
+    WRONG_METHOD = "wrong-method"
+    UNKNOWN_PATH = "unknown-path"
+    TOO_LARGE = "too-large"
+    PUBLISHED_AGENT_NOT_ALLOWED = "published-agent-not-allowed"
+    UNKNOWN_POD = "unknown-pod"
+    WRONG_POD_UID = "wrong-pod-uid"
+    SEQUENCE_REUSED = "sequence-reused"
+    SEQUENCE_STALE = "sequence-stale"
+    AGENT_SUPERSEDED = "agent-superseded"
+    OVERLOADED = "overloaded"
+    NOT_LEADER = "not-leader"
+    INTERNAL = "internal"
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ErrorCode | None":
+        return cls.OTHER if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason of a decision. `retry_after_s` (seconds) tells when asking again may help."""
+
+    code: ReasonCode
+    message: str
+    resource: str | None = None
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.code.value}{f' ({self.resource})' if self.resource else ''}: {self.message}"

@@ -1,0 +1,93 @@
+"""The resources that every decision is made in: milli-CPU and bytes, both whole numbers.
+
+No float ever holds a resource. The wire forms of protocol v1.x (whole vCPUs and memory slots) exist only in
+`protocol.wire`; `protocol.translate` turns one into the other.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol import quantities
+
+MAX_VCPU_MILLI: Final = 2**53
+MAX_MEMORY_BYTES: Final = 2**63 - 1
+RESOURCE_NAMES: Final = ("cpu", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An amount of CPU (`vcpu_milli`, thousandths of a CPU) and memory (`memory_bytes`). Each is treated on its own.
+
+    Amounts may be negative as intermediate results (a headroom); permits, sizes and requests never are.
+    """
+
+    vcpu_milli: int
+    memory_bytes: int
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(self.vcpu_milli + other.vcpu_milli, self.memory_bytes + other.memory_bytes)
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        return Resources(self.vcpu_milli - other.vcpu_milli, self.memory_bytes - other.memory_bytes)
+
+    def __mul__(self, factor: int) -> "Resources":
+        return Resources(self.vcpu_milli * factor, self.memory_bytes * factor)
+
+    def min(self, other: "Resources") -> "Resources":
+        """The smaller amount of each resource."""
+        return Resources(min(self.vcpu_milli, other.vcpu_milli), min(self.memory_bytes, other.memory_bytes))
+
+    def max(self, other: "Resources") -> "Resources":
+        """The larger amount of each resource."""
+        return Resources(max(self.vcpu_milli, other.vcpu_milli), max(self.memory_bytes, other.memory_bytes))
+
+    def clamp(self, low: "Resources", high: "Resources") -> "Resources":
+        """This amount, not below `low` and then not above `high`."""
+        return self.max(low).min(high)
+
+    def fits_in(self, other: "Resources") -> bool:
+        """Whether no resource exceeds the other's."""
+        return self.vcpu_milli <= other.vcpu_milli and self.memory_bytes <= other.memory_bytes
+
+    def exceeds(self, other: "Resources") -> bool:
+        """Whether any resource exceeds the other's."""
+        return not self.fits_in(other)
+
+    def is_positive(self) -> bool:
+        """Whether both amounts are above zero."""
+        return self.vcpu_milli > 0 and self.memory_bytes > 0
+
+    def named(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Both amounts with their resource's name, in a fixed order."""
+        return ("cpu", self.vcpu_milli), ("memory", self.memory_bytes)
+
+    def units(self, unit: "Resources") -> int:
+        """The smallest n for which n · `unit` covers this amount. `unit` must be positive."""
+        assert unit.is_positive(), unit
+        return max(-(-self.vcpu_milli // unit.vcpu_milli), -(-self.memory_bytes // unit.memory_bytes))
+
+    def __str__(self) -> str:
+        cpu = quantities.from_milli(self.vcpu_milli)
+        memory = quantities.from_value(self.memory_bytes, binary=True)
+        return f"{cpu} CPU / {memory}"
+
+
+ZERO: Final = Resources(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the most that a VM may have. `min` fits in `max`, and both are positive."""
+
+    min: Resources
+    max: Resources
+
+    def __post_init__(self) -> None:
+        if not self.min.is_positive():
+            raise ValueError(f"bounds: min must be above zero in both resources, not {self.min}")
+        if not self.min.fits_in(self.max):
+            raise ValueError(f"bounds: min ({self.min}) must not exceed max ({self.max})")
+
+    def clamp(self, amount: Resources) -> Resources:
+        """`amount`, moved inside the bounds."""
+        return amount.clamp(self.min, self.max)
