@@ -77,7 +77,10 @@ def _hints(message: Any) -> dict[str, Any]:
 def _jsonable(value: Any) -> Any:
     match value:
         case wire.Message():
-            found = ((name, getattr(value, attribute), omit) for attribute, name, omit in _names(type(value)))
+            found = (
+                (name, getattr(value, attribute), omit)
+                for attribute, name, omit in _names(cast("Any", type(value)))
+            )
             return {name: _jsonable(item) for name, item, omit in found if not (omit and item is None)}
         case values.Resources():
             return _jsonable(extension.RawAmount.from_resources(value))

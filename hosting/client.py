@@ -1,0 +1,105 @@
+"""The HTTP client of every program: one session per kind of peer, with limits; each call ends as one value.
+
+The world's failures are outcomes, never exceptions: a caller matches `Answered` or `Unanswered`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias
+
+import aiohttp
+
+FailureKind = Literal["timeout", "connect", "cut", "too-large", "garbage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The peer answered, with whatever status. Header names are in lower case."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """No usable answer came: not in time, no connection, cut off, too long, or not HTTP."""
+
+    kind: FailureKind
+    message: str
+
+
+Outcome: TypeAlias = Answered | Unanswered
+
+# Below the server's 75 s, so that we never write into a connection that the peer is just closing.
+_KEEP_ALIVE_S: Final = 45.0
+
+
+class Client:
+    """An HTTP session for one kind of peer: bounded connections, bounded answers, no redirects, no proxies."""
+
+    def __init__(self, *, max_connections: int = 64, max_answer_bytes: int = 64 * 1024) -> None:
+        self._max_connections = max_connections
+        self._max_answer_bytes = max_answer_bytes
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEP_ALIVE_S)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            trust_env=False,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        deadline_s: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Send one request and read its answer within `deadline_s` seconds. Cancellation passes through."""
+        assert self._session is not None, "use `async with Client(...)`"
+        sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
+        try:
+            async with (
+                asyncio.timeout(deadline_s),
+                self._session.request(
+                    method, url, data=body, headers=sent, allow_redirects=False, timeout=_NO_TIMEOUT
+                ) as response,
+            ):
+                return await self._read(response)
+        except TimeoutError:
+            return Unanswered("timeout", f"no answer within {deadline_s:g} s")
+        except aiohttp.ClientConnectorError as error:
+            return Unanswered("connect", str(error.os_error.strerror or error.os_error))
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionError) as error:
+            return Unanswered("cut", f"the connection was cut: {type(error).__name__}")
+        except (aiohttp.ClientError, ValueError) as error:
+            return Unanswered("garbage", f"not a usable HTTP answer: {type(error).__name__}")
+
+    async def _read(self, response: aiohttp.ClientResponse) -> Outcome:
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > self._max_answer_bytes:
+                response.close()
+                return Unanswered("too-large", f"the answer exceeds {self._max_answer_bytes} bytes")
+        headers = {name.lower(): text for name, text in response.headers.items()}
+        return Answered(response.status, bytes(body), headers)
+
+
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None)  # asyncio.timeout above is the one deadline

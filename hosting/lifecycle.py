@@ -1,0 +1,68 @@
+"""The life of a process: an event loop, signals that ask for an end, and an exit code.
+
+The first SIGTERM or SIGINT asks the program to drain; a second one cancels it. Programs end by returning from `main`.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # a platform without uvloop runs on the standard loop
+    new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]  # same call, another loop class
+
+INTERRUPTED: Final = 130
+
+
+class Stop:
+    """The wish that this process ends. It is set once and never cleared."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def request(self) -> None:
+        """Ask for the end."""
+        self._event.set()
+
+    def is_requested(self) -> bool:
+        """Whether the end was asked for."""
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Return when the end is asked for."""
+        await self._event.wait()
+
+    async def wait_for(self, seconds: float) -> bool:
+        """Sleep for `seconds` or until the end is asked for; True in the second case."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+async def _guarded(main: Callable[[Stop], Awaitable[int]]) -> int:
+    stop = Stop()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def on_signal() -> None:
+        if stop.is_requested():
+            task.cancel()
+        stop.request()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return await main(stop)
+
+
+def run(main: Callable[[Stop], Awaitable[int]]) -> int:
+    """Run `main` to its end and return its exit code; 130 when it had to be cancelled by a second signal."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        try:
+            return runner.run(_guarded(main))
+        except asyncio.CancelledError:
+            return INTERRUPTED

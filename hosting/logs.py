@@ -1,0 +1,45 @@
+"""Structured log lines on standard error: one event a line, constant message text, fixed keys.
+
+Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. Levels: info for decisions, warning for
+"wanted X, could not, because", error for faults of ours.
+"""
+
+import logging
+import sys
+from typing import Literal, TypeAlias
+
+import structlog
+
+Logger: TypeAlias = structlog.typing.FilteringBoundLogger
+Style = Literal["auto", "json", "console"]
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(level: str = "info", style: Style = "auto") -> None:
+    """Set up logging of this process; `auto` is for people on a terminal and JSON elsewhere."""
+    for_people = style == "console" or (style == "auto" and sys.stderr.isatty())
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if for_people
+        else structlog.processors.JSONRenderer()
+    )
+    errors = [] if for_people else [structlog.processors.dict_tracebacks]
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *errors,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    # Libraries log through the standard module: their warnings are worth a line, their chatter is not.
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s", force=True)
+
+
+def logger(component: str) -> Logger:
+    """The logger of one long-lived component; its name is the key `component` of every line."""
+    bound: Logger = structlog.get_logger().bind(component=component)
+    return bound

@@ -1,0 +1,313 @@
+"""The only HTTP server here: aiohttp's parser and writer with the limits that it lacks.
+
+* A connection cap; at the cap the longest-idle connection is closed for a new one.
+* One sweeper that aborts requests which are not done `request_deadline_s` after their first byte (aiohttp has no
+  header or body deadline): a half-sent header, a slow body and a reader that does not read are all cut.
+* A body limit per route, checked while reading.
+* A request that cannot be parsed is one log line and a 400, not a traceback.
+* Drain: `close` stops accepting, lets requests in progress end, then closes.
+
+Handlers know nothing of aiohttp: they take a frozen `Request` and return a `Reply`, or `HangUp` to close the
+connection without a word.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from aiohttp import web
+
+from hosting.logs import Logger
+
+KEEP_ALIVE_S: Final = 75.0
+SWEEP_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, read in full. Header names are in lower case; `parameters` are the path's named parts."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What to answer."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close the connection without an answer."""
+
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
+
+
+def text(status: int, message: str) -> Reply:
+    """A plain-text reply."""
+    return Reply(status, message.encode() + b"\n", "text/plain; charset=utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`method` and `path` (parts in braces are parameters) with the handler and the largest body in bytes."""
+
+    method: str
+    path: str
+    handler: Handler
+    max_body_bytes: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server allows."""
+
+    connections: int = 512
+    request_deadline_s: float = 5.0
+    drain_s: float = 5.0
+
+
+class _Router:
+    """Finds the route of a request; the first matching one wins."""
+
+    def __init__(self, routes: tuple[Route, ...], fallback: Route | None) -> None:
+        self._exact = {
+            (route.method, route.path): route for route in reversed(routes) if "{" not in route.path
+        }
+        self._patterns = [(route, route.path.split("/")) for route in routes if "{" in route.path]
+        self._fallback = fallback
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | Reply:
+        exact = self._exact.get((method, path))
+        if exact is not None:
+            return exact, {}
+        allowed = {known for known, other in self._exact if other == path}
+        parts = path.split("/")
+        for route, pattern in self._patterns:
+            parameters = _match(pattern, parts)
+            if parameters is not None:
+                if route.method == method:
+                    return route, parameters
+                allowed.add(route.method)
+        if self._fallback is not None:
+            return self._fallback, {}
+        if allowed:
+            return text(405, f"{method} is not served here; use {', '.join(sorted(allowed))}")
+        return text(404, f"there is nothing at {path[:200]}")
+
+
+def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
+    if len(pattern) != len(parts):
+        return None
+    parameters: dict[str, str] = {}
+    for expected, part in zip(pattern, parts, strict=True):
+        if expected.startswith("{"):
+            parameters[expected[1:-1]] = part
+        elif expected != part:
+            return None
+    return parameters
+
+
+class _Connection(web.RequestHandler):
+    """A connection that knows since when it is busy with a request, or idle."""
+
+    __slots__ = ("busy_since", "idle_since", "owner")
+
+    def __init__(self, owner: "Server", server: web.Server, **options: Any) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self.owner = owner
+        self.busy_since: float | None = None
+        self.idle_since = owner.now()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.owner.admit(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.owner.forget(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.busy_since is None:
+            self.busy_since = self.owner.now()
+        super().data_received(data)
+
+    async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
+        result = await super().finish_response(*arguments)
+        self.busy_since, self.idle_since = None, self.owner.now()
+        return result
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp passes it; its texts quote the peer
+    ) -> web.StreamResponse:
+        self.keep_alive(False)
+        return self.owner.report(request, status, exc)
+
+
+class _AiohttpServer(web.Server):
+    """Makes our connections instead of aiohttp's."""
+
+    def __init__(self, owner: "Server", handler: Any) -> None:
+        super().__init__(handler)
+        self._owner = owner
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(
+            self._owner, self, keepalive_timeout=KEEP_ALIVE_S, access_log=None, lingering_time=0.5
+        )
+
+
+class Server:
+    """One listening server. `stats` are plain counters for the metrics endpoint."""
+
+    def __init__(
+        self,
+        log: Logger,
+        routes: tuple[Route, ...],
+        *,
+        fallback: Route | None = None,
+        limits: Limits = Limits(),
+    ) -> None:
+        self._log = log
+        self._router = _Router(routes, fallback)
+        self._limits = limits
+        self._open: dict[_Connection, None] = {}
+        self._runner: web.ServerRunner | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0}
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on `host` and `port` (0: the kernel chooses) and return the port. Raises `OSError`."""
+        self._runner = web.ServerRunner(
+            _AiohttpServer(self, self._serve), handle_signals=False, shutdown_timeout=self._limits.drain_s
+        )
+        await self._runner.setup()
+        listening = _listen(host, port)
+        await web.SockSite(self._runner, listening, backlog=1024).start()
+        self._sweeper = asyncio.create_task(self._sweep(), name="server sweeper")
+        return int(listening.getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop accepting, let requests in progress end within the drain time, close every connection."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+
+    def open_connections(self) -> int:
+        """How many connections are open."""
+        return len(self._open)
+
+    def now(self) -> float:
+        """The loop's clock, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    def admit(self, connection: _Connection) -> None:
+        """Count a new connection in; at the cap the longest-idle one makes room."""
+        if len(self._open) >= self._limits.connections:
+            oldest = min(self._open, key=lambda each: (each.busy_since is not None, each.idle_since))
+            self.stats["evicted"] += 1
+            self.forget(oldest)
+            oldest.force_close()
+        self._open[connection] = None
+
+    def forget(self, connection: _Connection) -> None:
+        """Count a connection out."""
+        self._open.pop(connection, None)
+
+    def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
+        """The reply to a request that could not be parsed (4xx) or whose handler failed (500), logged once."""
+        if status < 500:
+            self.stats["unparsable"] += 1
+            self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
+            return _response(text(status, "not a well-formed HTTP request"))
+        self.stats["faults"] += 1
+        self._log.error("handler failed", path=request.path, error=repr(error), exc_info=error)
+        return _response(text(500, "internal error"))
+
+    async def _serve(self, request: web.BaseRequest) -> web.Response:
+        self.stats["requests"] += 1
+        connection = request.protocol
+        assert isinstance(connection, _Connection)
+        if connection.busy_since is None:  # a pipelined request, whose bytes came with the one before
+            connection.busy_since = self.now()
+        found = self._router.find(request.method, request.path)
+        if isinstance(found, Reply):
+            return _response(found)
+        route, parameters = found
+        body = await _read_body(request, route.max_body_bytes)
+        if body is None:
+            connection.keep_alive(False)
+            return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        answer = await route.handler(
+            Request(request.method, request.path, body, headers, parameters, dict(request.query))
+        )
+        if isinstance(answer, HangUp):
+            connection.force_close()
+            return web.Response()
+        return _response(answer)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            overdue = self.now() - self._limits.request_deadline_s
+            for connection in list(self._open):
+                if connection.busy_since is not None and connection.busy_since < overdue:
+                    self.stats["aborted"] += 1
+                    self.forget(connection)
+                    transport = connection.transport
+                    if transport is not None:
+                        transport.abort()
+
+
+async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:
+    """The body, or None as soon as it exceeds `limit` bytes."""
+    if (request.content_length or 0) > limit:
+        return None
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            return None
+    return bytes(body)
+
+
+def _response(reply: Reply, *, close: bool = False) -> web.Response:
+    response = web.Response(
+        status=reply.status, body=reply.body, headers={"Content-Type": reply.content_type, **reply.headers}
+    )
+    if close:
+        response.force_close()
+    return response
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,151 @@
+"""Settings files: YAML, read safely, checked by a pydantic model; every fault at once with path, value and rule.
+
+The loader refuses duplicate keys (YAML would let the last one win silently), aliases without end and files beyond
+`MAX_FILE_BYTES`.
+"""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, core_schema
+
+from protocol import quantities, values
+
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+
+M = TypeVar("M", bound="Settings")
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, unknown keys refused, no number taken for a text or the other way round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+class SettingsError(Exception):
+    """A settings file cannot be used. `faults` are lines for a person, one for each thing that is wrong."""
+
+    def __init__(self, path: Path, faults: list[str]) -> None:
+        self.path = path
+        self.faults = faults
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        super().__init__(f"{path}: {count}\n" + "\n".join(f"  {fault}" for fault in faults))
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that keeps note of duplicate keys."""
+
+    duplicates: list[str]
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: dict[Hashable, int] = {}
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            continue  # the safe loader refuses it below, with its own message
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            loader.duplicates.append(
+                f"line {line}: the key {key!r} was given on line {seen[key]} already; each key may come once"
+            )
+        seen[key] = line
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def load(path: Path, model: type[M]) -> M:
+    """Read and check a YAML file. Raises `SettingsError` with every fault."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(path, [f"cannot be read: {error.strerror}"]) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise SettingsError(path, [f"is larger than {MAX_FILE_BYTES} bytes"])
+    return parse(path, content, model)
+
+
+def parse(path: Path, content: bytes, model: type[M]) -> M:
+    """Check the content of a YAML file. Raises `SettingsError` with every fault."""
+    try:
+        loader = _Loader(content)
+        loader.duplicates = []
+        data = loader.get_single_data()
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SettingsError(path, [_yaml_fault(error)]) from None
+    faults = list(loader.duplicates)
+    try:
+        read = model.model_validate({} if data is None else data)
+    except ValidationError as error:
+        faults += [_fault(item) for item in error.errors(include_url=False)]
+    else:
+        if not faults:
+            return read
+    raise SettingsError(path, faults) from None
+
+
+def _yaml_fault(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: not valid YAML: {error.problem}"
+    return f"not valid YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+
+
+def _fault(item: Any) -> str:
+    path = ""
+    for part in item["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    match item["type"]:
+        case "extra_forbidden":
+            return f"{path}: there is no such setting"
+        case "missing":
+            return f"{path}: is required"
+        case _:
+            shown = repr(item["input"])
+            value = "" if isinstance(item["input"], dict | list) else f" (found {shown[:60]})"
+            return f"{path or '(file)'}: {message}{value}"
+
+
+def _cpu(value: object) -> int:
+    amount = _quantity(value).exact_milli_value()
+    if amount is None or not 0 <= amount <= values.MAX_VCPU_MILLI:
+        raise ValueError("must be CPUs in whole milli-CPU, 0 or more, such as 2, 1.5 or 250m")
+    return amount
+
+
+def _memory(value: object) -> int:
+    amount = _quantity(value).exact_value()
+    if amount is None or not 0 <= amount <= values.MAX_MEMORY_BYTES:
+        raise ValueError("must be memory in whole bytes, 0 or more, such as 4Gi or 512Mi")
+    return amount
+
+
+def _quantity(value: object) -> quantities.Quantity:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("must be a quantity such as 2, 250m or 4Gi")
+    return quantities.parse(str(value))
+
+
+class _Amount(Settings):
+    cpu: Annotated[int, BeforeValidator(_cpu)]
+    memory: Annotated[int, BeforeValidator(_memory)]
+
+
+class _WrittenAsAmount:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def convert(amount: _Amount) -> values.Resources:
+            return values.Resources(amount.cpu, amount.memory)
+
+        return core_schema.no_info_after_validator_function(convert, handler(_Amount))
+
+
+Resources = Annotated[values.Resources, _WrittenAsAmount()]
+"""An amount written as `{cpu: 2, memory: 4Gi}`; both are Kubernetes quantities."""
