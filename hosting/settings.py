@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
 from protocol import quantities, values
@@ -20,9 +21,15 @@ M = TypeVar("M", bound="Settings")
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, unknown keys refused, no number taken for a text or the other way round."""
+    """Base of all settings: frozen, unknown keys refused, nothing coerced; keys are written in camelCase."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Faults between parts of the raw `data` (a name that is used twice, say), found whatever else is wrong."""
+        del data
+        return []
 
 
 class SettingsError(Exception):
@@ -86,7 +93,9 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
         read = model.model_validate({} if data is None else data)
     except ValidationError as error:
         faults += [_fault(item) for item in error.errors(include_url=False)]
+        faults += model.cross_faults(data)
     else:
+        faults += model.cross_faults(data)
         if not faults:
             return read
     raise SettingsError(path, faults) from None
@@ -106,6 +115,8 @@ def _fault(item: Any) -> str:
     match item["type"]:
         case "extra_forbidden":
             return f"{path}: there is no such setting"
+        case "model_type" | "dict_type":
+            return f"{path or '(file)'}: must be a mapping (found {item['input']!r:.60})"
         case "missing":
             return f"{path}: is required"
         case _:
@@ -134,9 +145,15 @@ def _quantity(value: object) -> quantities.Quantity:
     return quantities.parse(str(value))
 
 
+Cpu = BeforeValidator(_cpu)
+"""Marks an `int` of milli-CPU that is written as a quantity of CPUs."""
+Memory = BeforeValidator(_memory)
+"""Marks an `int` of bytes that is written as a quantity."""
+
+
 class _Amount(Settings):
-    cpu: Annotated[int, BeforeValidator(_cpu)]
-    memory: Annotated[int, BeforeValidator(_memory)]
+    cpu: Annotated[int, Cpu]
+    memory: Annotated[int, Memory]
 
 
 class _WrittenAsAmount:

@@ -50,6 +50,7 @@ class ErrorCode(enum.StrEnum):
     AGENT_SUPERSEDED = "agent-superseded"
     OVERLOADED = "overloaded"
     NOT_LEADER = "not-leader"
+    CLUSTER_UNREACHABLE = "cluster-unreachable"
     INTERNAL = "internal"
     OTHER = "other"
 

@@ -1,0 +1,1 @@
+"""The permit server: `scheduler.core` decides (pure), `scheduler.service` listens, reads the cluster and answers."""

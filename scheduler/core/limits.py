@@ -1,0 +1,96 @@
+"""The permit formula.
+
+`c` is the current permit, `q` the request, `u` the compute unit. For a whole number n, permit(n) is per resource `q`
+where q <= c (a decrease is always exact), else n·u kept between c and q. The permit is that of the largest n that
+every limit allows, so it always lies between current and requested. The smallest limit binds, ties go to the earlier
+one, and every limit below the request is listed. Source: design section 4.
+"""
+
+from dataclasses import dataclass
+
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit's word: the largest number of units that it allows, and the reason to give where that binds."""
+
+    units: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a request gets: the permit and, where that is below the request, why; the binding reason first."""
+
+    permit: Resources
+    reasons: tuple[Reason, ...] = ()
+
+
+def permit_of(units: int, current: Resources, request: Resources, unit: Resources) -> Resources:
+    """permit(n): the request where it is no increase, else n units kept between current and requested."""
+    stepped = unit * units
+    return Resources(
+        _one(stepped.vcpu_milli, current.vcpu_milli, request.vcpu_milli),
+        _one(stepped.memory_bytes, current.memory_bytes, request.memory_bytes),
+    )
+
+
+def _one(stepped: int, current: int, request: int) -> int:
+    return request if request <= current else min(max(stepped, current), request)
+
+
+def cut_by_bounds(
+    current: Resources, request: Resources, bound: Resources
+) -> tuple[Resources, Reason | None]:
+    """The request, where it grows, cut to the VM's maximum; and the reason when something was cut."""
+    cut = request.min(current.max(bound))
+    if cut == request:
+        return request, None
+    return cut, Reason(ReasonCode.VM_BOUNDS, f"the VM's maximum is {bound}")
+
+
+def headroom(current: Resources, request: Resources, unit: Resources, room: Resources) -> Limit | None:
+    """The node's limit: no growing resource may exceed `room`, what the other rows leave of the node.
+
+    None where the room covers the whole request.
+    """
+    tightest: tuple[int, str, int] | None = None
+    pairs = zip(current.named(), request.named(), unit.named(), room.named(), strict=True)
+    for (name, have), (_, want), (_, step), (_, free) in pairs:
+        if want > max(have, free):
+            units = max(have, free, 0) // step
+            if tightest is None or units < tightest[0]:
+                tightest = units, name, free
+    if tightest is None:
+        return None
+    units, name, free = tightest
+    left = Resources(max(free, 0), 0) if name == "cpu" else Resources(0, max(free, 0))
+    amount = str(left).split(" / ")[0 if name == "cpu" else 1]
+    message = f"the other holders leave {amount} of the node to this VM"
+    return Limit(units, Reason(ReasonCode.NODE_HEADROOM, message, name))
+
+
+def grant(
+    current: Resources,
+    request: Resources,
+    unit: Resources | None,
+    bound: Resources,
+    limits: tuple[Limit, ...],
+) -> Grant:
+    """Apply the bounds and then the limits, in their order. Limits are ignored where nothing grows."""
+    wanted, cut = cut_by_bounds(current, request, bound)
+    listed = () if cut is None else (cut,)
+    if wanted.fits_in(current):
+        return Grant(wanted, listed)
+    if unit is None or not unit.is_positive():
+        missing = Reason(
+            ReasonCode.COMPUTE_UNIT, "no compute unit is known from the VM, the request or the node"
+        )
+        return Grant(wanted.min(current), (missing, *listed))
+    units = wanted.units(unit)
+    below = sorted((limit for limit in limits if limit.units < units), key=lambda limit: limit.units)
+    if below:
+        units = below[0].units
+    return Grant(permit_of(units, current, wanted, unit), tuple(limit.reason for limit in below) + listed)

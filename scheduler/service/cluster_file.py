@@ -1,0 +1,221 @@
+"""A cluster described by a YAML file: `--cluster FILE`. It is read again whenever it changes.
+
+A new file with faults is reported with all of them, and the old one stays in force. VMs may carry a `size` (and a
+`target`), which then is what a read of the cluster shows; without one the cluster shows no sizes.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from hosting.settings import Memory, Resources, Settings, load
+from protocol.values import Bounds
+from protocol.wire import PodName
+from scheduler.core import events
+from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
+
+DEFAULT_SLOT_BYTES = 2**30
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+Uid = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class NodeEntry(Settings):
+    """A node: what it can allocate, the share of the system, and its compute unit."""
+
+    name: Name
+    allocatable: Resources
+    system: Resources | None = None
+    compute_unit: Resources | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.system is not None and not self.system.fits_in(self.allocatable):
+            raise ValueError(f"system ({self.system}) must not exceed allocatable ({self.allocatable})")
+        if self.compute_unit is not None and not self.compute_unit.is_positive():
+            raise ValueError(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
+        return self
+
+    def spec(self) -> NodeSpec:
+        """The node as the core sees it."""
+        taken = self.system
+        reservable = self.allocatable - taken if taken is not None else self.allocatable
+        return NodeSpec(self.name, reservable, self.compute_unit)
+
+
+class VmEntry(Settings):
+    """A VM: the pod it runs in, its node and bounds, and, where the cluster shows it, its size."""
+
+    namespace: Name
+    name: Name
+    uid: Uid
+    node: Name
+    min: Resources
+    max: Resources
+    slot_size: Annotated[int, Memory] | None = None
+    compute_unit: Resources | None = None
+    size: Resources | None = None
+    target: Resources | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        Bounds(self.min, self.max)
+        if self.compute_unit is not None and not self.compute_unit.is_positive():
+            raise ValueError(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
+        if self.target is not None and self.size is None:
+            raise ValueError("target needs a size beside it")
+        return self
+
+
+class PodEntry(Settings):
+    """A pod that is no VM, with what it requests."""
+
+    namespace: Name
+    name: Name
+    uid: Uid
+    node: Name
+    requests: Resources
+
+
+def _entries(data: object, key: str) -> list[tuple[str, dict[Any, Any]]]:
+    """The mappings in a list of the raw file, each with its path."""
+    found = data.get(key) if isinstance(data, dict) else None
+    if not isinstance(found, list):
+        return []
+    return [(f"{key}[{index}]", entry) for index, entry in enumerate(found) if isinstance(entry, dict)]
+
+
+def _repeated(places: list[tuple[str, object]], what: str) -> list[str]:
+    counts = Counter(repr(value) for _, value in places if value is not None)
+    return [
+        f"{path}: {what} {value!r} is used more than once"
+        for path, value in places
+        if value is not None and counts[repr(value)] > 1
+    ]
+
+
+class ClusterFile(Settings):
+    """The whole file."""
+
+    nodes: Annotated[tuple[NodeEntry, ...], Field(min_length=1)]
+    vms: tuple[VmEntry, ...] = ()
+    pods: tuple[PodEntry, ...] = ()
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Names used twice, and VMs or pods on nodes that the file does not have."""
+        nodes, vms, pods = (_entries(data, key) for key in ("nodes", "vms", "pods"))
+        known = {repr(entry.get("name")) for _, entry in nodes}
+        faults = _repeated([(f"{path}.name", entry.get("name")) for path, entry in nodes], "node name")
+        names = [
+            (f"{path}.name", f"{entry.get('namespace')}/{entry.get('name')}") for path, entry in vms + pods
+        ]
+        faults += _repeated([place for place in names if "None" not in str(place[1]).split("/")], "pod")
+        faults += _repeated([(f"{path}.uid", entry.get("uid")) for path, entry in vms + pods], "UID")
+        for path, entry in vms + pods:
+            node = entry.get("node")
+            if isinstance(node, str) and repr(node) not in known:
+                faults.append(f"{path}.node: there is no node {node!r} in this file")
+        return faults
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    nodes: dict[str, NodeSpec]
+    vms: dict[PodName, tuple[VmSpec, Reading | None]]
+    pods: dict[str, PodSpec]
+
+
+def _contents(file: ClusterFile, begun_s: float) -> _Contents:
+    nodes = {entry.name: entry.spec() for entry in file.nodes}
+    vms = {}
+    for entry in file.vms:
+        node = nodes[entry.node]
+        unit = entry.compute_unit or node.compute_unit
+        spec = VmSpec(
+            PodName(entry.name, entry.namespace),
+            entry.uid,
+            entry.node,
+            Bounds(entry.min, entry.max),
+            entry.slot_size or (unit.memory_bytes if unit is not None else 0) or DEFAULT_SLOT_BYTES,
+            entry.compute_unit,
+        )
+        size = entry.size
+        vms[spec.pod] = (
+            spec,
+            Reading(size, entry.target or size, begun_s) if size is not None else None,
+        )
+    pods = {
+        entry.uid: PodSpec(PodName(entry.name, entry.namespace), entry.uid, entry.node, entry.requests)
+        for entry in file.pods
+    }
+    return _Contents(nodes, vms, pods)
+
+
+class FileCluster:
+    """The `Cluster` port over a file."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._clock = clock
+        self._stamp: tuple[int, int, int] | None = None
+        self._now = _Contents({}, {}, {})
+        self._has_begun = False
+
+    async def refresh(self) -> tuple[events.Input, ...]:
+        """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
+        try:
+            async with asyncio.timeout(LOOK_DEADLINE_S):
+                return await self._refresh()
+        except TimeoutError:
+            raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
+
+    async def _refresh(self) -> tuple[events.Input, ...]:
+        begun_s = self._clock()
+        try:
+            status = await asyncio.to_thread(os.stat, self._path)
+        except OSError as error:
+            raise ClusterUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp == self._stamp:
+            return self._readings_again(begun_s)
+        read = _contents(await asyncio.to_thread(load, self._path, ClusterFile), begun_s)
+        changes = self._changes(read, begun_s)
+        self._stamp, self._now, self._has_begun = stamp, read, True
+        return changes
+
+    def look(self, pod: PodName) -> events.Look:
+        """What the last refresh showed of one pod."""
+        found = self._now.vms.get(pod)
+        return events.Look(found is not None, found[1] if found is not None else None)
+
+    def _readings_again(self, begun_s: float) -> tuple[events.Input, ...]:
+        """The file is as it was: its sizes are a new reading all the same."""
+        again: list[events.Input] = []
+        for pod, (spec, reading) in self._now.vms.items():
+            if reading is not None:
+                fresh = Reading(reading.size, reading.target, begun_s)
+                self._now.vms[pod] = (spec, fresh)
+                again.append(events.VmSeen(spec, fresh, begun_s))
+        return tuple(again)
+
+    def _changes(self, read: _Contents, now_s: float) -> tuple[events.Input, ...]:
+        """Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
+        old = self._now
+        changes: list[events.Input] = []
+        for pod, (spec, _) in old.vms.items():
+            if pod not in read.vms or read.vms[pod][0].uid != spec.uid:
+                changes.append(events.VmGone(pod, spec.uid))
+        changes += [events.PodGone(pod) for uid, pod in old.pods.items() if uid not in read.pods]
+        changes += [events.NodeGone(name) for name in old.nodes if name not in read.nodes]
+        changes += [events.NodeSeen(node) for node in read.nodes.values()]
+        changes += [events.PodSeen(pod) for pod in read.pods.values()]
+        for spec, reading in read.vms.values():
+            changes.append(events.VmSeen(spec, reading, now_s, is_new=self._has_begun))
+        return tuple(changes)

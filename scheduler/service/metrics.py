@@ -1,0 +1,60 @@
+"""What the scheduler tells on `/metrics`. The names are listed in docs/operations.md."""
+
+from collections.abc import Iterator
+
+from hosting.metrics import Family
+from hosting.server import Server
+from scheduler.core.core import Core
+from scheduler.service.permits import Counts
+
+
+def families(core: Core, counts: Counts, server: Server) -> Iterator[Family]:
+    """Every metric with its samples now."""
+    yield Family(
+        "counter",
+        "parley_scheduler_requests",
+        "Requests by outcome and status or code",
+        ("outcome", "code"),
+        tuple((key, value) for key, value in counts.answers.items()),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_permits",
+        "Permits by result and binding reason",
+        ("result", "reason"),
+        tuple((key, value) for key, value in counts.permits.items()),
+    )
+    fields: list[tuple[tuple[str, ...], float]] = []
+    for account in core.ledger.nodes():
+        columns = {
+            "reservable": account.spec.reservable,
+            "reserved": account.reserved,
+            "buffer": account.buffer,
+        }
+        for name, amount in columns.items():
+            fields.append(((account.spec.name, "cpu", name), amount.vcpu_milli / 1000))
+            fields.append(((account.spec.name, "memory", name), amount.memory_bytes))
+    yield Family(
+        "gauge",
+        "parley_scheduler_node_resources",
+        "The ledger: CPUs and bytes per node and field",
+        ("node", "resource", "field"),
+        tuple(fields),
+    )
+    yield Family(
+        "gauge",
+        "parley_scheduler_vms",
+        "VMs by whether this process knows what they may use",
+        ("state",),
+        (
+            (("settled",), sum(record.settled for record in core.book)),
+            (("unsettled",), sum(not record.settled for record in core.book)),
+        ),
+    )
+    yield Family(
+        "counter",
+        "parley_http_server",
+        "Events of the HTTP server",
+        ("event",),
+        tuple(((event,), count) for event, count in server.stats.items()),
+    )
