@@ -103,9 +103,9 @@ def _repeated(places: list[tuple[str, object]], what: str) -> list[str]:
 class ClusterFile(Settings):
     """The whole file."""
 
-    nodes: Annotated[tuple[NodeEntry, ...], Field(min_length=1)]
-    vms: tuple[VmEntry, ...] = ()
-    pods: tuple[PodEntry, ...] = ()
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    vms: list[VmEntry] = Field(default_factory=list)
+    pods: list[PodEntry] = Field(default_factory=list)
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
