@@ -261,7 +261,7 @@ def _struct_reader(message: Any) -> Reader:
         for plan in plans:
             if plan.required and plan.name not in given:
                 where = f"{path}.{plan.name}" if path else plan.name
-                faults.append(Fault(where, "is missing; the fields of the extension come together"))
+                faults.append(Fault(where, "is missing (the fields of the extension come together)"))
         if faults:
             return current
         return (typing.get_origin(message) or message)(**state)

@@ -1,0 +1,1 @@
+"""What resizes a VM: adapters of the port `VmBackend`."""

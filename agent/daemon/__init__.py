@@ -1,0 +1,1 @@
+"""The program `parley-agent`: wiring, callbacks, status, and its life."""

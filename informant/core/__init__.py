@@ -1,0 +1,1 @@
+"""The informant's decisions, without I/O: which agent is in use, whether a downscale fits, what a workload does."""

@@ -1,0 +1,283 @@
+"""Events (past tense: what happened) and actions (imperative: what to do). Each action ends as exactly one event.
+
+`chance` in an event is a random number in [0, 1) drawn by the shell, for jitter; `now_s` comes with `apply`.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from agent.core.model import Observation, Sample
+from agent.core.state import Ask
+from protocol.codec import ReadErrorBody
+from protocol.reasons import Reason
+from protocol.values import Resources
+from protocol.versions import InformantProtoVersion
+from protocol.wire import MoreResources
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Make sure that no command of an earlier life can take effect any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Look at the VM's size and target."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPermit:
+    """Ask the scheduler."""
+
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Set the VM's target."""
+
+    target: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Register with the informant."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskDownscale:
+    """Ask the informant whether the VM may shrink to `amount`."""
+
+    amount: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceUpscale:
+    """Tell the informant that the VM has `amount` now."""
+
+    amount: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetrics:
+    """Read the exporter."""
+
+    port: int
+
+
+Action: TypeAlias = (
+    Fence | Observe | RequestPermit | Resize | Register | AskDownscale | AnnounceUpscale | ReadMetrics
+)
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An action was taken up. Applied before anything else happens, so that it is never started twice."""
+
+    action: Action
+    registration: UUID | None = None
+    """The ID made for a `Register`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """No command of an earlier life can take effect any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceFailed:
+    """The fence could not be set up."""
+
+    error: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The VM was looked at."""
+
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveFailed:
+    """The VM could not be looked at."""
+
+    error: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class PermitGranted:
+    """The scheduler answered with a permit. `sent_s` is when the answered attempt was sent.
+
+    `echoed_number` and `instance` are None from a peer without the extension.
+    """
+
+    number: int
+    permit: Resources
+    unit: Resources
+    sent_s: float
+    reasons: tuple[Reason, ...] = ()
+    echoed_number: int | None = None
+    instance: UUID | None = None
+    epoch: int = 0
+    migrate: bool = False
+    chance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PermitRefused:
+    """The scheduler answered with an error status; `body` is its JSON, None from a published peer."""
+
+    number: int
+    status: int
+    body: ReadErrorBody | None
+    retry_after_s: float | None
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class PermitFailed:
+    """No usable answer came: a time-out, a cut connection, garbage."""
+
+    number: int
+    error: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAccepted:
+    """The back end took the new target."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeFailed:
+    """The back end did not (or may not have) taken the target; it counts until a later look."""
+
+    error: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The informant took us."""
+
+    registration: UUID
+    version: InformantProtoVersion
+    metrics_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterFailed:
+    """The informant did not take us."""
+
+    error: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class DownscaleApproved:
+    """The informant lives with `amount`."""
+
+    amount: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class DownscaleDenied:
+    """The informant needs more than `amount`."""
+
+    amount: Resources
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpscaleAnnounced:
+    """The informant knows of `amount`."""
+
+    amount: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class InformantFailed:
+    """A call to the informant failed; `is_lost` says that it is not there any more."""
+
+    error: str
+    is_lost: bool
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class InformantHeard:
+    """The informant asked for our ID."""
+
+    registration: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The informant uses us."""
+
+    registration: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The informant uses another agent."""
+
+    registration: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class UpscaleWished:
+    """The informant cannot wait for more; nothing wanted cancels an earlier wish."""
+
+    registration: UUID
+    wanted: MoreResources
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsRead:
+    """The exporter answered."""
+
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsFailed:
+    """The exporter did not answer usefully; `is_lost` says that nothing listens there."""
+
+    error: str
+    is_lost: bool
+    chance: float
+
+
+Event: TypeAlias = (
+    Started
+    | Fenced
+    | FenceFailed
+    | Observed
+    | ObserveFailed
+    | PermitGranted
+    | PermitRefused
+    | PermitFailed
+    | ResizeAccepted
+    | ResizeFailed
+    | Registered
+    | RegisterFailed
+    | DownscaleApproved
+    | DownscaleDenied
+    | UpscaleAnnounced
+    | InformantFailed
+    | InformantHeard
+    | Resumed
+    | Suspended
+    | UpscaleWished
+    | MetricsRead
+    | MetricsFailed
+)

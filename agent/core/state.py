@@ -1,0 +1,170 @@
+"""All that a runner knows, frozen, split by counterpart. Optional means "not known yet".
+
+`in_use` and `held_at` are the two amounts that everything rests on (design section 4): what may be in use now, and
+what the agent may use.
+"""
+
+import enum
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from agent.core.model import Load, Observation, Sample, Vm
+from agent.core.policy import Goal
+from protocol.negotiation import Negotiation
+from protocol.reasons import Reason
+from protocol.sequence import Life, SequenceSource
+from protocol.values import ZERO, Resources
+from protocol.versions import InformantProtoVersion, PluginProtoVersion
+from protocol.wire import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to the scheduler, complete: a retry sends the same value, so the same bytes.
+
+    `in_use` is what was in use when it was made; `claim` is max(held, in use) before it.
+    """
+
+    life: Life
+    number: int
+    version: PluginProtoVersion
+    resources: Resources
+    claim: Resources
+    in_use: Resources
+    metrics: Metrics | None
+    instance: UUID | None
+    seen_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLink:
+    """The scheduler, as this life of the runner knows it.
+
+    `held` is the last permit, lowered by what was asked for since; it is worth something until `lease_until_s`.
+    `ask` is the latest request; `is_asking` says that an attempt is under way, `is_answered` that a reply came.
+    `unit` is the unit of a peer without the extension, to whom requests must be whole, equal multiples of it.
+    """
+
+    source: SequenceSource = field(default_factory=SequenceSource)
+    negotiation: Negotiation = field(default_factory=Negotiation)
+    instance: UUID | None = None
+    seen_epoch: int = 0
+    ask: Ask | None = None
+    is_asking: bool = False
+    is_answered: bool = False
+    has_succeeded: bool = False
+    is_unsettled: bool = False
+    held: Resources = ZERO
+    lease_until_s: float = 0.0
+    permit: Resources | None = None
+    reasons: tuple[Reason, ...] = ()
+    unit: Resources | None = None
+    denied: Resources | None = None
+    denied_until_s: float = 0.0
+    next_tick_s: float = 0.0
+    retry_at_s: float = 0.0
+    failures: int = 0
+    fault: str = ""
+
+
+class Phase(enum.Enum):
+    """Where the runner stands with its informant."""
+
+    UNREGISTERED = "unregistered"
+    REGISTERING = "registering"
+    SUSPENDED = "suspended"
+    ACTIVE = "active"
+
+
+@dataclass(frozen=True, slots=True)
+class InformantLink:
+    """The informant. `told` is the size that it knows: announced by an upscale, or approved by a downscale.
+
+    `registration` is the ID that it knows us by; `resumed_early` notes a `/resume` that came before the answer to
+    `/register`. `wish` is a standing `/try-upscale`: the amount wanted until `wish_until_s`.
+    """
+
+    phase: Phase = Phase.UNREGISTERED
+    registration: UUID | None = None
+    version: InformantProtoVersion | None = None
+    metrics_port: int | None = None
+    resumed_early: bool = False
+    told: Resources | None = None
+    is_calling: bool = False
+    denied: Resources | None = None
+    denied_until_s: float = 0.0
+    retry_at_s: float = 0.0
+    failures: int = 0
+    heard_s: float = 0.0
+    wish: Resources | None = None
+    wish_until_s: float = 0.0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A resize that was sent. It counts until its target was seen, or an observation begun after `until_s` is in."""
+
+    target: Resources
+    until_s: float
+    is_seen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VmLink:
+    """The VM's back end."""
+
+    is_fenced: bool = False
+    is_fencing: bool = False
+    observation: Observation | None = None
+    is_observing: bool = False
+    next_observe_s: float = 0.0
+    sent: Sent | None = None
+    is_resizing: bool = False
+    retry_at_s: float = 0.0
+    failures: int = 0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLink:
+    """The exporter, and what the policy made of it. `goals` are the recent ones, oldest first, with their time."""
+
+    is_reading: bool = False
+    next_read_s: float = 0.0
+    sample: Sample | None = None
+    load: Load | None = None
+    goals: tuple[tuple[float, Goal], ...] = ()
+    read_s: float | None = None
+    failures: int = 0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One life of one runner. `superseded_at_ms` is set when another agent owns the VM: the runner does nothing more."""
+
+    vm: Vm
+    life: Life
+    scheduler: SchedulerLink = field(default_factory=SchedulerLink)
+    informant: InformantLink = field(default_factory=InformantLink)
+    backend: VmLink = field(default_factory=VmLink)
+    metrics: MetricsLink = field(default_factory=MetricsLink)
+    superseded_at_ms: int | None = None
+
+    def in_use(self) -> Resources:
+        """max(size, target, a resize that was sent and whose target is not seen yet); zero before the first look."""
+        amount = ZERO
+        if self.backend.observation is not None:
+            amount = self.backend.observation.size.max(self.backend.observation.target)
+        if self.backend.sent is not None:
+            amount = amount.max(self.backend.sent.target)
+        return amount
+
+    def held_at(self, now_s: float) -> Resources:
+        """What the agent may use now: nothing once the lease has run out."""
+        return self.scheduler.held if now_s < self.scheduler.lease_until_s else ZERO
+
+    def claim_at(self, now_s: float) -> Resources:
+        """max(held, in use)."""
+        return self.held_at(now_s).max(self.in_use())

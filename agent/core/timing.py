@@ -1,0 +1,42 @@
+"""Every wait of the agent's core, in seconds, with its reason. Shells have their own deadlines."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Waits and periods. Defaults follow the published agent where it has one (reference/neon.md 6.1)."""
+
+    tick_s: float = 15.0
+    """A request at least this often: it renews the lease (half of `hold_s`) and carries fresh metrics."""
+    hold_s: float = 30.0
+    """How long a permit is worth something without another answer; the scheduler's hand-over is longer."""
+    request_deadline_s: float = 4.0
+    denied_s: float = 2.0
+    """Wait before asking again for what was not fully granted."""
+    unsettled_s: float = 0.2
+    """Wait before naming the scheduler again, when it still answers that it is unsettled."""
+    retry_base_s: float = 0.5
+    retry_cap_s: float = 5.0
+    """Back-off after failures of any peer."""
+    metrics_s: float = 5.0
+    metrics_stale_s: float = 15.0
+    """Without metrics for this long the goal is not lowered any more."""
+    down_window_s: float = 5.0
+    """The goal falls only to the highest goal of this window."""
+    downscale_cooldown_s: float = 5.0
+    """Wait after the informant refused a downscale."""
+    wish_s: float = 10.0
+    """How long a `/try-upscale` stands."""
+    command_deadline_s: float = 5.0
+    """After it a resize that was sent can no longer be accepted by the back end."""
+    observe_busy_s: float = 0.1
+    """How often the VM is looked at while a resize is under way."""
+    observe_idle_s: float = 10.0
+    informant_silence_s: float = 25.0
+    """An informant asks for our ID every 10 s; one that was silent for longer has forgotten us."""
+
+    def retry_after_s(self, failures: int, chance: float) -> float:
+        """Back-off after `failures` failures in a row; `chance` (0 to 1) takes up to half of it away."""
+        full = min(self.retry_cap_s, self.retry_base_s * 2 ** min(failures - 1, 16))
+        return full * (1 - 0.5 * chance)

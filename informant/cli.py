@@ -1,0 +1,73 @@
+"""The program `parley-informant`."""
+
+import random
+import sys
+
+import click
+
+from hosting import lifecycle, logs
+from hosting.client import Client
+from hosting.server import Limits, Server
+from hosting.supervisor import Supervisor
+from informant.core.workload import Shape, Workload
+from informant.machine import GIB, ProcSource, Source, WorkloadSource
+from informant.service import Informant
+
+
+def _source(workload: str | None, seed: int) -> Source:
+    if workload is None:
+        return ProcSource()
+    chance = random.Random(seed)
+    made = Workload(
+        Shape(workload), seed, high_cpus=1.5 + 2.5 * chance.random(), period_s=24 + 36 * chance.random()
+    )
+    return WorkloadSource(made, vcpu_milli=1000, memory_bytes=GIB)
+
+
+async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, approves_all: bool) -> int:
+    log = logs.logger("informant")
+    async with Client(max_connections=8) as client:
+        informant = Informant(source, client, log, approves_all=approves_all)
+        server = Server(log, informant.routes(), limits=Limits(connections=64))
+        try:
+            informant.metrics_port = await server.start(host, port)
+        except OSError as error:
+            click.echo(f"cannot listen on {host}:{port}: {error.strerror}", err=True)
+            return 1
+        log.info("serving", address=f"http://{host}:{informant.metrics_port}")
+        supervisor = Supervisor(log, random.Random())
+        supervisor.start("select", informant.select)
+        supervisor.start("health", informant.check_health)
+        await stop.wait()
+        await server.close()
+        await supervisor.stop()
+    return 0
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="parley-autoscaler")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=10301, show_default=True, help="Port; 0: any free."
+)
+@click.option(
+    "--workload",
+    type=click.Choice([shape.value for shape in Shape]),
+    help="Serve a synthetic load of this shape instead of the machine's own.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the synthetic load.")
+@click.option(
+    "--approve-all",
+    "approves_all",
+    is_flag=True,
+    help="Approve every downscale: for a VM whose resize is simulated, so that nothing can run short.",
+)
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+def main(host: str, port: int, workload: str | None, seed: int, approves_all: bool, log_level: str) -> None:
+    """Parley's program inside the VM: reports load and approves downscales.
+
+    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line.
+    """
+    logs.configure(log_level)
+    source = _source(workload, seed)
+    sys.exit(lifecycle.run(lambda stop: _serve(stop, host, port, source, approves_all=approves_all)))

@@ -1,0 +1,157 @@
+"""Which agent is in use: a table machine over the registered agents.
+
+The newest agent wins. The one in use is suspended before the newer one is resumed, so that two are never active at
+once. When the one in use goes, the newest of the rest is resumed. `step` knows every transition; what is not in the
+table does not happen (it is ignored, and `step` says so by returning the same table). Source: reference/neon.md 4.1.
+"""
+
+import enum
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from protocol.sequence import AnswerGate
+from protocol.versions import InformantProtoVersion
+
+MAX_SESSIONS: Final = 16
+HEALTH_TOLERANCE: Final = 3
+"""Health checks in a row that may fail before an agent is dropped; the last of them drops it."""
+
+
+class Phase(enum.Enum):
+    """How far an agent is. Leaving the table is no phase: the session is gone then."""
+
+    CHECKING = "checking"
+    """It asked to register and its `/id` is being checked."""
+    WAITING = "waiting"
+    """Registered and not in use."""
+    RESUMING = "resuming"
+    ACTIVE = "active"
+    SUSPENDING = "suspending"
+
+
+class Event(enum.Enum):
+    """What happened to one agent."""
+
+    CHECKED = "checked"
+    RESUME_SENT = "resume-sent"
+    RESUMED = "resumed"
+    SUSPEND_SENT = "suspend-sent"
+    SUSPENDED = "suspended"
+    FAILED = "failed"
+    """A check or a call failed for good."""
+    LEFT = "left"
+    """It unregistered."""
+
+
+GONE: Final = None
+TABLE: Final = MappingProxyType(
+    {
+        (Phase.CHECKING, Event.CHECKED): Phase.WAITING,
+        (Phase.CHECKING, Event.FAILED): GONE,
+        (Phase.CHECKING, Event.LEFT): GONE,
+        (Phase.WAITING, Event.RESUME_SENT): Phase.RESUMING,
+        (Phase.WAITING, Event.FAILED): GONE,
+        (Phase.WAITING, Event.LEFT): GONE,
+        (Phase.RESUMING, Event.RESUMED): Phase.ACTIVE,
+        (Phase.RESUMING, Event.FAILED): GONE,
+        (Phase.RESUMING, Event.LEFT): GONE,
+        (Phase.ACTIVE, Event.SUSPEND_SENT): Phase.SUSPENDING,
+        (Phase.ACTIVE, Event.FAILED): GONE,
+        (Phase.ACTIVE, Event.LEFT): GONE,
+        (Phase.SUSPENDING, Event.SUSPENDED): Phase.WAITING,
+        (Phase.SUSPENDING, Event.FAILED): GONE,
+        (Phase.SUSPENDING, Event.LEFT): GONE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One agent: where it listens, the version agreed on, how far it is, and the order of its answers."""
+
+    agent_id: UUID
+    server_addr: str
+    version: InformantProtoVersion
+    phase: Phase = Phase.CHECKING
+    gate: AnswerGate = field(default_factory=AnswerGate)
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Ask this agent to stand back."""
+
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Tell this agent that it is in use."""
+
+    session: Session
+
+
+Action: TypeAlias = Suspend | Resume
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """All agents, in the order in which they asked to register."""
+
+    all: tuple[Session, ...] = ()
+
+    def find(self, agent_id: UUID) -> Session | None:
+        """The agent with that ID."""
+        return next((session for session in self.all if session.agent_id == agent_id), None)
+
+    def current(self) -> Session | None:
+        """The agent in use."""
+        return next((session for session in self.all if session.phase is Phase.ACTIVE), None)
+
+    def add(self, session: Session) -> "Sessions":
+        """The table with a new agent. Its ID must be new, and there must be room (`is_full`)."""
+        assert self.find(session.agent_id) is None
+        assert not self.is_full()
+        return Sessions((*self.all, session))
+
+    def is_full(self) -> bool:
+        """Whether no more agents are taken; one VM has one or two, so this is a peer gone wrong."""
+        return len(self.all) >= MAX_SESSIONS
+
+    def step(self, agent_id: UUID, event: Event) -> "Sessions":
+        """The table after `event` of one agent; the same table where that has no meaning."""
+        session = self.find(agent_id)
+        if session is None or (session.phase, event) not in TABLE:
+            return self
+        phase = TABLE[session.phase, event]
+        return self._with(session, None if phase is GONE else replace(session, phase=phase))
+
+    def answered(self, agent_id: UUID, gate: AnswerGate) -> "Sessions":
+        """The table after an answer that its gate took; earlier failures are forgotten."""
+        session = self.find(agent_id)
+        return self if session is None else self._with(session, replace(session, gate=gate, failures=0))
+
+    def missed(self, agent_id: UUID) -> "Sessions":
+        """The table after a health check without a good answer; too many in a row drop the agent."""
+        session = self.find(agent_id)
+        if session is None:
+            return self
+        if session.failures + 1 >= HEALTH_TOLERANCE:
+            return self._with(session, None)
+        return self._with(session, replace(session, failures=session.failures + 1))
+
+    def next_action(self) -> Action | None:
+        """What to do now so that the newest agent comes into use; at most one call is under way at a time."""
+        if any(session.phase in (Phase.RESUMING, Phase.SUSPENDING) for session in self.all):
+            return None
+        usable = [session for session in self.all if session.phase in (Phase.WAITING, Phase.ACTIVE)]
+        if not usable or usable[-1].phase is Phase.ACTIVE:
+            return None
+        current = self.current()
+        return Suspend(current) if current is not None else Resume(usable[-1])
+
+    def _with(self, old: Session, new: Session | None) -> "Sessions":
+        changed = (new if session is old else session for session in self.all)
+        return Sessions(tuple(session for session in changed if session is not None))

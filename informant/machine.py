@@ -1,0 +1,115 @@
+"""Where readings come from: this machine's /proc, or a seeded synthetic workload."""
+
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+from informant.core.report import Reading
+from informant.core.workload import Workload
+
+GIB = 2**30
+
+
+class Source(Protocol):
+    """Reads the guest. `resized` tells it the size that the agent announced."""
+
+    def read(self) -> Reading:
+        """The reading now. Raises `OSError` or `ValueError` where the machine cannot be read."""
+        ...
+
+    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+        """The VM has, or is about to have, this size."""
+        ...
+
+
+class ProcSource:
+    """Reads /proc. Missing parts (PSI on old kernels) are left out; load, CPU time and memory must be there."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+
+    def read(self) -> Reading:
+        """The machine now."""
+        load1, load5, load15 = (self._proc / "loadavg").read_text().split()[:3]
+        memory = self._memory()
+        return Reading(
+            float(load1),
+            float(load5),
+            float(load15),
+            self._busy_s(),
+            os.cpu_count() or 1,
+            memory["MemTotal"],
+            memory["MemAvailable"],
+            self._pressure(),
+        )
+
+    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+        """A machine knows its own size."""
+
+    def _busy_s(self) -> float:
+        first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
+        user, nice, system, _idle, _iowait, irq, softirq, steal = (int(part) for part in first[1:9])
+        return (user + nice + system + irq + softirq + steal) / self._ticks_per_s
+
+    def _memory(self) -> dict[str, int]:
+        found = {}
+        for line in (self._proc / "meminfo").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found[name] = int(rest.split()[0]) * 1024
+        return found
+
+    def _pressure(self) -> dict[str, float]:
+        found = {}
+        for resource in ("cpu", "memory", "io"):
+            try:
+                lines = (self._proc / "pressure" / resource).read_text().splitlines()
+            except OSError:
+                continue  # no PSI in this kernel
+            for line in lines:
+                kind, *fields = line.split()
+                total = next(part for part in fields if part.startswith("total="))
+                name = "waiting" if kind == "some" else "stalled"
+                found[f"{resource}_{name}"] = int(total.removeprefix("total=")) / 1e6
+        return found
+
+
+class WorkloadSource:
+    """A guest that follows a synthetic workload, inside the size that its agent announced.
+
+    Time is the machine's monotonic clock, so that a restarted informant goes on where the curve is by now.
+    """
+
+    def __init__(self, workload: Workload, vcpu_milli: int, memory_bytes: int) -> None:
+        self._workload = workload
+        self._vcpu_milli = vcpu_milli
+        self._memory_bytes = memory_bytes
+        self._last_s = time.monotonic()
+        self._busy_s = 0.0
+
+    def read(self) -> Reading:
+        """The guest now."""
+        self._advance()
+        load = self._workload.demand(self._last_s)
+        used = min(self._memory_bytes // 4, GIB // 4)
+        return Reading(
+            load,
+            load,
+            load,
+            self._busy_s,
+            max(1, self._vcpu_milli // 1000),
+            self._memory_bytes,
+            self._memory_bytes - used,
+        )
+
+    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+        """From now on the guest has this size."""
+        self._advance()
+        self._vcpu_milli, self._memory_bytes = vcpu_milli, memory_bytes
+
+    def _advance(self) -> None:
+        now_s = time.monotonic()
+        self._busy_s += self._workload.busy_seconds(self._last_s, now_s, self._vcpu_milli / 1000)
+        self._last_s = now_s

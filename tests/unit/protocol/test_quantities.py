@@ -1,0 +1,103 @@
+"""Quantities by example: the published rules, and what is refused."""
+
+import pytest
+
+from protocol.quantities import (
+    INT64_MAX,
+    MAX_EXPONENT,
+    MAX_TEXT,
+    Format,
+    Quantity,
+    QuantityError,
+    from_milli,
+    from_value,
+    parse,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("0", "0"),
+        ("-0", "0"),
+        ("1500m", "1500m"),
+        ("1.5", "1500m"),
+        ("1000m", "1"),
+        ("1024", "1024"),
+        ("1000", "1k"),
+        ("1024Ki", "1Mi"),
+        ("1000Ki", "1000Ki"),
+        ("1.5Gi", "1536Mi"),
+        ("0.5Ki", "512"),
+        ("0.0001Ki", "102400u"),
+        ("1e3", "1e3"),
+        ("1E3", "1e3"),
+        ("12e4", "120e3"),
+        ("1E", "1E"),
+        (".5", "500m"),
+        ("5.", "5"),
+        ("+1", "1"),
+        ("-1.5Gi", "-1536Mi"),
+        ("0.1n", "1n"),
+        ("16Ei", str(INT64_MAX)),
+        ("-16Ei", str(-INT64_MAX)),
+    ],
+)
+def test_canonical_text_follows_the_published_rules(text: str, canonical: str) -> None:
+    assert parse(text).canonical() == canonical == str(parse(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "+", "-", ".", " 1", "1 ", "1K", "1GB", "1gi", "1e", "1e+", "--1", "1.2.3", "1,5", "0x10", "1_0"]
+    + ["NaN", "Inf", "1Mi1", "1i", "١", "1\n", "\x00", "\ud800", "1e401", "1e-401", "1e" + "9" * 400]
+    + ["1" * (MAX_TEXT + 1)],
+)
+def test_what_is_no_quantity_is_refused_with_a_reason(text: str) -> None:
+    with pytest.raises(QuantityError, match="quantity|exponent"):
+        parse(text)
+
+
+def test_the_longest_and_the_largest_texts_are_read() -> None:
+    assert parse("9" * MAX_TEXT).exact_value() == 10**MAX_TEXT - 1
+    assert parse(f"1e{MAX_EXPONENT}").exact_value() == 10**MAX_EXPONENT
+    assert parse(f"1e-{MAX_EXPONENT}").nanos == 1
+
+
+@pytest.mark.parametrize("text", ["1e00000000001", "1e+00000000001", "10000e-00000000003"])
+def test_zeros_in_front_of_an_exponent_change_nothing(text: str) -> None:
+    assert parse(text).exact_value() == 10
+
+
+def test_quantities_are_equal_when_their_amounts_are() -> None:
+    assert parse("1Gi") == parse("1073741824") == from_value(2**30, binary=True)
+    assert parse("1e3") == parse("1k") == from_milli(10**6)
+    assert len({parse("1Gi"), parse("1073741824"), parse("1024Mi")}) == 1
+    assert parse("1") != 1
+    assert parse("999m") < parse("1")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "exact", "milli", "exact_milli"),
+    [
+        ("1", 1, 1, 1000, 1000),
+        ("1m", 1, None, 1, 1),
+        ("1u", 1, None, 1, None),
+        ("-1500m", -1, None, -1500, -1500),
+        ("1500m", 2, None, 1500, 1500),
+        ("8Ei", INT64_MAX, INT64_MAX, INT64_MAX * 1000, INT64_MAX * 1000),
+        ("10E", 10**19, 10**19, 10**22, 10**22),
+    ],
+)
+def test_values_round_up_and_are_exact_beyond_64_bits(
+    text: str, value: int, exact: int | None, milli: int, exact_milli: int | None
+) -> None:
+    quantity = parse(text)
+    assert (quantity.value(), quantity.exact_value()) == (value, exact)
+    assert (quantity.milli_value(), quantity.exact_milli_value()) == (milli, exact_milli)
+
+
+def test_a_binary_quantity_below_1024_is_written_without_a_suffix() -> None:
+    assert Quantity(1023 * 10**9, Format.BINARY_SI).canonical() == "1023"
+    assert Quantity(1024 * 10**9, Format.BINARY_SI).canonical() == "1Ki"
+    assert Quantity(1024 * 10**9, Format.DECIMAL_SI).canonical() == "1024"
