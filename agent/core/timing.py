@@ -38,5 +38,5 @@ class Timing:
 
     def retry_after_s(self, failures: int, chance: float) -> float:
         """Back-off after `failures` failures in a row; `chance` (0 to 1) takes up to half of it away."""
-        full = min(self.retry_cap_s, self.retry_base_s * 2 ** min(failures - 1, 16))
-        return full * (1 - 0.5 * chance)
+        full = min(self.retry_cap_s, self.retry_base_s * 2.0 ** min(failures - 1, 16))
+        return float(full * (1 - 0.5 * chance))

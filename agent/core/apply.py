@@ -1,0 +1,184 @@
+"""`apply(state, event, now_s, timing)`: the state after something happened. Decides nothing about what to do next.
+
+After every event the invariants are checked; a violation is a fault of ours and stops this one runner.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from agent.core import events, on_informant, on_scheduler
+from agent.core.model import load_between
+from agent.core.policy import Goal, Policy
+from agent.core.state import MetricsLink, Sent, State, VmLink
+from agent.core.timing import Timing
+from protocol.values import ZERO
+
+
+def apply(state: State, event: events.Event, now_s: float, timing: Timing, policy: Policy) -> State:
+    """The state after `event` at `now_s`."""
+    state = _reduce(lapse(state, now_s, timing), event, now_s, timing, policy)
+    _check(state)
+    return state
+
+
+def lapse(state: State, now_s: float, timing: Timing) -> State:
+    """The state after time alone has passed."""
+    return on_informant.lapse(on_scheduler.lapse(state, now_s), now_s, timing)
+
+
+def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed union
+    state: State, event: events.Event, now_s: float, timing: Timing, policy: Policy
+) -> State:
+    match event:
+        case events.Started():
+            return _started(state, event, now_s, timing)
+        case events.Fenced():
+            link = replace(state.backend, is_fenced=True, is_fencing=False, failures=0, fault="")
+            return replace(state, backend=link)
+        case events.FenceFailed(error, chance):
+            return _backend_failed(state, error, chance, now_s, timing)
+        case events.Observed():
+            return _observed(state, event, now_s, timing)
+        case events.ObserveFailed(error, chance):
+            return _backend_failed(state, error, chance, now_s, timing)
+        case events.ResizeAccepted():
+            link = replace(state.backend, is_resizing=False, next_observe_s=now_s, failures=0, fault="")
+            return replace(state, backend=link)
+        case events.ResizeFailed(error, chance):
+            return _backend_failed(state, error, chance, now_s, timing)
+        case events.PermitGranted():
+            return on_scheduler.granted(state, event, now_s, timing)
+        case events.PermitRefused():
+            return on_scheduler.refused(state, event, now_s, timing)
+        case events.PermitFailed():
+            return on_scheduler.failed(state, event, now_s, timing)
+        case events.Registered():
+            return on_informant.registered(state, event, now_s)
+        case events.InformantHeard() | events.Resumed() | events.Suspended():
+            return on_informant.called(state, event, now_s)
+        case events.UpscaleWished():
+            return on_informant.wished(state, event, now_s, timing)
+        case events.DownscaleApproved(amount) | events.UpscaleAnnounced(amount):
+            return on_informant.told(state, amount)
+        case events.DownscaleDenied():
+            return on_informant.denied(state, event, now_s, timing)
+        case events.RegisterFailed(error, chance):
+            return on_informant.failed(state, error, is_lost=True, now_s=now_s, timing=timing, chance=chance)
+        case events.InformantFailed(error, is_lost, chance):
+            return on_informant.failed(
+                state, error, is_lost=is_lost, now_s=now_s, timing=timing, chance=chance
+            )
+        case events.MetricsRead():
+            return _metrics_read(state, event, now_s, timing, policy)
+        case events.MetricsFailed():
+            return _metrics_failed(state, event, now_s, timing)
+        case _:
+            assert_never(event)
+
+
+def _started(state: State, event: events.Started, now_s: float, timing: Timing) -> State:
+    backend = state.backend
+    match event.action:
+        case events.Fence():
+            return replace(state, backend=replace(backend, is_fencing=True))
+        case events.Observe():
+            return replace(state, backend=replace(backend, is_observing=True))
+        case events.Resize(target):
+            assert backend.sent is None, "a resize is under way already"
+            assert target.fits_in(state.in_use().max(state.held_at(now_s))), "growth without a permit"
+            sent = Sent(target, now_s + timing.command_deadline_s)
+            return replace(state, backend=replace(backend, sent=sent, is_resizing=True))
+        case events.RequestPermit(ask):
+            return on_scheduler.started(state, ask, now_s, timing)
+        case events.Register() | events.AskDownscale() | events.AnnounceUpscale():
+            return on_informant.started(state, event)
+        case events.ReadMetrics():
+            return replace(state, metrics=replace(state.metrics, is_reading=True))
+        case _:
+            assert_never(event.action)
+
+
+def _observed(state: State, event: events.Observed, now_s: float, timing: Timing) -> State:
+    """A look at the VM. A sent resize stops counting when its target was seen and is reached or replaced, or when
+    this look began after the last moment at which it could still be accepted."""
+    seen, sent = event.observation, state.backend.sent
+    if sent is not None:
+        if seen.target == sent.target:
+            sent = replace(sent, is_seen=True)
+        is_over = (sent.is_seen and (seen.is_at_rest or seen.target != sent.target)) or (
+            seen.begun_s >= sent.until_s and not state.backend.is_resizing
+        )
+        sent = None if is_over else sent
+    is_busy = sent is not None or not seen.is_at_rest
+    link = replace(
+        state.backend,
+        observation=seen,
+        is_observing=False,
+        sent=sent,
+        next_observe_s=now_s + (timing.observe_busy_s if is_busy else timing.observe_idle_s),
+        failures=0,
+        fault="",
+    )
+    return replace(state, backend=link)
+
+
+def _backend_failed(state: State, error: str, chance: float, now_s: float, timing: Timing) -> State:
+    failures = state.backend.failures + 1
+    wait_s = timing.retry_after_s(failures, chance)
+    link: VmLink = replace(
+        state.backend,
+        is_fencing=False,
+        is_observing=False,
+        is_resizing=False,
+        failures=failures,
+        retry_at_s=now_s + wait_s,
+        next_observe_s=now_s + wait_s,
+        fault=error,
+    )
+    return replace(state, backend=link)
+
+
+def _metrics_read(
+    state: State, event: events.MetricsRead, now_s: float, timing: Timing, policy: Policy
+) -> State:
+    link = state.metrics
+    load = load_between(link.sample, event.sample)
+    goals = tuple(item for item in link.goals if item[0] > now_s - timing.down_window_s)
+    size = state.in_use()
+    # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
+    is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_cpus is None
+    if size != ZERO and not is_first_of_pair:
+        goals = (*goals, (now_s, policy.goal(load, size, state.vm.unit)))
+    link = MetricsLink(
+        next_read_s=now_s + timing.metrics_s, sample=event.sample, load=load, goals=goals, read_s=now_s
+    )
+    return replace(state, metrics=link)
+
+
+def _metrics_failed(state: State, event: events.MetricsFailed, now_s: float, timing: Timing) -> State:
+    failures = state.metrics.failures + 1
+    wait_s = max(timing.metrics_s, timing.retry_after_s(failures, event.chance))
+    link = replace(
+        state.metrics, is_reading=False, failures=failures, next_read_s=now_s + wait_s, fault=event.error
+    )
+    state = replace(state, metrics=link)
+    if event.is_lost and not state.informant.is_calling:
+        return on_informant.failed(
+            state, event.error, is_lost=True, now_s=now_s, timing=timing, chance=event.chance
+        )
+    return state
+
+
+def goal_of(state: State) -> Goal | None:
+    """The highest goal of the window: growth counts at once, a lower goal when the window has passed."""
+    return max((goal for _, goal in state.metrics.goals), key=lambda goal: goal.units, default=None)
+
+
+def _check(state: State) -> None:
+    """What must hold whatever has happened."""
+    link = state.scheduler
+    assert link.held.vcpu_milli >= 0
+    assert link.held.memory_bytes >= 0
+    assert link.ask is None or link.ask.number <= link.source.last
+    assert link.ask is None or link.ask.in_use.fits_in(link.ask.resources), "a request below what is in use"
+    assert state.backend.sent is None or state.backend.is_fenced, "a resize before the fence"

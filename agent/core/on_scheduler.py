@@ -1,0 +1,151 @@
+"""What the scheduler's answers mean: held and its lease, versions, sequence numbers, supersession.
+
+The rule of `held` (design section 4): sending a request lowers it to what is asked for; the reply to the latest
+number sets it, up or down; replies to older numbers are dropped; an error, a time-out or a 409 leaves it.
+"""
+
+from dataclasses import replace
+
+from agent.core import events
+from agent.core.state import Ask, SchedulerLink, State
+from agent.core.timing import Timing
+from protocol.negotiation import Negotiation
+from protocol.reasons import ErrorCode, ReasonCode
+from protocol.sequence import SequenceSource
+from protocol.values import ZERO
+from protocol.versions import PluginProtoVersion, VersionRange
+
+
+def started(state: State, ask: Ask, now_s: float, timing: Timing) -> State:
+    """A request is being sent."""
+    link = state.scheduler
+    assert not link.is_asking
+    held = state.held_at(now_s).min(ask.resources)
+    lease_until_s = link.lease_until_s if now_s < link.lease_until_s else 0.0
+    return _with(
+        state,
+        replace(
+            link,
+            source=SequenceSource(max(link.source.last, ask.number)),
+            ask=ask,
+            is_asking=True,
+            is_answered=False,
+            held=held,
+            lease_until_s=lease_until_s,
+            next_tick_s=now_s + timing.tick_s,
+        ),
+    )
+
+
+def granted(state: State, event: events.PermitGranted, now_s: float, timing: Timing) -> State:
+    """A permit came."""
+    link = replace(state.scheduler, is_asking=False)
+    ask = link.ask
+    if ask is None or event.number != ask.number:
+        return _with(state, link)
+    wrong = _unusable(ask, event, link)
+    if wrong:
+        return _failed(state, link, wrong, now_s, timing, event.chance)
+    is_unsettled = any(reason.code is ReasonCode.UNSETTLED for reason in event.reasons)
+    is_partial = event.permit != ask.resources and not is_unsettled
+    changed_peer = event.instance != link.instance
+    negotiation = Negotiation(ask.version) if changed_peer else link.negotiation
+    return _with(
+        state,
+        replace(
+            link,
+            negotiation=negotiation.on_success(),
+            instance=event.instance,
+            seen_epoch=max(link.seen_epoch, event.epoch),
+            is_answered=True,
+            has_succeeded=True,
+            is_unsettled=is_unsettled,
+            held=event.permit,
+            lease_until_s=event.sent_s + timing.hold_s,
+            permit=event.permit,
+            reasons=event.reasons,
+            unit=event.unit if event.instance is None else None,
+            denied=ask.resources if is_partial else None,
+            denied_until_s=now_s + timing.denied_s if is_partial else 0.0,
+            retry_at_s=now_s + timing.unsettled_s if is_unsettled and not changed_peer else 0.0,
+            failures=0,
+            fault="",
+        ),
+    )
+
+
+def _unusable(ask: Ask, event: events.PermitGranted, link: SchedulerLink) -> str:
+    """What is wrong with a reply, or nothing."""
+    if event.instance is not None and event.echoed_number != ask.number:
+        return f"the reply is to number {event.echoed_number}, not {ask.number}"
+    if event.instance is not None and event.epoch < link.seen_epoch:
+        return f"the scheduler's epoch {event.epoch} is below {link.seen_epoch}, which was seen already"
+    if event.instance is None and link.instance is not None and link.seen_epoch > 0:
+        return "the scheduler sent no epoch, but an epoch was seen already"
+    if event.permit.exceeds(ask.resources):
+        return f"the permit {event.permit} exceeds the request {ask.resources}"
+    if event.instance is None and not event.permit.is_positive():
+        return f"the permit {event.permit} is zero"
+    return ""
+
+
+def refused(state: State, event: events.PermitRefused, now_s: float, timing: Timing) -> State:
+    """An error status came."""
+    link = replace(state.scheduler, is_asking=False)
+    ask, read = link.ask, event.body
+    if ask is None or event.number != ask.number:
+        return _with(state, link)
+    code = read.body.code if read is not None else None
+    fault = f"status {event.status}" + (f" {code.value}: {read.body.message}" if read and code else "")
+    if event.status == 409 and read is not None:
+        if code is ErrorCode.AGENT_SUPERSEDED:
+            named = read.body.current_started_at_ms or state.life.started_at_ms
+            return replace(_with(state, replace(link, fault=fault)), superseded_at_ms=named)
+        if read.body.last_sequence_number is not None:
+            link = replace(link, source=link.source.above(read.body.last_sequence_number), ask=None)
+    if event.status == 400:
+        link = replace(link, negotiation=_negotiate(link.negotiation, event), ask=None)
+    if event.status == 404:
+        link = replace(link, ask=None)
+    after = _failed(state, link, fault, now_s, timing, event.chance)
+    if event.retry_after_s is not None:
+        wait_s = min(event.retry_after_s, timing.tick_s)
+        after = _with(after, replace(after.scheduler, retry_at_s=now_s + wait_s * (1 + 0.2 * event.chance)))
+    return after
+
+
+def _negotiate(negotiation: Negotiation, event: events.PermitRefused) -> Negotiation:
+    if event.body is None:
+        return negotiation.on_plain_refusal()
+    if event.body.body.code is ErrorCode.UNSUPPORTED_VERSION and event.body.supported is not None:
+        low, high = (PluginProtoVersion(min(number, 2**32 - 1)) for number in event.body.supported)
+        return negotiation.on_supported(VersionRange(low, high))
+    return negotiation
+
+
+def failed(state: State, event: events.PermitFailed, now_s: float, timing: Timing) -> State:
+    """No usable answer came; what was asked may have been posted all the same, so the same number is sent again."""
+    link = replace(state.scheduler, is_asking=False)
+    if link.ask is None or event.number != link.ask.number:
+        return _with(state, link)
+    return _failed(state, link, event.error, now_s, timing, event.chance)
+
+
+def _failed(
+    state: State, link: SchedulerLink, fault: str, now_s: float, timing: Timing, chance: float
+) -> State:
+    failures = link.failures + 1
+    retry_at_s = now_s + timing.retry_after_s(failures, chance)
+    return _with(state, replace(link, failures=failures, retry_at_s=retry_at_s, fault=fault))
+
+
+def lapse(state: State, now_s: float) -> State:
+    """The state with a lease that has run out written down: held is nothing then."""
+    link = state.scheduler
+    if link.held == ZERO or now_s < link.lease_until_s:
+        return state
+    return _with(state, replace(link, held=ZERO, lease_until_s=0.0))
+
+
+def _with(state: State, link: SchedulerLink) -> State:
+    return replace(state, scheduler=link)

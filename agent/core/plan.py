@@ -1,0 +1,229 @@
+"""`plan(state, now_s, timing)`: what to do now, when to look again, and why. Recomputed after every event.
+
+Order up: scheduler, then VM, then informant. Order down: informant, then VM, then scheduler. At most one action of
+each kind is in flight. Reads only: the shell records `Started` for each action that it takes up.
+"""
+
+from dataclasses import dataclass
+
+from agent.core import events
+from agent.core.apply import goal_of
+from agent.core.state import Ask, Phase, State
+from agent.core.timing import Timing
+from protocol import float32, translate
+from protocol.values import ZERO, Resources
+from protocol.wire import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions to take up now, the moment of the next look (absolute seconds), and a word on why nothing more is done."""
+
+    actions: tuple[events.Action, ...]
+    wake_at_s: float
+    desired: Resources
+    reason: str
+
+
+def plan(state: State, now_s: float, timing: Timing) -> Plan:
+    """The plan at `now_s`. `state` must have been brought to `now_s` (`apply.lapse`)."""
+    if state.superseded_at_ms is not None:
+        return Plan((), now_s + timing.tick_s, state.in_use(), "superseded by another agent of this VM")
+    steps = _Steps(state, now_s, timing)
+    if not state.backend.is_fenced:
+        steps.fence()
+        return steps.done(ZERO, "waiting for the fence")
+    steps.observe()
+    steps.register()
+    steps.read_metrics()
+    if state.backend.observation is None:
+        return steps.done(ZERO, "waiting for the first look at the VM")
+    desired, why = desire(state, now_s, timing)
+    steps.request(desired)
+    steps.resize(desired)
+    steps.tell(desired)
+    return steps.done(desired, why)
+
+
+def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
+    """What the VM should have: the goal within the bounds, a wish on top; never less without fresh metrics."""
+    use, vm = state.in_use(), state.vm
+    goal, read_s = goal_of(state), state.metrics.read_s
+    if goal is None or read_s is None:
+        wanted, why = use, "no metrics yet"
+    else:
+        wanted, why = vm.unit * goal.units, goal.reason
+        if now_s - read_s > timing.metrics_stale_s:
+            wanted, why = wanted.max(use), "the metrics are stale"
+    wanted = vm.bounds.clamp(wanted)
+    if state.informant.wish is not None:
+        wanted, why = wanted.max(state.informant.wish.min(vm.bounds.max)), "the guest cannot wait"
+    if state.informant.phase is Phase.SUSPENDED and state.informant.version is not None:
+        wanted, why = use, "the informant uses another agent"
+    if state.scheduler.unit is not None:
+        wanted = _whole(wanted, state.scheduler.unit)
+    return wanted, why
+
+
+def _whole(amount: Resources, unit: Resources) -> Resources:
+    """Whole, equal multiples of the unit that a peer without the extension names."""
+    return unit * amount.units(unit) if unit.is_positive() else amount
+
+
+class _Steps:
+    """Collects the actions of one plan and the earliest deadline. Lives for one call of `plan` only."""
+
+    def __init__(self, state: State, now_s: float, timing: Timing) -> None:
+        self._state = state
+        self._now_s = now_s
+        self._timing = timing
+        self._actions: list[events.Action] = []
+        self._wake_at_s = now_s + timing.tick_s
+
+    def done(self, desired: Resources, why: str) -> Plan:
+        link = self._state.scheduler
+        for moment in (link.lease_until_s, self._state.informant.wish_until_s):
+            if moment > self._now_s:
+                self._at(moment)
+        return Plan(tuple(self._actions), self._wake_at_s, desired, why)
+
+    def _at(self, moment_s: float) -> None:
+        self._wake_at_s = min(self._wake_at_s, moment_s)
+
+    def _is_due(self, *moments_s: float) -> bool:
+        """Whether all moments have come; otherwise the last of them is when to look again."""
+        latest = max(moments_s)
+        if latest <= self._now_s:
+            return True
+        self._at(latest)
+        return False
+
+    # ---------------------------------------------------------------- one method for each kind of action
+
+    def fence(self) -> None:
+        link = self._state.backend
+        if not link.is_fencing and self._is_due(link.retry_at_s):
+            self._actions.append(events.Fence())
+
+    def observe(self) -> None:
+        link = self._state.backend
+        if not link.is_observing and not link.is_resizing and self._is_due(link.next_observe_s):
+            self._actions.append(events.Observe())
+
+    def register(self) -> None:
+        link = self._state.informant
+        if link.phase is Phase.UNREGISTERED and not link.is_calling and self._is_due(link.retry_at_s):
+            self._actions.append(events.Register())
+        if link.phase in (Phase.ACTIVE, Phase.SUSPENDED):
+            self._at(link.heard_s + self._timing.informant_silence_s)
+
+    def read_metrics(self) -> None:
+        link, port = self._state.metrics, self._state.informant.metrics_port
+        if port is not None and not link.is_reading and self._is_due(link.next_read_s):
+            self._actions.append(events.ReadMetrics(port))
+
+    def request(self, desired: Resources) -> None:
+        state, link = self._state, self._state.scheduler
+        if link.is_asking or (link.negotiation.version is None and not self._is_due(link.retry_at_s)):
+            return
+        ask = self._ask(desired)
+        wants_more = ask.resources.exceeds(link.held)
+        is_new = ask.resources != link.held or not link.has_succeeded or link.is_unsettled
+        moments = [link.retry_at_s]
+        if link.has_succeeded and not link.is_unsettled and link.failures == 0:
+            if not is_new:
+                moments.append(link.next_tick_s)
+            elif wants_more and link.denied is not None and link.denied.fits_in(ask.resources):
+                moments.append(min(link.denied_until_s, link.next_tick_s))
+        del state
+        if self._is_due(*moments):
+            self._actions.append(events.RequestPermit(ask))
+
+    def _ask(self, desired: Resources) -> Ask:
+        """The next request: the last one again where it went unanswered and still says the truth, else a new one."""
+        state, link = self._state, self._state.scheduler
+        use, claim = state.in_use(), state.claim_at(self._now_s)
+        # The first request of a life names the use: it settles, and an old peer's unit is not known before it.
+        wanted = desired.max(use) if link.has_succeeded else use
+        if not link.has_succeeded and link.negotiation.exhausted:
+            wanted = _whole(use, state.vm.unit)
+        last = link.ask
+        if (
+            last is not None
+            and not link.is_answered
+            and last.resources.fits_in(wanted)
+            and use.fits_in(last.in_use)
+            and last.claim.fits_in(claim)
+            and last.version == link.negotiation.version
+        ):
+            return last
+        version = link.negotiation.version
+        if version is None:  # nothing is shared: ask with the highest again, the peer may have been replaced
+            version = type(link.negotiation)().version
+            assert version is not None
+        return Ask(
+            life=state.life,
+            number=link.source.next().last,
+            version=version,
+            resources=wanted,
+            claim=claim,
+            in_use=use,
+            metrics=self._metrics(),
+            instance=link.instance,
+            seen_epoch=link.seen_epoch,
+        )
+
+    def _metrics(self) -> Metrics | None:
+        load = self._state.metrics.load
+        return None if load is None else Metrics(float32.round32(load.load1), float32.round32(load.load5))
+
+    def resize(self, desired: Resources) -> None:
+        state, link = self._state, self._state.backend
+        if link.sent is not None or link.is_resizing or state.informant.phase is Phase.SUSPENDED:
+            return
+        seen = link.observation
+        assert seen is not None
+        if not seen.is_at_rest:
+            return  # somebody else's resize, or one of an earlier life: let it end
+        target = seen.size
+        held = state.held_at(self._now_s)
+        if state.scheduler.unit is not None and not translate.is_whole(held, state.vm.slot_bytes):
+            held = ZERO
+        target = target.max(desired.min(held))
+        told = state.informant.told
+        if told is not None and state.informant.phase is Phase.ACTIVE:
+            target = _lower(target, seen.size, desired.max(told))
+        if target != seen.size and self._is_due(link.retry_at_s):
+            self._actions.append(events.Resize(target))
+
+    def tell(self, desired: Resources) -> None:
+        """Tell the informant of growth that has happened, or ask it whether a shrink is bearable."""
+        state, link = self._state, self._state.informant
+        seen = state.backend.observation
+        assert seen is not None
+        if link.phase is not Phase.ACTIVE or link.is_calling or not self._is_due(link.retry_at_s):
+            return
+        if not seen.is_at_rest or state.backend.sent is not None:
+            return
+        told = link.told if link.told is not None else ZERO
+        kept = seen.size.min(desired)
+        if kept.exceeds(told):
+            # Growth that was seen; or a shrink that was approved and is not wanted any more.
+            self._actions.append(events.AnnounceUpscale(seen.size if told == ZERO else kept.max(told)))
+        elif seen.size.exceeds(desired) and told.exceeds(kept):
+            step = seen.size.min(desired.max(seen.size - state.vm.unit))
+            if (
+                link.denied is not None
+                and step.fits_in(link.denied)
+                and not self._is_due(link.denied_until_s)
+            ):
+                return
+            self._actions.append(events.AskDownscale(step))
+
+
+def _lower(target: Resources, size: Resources, wanted: Resources) -> Resources:
+    """`target`, lowered to `wanted` in each resource that does not grow."""
+    return Resources(
+        wanted.vcpu_milli if wanted.vcpu_milli < size.vcpu_milli else target.vcpu_milli,
+        wanted.memory_bytes if wanted.memory_bytes < size.memory_bytes else target.memory_bytes,
+    )

@@ -1,0 +1,63 @@
+"""What a runner needs of the world. Adapters implement these; each documents which outcomes it can have."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.core.model import Observation, Vm
+from protocol.values import Resources
+
+
+class BackendError(Exception):
+    """The back end could not do what was asked, or may not have. The text is for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a back end can do.
+
+    `command_deadline_s`: after it a command that was sent can no longer be accepted; 0 where it dies with its sender.
+    `exact_memory_bytes`: memory is resized in multiples of this.
+    """
+
+    command_deadline_s: float
+    exact_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fencing:
+    """Proof of a fence: the generation under which this life may command its VM."""
+
+    generation: int
+
+
+class VmBackend(Protocol):
+    """Resizes VMs. All implementations pass one conformance suite (tests/conformance)."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this back end can do; never changes."""
+        ...
+
+    async def fence(self, vm: Vm) -> Fencing:
+        """Return when no command of an earlier life can take effect any more. Raises `BackendError`."""
+        ...
+
+    async def observe(self, vm: Vm) -> Observation:
+        """The VM's size and target; the look begins after the call. Raises `BackendError`."""
+        ...
+
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+        """Set the target and return when it is accepted, not when it is reached.
+
+        Repeating it changes nothing. After a replacement the size never exceeds max(size, new target). Raises
+        `BackendError`, always so for a fencing that a later life has replaced.
+        """
+        ...
+
+
+class HeldLog(Protocol):
+    """Where changes of what an agent may use are written: a raise before it is used, a lowering before it is told."""
+
+    def held(self, vm: str, life: str, amount: Resources) -> None:
+        """`life` may use `amount` of `vm` from now on."""
+        ...

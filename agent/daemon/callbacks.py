@@ -1,0 +1,107 @@
+"""What informants call: `/agents/{agent_id}/id`, `/resume`, `/suspend`, `/try-upscale`, one port for all VMs.
+
+The ID in the path and the `expectedID` of the body must both be that of the registration in force, else 404 (a
+published agent answers so too). Every good answer carries the next number of that registration's sequence.
+Source: reference/neon.md sections 1.1, 1.4 and 1.5.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from agent.core import events
+from agent.core.state import Phase
+from agent.runner.runner import Runner
+from hosting.server import HangUp, Reply, Request, Route, text
+from protocol import codec, wire
+from protocol.errors import RemoteProtocolError
+from protocol.sequence import SequenceSource
+
+
+@dataclass(slots=True)
+class _Sequence:
+    registration: UUID
+    source: SequenceSource = field(default_factory=SequenceSource)
+
+
+class Callbacks:
+    """Finds the runner that a call is for, tells it, and answers."""
+
+    def __init__(self, runners: Callable[[], list[Runner]]) -> None:
+        self._runners = runners
+        self._sequences: dict[str, _Sequence] = {}
+
+    def routes(self) -> tuple[Route, ...]:
+        """The four routes. `GET /id` comes with a body, and with `{}` in it, from published informants."""
+        return (
+            Route("GET", "/agents/{agent_id}/id", self._id, 1024),
+            Route("POST", "/agents/{agent_id}/resume", self._resume, 1024),
+            Route("POST", "/agents/{agent_id}/suspend", self._suspend, 1024),
+            Route("POST", "/agents/{agent_id}/try-upscale", self._try_upscale, 1024),
+        )
+
+    def _find(self, agent_id: str) -> tuple[Runner, UUID] | None:
+        for runner in self._runners():
+            registration = runner.state.informant.registration
+            if registration is not None and str(registration) == agent_id.lower():
+                return runner, registration
+        return None
+
+    def _answer(self, runner: Runner, registration: UUID) -> Reply:
+        known = self._sequences.get(runner.vm.name)
+        if known is None or known.registration != registration:
+            known = self._sequences[runner.vm.name] = _Sequence(registration)
+        known.source = known.source.next()
+        message = wire.AgentMessage(wire.AgentIdentification(registration), known.source.last)
+        return Reply(200, codec.encode(message))
+
+    async def _id(self, request: Request) -> Reply | HangUp:
+        found = self._find(request.parameters["agent_id"])
+        if found is None:
+            return text(404, "no agent with this ID")
+        runner, registration = found
+        return self._offer(runner, registration, events.InformantHeard(registration))
+
+    async def _resume(self, request: Request) -> Reply | HangUp:
+        return self._switch(request, wire.ResumeAgent)
+
+    async def _suspend(self, request: Request) -> Reply | HangUp:
+        return self._switch(request, wire.SuspendAgent)
+
+    def _switch(
+        self, request: Request, message: type[wire.ResumeAgent] | type[wire.SuspendAgent]
+    ) -> Reply | HangUp:
+        try:
+            expected = codec.decode(message, request.body).expected_id
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
+        found = self._find(request.parameters["agent_id"])
+        if found is None or found[1] != expected:
+            return text(404, "no agent with this ID")
+        runner, registration = found
+        event = (
+            events.Resumed(registration) if message is wire.ResumeAgent else events.Suspended(registration)
+        )
+        return self._offer(runner, registration, event)
+
+    async def _try_upscale(self, request: Request) -> Reply | HangUp:
+        try:
+            wish = codec.decode(wire.MoreResourcesRequest, request.body)
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
+        found = self._find(request.parameters["agent_id"])
+        if found is None or found[1] != wish.expected_id:
+            return text(404, "no agent with this ID")
+        runner, registration = found
+        link = runner.state.informant
+        if link.version is not None and not link.version.has_try_upscale():
+            return text(400, f"/try-upscale is not part of {link.version}")
+        if link.phase is Phase.SUSPENDED:
+            return text(400, "this agent is suspended")
+        event = events.UpscaleWished(registration, wish.more_resources())
+        return self._offer(runner, registration, event)
+
+    def _offer(self, runner: Runner, registration: UUID, event: events.Event) -> Reply | HangUp:
+        if not runner.offer(event):
+            return text(503, "this VM's runner has fallen behind")
+        return self._answer(runner, registration)

@@ -1,0 +1,171 @@
+"""The program `parley-agent`: wiring in order, and its life."""
+
+import asyncio
+import gc
+import random
+import sys
+import uuid
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import click
+
+from agent.backends.change_log import ChangeLog
+from agent.backends.simulated import SimulatedBackend
+from agent.core.policy import LoadAverage, Policy, Utilisation
+from agent.daemon import status
+from agent.daemon.callbacks import Callbacks
+from agent.daemon.node_lock import NodeLock
+from agent.daemon.settings import AgentSettings, VmEntry
+from agent.links.exporter import ExporterLink
+from agent.links.informant import InformantLink
+from agent.links.scheduler import SchedulerLink
+from agent.runner.runner import Links, Runner
+from hosting import lifecycle, logs, metrics, server
+from hosting.client import Client
+from hosting.settings import SettingsError, load
+from hosting.supervisor import Supervisor
+
+INFORMANT_DEADLINE_S: Final = 2.0
+METRICS_DEADLINE_S: Final = 2.0
+GOODBYE_S: Final = 1.0
+
+
+def _policy(settings: AgentSettings) -> Policy:
+    if settings.policy.name == "load-average":
+        return LoadAverage()
+    return Utilisation(target=settings.policy.cpu_target)
+
+
+class Daemon:
+    """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
+
+    def __init__(self, settings: AgentSettings, change_log: ChangeLog, host: str, port: int) -> None:
+        self._settings = settings
+        self._change_log = change_log
+        self._host = host
+        self._port = port
+        self._log = logs.logger("agent").bind(node=settings.node)
+        self._identity = str(uuid.uuid4())
+        self._rng = random.Random()
+        self._runners: list[Runner] = []
+        self._supervisor = Supervisor(self._log, self._rng)
+        routes = (
+            server.Route("GET", "/healthz", self._healthz),
+            server.Route("GET", "/readyz", self._healthz),
+            server.Route("GET", "/metrics", metrics.handler(self._families)),
+            server.Route("GET", "/v1/vms", self._vms),
+        )
+        self._server = server.Server(self._log, routes + Callbacks(lambda: self._runners).routes())
+
+    async def run(self, stop: lifecycle.Stop) -> int:
+        """Serve; 1 where the address is taken."""
+        try:
+            self._port = await self._server.start(self._host, self._port)
+        except OSError as error:
+            click.echo(f"cannot listen on {self._host}:{self._port}: {error.strerror}", err=True)
+            return 1
+        async with (
+            Client(max_connections=64) as to_scheduler,
+            Client(max_connections=512) as to_informants,
+            Client(max_connections=512) as to_exporters,
+        ):
+            backend = SimulatedBackend(
+                self._settings.state_directory, self._change_log, self._settings.resize_delay
+            )
+            for entry in self._settings.vms:
+                backend.create(entry.vm(), entry.initial or entry.min)
+                self._runners.append(self._runner(entry, backend, to_scheduler, to_informants, to_exporters))
+            self._log.info("serving", address=f"http://{self._host}:{self._port}", vms=len(self._runners))
+            gc.collect()
+            gc.freeze()
+            for runner in self._runners:
+                self._supervisor.start(runner.vm.name, runner.run)
+            await stop.wait()
+            self._log.info("draining")
+            await self._supervisor.stop()
+            await asyncio.gather(*(runner.goodbye(GOODBYE_S) for runner in self._runners))
+            await self._server.close()
+        return 0
+
+    def _runner(
+        self,
+        entry: VmEntry,
+        backend: SimulatedBackend,
+        scheduler: Client,
+        informants: Client,
+        exporters: Client,
+    ) -> Runner:
+        vm, timing = entry.vm(), self._settings.timing()
+        host = urlsplit(entry.informant).hostname
+        assert host is not None, "the settings check URLs"
+        links = Links(
+            backend,
+            SchedulerLink(scheduler, self._settings.scheduler, timing.request_deadline_s, self._rng),
+            InformantLink(
+                informants, entry.informant, f"{self._host}:{self._port}", INFORMANT_DEADLINE_S, self._rng
+            ),
+            ExporterLink(exporters, host, self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng),
+        )
+        return Runner(vm, links, _policy(self._settings), timing, self._change_log, self._log, self._rng)
+
+    async def _healthz(self, _: server.Request) -> server.Reply:
+        return server.text(200, "ok")
+
+    async def _vms(self, _: server.Request) -> server.Reply:
+        return server.Reply(200, status.document(self._settings.node, self._identity, self._runners))
+
+    def _families(self) -> list[metrics.Family]:
+        return list(status.families(self._runners, self._server, self._supervisor.restarts_total))
+
+
+async def _main(stop: lifecycle.Stop, settings: AgentSettings, host: str, port: int) -> int:
+    """Take the node lock, then serve."""
+    log = logs.logger("agent").bind(node=settings.node)
+    with NodeLock(settings.state_directory) as lock:
+        if not lock.try_acquire():
+            log.warning("another agent has this node, waiting for it to end", pid=lock.holder())
+            waiting = asyncio.create_task(lock.acquire(), name="node lock")
+            stopping = asyncio.create_task(stop.wait(), name="stop")
+            await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in (waiting, stopping):
+                task.cancel()
+            if stop.is_requested():
+                return 0
+        with ChangeLog(settings.state_directory, settings.node) as change_log:
+            change_log.daemon()
+            return await Daemon(settings, change_log, host, port).run(stop)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="parley-autoscaler")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="YAML file with the node, the scheduler, the state directory and the VMs.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on for informants.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=10300, show_default=True, help="Port; 0: any free."
+)
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+def main(config: Path, host: str, port: int, log_level: str) -> None:
+    """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
+
+    Exit codes: 0 after a signal, 1 when the address is taken or the state directory cannot be used, 2 for a wrong
+    command line or settings file.
+    """
+    logs.configure(log_level)
+    try:
+        settings = load(config, AgentSettings)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    try:
+        code = lifecycle.run(lambda stop: _main(stop, settings, host, port))
+    except OSError as error:
+        click.echo(f"cannot use the state directory {settings.state_directory}: {error.strerror}", err=True)
+        code = 1
+    sys.exit(code)

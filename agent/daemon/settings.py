@@ -1,0 +1,103 @@
+"""The agent's settings file: `parley-agent --config FILE`."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from agent.core.model import Vm
+from agent.core.timing import Timing
+from hosting.settings import Memory, Resources, Settings
+from protocol.values import Bounds
+from protocol.wire import PodName
+
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+Url = Annotated[str, Field(pattern=r"^http://[^/\s]+(/[^\s]*)?$", max_length=512)]
+Seconds = Annotated[float, Field(gt=0, le=3600, strict=False)]
+File = Annotated[Path, BeforeValidator(lambda value: Path(value) if isinstance(value, str) else value)]
+
+
+class VmEntry(Settings):
+    """A VM on this node: its pod, bounds and informant. `initial` is the size that a simulated VM is made with."""
+
+    namespace: Name
+    name: Name
+    uid: Annotated[str, Field(min_length=1, max_length=64)]
+    informant: Url
+    min: Resources
+    max: Resources
+    compute_unit: Resources
+    slot_size: Annotated[int, Memory] | None = None
+    initial: Resources | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        Bounds(self.min, self.max)
+        if not self.compute_unit.is_positive():
+            raise ValueError(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
+        if self.initial is not None and not self.initial.is_positive():
+            raise ValueError(f"initial must be above zero in both resources, not {self.initial}")
+        return self
+
+    def vm(self) -> Vm:
+        """The VM as the core knows it."""
+        return Vm(
+            PodName(self.name, self.namespace),
+            self.uid,
+            Bounds(self.min, self.max),
+            self.compute_unit,
+            self.slot_size or self.compute_unit.memory_bytes,
+        )
+
+
+class PolicyEntry(Settings):
+    """Which policy turns load into a goal, and its target."""
+
+    name: Literal["utilisation", "load-average"] = "utilisation"
+    cpu_target: Annotated[float, Field(gt=0, le=1, strict=False)] = 0.75
+    """The share of its CPUs that a VM should be busy with (utilisation)."""
+
+
+class Periods(Settings):
+    """How often, in seconds. The defaults suit a node; the demo is quicker."""
+
+    metrics: Seconds = 5.0
+    tick: Annotated[float, Field(gt=0, le=25, strict=False)] = 15.0
+    """At least this often a request goes to the scheduler; below the 30 s for which a permit is worth something."""
+    down_window: Seconds = 5.0
+
+
+class AgentSettings(Settings):
+    """The whole file."""
+
+    node: Name
+    scheduler: Url
+    state_directory: File
+    metrics_prefix: Annotated[str, Field(pattern=r"^[a-z_]*$", max_length=32)] = "node_"
+    policy: PolicyEntry = PolicyEntry()
+    periods: Periods = Periods()
+    resize_delay: Annotated[float, Field(ge=0, le=60, strict=False)] = 0.2
+    """Seconds that a simulated VM takes to reach its target."""
+    vms: list[VmEntry] = Field(default_factory=list)
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """VMs with the same name."""
+        found = data.get("vms") if isinstance(data, dict) else None
+        faults, seen = [], set()
+        for index, entry in enumerate(found if isinstance(found, list) else []):
+            if isinstance(entry, dict):
+                name = (str(entry.get("namespace")), str(entry.get("name")))
+                if name in seen:
+                    faults.append(f"vms[{index}].name: {'/'.join(name)!r} is used more than once")
+                seen.add(name)
+        return faults
+
+    def timing(self) -> Timing:
+        """The core's waits with the periods of this file."""
+        return Timing(
+            tick_s=self.periods.tick,
+            metrics_s=self.periods.metrics,
+            metrics_stale_s=max(15.0, 3 * self.periods.metrics),
+            down_window_s=self.periods.down_window,
+        )

@@ -1,0 +1,90 @@
+"""The link to the informant: register, ask, tell; every outcome is an event."""
+
+import random
+from uuid import UUID
+
+from agent.core import events
+from hosting.client import Answered, Client, Outcome
+from protocol import codec, quantities, wire
+from protocol.errors import RemoteProtocolError
+from protocol.values import Resources
+from protocol.versions import INFORMANT_SPOKEN
+
+
+def _raw(amount: Resources) -> wire.RawResources:
+    memory = quantities.from_value(amount.memory_bytes, binary=True)
+    return wire.RawResources(quantities.from_milli(amount.vcpu_milli), memory)
+
+
+class InformantLink:
+    """Calls one VM's informant. `serve_addr` is where our callbacks listen, `host:port` with a path prefix to come."""
+
+    def __init__(
+        self, client: Client, url: str, serve_addr: str, deadline_s: float, rng: random.Random
+    ) -> None:
+        self._client = client
+        self._url = url
+        self._serve_addr = serve_addr
+        self._deadline_s = deadline_s
+        self._rng = rng
+
+    def _desc(self, registration: UUID) -> wire.AgentDesc:
+        address = f"{self._serve_addr}/agents/{registration}"
+        return wire.AgentDesc(registration, address, INFORMANT_SPOKEN.min, INFORMANT_SPOKEN.max)
+
+    async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
+        """Register under a new ID."""
+        chance = self._rng.random()
+        outcome = await self._send("POST", "/register", self._desc(registration))
+        if not isinstance(outcome, Answered):
+            return events.RegisterFailed(outcome.message, chance)
+        if outcome.status != 200:
+            return events.RegisterFailed(f"status {outcome.status}", chance)
+        try:
+            desc = codec.decode(wire.InformantDesc, outcome.body)
+        except RemoteProtocolError as error:
+            return events.RegisterFailed(str(error)[:300], chance)
+        if desc.proto_version not in INFORMANT_SPOKEN:
+            return events.RegisterFailed(f"it chose version {desc.proto_version}", chance)
+        if desc.metrics_method.prometheus is None:
+            return events.RegisterFailed("it names no way to read metrics", chance)
+        return events.Registered(registration, desc.proto_version, desc.metrics_method.prometheus.port)
+
+    async def unregister(self, registration: UUID, deadline_s: float) -> None:
+        """Say good-bye; best effort, because we are going anyway."""
+        body = codec.encode(self._desc(registration))
+        _ = await self._client.call("DELETE", f"{self._url}/unregister", body=body, deadline_s=deadline_s)
+
+    async def ask_downscale(
+        self, amount: Resources
+    ) -> events.DownscaleApproved | events.DownscaleDenied | events.InformantFailed:
+        """Ask whether the guest can live with `amount`."""
+        outcome = await self._send("PUT", "/downscale", _raw(amount))
+        if not isinstance(outcome, Answered) or outcome.status != 200:
+            return self._failure(outcome)
+        try:
+            result = codec.decode(wire.DownscaleResult, outcome.body)
+        except RemoteProtocolError as error:
+            return events.InformantFailed(str(error)[:300], False, self._rng.random())
+        if result.ok:
+            return events.DownscaleApproved(amount)
+        return events.DownscaleDenied(amount, result.status[:300])
+
+    async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
+        """Tell the guest that it has `amount` now."""
+        outcome = await self._send("PUT", "/upscale", _raw(amount))
+        if not isinstance(outcome, Answered) or outcome.status != 200:
+            return self._failure(outcome)
+        return events.UpscaleAnnounced(amount)
+
+    async def _send(self, method: str, path: str, message: wire.Message) -> Outcome:
+        return await self._client.call(
+            method, f"{self._url}{path}", body=codec.encode(message), deadline_s=self._deadline_s
+        )
+
+    def _failure(self, outcome: Outcome) -> events.InformantFailed:
+        if isinstance(outcome, Answered):
+            return events.InformantFailed(
+                f"status {outcome.status}", outcome.status == 404, self._rng.random()
+            )
+        return events.InformantFailed(outcome.message, outcome.kind == "connect", self._rng.random())

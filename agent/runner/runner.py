@@ -1,0 +1,293 @@
+"""One VM's runner: takes events from its inbox, applies them, plans, and starts one task for each action.
+
+Between asking for a plan, recording `Started` and starting the task nothing is awaited: that is the whole concurrency
+story. A violated invariant ends the runner; its supervisor restarts it, and what it remembers is dumped first.
+"""
+
+import asyncio
+import random
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
+
+from agent.core import events
+from agent.core.apply import apply, lapse
+from agent.core.model import Vm
+from agent.core.plan import Plan, plan
+from agent.core.policy import Policy
+from agent.core.ports import BackendError, Fencing, HeldLog, VmBackend
+from agent.core.state import State
+from agent.core.timing import Timing
+from agent.links.exporter import ExporterLink
+from agent.links.informant import InformantLink
+from agent.links.scheduler import SchedulerLink
+from hosting.logs import Logger
+from protocol.sequence import Life
+from protocol.values import ZERO, Resources
+
+INBOX: Final = 64
+JOURNAL: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The peers of one runner."""
+
+    backend: VmBackend
+    scheduler: SchedulerLink
+    informant: InformantLink
+    exporter: ExporterLink
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one runner over all its lives, for status and metrics."""
+
+    permits: int = 0
+    resizes: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    actions: Counter[str] = field(default_factory=Counter)
+
+
+class Runner:
+    """Runs one VM. `state` and `last_plan` may be read by anybody in the same loop."""
+
+    def __init__(
+        self,
+        vm: Vm,
+        links: Links,
+        policy: Policy,
+        timing: Timing,
+        held_log: HeldLog,
+        log: Logger,
+        rng: random.Random,
+    ) -> None:
+        self.vm = vm
+        self.tally = Tally()
+        self.last_plan: Plan | None = None
+        self._links = links
+        self._policy = policy
+        self._timing = timing
+        self._held_log = held_log
+        self._log = log.bind(vm=vm.name)
+        self._rng = rng
+        self._inbox: asyncio.Queue[events.Event | Exception] = asyncio.Queue(INBOX)
+        self._journal: deque[tuple[float, events.Event]] = deque(maxlen=JOURNAL)
+        self._fencing: Fencing | None = None
+        self._logged_held: tuple[str, Resources] | None = None
+        self._not_before_ms = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.state = State(vm, self._new_life())
+
+    def offer(self, event: events.Event) -> bool:
+        """Put an event of a peer's call into the inbox; False when it is full."""
+        try:
+            self._inbox.put_nowait(event)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Run lives of this VM until cancelled; a superseded life is followed by a new one after a while."""
+        try:
+            while True:
+                self.state = State(self.vm, self._new_life())
+                await self._live()
+                named_ms = self.state.superseded_at_ms
+                assert named_ms is not None
+                self._not_before_ms = named_ms + 1
+                self._log.warning("superseded by another agent", named_start_ms=named_ms)
+                await self._leave()
+                await asyncio.sleep(1 + 4 * self._rng.random())
+        except AssertionError:
+            self._log.error("invariant violated", journal=[repr(item) for item in self._journal])
+            raise
+        finally:
+            await self._end_tasks()
+
+    async def goodbye(self, deadline_s: float) -> None:
+        """Unregister from the informant: the daemon is going."""
+        registration = self.state.informant.registration
+        if registration is not None:
+            await self._links.informant.unregister(registration, deadline_s)
+
+    def _new_life(self) -> Life:
+        return Life(
+            uuid.UUID(int=self._rng.getrandbits(128), version=4),
+            max(int(time.time() * 1000), self._not_before_ms),
+        )
+
+    async def _leave(self) -> None:
+        await self._end_tasks()
+        await self.goodbye(1.0)
+        while not self._inbox.empty():
+            self._inbox.get_nowait()
+
+    async def _end_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ---------------------------------------------------------------- the loop
+
+    async def _live(self) -> None:
+        while self.state.superseded_at_ms is None:
+            now_s = time.monotonic()
+            self.state = lapse(self.state, now_s, self._timing)
+            self._log_held(now_s)
+            planned = plan(self.state, now_s, self._timing)
+            self._note(planned)
+            for action in planned.actions:
+                self._take_up(action, now_s)
+            await self._next_event(planned.wake_at_s - now_s)
+
+    async def _next_event(self, wait_s: float) -> None:
+        """Apply what comes next, and all that is there already; return after `wait_s` when nothing comes."""
+        try:
+            async with asyncio.timeout(max(wait_s, 0.0)):
+                event = await self._inbox.get()
+        except TimeoutError:
+            return
+        self._apply(event)
+        while not self._inbox.empty():
+            self._apply(self._inbox.get_nowait())
+
+    def _apply(self, event: events.Event | Exception) -> None:
+        if isinstance(event, Exception):
+            raise event
+        now_s = time.monotonic()
+        self._journal.append((now_s, event))
+        before = self.state
+        self.state = apply(before, event, now_s, self._timing, self._policy)
+        self._log_held(now_s)
+        self._tell(event, before)
+
+    def _take_up(self, action: events.Action, now_s: float) -> None:
+        registration = None
+        if isinstance(action, events.Register):
+            registration = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+        started = events.Started(action, registration)
+        self._journal.append((now_s, started))
+        self.state = apply(self.state, started, now_s, self._timing, self._policy)
+        self._log_held(now_s)  # a request lowers what we hold before the scheduler is told
+        self.tally.actions[type(action).__name__] += 1
+        kind = f"{self.vm.name} {type(action).__name__}"
+        task = asyncio.create_task(self._finish(self._perform(started)), name=kind)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, work: Coroutine[Any, Any, events.Event]) -> None:
+        try:
+            await self._inbox.put(await work)
+        except Exception as error:  # noqa: BLE001 - a fault of ours: the runner fails with it, see `_apply`
+            await self._inbox.put(error)
+
+    async def _perform(self, started: events.Started) -> events.Event:
+        """Do one action; every outcome is an event, only cancellation passes through."""
+        match started.action:
+            case events.Fence() | events.Observe() | events.Resize():
+                return await self._on_backend(started.action)
+            case events.RequestPermit(ask):
+                return await self._links.scheduler.ask(self.vm, ask)
+            case events.Register():
+                assert started.registration is not None
+                return await self._links.informant.register(started.registration)
+            case events.AskDownscale(amount):
+                return await self._links.informant.ask_downscale(amount)
+            case events.AnnounceUpscale(amount):
+                return await self._links.informant.announce_upscale(amount)
+            case events.ReadMetrics(port):
+                return await self._links.exporter.read(port)
+            case _:
+                assert_never(started.action)
+
+    async def _on_backend(self, action: events.Fence | events.Observe | events.Resize) -> events.Event:
+        backend, deadline_s = self._links.backend, self._timing.command_deadline_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                match action:
+                    case events.Fence():
+                        self._fencing = await backend.fence(self.vm)
+                        return events.Fenced()
+                    case events.Observe():
+                        return events.Observed(await backend.observe(self.vm))
+                    case events.Resize(target):
+                        assert self._fencing is not None
+                        await backend.resize(self.vm, target, self._fencing)
+                        return events.ResizeAccepted()
+                    case _:
+                        assert_never(action)
+        except (BackendError, TimeoutError) as error:
+            text, chance = str(error) or f"no answer within {deadline_s:g} s", self._rng.random()
+        match action:
+            case events.Fence():
+                return events.FenceFailed(text, chance)
+            case events.Observe():
+                return events.ObserveFailed(text, chance)
+            case events.Resize():
+                return events.ResizeFailed(text, chance)
+            case _:
+                assert_never(action)
+
+    # ---------------------------------------------------------------- telling
+
+    def _log_held(self, now_s: float) -> None:
+        """Write down what this life may use, whenever that changed."""
+        life, held = str(self.state.life.agent_id), self.state.held_at(now_s)
+        if self._logged_held == (life, held):
+            return
+        if self._logged_held is not None and self._logged_held[0] != life:
+            self._held_log.held(self.vm.name, self._logged_held[0], ZERO)
+        if held != ZERO or self._logged_held is not None:
+            self._held_log.held(self.vm.name, life, held)
+        self._logged_held = (life, held)
+
+    def _note(self, planned: Plan) -> None:
+        before = self.last_plan
+        if before is None or before.desired != planned.desired:
+            self._log.info("goal", desired=str(planned.desired), reason=planned.reason)
+        self.last_plan = planned
+
+    def _tell(self, event: events.Event, before: State) -> None:
+        """Count an event, and log what a person would want to know."""
+        match event:
+            case events.PermitGranted():
+                self.tally.permits += 1
+                for reason in event.reasons:
+                    self.tally.refusals[reason.code.value] += 1
+                if self.state.scheduler.fault and not before.scheduler.fault:
+                    self._log.warning("permit not usable", error=self.state.scheduler.fault)
+                elif event.permit != before.scheduler.permit:
+                    why = event.reasons[0].code.value if event.reasons else None
+                    self._log.info("permit", seq=event.number, permit=str(event.permit), reason=why)
+            case events.PermitRefused() | events.PermitFailed():
+                code = "no-answer"
+                if isinstance(event, events.PermitRefused):
+                    code = event.body.body.code.value if event.body is not None else f"status-{event.status}"
+                self.tally.refusals[code] += 1
+                if before.scheduler.fault != self.state.scheduler.fault:
+                    self._log.warning("no permit", seq=event.number, error=self.state.scheduler.fault)
+            case events.ResizeAccepted():
+                self.tally.resizes += 1
+                sent = before.backend.sent
+                self._log.info("resize", target=str(sent.target) if sent is not None else None)
+            case events.DownscaleDenied():
+                self.tally.refusals["downscale-denied"] += 1
+                self._log.info(
+                    "downscale refused by the guest", amount=str(event.amount), reason=event.status
+                )
+            case _:
+                self._tell_of_trouble(before)
+
+    def _tell_of_trouble(self, before: State) -> None:
+        for link in ("backend", "informant", "metrics"):
+            fault = getattr(self.state, link).fault
+            if fault and fault != getattr(before, link).fault:
+                self._log.warning("trouble", action=link, error=fault)
+        if before.informant.phase is not self.state.informant.phase:
+            self._log.info("informant", phase=self.state.informant.phase.value)
