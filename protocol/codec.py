@@ -45,8 +45,16 @@ def decode(message: type[M], body: bytes) -> M:
 
 
 def encode(message: wire.Message) -> bytes:
-    """Write `message` as compact JSON in the published order of fields."""
-    return json.dumps(_jsonable(message), separators=(",", ":"), ensure_ascii=False).encode()
+    """Write `message` as compact JSON in the published order of fields.
+
+    Raises `LocalProtocolError` for what JSON cannot carry: NaN, infinities, unpaired surrogates.
+    """
+    try:
+        return json.dumps(
+            _jsonable(message), separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
+    except ValueError as error:
+        raise LocalProtocolError(f"{type(message).__name__} cannot be written: {error}") from None
 
 
 def encode_request(request: wire.AgentRequest) -> bytes:
@@ -76,6 +84,10 @@ def _hints(message: Any) -> dict[str, Any]:
 
 def _jsonable(value: Any) -> Any:
     match value:
+        case wire.Metrics():
+            loads = (value.load_average_1min, value.load_average_5min)
+            names = (name for _, name, _ in _names(wire.Metrics))
+            return {n: float(float32.shortest(float32.round32(v))) for n, v in zip(names, loads, strict=True)}
         case wire.Message():
             found = (
                 (name, getattr(value, attribute), omit)
@@ -90,8 +102,6 @@ def _jsonable(value: Any) -> Any:
             return value.canonical()
         case UUID():
             return str(value)
-        case float():
-            return float(float32.shortest(value)) if float32.round32(value) == value else value
         case int() if not isinstance(value, bool):
             return int(value)
         case tuple():
@@ -104,8 +114,8 @@ def _jsonable(value: Any) -> Any:
 class ErrorBody:
     """The JSON body of an error to a caller with the extension.
 
-    `supported` are the versions that the scheduler speaks; `last_sequence_number` comes with a 409 and
-    `current_started_at_ms` names the life that superseded the caller; `faults` name the fields of a 400.
+    `last_sequence_number` comes with a 409 and `current_started_at_ms` names the life that superseded the caller;
+    `leader` is the address to turn to. The versions that the scheduler speaks are always added (`supported`).
     """
 
     message: str

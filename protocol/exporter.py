@@ -3,6 +3,7 @@
 Lines are filtered by name before any number is parsed, so that a page of thousands of series costs little.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -61,13 +62,13 @@ def samples(page: bytes, names: Iterable[str]) -> Mapping[str, float]:
 
     Raises `RemoteProtocolError` for a value that is no finite decimal number.
     """
-    wanted = tuple(names)
+    wanted = tuple(dict.fromkeys(names))
     found: dict[str, float] = {}
     for line in page.decode("utf-8", errors="replace").split("\n"):
         for name in wanted:
             if _is_sample_of(line, name):
-                number = _number(_value(line, name), name)
-                if number in (float("inf"), float("-inf")):
+                total = found.get(name, 0.0) + _number(_value(line, name), name)
+                if not math.isfinite(total):
                     raise RemoteProtocolError("bad metrics", (Fault(name, "must be finite"),))
-                found[name] = found.get(name, 0.0) + number
+                found[name] = total
     return found

@@ -9,6 +9,7 @@ Fields of Parley's extension are required here too: a caller that sends some of 
 
 import functools
 import json
+import math
 import re
 import types
 import typing
@@ -71,6 +72,7 @@ class _Field:
     read: Reader
     zero: Callable[[], Any]
     required: bool
+    nullable: bool
 
 
 def parse(body: bytes) -> Any:
@@ -121,7 +123,8 @@ def _plan(message: Any) -> tuple[_Field, ...]:
     for item in fields(origin):
         reader, zero = _kind(hints[item.name], arguments)
         required = item.name not in published or _is_part_of_extension(origin, item.default)
-        plans.append(_Field(item.name, _wire_name(hints[item.name]), reader, zero, required))
+        nullable = _is_nullable(hints[item.name])
+        plans.append(_Field(item.name, _wire_name(hints[item.name]), reader, zero, required, nullable))
     return tuple(plans)
 
 
@@ -131,6 +134,12 @@ def _is_extension(message: Any) -> bool:
 
 def _is_part_of_extension(message: Any, default: object) -> bool:
     return message.__module__ == extension.__name__ and not _is_extension(message) and default is not None
+
+
+def _is_nullable(annotation: Any) -> bool:
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = annotation.__origin__
+    return typing.get_origin(annotation) in (types.UnionType, typing.Union)
 
 
 def _wire_name(annotation: Any) -> str:
@@ -178,7 +187,7 @@ def _scalar(annotation: Any, marks: list[Any]) -> tuple[Reader, Callable[[], Any
     plain: dict[Any, tuple[Reader, Callable[[], Any]]] = {
         str: (_plain(functools.partial(_read_text, Text(2**20))), str),
         bool: (_plain(_read_bool), bool),
-        float: (_plain(_read_float32), float),
+        float: (_plain(_read_float), float),
         UUID: (_plain(_read_uuid), lambda: wire.NIL_UUID),
     }
     return plain.get(annotation)
@@ -211,6 +220,9 @@ def _listed(inner: Reader) -> Reader:
         if not isinstance(value, list) or isinstance(value, _Pairs):
             faults.append(Fault(path, "must be a list", _show(value)))
             return current
+        for index, item in enumerate(value):
+            if item is None:
+                faults.append(Fault(f"{path}[{index}]", "must not be null", "null"))
         return tuple(inner(item, None, f"{path}[{index}]", faults) for index, item in enumerate(value))
 
     return read
@@ -223,8 +235,6 @@ def _converted(message: Any, convert: Callable[[Any], Any]) -> Reader:
         before = len(faults)
         result = inner(value, None, path, faults)
         if value is None or len(faults) > before:
-            if value is None:
-                faults.append(Fault(path, "must be an object", "null"))
             return current
         try:
             return convert(result)
@@ -238,7 +248,7 @@ def _converted(message: Any, convert: Callable[[Any], Any]) -> Reader:
 @functools.cache
 def _struct_reader(message: Any) -> Reader:
     def read(value: Any, current: Any, path: str, faults: list[Fault]) -> Any:
-        plans = _plan(message)
+        plans, before = _plan(message), len(faults)
         if value is None:
             return current
         if not isinstance(value, _Pairs):
@@ -256,13 +266,13 @@ def _struct_reader(message: Any) -> Reader:
                 given.add(plan.name)
                 where = f"{path}.{plan.name}" if path else plan.name
                 state[plan.attribute] = plan.read(item, state[plan.attribute], where, faults)
-                if item is None and plan.required and state[plan.attribute] is not None:
+                if item is None and plan.required and not plan.nullable:
                     faults.append(Fault(where, "must not be null", "null"))
         for plan in plans:
             if plan.required and plan.name not in given:
                 where = f"{path}.{plan.name}" if path else plan.name
                 faults.append(Fault(where, "is missing (the fields of the extension come together)"))
-        if faults:
+        if len(faults) > before:
             return current
         return (typing.get_origin(message) or message)(**state)
 
@@ -297,6 +307,12 @@ def _read_float32(value: Any) -> float:
         raise _RefusedError("must lie within the range of a 32-bit float") from None
 
 
+def _read_float(value: Any) -> float:
+    if type(value) not in (int, _Number) or not math.isfinite(float(value)):
+        raise _RefusedError("must be a finite number")
+    return float(value)
+
+
 def _read_quantity(value: Any) -> quantities.Quantity:
     if type(value) not in (str, int, _Number):
         raise _RefusedError("must be a Kubernetes quantity")
@@ -306,9 +322,11 @@ def _read_quantity(value: Any) -> quantities.Quantity:
 def _read_uuid(value: Any) -> UUID:
     if type(value) is not str or not _UUID_TEXT.fullmatch(value):
         raise _RefusedError("must be a UUID")
-    return UUID(value)
+    return UUID(value.lower())
 
 
 def _show(value: Any) -> str:
-    text = "an object" if isinstance(value, _Pairs) else json.dumps(value)
+    if isinstance(value, list):  # never walked: it may nest as deep as the parser went
+        return "an object" if isinstance(value, _Pairs) else "a list"
+    text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "…"

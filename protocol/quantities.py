@@ -125,7 +125,7 @@ def parse(text: str) -> Quantity:
         return _binary(sign, amount << _BINARY[suffix], scale)
     format_ = Format.DECIMAL_SI
     if match["exponent"] is not None:
-        exponent = int(match["exponent"][:8])
+        exponent = int(match["exponent"])
         if abs(exponent) > MAX_EXPONENT:
             raise QuantityError(f"{text!r}: the exponent must lie within ±{MAX_EXPONENT}")
         format_, scale = Format.DECIMAL_EXPONENT, scale + exponent

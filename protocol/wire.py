@@ -180,7 +180,7 @@ class Empty(Message):
     """`{}`: the answer to `/upscale`, and the body of the informant's `GET /id`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, `AgentIdentificationMessage(...)` could not be called (typing, 3.11)
 class AgentMessage(Message, Generic[T]):
     """`data` with a number that rises by one with every answer of one agent ID. Source: seed 004."""
 
@@ -204,7 +204,7 @@ class InformantMetricsMethod(Message):
 
     OMITTED_WHEN_NONE: ClassVar[frozenset[str]] = frozenset({"prometheus"})
 
-    prometheus: Annotated[MetricsMethodPrometheus | None, wire("prometheus")] = None
+    prometheus: Annotated[MetricsMethodPrometheus | None, wire("prometheus")]
 
 
 @dataclass(frozen=True, slots=True)

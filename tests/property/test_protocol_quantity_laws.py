@@ -1,5 +1,6 @@
 """Laws of quantities, against exact fractions and for every suffix."""
 
+import contextlib
 from fractions import Fraction
 
 import pytest
@@ -112,9 +113,7 @@ def test_whole_and_milli_amounts_are_kept(number: int, binary: bool) -> None:
 @relaxed
 @given(st.text(max_size=20))
 def test_any_text_is_a_quantity_or_a_quantity_error(text: str) -> None:
-    try:
+    quantity = None
+    with contextlib.suppress(quantities.QuantityError):
         quantity = parse(text)
-    except quantities.QuantityError as error:
-        assert str(error)
-    else:
-        assert parse(quantity.canonical()) == quantity
+    assert quantity is None or parse(quantity.canonical()) == quantity

@@ -77,7 +77,7 @@ _CONST = re.compile(r"^(?:const |\t)(Label\w+|\w+ProtoV\d_\d)\b", re.MULTILINE)
 @pytest.mark.parametrize(("published", "ours"), NAMES.items())
 def test_our_name_of_a_published_one_exists(published: str, ours: str) -> None:
     package, module, *attributes = ours.split(".")
-    found = importlib.import_module(f"{package}.{module}")
+    found: object = importlib.import_module(f"{package}.{module}")
     for attribute in attributes:
         assert hasattr(found, attribute), f"{published}: {found} has no {attribute}"
         found = getattr(found, attribute)

@@ -116,7 +116,8 @@ def _check_version(vector: Vector) -> list[str]:
 def _check_latest_shared(vector: Vector) -> list[str]:
     """Both kinds of version share the rule; the vectors' texts are the plugin's or the informant's alike."""
     found = []
-    for kind in (PluginProtoVersion, InformantProtoVersion):
+    kinds: tuple[Any, ...] = (PluginProtoVersion, InformantProtoVersion)
+    for kind in kinds:
         ours = VersionRange(*map(kind, vector["ours"]))
         theirs = VersionRange(*map(kind, vector["theirs"]))
         shared = ours.latest_shared(theirs)

@@ -1,5 +1,7 @@
 """Versions by example: texts, capabilities, ranges."""
 
+from typing import Any
+
 import pytest
 
 from protocol.versions import (
@@ -26,11 +28,8 @@ def test_an_informant_version_has_its_published_text(number: int, text: str) -> 
     assert str(InformantProtoVersion(number)) == text
 
 
-@pytest.mark.parametrize("number", [-1, 2**32, True, 1.5, "1", None])
-def test_what_cannot_travel_as_a_version_is_none(number: object) -> None:
-    if number is True:  # equal to 1, so that Python's enum finds v1.0; the codec refuses it before
-        assert PluginProtoVersion(number) is PluginProtoVersion.V1_0
-        return
+@pytest.mark.parametrize("number", [-1, 2**32, 1.5, "1", None])
+def test_what_cannot_travel_as_a_version_is_refused(number: Any) -> None:
     with pytest.raises(ValueError, match="is not a valid"):
         PluginProtoVersion(number)
 

@@ -49,12 +49,39 @@ def test_canonical_text_follows_the_published_rules(text: str, canonical: str) -
 
 @pytest.mark.parametrize(
     "text",
-    ["", "+", "-", ".", " 1", "1 ", "1K", "1GB", "1gi", "1e", "1e+", "--1", "1.2.3", "1,5", "0x10", "1_0"]
-    + ["NaN", "Inf", "1Mi1", "1i", "١", "1\n", "\x00", "\ud800", "1e401", "1e-401", "1e" + "9" * 400]
-    + ["1" * (MAX_TEXT + 1)],
+    [
+        "",
+        "+",
+        "-",
+        ".",
+        " 1",
+        "1 ",
+        "1K",
+        "1GB",
+        "1gi",
+        "1e",
+        "1e+",
+        "--1",
+        "1.2.3",
+        "1,5",
+        "0x10",
+        "1_0",
+        "NaN",
+        "Inf",
+        "1Mi1",
+        "1i",
+        "١",
+        "1\n",
+        "\x00",
+        "\ud800",
+        "1e401",
+        "1e-401",
+        "1e" + "9" * 400,
+        "1" * (MAX_TEXT + 1),
+    ],
 )
 def test_what_is_no_quantity_is_refused_with_a_reason(text: str) -> None:
-    with pytest.raises(QuantityError, match="quantity|exponent"):
+    with pytest.raises(QuantityError, match=r"quantity|exponent"):
         parse(text)
 
 

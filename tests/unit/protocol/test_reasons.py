@@ -1,5 +1,7 @@
 """Reason and error codes: a code of a later version is never an error."""
 
+from typing import Any
+
 import pytest
 
 from protocol.errors import Fault, LocalProtocolError, ProtocolError, RemoteProtocolError
@@ -13,7 +15,7 @@ def test_an_unknown_code_is_other(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", [3, None, b"pool"])
-def test_what_is_no_text_is_no_code(code: object) -> None:
+def test_what_is_no_text_is_no_code(code: Any) -> None:
     with pytest.raises(ValueError, match="is not a valid ReasonCode"):
         ReasonCode(code)
     with pytest.raises(ValueError, match="is not a valid ErrorCode"):

@@ -1,0 +1,178 @@
+"""Writing messages, and error bodies that are none of ours."""
+
+import json
+import math
+import sys
+from uuid import UUID
+
+import pytest
+
+from protocol import codec, extension, values, wire
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.quantities import parse
+from protocol.reasons import ErrorCode, Reason, ReasonCode
+from protocol.versions import PluginProtoVersion
+
+POD = wire.PodName("vm-a", "default")
+UNIT = wire.Resources(1, 4)
+
+
+def test_text_is_written_as_utf_8() -> None:
+    assert codec.encode(wire.PodName("grün", "\U0001f680")) == '{"name":"grün","namespace":"🚀"}'.encode()
+
+
+@pytest.mark.parametrize("load", [math.nan, math.inf, -math.inf])
+def test_a_load_that_is_not_finite_is_never_written(load: float) -> None:
+    with pytest.raises((LocalProtocolError, ValueError)):
+        codec.encode(wire.Metrics(load, 0.0))
+
+
+@pytest.mark.parametrize("seconds", [0.1, 2.5, 1e39, 1e300, 3])
+def test_retry_after_is_written_as_it_is(seconds: float) -> None:
+    amount = values.Resources(1000, 2**30)
+    reply = extension.ExtendedResponse(
+        UNIT,
+        UNIT,
+        1,
+        UUID(int=1),
+        0,
+        extension.RawReply(amount, amount),
+        (Reason(ReasonCode.POOL, "full", None, seconds),),
+    )
+    assert json.loads(codec.encode(reply))["reasons"][0]["retryAfterSeconds"] == seconds
+    assert codec.decode(wire.PluginResponse, codec.encode(reply)) == reply
+
+
+def test_the_reader_of_a_message_is_chosen_by_its_fields() -> None:
+    published = wire.AgentRequest(PluginProtoVersion.V1_1, POD, UNIT, None)
+    amount = values.Resources(1000, 2**32)
+    extended = extension.ExtendedRequest(
+        PluginProtoVersion.V1_1,
+        POD,
+        UNIT,
+        None,
+        UUID(int=1),
+        1,
+        "uid",
+        1,
+        0,
+        None,
+        extension.RawRequest(amount, None, None),
+    )
+    assert type(codec.decode(wire.AgentRequest, codec.encode(published))) is wire.AgentRequest
+    assert type(codec.decode(wire.AgentRequest, codec.encode(extended))) is extension.ExtendedRequest
+
+
+def test_amounts_travel_as_exact_quantities() -> None:
+    raw = extension.RawAmount.from_resources(values.Resources(1250, 1536 * 2**20))
+    assert raw == extension.RawAmount(parse("1250m"), parse("1536Mi"))
+    assert raw.to_resources() == values.Resources(1250, 1536 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "named"),
+    [
+        ("0.5m", "1", "cpu"),
+        ("-1m", "1", "cpu"),
+        ("1", "1m", "memory"),
+        ("1", "-1", "memory"),
+        ("1", "10E", "memory"),
+    ],
+)
+def test_an_amount_that_is_not_whole_or_in_range_is_named(cpu: str, memory: str, named: str) -> None:
+    with pytest.raises(ValueError, match=f"{named} must be"):
+        extension.RawAmount(parse(cpu), parse(memory)).to_resources()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"pod not found",
+        b"404 page not found\n",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"1",
+        b"{}",
+        b"\xff\xfe",
+        b"{",
+        b'{"code":3}',
+        b'{"code":null}',
+        b'{"error":"no code"}',
+        b"[" * 100_000,
+        b'{"code":' + b"9" * 10_000 + b"}",
+        b'{"code":"internal"} trailing',
+        b'{"code":"internal"',
+        b"\x00",
+    ],
+)
+def test_a_body_that_is_none_of_ours_is_none(body: bytes) -> None:
+    assert codec.decode_error(body) is None
+
+
+@pytest.mark.parametrize(
+    "supported",
+    [
+        None,
+        3,
+        "1..2",
+        [],
+        {},
+        {"min": 1},
+        {"max": 2},
+        {"min": "1", "max": "2"},
+        {"min": 1.0, "max": 2},
+        {"min": -1, "max": 2},
+        {"min": True, "max": 2},
+        {"min": 1, "max": 2**64},
+    ],
+)
+def test_a_strange_version_range_of_an_error_is_unknown(supported: object) -> None:
+    read = codec.decode_error(json.dumps({"code": "internal", "error": "e", "supported": supported}).encode())
+    assert read == codec.ReadErrorBody(codec.ErrorBody("e", ErrorCode.INTERNAL), None)
+
+
+def test_strange_fields_of_an_error_are_left_out_and_its_code_stays() -> None:
+    content = {"code": "sequence-stale", "lastSequenceNumber": "7", "currentStartedAtMs": -1, "leader": 5}
+    read = codec.decode_error(json.dumps(content).encode())
+    assert read == codec.ReadErrorBody(codec.ErrorBody("", ErrorCode.SEQUENCE_STALE), None)
+
+
+def test_an_error_code_of_a_later_version_is_other() -> None:
+    read = codec.decode_error(b'{"code":"too-early","error":"wait"}')
+    assert read is not None
+    assert (read.body.code, read.body.message) == (ErrorCode.OTHER, "wait")
+
+
+def test_a_long_error_text_is_cut() -> None:
+    read = codec.decode_error(json.dumps({"code": "internal", "error": "x" * 5000}).encode())
+    assert read is not None
+    assert read.body.message == "x" * 1024
+
+
+def test_an_error_whose_text_nests_deeply_is_read_or_none() -> None:
+    """Every depth around the interpreter's limit: parsing may still fit where showing does not."""
+    answers = set()
+    for depth in range(1, sys.getrecursionlimit() + 10):
+        body = b'{"code":"internal","error":' + b"[" * depth + b"]" * depth + b"}"
+        read = codec.decode_error(body)
+        answers.add(read is None)
+    assert answers == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        (wire.AgentMessage[wire.AgentIdentification], b'{"data":{"agentID":7},"sequenceNumber":"1"}'),
+        (wire.AgentMessage[wire.RawResources], b'{"data":{"cpu":[]},"sequenceNumber":-1}'),
+    ],
+)
+def test_faults_inside_a_generic_message_have_their_place(
+    message: type[wire.AgentMessage[object]], body: bytes
+) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        codec.decode(message, body)
+    first, second = (fault.path for fault in caught.value.faults)
+    assert first.startswith("data.")
+    assert second == "sequenceNumber"
