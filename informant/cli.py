@@ -14,13 +14,12 @@ from informant.machine import GIB, ProcSource, Source, WorkloadSource
 from informant.service import Informant
 
 
-def _source(workload: str | None, seed: int) -> Source:
+def _source(workload: str | None, seed: int, high_cpus: float | None) -> Source:
     if workload is None:
         return ProcSource()
     chance = random.Random(seed)
-    made = Workload(
-        Shape(workload), seed, high_cpus=1.5 + 2.5 * chance.random(), period_s=24 + 36 * chance.random()
-    )
+    drawn_cpus, period_s = 1.5 + 2.5 * chance.random(), 24 + 36 * chance.random()
+    made = Workload(Shape(workload), seed, high_cpus=high_cpus or drawn_cpus, period_s=period_s)
     return WorkloadSource(made, vcpu_milli=1000, memory_bytes=GIB)
 
 
@@ -57,17 +56,32 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the synthetic load.")
 @click.option(
+    "--high",
+    "high_cpus",
+    type=click.FloatRange(min=0.2, max=1024),
+    metavar="CPUS",
+    help="The most CPUs that the synthetic load wants; drawn from the seed otherwise.",
+)
+@click.option(
     "--approve-all",
     "approves_all",
     is_flag=True,
     help="Approve every downscale: for a VM whose resize is simulated, so that nothing can run short.",
 )
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
-def main(host: str, port: int, workload: str | None, seed: int, approves_all: bool, log_level: str) -> None:
+def main(
+    host: str,
+    port: int,
+    workload: str | None,
+    seed: int,
+    high_cpus: float | None,
+    approves_all: bool,
+    log_level: str,
+) -> None:
     """Parley's program inside the VM: reports load and approves downscales.
 
     Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line.
     """
     logs.configure(log_level)
-    source = _source(workload, seed)
+    source = _source(workload, seed, high_cpus)
     sys.exit(lifecycle.run(lambda stop: _serve(stop, host, port, source, approves_all=approves_all)))

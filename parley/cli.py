@@ -1,0 +1,82 @@
+"""The commands `parley` and `kubectl parley`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people or scripts.",
+)
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(package_name="parley-autoscaler")
+def main() -> None:
+    """Parley: a vertical autoscaler that negotiates."""
+
+
+@click.group("kubectl-parley", context_settings=_CONTEXT)
+@click.version_option(package_name="parley-autoscaler")
+def kubectl_main() -> None:
+    """Parley from kubectl (`kubectl parley …`): ask the agents of a cluster."""
+
+
+@main.command()
+@click.option(
+    "--vms",
+    type=click.IntRange(1, 64),
+    default=5,
+    show_default=True,
+    help="How many VMs, `this-machine` among them.",
+)
+@click.option("--seconds", type=click.FloatRange(min=1), help="End by itself after so many seconds.")
+@click.option(
+    "--load", is_flag=True, help="Keep every core busy for a while, to watch `this-machine` grow and shrink."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the synthetic workloads.")
+@click.option("--quiet", is_flag=True, help="Print the summary only.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep files, logs and VMs there (a temporary directory otherwise).",
+)
+@_OUTPUT
+def demo(
+    vms: int, seconds: float | None, load: bool, seed: int, quiet: bool, directory: Path | None, output: str
+) -> None:
+    """Watch VMs being scaled by negotiation, on this machine.
+
+    Starts a scheduler, an agent and an informant per VM as processes on loopback. `this-machine` has the real load of
+    this machine (its resize is simulated); the others follow seeded workloads. Ctrl-C stops everything.
+
+    Exit codes: 0, or 1 when a node was overcommitted, which must never happen.
+    """
+    from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
+
+    sys.exit(program.run(program.Options(vms, seconds, load, seed, output, quiet, directory)))
+
+
+@click.command()
+@click.option(
+    "--agent", "url", default="http://127.0.0.1:10300", show_default=True, help="The agent's address."
+)
+@_OUTPUT
+def status(url: str, output: str) -> None:
+    """Show what an agent's VMs have, want and may use, and why.
+
+    Exit codes: 0, or 1 when no agent answers.
+    """
+    from parley import status as program  # noqa: PLC0415 - `--version` should not load the client
+
+    sys.exit(program.show(url, output))
+
+
+main.add_command(status)
+kubectl_main.add_command(status)

@@ -1,0 +1,110 @@
+"""The observer stands outside agent and scheduler and folds the change log of a node line by line.
+
+At every line, the sum over all VMs of max(held by a living agent, size, target) must fit what the node may give. The
+log's lines and their order are described in docs/protocol.md ("The change log").
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protocol.values import ZERO, Resources
+
+
+@dataclass(slots=True)
+class _Vm:
+    size: Resources = ZERO
+    target: Resources = ZERO
+    held: dict[str, Resources] = field(default_factory=dict)
+
+    def use(self) -> Resources:
+        amount = self.size.max(self.target)
+        for held in self.held.values():
+            amount = amount.max(held)
+        return amount
+
+
+@dataclass(frozen=True, slots=True)
+class Overcommit:
+    """A line after which more may be in use than the node can give."""
+
+    at_s: float
+    node: str
+    use: Resources
+    reservable: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class SizeChange:
+    """A VM has a new size."""
+
+    at_s: float
+    vm: str
+    size: Resources
+
+
+class Observer:
+    """Folds lines. `largest` is the largest use of each node so far, `overcommits` every line that broke the law."""
+
+    def __init__(self, reservable: Mapping[str, Resources]) -> None:
+        self._reservable = dict(reservable)
+        self._vms: dict[str, dict[str, _Vm]] = {node: {} for node in reservable}
+        self.largest: dict[str, Resources] = dict.fromkeys(reservable, ZERO)
+        self.overcommits: list[Overcommit] = []
+        self.sizes: list[SizeChange] = []
+        self.lines = 0
+
+    def fold(self, line: Mapping[str, Any]) -> None:
+        """Take one line. Raises `KeyError` or `ValueError` for what is none."""
+        self.lines += 1
+        node, kind, at_s = line["node"], line["kind"], float(line["at_s"])
+        vms = self._vms[node]
+        if kind == "daemon":
+            for vm in vms.values():
+                vm.held.clear()
+            return
+        vm = vms.setdefault(line["vm"], _Vm())
+        amount = Resources(line["cpu"], line["memory"])
+        match kind:
+            case "held":
+                vm.held[line["life"]] = amount
+            case "size":
+                vm.size = amount
+                self.sizes.append(SizeChange(at_s, line["vm"], amount))
+            case "target":
+                vm.target = amount
+            case _:
+                raise ValueError(f"a line of unknown kind {kind!r}")
+        self._judge(node, at_s)
+
+    def _judge(self, node: str, at_s: float) -> None:
+        use = ZERO
+        for vm in self._vms[node].values():
+            use += vm.use()
+        self.largest[node] = self.largest[node].max(use)
+        if use.exceeds(self._reservable[node]):
+            self.overcommits.append(Overcommit(at_s, node, use, self._reservable[node]))
+
+
+class Tail:
+    """Reads what was appended to a change log since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def lines(self) -> Iterator[Mapping[str, Any]]:
+        """The new whole lines; none while the file does not exist."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        self._offset += len(new)
+        *whole, self._rest = (self._rest + new).split(b"\n")
+        for line in whole:
+            yield json.loads(line)

@@ -1,0 +1,134 @@
+"""The demo's scene: one node, its VMs, the files and the command lines of the programs. Everything but the ports is
+the same for the same arguments.
+
+`this-machine` has the machine's real load; the others follow seeded workloads. One of them has a compute unit so
+large that its next step never fits the node: it shows what a refusal looks like, and starves nobody.
+"""
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from parley.children import Program
+from protocol.values import Resources
+
+NODE: Final = "demo-node"
+NAMESPACE: Final = "demo"
+THIS_MACHINE: Final = "this-machine"
+GIB: Final = 2**30
+SHAPES: Final = ("step", "burst", "day")
+BIG: Final = 4
+"""Units of the VM with the large step, in CPUs and GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoVm:
+    """One VM of the scene, in whole CPUs (and as many GiB)."""
+
+    name: str
+    informant_port: int
+    min: int
+    max: int
+    unit: int
+    informant: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that the demo runs."""
+
+    directory: Path
+    scheduler_port: int
+    agent_port: int
+    vms: tuple[DemoVm, ...]
+    reservable: Resources
+
+    @property
+    def state(self) -> Path:
+        """The agent's state directory."""
+        return self.directory / "state"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now; all are held at once, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def make(directory: Path, vms: int, seed: int) -> Scene:
+    """A scene of `vms` VMs (1 or more), `this-machine` among them."""
+    scheduler_port, agent_port, *ports = _free_ports(vms + 2)
+    cores = os.cpu_count() or 1
+    made = [DemoVm(THIS_MACHINE, ports[0], 1, min(cores, 4), 1, ("--approve-all",))]
+    for index, port in enumerate(ports[1:], start=1):
+        shape = SHAPES[(index - 1) % len(SHAPES)]
+        workload: tuple[str, ...] = ("--workload", shape, "--seed", str(seed + index))
+        if index == 2:
+            wants = ("--workload", "step", "--seed", str(seed), "--high", "3.8")
+            made.append(DemoVm("big-step", port, BIG, 2 * BIG, BIG, wants))
+        else:
+            made.append(DemoVm(f"{shape}-{index}", port, 1, 4, 1, workload))
+    # Room for every VM's maximum, except that the big one's second step is one CPU short.
+    room = sum(vm.max if vm.unit < BIG else vm.min + BIG - 1 for vm in made)
+    return Scene(directory, scheduler_port, agent_port, tuple(made), Resources(room * 1000, room * GIB))
+
+
+def _amount(cpus: int) -> dict[str, Any]:
+    return {"cpu": cpus, "memory": f"{cpus}Gi"}
+
+
+def write_files(scene: Scene) -> None:
+    """Write the cluster file and the agent's settings (JSON is YAML too)."""
+    scene.state.mkdir(parents=True, exist_ok=True)
+    room = scene.reservable.vcpu_milli // 1000
+    common = [
+        {
+            "namespace": NAMESPACE,
+            "name": vm.name,
+            "uid": f"uid-{vm.name}",
+            "min": _amount(vm.min),
+            "max": _amount(vm.max),
+            "computeUnit": _amount(vm.unit),
+            "slotSize": "1Gi",
+        }
+        for vm in scene.vms
+    ]
+    cluster = {
+        "nodes": [{"name": NODE, "allocatable": _amount(room), "computeUnit": _amount(1)}],
+        "vms": [{**entry, "node": NODE} for entry in common],
+    }
+    agent = {
+        "node": NODE,
+        "scheduler": f"http://127.0.0.1:{scene.scheduler_port}/",
+        "stateDirectory": str(scene.state),
+        "periods": {"metrics": 1.0, "tick": 5.0},
+        "vms": [
+            {**entry, "informant": f"http://127.0.0.1:{vm.informant_port}"}
+            for entry, vm in zip(common, scene.vms, strict=True)
+        ],
+    }
+    for name, content in (("cluster.yaml", cluster), ("agent.yaml", agent)):
+        (scene.directory / name).write_text(json.dumps(content, indent=1))
+
+
+def programs(scene: Scene) -> tuple[Program, ...]:
+    """The programs in the order of their start."""
+    cluster, agent = scene.directory / "cluster.yaml", scene.directory / "agent.yaml"
+    informants = tuple(
+        Program(f"informant-{vm.name}", "informant", ("--port", str(vm.informant_port), *vm.informant))
+        for vm in scene.vms
+    )
+    return (
+        Program("scheduler", "scheduler", ("--cluster", str(cluster), "--port", str(scene.scheduler_port))),
+        *informants,
+        Program("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
+    )

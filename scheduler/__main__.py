@@ -1,0 +1,5 @@
+"""`python -m scheduler`, the same as the console script."""
+
+from scheduler.service.cli import main
+
+main()
