@@ -2,6 +2,7 @@
 
 import random
 import sys
+from typing import TypedDict, Unpack
 
 import click
 
@@ -14,12 +15,23 @@ from informant.machine import GIB, ProcSource, Source, WorkloadSource
 from informant.service import Informant
 
 
-def _source(workload: str | None, seed: int, high_cpus: float | None) -> Source:
-    if workload is None:
+class WorkloadOptions(TypedDict):
+    """The command line's words on the synthetic load."""
+
+    workload: str | None
+    seed: int
+    low_cpus: float
+    high_cpus: float | None
+
+
+def _source(wanted: WorkloadOptions) -> Source:
+    if wanted["workload"] is None:
         return ProcSource()
-    chance = random.Random(seed)
+    chance = random.Random(wanted["seed"])
     drawn_cpus, period_s = 1.5 + 2.5 * chance.random(), 24 + 36 * chance.random()
-    made = Workload(Shape(workload), seed, high_cpus=high_cpus or drawn_cpus, period_s=period_s)
+    low_cpus = wanted["low_cpus"]
+    high_cpus = max(low_cpus, wanted["high_cpus"] or drawn_cpus)
+    made = Workload(Shape(wanted["workload"]), wanted["seed"], low_cpus, high_cpus, period_s)
     return WorkloadSource(made, vcpu_milli=1000, memory_bytes=GIB)
 
 
@@ -56,6 +68,15 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the synthetic load.")
 @click.option(
+    "--low",
+    "low_cpus",
+    type=click.FloatRange(min=0, max=1024),
+    default=0.2,
+    show_default=True,
+    metavar="CPUS",
+    help="The fewest CPUs that the synthetic load wants.",
+)
+@click.option(
     "--high",
     "high_cpus",
     type=click.FloatRange(min=0.2, max=1024),
@@ -69,19 +90,11 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
     help="Approve every downscale: for a VM whose resize is simulated, so that nothing can run short.",
 )
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
-def main(
-    host: str,
-    port: int,
-    workload: str | None,
-    seed: int,
-    high_cpus: float | None,
-    approves_all: bool,
-    log_level: str,
-) -> None:
+def main(host: str, port: int, approves_all: bool, log_level: str, **wanted: Unpack[WorkloadOptions]) -> None:
     """Parley's program inside the VM: reports load and approves downscales.
 
     Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line.
     """
     logs.configure(log_level)
-    source = _source(workload, seed, high_cpus)
+    source = _source(wanted)
     sys.exit(lifecycle.run(lambda stop: _serve(stop, host, port, source, approves_all=approves_all)))

@@ -20,8 +20,8 @@ NAMESPACE: Final = "demo"
 THIS_MACHINE: Final = "this-machine"
 GIB: Final = 2**30
 SHAPES: Final = ("step", "burst", "day")
-BIG: Final = 4
-"""Units of the VM with the large step, in CPUs and GiB."""
+BIG_INDEX: Final = 2
+"""Which of the VMs has the large step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,20 @@ def _free_ports(count: int) -> list[int]:
 def make(directory: Path, vms: int, seed: int) -> Scene:
     """A scene of `vms` VMs (1 or more), `this-machine` among them."""
     scheduler_port, agent_port, *ports = _free_ports(vms + 2)
-    cores = os.cpu_count() or 1
-    made = [DemoVm(THIS_MACHINE, ports[0], 1, min(cores, 4), 1, ("--approve-all",))]
+    made = [DemoVm(THIS_MACHINE, ports[0], 1, min(os.cpu_count() or 1, 4), 1, ("--approve-all",))]
     for index, port in enumerate(ports[1:], start=1):
-        shape = SHAPES[(index - 1) % len(SHAPES)]
-        workload: tuple[str, ...] = ("--workload", shape, "--seed", str(seed + index))
-        if index == 2:
-            wants = ("--workload", "step", "--seed", str(seed), "--high", "3.8")
-            made.append(DemoVm("big-step", port, BIG, 2 * BIG, BIG, wants))
-        else:
-            made.append(DemoVm(f"{shape}-{index}", port, 1, 4, 1, workload))
-    # Room for every VM's maximum, except that the big one's second step is one CPU short.
-    room = sum(vm.max if vm.unit < BIG else vm.min + BIG - 1 for vm in made)
+        if index != BIG_INDEX:
+            shape = SHAPES[(index - 1) % len(SHAPES)]
+            wants = ("--workload", shape, "--seed", str(seed + index))
+            made.append(DemoVm(f"{shape}-{index}", port, 1, 4, 1, wants))
+    room = sum(vm.max for vm in made)
+    if vms > BIG_INDEX:
+        # As large as all that the others may ever give up: its second step does not fit even when they are smallest,
+        # and its first one leaves room for every maximum of theirs.
+        unit = room - sum(vm.min for vm in made) + 1
+        big = ("--workload", "step", "--seed", str(seed), "--high", str(0.9 * unit))
+        made.insert(BIG_INDEX, DemoVm("big-step", ports[BIG_INDEX], unit, 2 * unit, unit, big))
+        room += unit
     return Scene(directory, scheduler_port, agent_port, tuple(made), Resources(room * 1000, room * GIB))
 
 

@@ -1,0 +1,156 @@
+"""The demo as a user runs it: it ends by itself with a summary, and survives the death of each of its programs."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+
+from parley.observer import Observer, Tail
+from protocol.values import Resources
+from tests.processes.programs import fetch, running, until, vms
+
+VMS = 4
+
+
+def test_it_ends_by_itself_and_its_last_line_is_one_json_object(tmp_path: Path) -> None:
+    """`--seconds` with `--output json`: lines of changes for people go to stderr, the summary to stdout."""
+    arguments = (
+        "demo",
+        "--vms",
+        "3",
+        "--seconds",
+        "8",
+        "--output",
+        "json",
+        "--directory",
+        str(tmp_path / "d"),
+    )
+    with running("parley", *arguments, output=tmp_path / "out") as demo:
+        code = demo.process.wait(60)
+    lines = demo.text().splitlines()
+    result = json.loads(lines[-1])
+    assert code == 0, demo.text()
+    assert set(result["vms"]) == {"demo/this-machine", "demo/step-1", "demo/big-step"}
+    assert all(vm["permits"] >= 2 for vm in result["vms"].values())
+    node = result["nodes"]["demo-node"]
+    assert node["overcommits"] == 0
+    assert 0 < node["largest_cpu"] <= node["reservable_cpu"]
+    assert any("demo/this-machine" in line for line in lines[:-1])
+
+
+def child(demo_pid: int, module: str, word: str = "") -> int:
+    """The pid of the demo's child that runs `module`."""
+
+    def look() -> int | None:
+        for process in psutil.Process(demo_pid).children():
+            command = process.cmdline()
+            if command[2:4] == ["-m", module] and any(word in part for part in command):
+                return process.pid
+        return None
+
+    return until(f"a child that runs {module}", look)
+
+
+def test_killing_each_program_leaves_the_rest_running_and_nothing_overcommitted(tmp_path: Path) -> None:
+    """kill -9 of the scheduler, the agent and an informant in mid-demo; VMs keep their sizes."""
+    directory = tmp_path / "d"
+    arguments = ("demo", "--vms", str(VMS), "--output", "json", "--directory", str(directory))
+    with running("parley", *arguments, output=tmp_path / "out") as demo:
+        until("the agent's settings", (directory / "agent.yaml").exists)
+        settings = json.loads((directory / "agent.yaml").read_text())
+        scheduler_port = int(re.findall(r":(\d+)/", settings["scheduler"])[0])
+        pid = demo.process.pid
+        agent_port = int(psutil.Process(child(pid, "agent")).cmdline()[-1])
+
+        def all_settled() -> bool:
+            page = fetch(scheduler_port, "/metrics").decode()
+            return f'parley_scheduler_vms{{state="settled"}} {VMS}.0' in page
+
+        def all_negotiated() -> bool:
+            known = vms(agent_port)
+            return len(known) == VMS and all(
+                vm["permit"] and vm["informant"] == "active" and not vm["faults"] for vm in known.values()
+            )
+
+        until("every VM settled", all_settled)
+        until("every VM negotiated", all_negotiated)
+
+        os.kill(child(pid, "scheduler"), signal.SIGKILL)
+        until("the scheduler's death noticed", lambda: "scheduler was killed by signal 9" in demo.text())
+        until("every VM settled with the new scheduler", all_settled)
+        until("every VM negotiated again", all_negotiated)
+
+        sizes = {path.name: json.loads(path.read_text()) for path in (directory / "state/vms").glob("*.json")}
+        daemon = json.loads(fetch(agent_port, "/v1/vms"))["daemon"]
+        os.kill(child(pid, "agent"), signal.SIGKILL)
+        assert len(sizes) == VMS
+        until("a new agent", lambda: json.loads(fetch(agent_port, "/v1/vms"))["daemon"] != daemon)
+        until("every VM negotiated by the new agent", all_negotiated)
+
+        os.kill(child(pid, "informant", "--approve-all"), signal.SIGKILL)
+        until("the informant's death noticed", lambda: "informant-this-machine was killed" in demo.text())
+        until("the agent registered with the new informant", all_negotiated)
+        code = demo.end(signal.SIGINT)
+
+    text = demo.text()
+    result = json.loads(text.splitlines()[-1])
+    assert code == 0, text
+    assert "Traceback" not in text
+    assert result["nodes"]["demo-node"]["overcommits"] == 0
+    assert result["restarts"] == {"scheduler": 1, "agent": 1, "informant-this-machine": 1}
+    logs = {path.name: path.read_text() for path in (directory / "logs").glob("*.log")}
+    assert not [name for name, log in logs.items() if "Traceback" in log]
+    _assert_no_vm_moved_while_the_agent_was_dead(directory)
+
+
+def _assert_no_vm_moved_while_the_agent_was_dead(directory: Path) -> None:
+    """What a new agent found is what the old one left: the sizes after each `daemon` line are the ones before it."""
+    lines = list(Tail(directory / "state/changes.jsonl").lines())
+    starts = [index for index, line in enumerate(lines) if line["kind"] == "daemon"]
+    assert len(starts) == 2
+    known: dict[tuple[str, str], tuple[int, int]] = {}
+    for line in lines[: starts[1]]:
+        if line["kind"] in ("size", "target"):
+            known[line["kind"], line["vm"]] = (line["cpu"], line["memory"])
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for line in lines[starts[1] + 1 :]:
+        if line["kind"] in ("size", "target"):
+            found.setdefault((line["kind"], line["vm"]), (line["cpu"], line["memory"]))
+    for vm in {vm for _, vm in known}:
+        # A resize that the old agent had sent may have ended in between: its target is the size then.
+        before = {known["size", vm], known.get(("target", vm), known["size", vm])}
+        assert found["size", vm] in before
+
+
+def test_the_observer_catches_an_overcommit() -> None:
+    """The check can fail: the same lines are lawful on a large node and not on a small one."""
+    lines = [
+        {"at_s": 1.0, "node": "n", "kind": "daemon"},
+        {"at_s": 1.1, "node": "n", "kind": "size", "vm": "a", "cpu": 1000, "memory": 1},
+        {"at_s": 1.2, "node": "n", "kind": "size", "vm": "b", "cpu": 1000, "memory": 1},
+        {"at_s": 1.3, "node": "n", "kind": "held", "vm": "a", "life": "x", "cpu": 2000, "memory": 1},
+        {"at_s": 1.4, "node": "n", "kind": "held", "vm": "a", "life": "x", "cpu": 1000, "memory": 1},
+        {"at_s": 1.5, "node": "n", "kind": "target", "vm": "b", "cpu": 2000, "memory": 1},
+    ]
+    for cpus, broken in ((3, []), (2, [1.3, 1.5])):
+        observer = Observer({"n": Resources(cpus * 1000, 10)})
+        for line in lines:
+            observer.fold(line)
+        assert [each.at_s for each in observer.overcommits] == broken
+        assert observer.largest["n"] == Resources(3000, 2)
+
+
+def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
+    """The demo ends its children by their own pid, and waits for them."""
+    arguments = ("demo", "--vms", "2", "--quiet", "--directory", str(tmp_path / "d"))
+    with running("parley", *arguments, output=tmp_path / "out") as demo:
+        child(demo.process.pid, "agent")
+        children = psutil.Process(demo.process.pid).children()
+        code = demo.end(signal.SIGINT)
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert (code, alive) == (0, [])
+    assert len(gone) >= 4
+    assert "never overcommitted" in demo.text()
