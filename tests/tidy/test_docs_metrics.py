@@ -1,0 +1,33 @@
+"""docs/operations.md lists exactly the metrics that the programs serve."""
+
+import re
+import uuid
+
+from agent.daemon import status
+from hosting import logs
+from hosting.metrics import Family
+from hosting.server import Server
+from scheduler.core.book import Terms
+from scheduler.core.core import Core
+from scheduler.service.metrics import families
+from scheduler.service.permits import Counts
+from tests.tidy.house import ROOT
+
+
+def shown(family: Family) -> str:
+    """The family's name on a page."""
+    return f"{family.name}_total" if family.kind == "counter" else family.name
+
+
+def test_the_documented_metrics_are_those_that_are_served() -> None:
+    """In both directions, with their labels."""
+    server = Server(logs.logger("test"), ())
+    served = [*families(Core(Terms(uuid.UUID(int=1))), Counts(), server), *status.families([], server, 0)]
+    documented = dict(
+        re.findall(
+            r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE
+        )
+    )
+    assert {shown(family) for family in served} == set(documented)
+    for family in served:
+        assert re.findall(r"`(\w+)`", documented[shown(family)]) == list(family.labels)
