@@ -51,10 +51,6 @@ class Children:
         """Run a program and keep it running."""
         self._supervisor.start(program.name, lambda: self._keep(program))
 
-    def pids(self) -> dict[str, int]:
-        """The processes that run now."""
-        return {name: process.pid for name, process in self._running.items()}
-
     async def stop(self, *names: str) -> None:
         """End the named children (all without names), politely first."""
         self._is_stopping = self._is_stopping or not names

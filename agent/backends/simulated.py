@@ -53,8 +53,8 @@ class SimulatedBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Commands take effect at once or never; memory is exact."""
-        return Capabilities(command_deadline_s=0.0, exact_memory_bytes=1)
+        """Commands take effect at once or never."""
+        return Capabilities(command_deadline_s=0.0)
 
     def create(self, vm: Vm, size: Resources) -> None:
         """Make the VM with `size` unless it exists already."""

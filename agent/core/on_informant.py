@@ -1,7 +1,6 @@
 """What the informant's answers and calls mean: registration, who is in use, approvals, urgent wishes."""
 
 from dataclasses import replace
-from uuid import UUID
 
 from agent.core import events
 from agent.core.state import InformantLink, Phase, State
@@ -135,8 +134,3 @@ def lapse(state: State, now_s: float, timing: Timing) -> State:
         fault = f"the informant did not ask for our ID for {silent_s:.0f} s"
         return replace(state, informant=forgotten(link, 0, now_s, fault))
     return state
-
-
-def is_known(state: State, registration: UUID) -> bool:
-    """Whether an informant's call names the registration in force."""
-    return state.informant.registration == registration

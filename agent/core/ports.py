@@ -16,11 +16,9 @@ class Capabilities:
     """What a back end can do.
 
     `command_deadline_s`: after it a command that was sent can no longer be accepted; 0 where it dies with its sender.
-    `exact_memory_bytes`: memory is resized in multiples of this.
     """
 
     command_deadline_s: float
-    exact_memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,10 @@ class Timing:
     """Wait after the informant refused a downscale."""
     wish_s: float = 10.0
     """How long a `/try-upscale` stands."""
+    backend_deadline_s: float = 5.0
+    """How long one call to the back end may take."""
     command_deadline_s: float = 5.0
-    """After it a resize that was sent can no longer be accepted by the back end."""
+    """After it a resize that was sent can no longer be accepted; the back end's capability says how long that is."""
     observe_busy_s: float = 0.1
     """How often the VM is looked at while a resize is under way."""
     observe_idle_s: float = 10.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent.runner.runner import Runner
-from hosting.metrics import Family
+from hosting.metrics import Family, server_families
 from hosting.server import Server
 from protocol import quantities
 from protocol.values import Resources
@@ -91,10 +91,4 @@ def families(runners: list[Runner], server: Server, restarts: int) -> Iterator[F
     yield Family(
         "counter", "parley_agent_child_restarts", "Restarts of failed runners", (), (((), restarts),)
     )
-    yield Family(
-        "counter",
-        "parley_http_server",
-        "Events of the HTTP server",
-        ("event",),
-        tuple(((event,), count) for event, count in server.stats.items()),
-    )
+    yield from server_families(server)

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never
 
 from agent.core import events
@@ -70,7 +70,7 @@ class Runner:
         self.last_plan: Plan | None = None
         self._links = links
         self._policy = policy
-        self._timing = timing
+        self._timing = replace(timing, command_deadline_s=links.backend.capabilities.command_deadline_s)
         self._held_log = held_log
         self._log = log.bind(vm=vm.name)
         self._rng = rng
@@ -207,7 +207,7 @@ class Runner:
                 assert_never(started.action)
 
     async def _on_backend(self, action: events.Fence | events.Observe | events.Resize) -> events.Event:
-        backend, deadline_s = self._links.backend, self._timing.command_deadline_s
+        backend, deadline_s = self._links.backend, self._timing.backend_deadline_s
         try:
             async with asyncio.timeout(deadline_s):
                 match action:

@@ -71,6 +71,9 @@ class Core:
             return events.LookNeeded(arrived.ticket, request.pod)
         elif record is not None:
             return published.answer(self.terms, self.ledger, record, arrived)
+        elif arrived.look.found:
+            why = "the cluster shows the pod, but no VM that is understood"
+            return events.HungUp(arrived.ticket, request.pod, why)
         return events.Refused(
             arrived.ticket, 404, ErrorCode.UNKNOWN_POD, f"the cluster shows no VM with the pod {request.pod}"
         )
@@ -79,14 +82,17 @@ class Core:
 
     def _see(self, seen: events.VmSeen) -> None:
         record = self.book.find(seen.vm.pod)
-        if record is not None and (record.spec.uid, record.spec.node) != (seen.vm.uid, seen.vm.node):
+        if record is not None and record.spec.uid != seen.vm.uid:
             self._forget(record)
             record = None
         if record is None:
-            self._enter(seen)
+            if self.ledger.row(seen.vm.holder) is None:  # one UID under two names: the first keeps the row
+                self._enter(seen)
             return
+        if record.spec.node != seen.vm.node:
+            self.ledger.post(Verdict(seen.vm.holder, seen.vm.node, self._state(seen.vm)))
         record.spec = seen.vm
-        if seen.reading is not None:
+        if seen.reading is not None and not _is_older(seen.reading, record.reading):
             record.reading = seen.reading
             self._observe(record, seen.reading)
 
@@ -114,15 +120,13 @@ class Core:
     def _after_silence(self, record: VmRecord, state: RowState, reading: Reading) -> RowState:
         """An agent that was not heard for `handover_s` holds nothing: its row falls to what a later read shows."""
         since = record.heard_s if record.heard_s is not None else record.known_since_s
-        if (
-            published.is_allowed(self.terms, record.spec.node)
-            or not reading.is_at_rest
-            or reading.begun_s < since + self.terms.handover_s
-        ):
+        if not reading.is_at_rest or reading.begun_s < since + self.terms.handover_s:
+            return state
+        state = state.without(Cause.CLAIMED)
+        if published.is_allowed(self.terms, record.spec.node):
             return state
         record.settled = True
-        fallen = replace(state, current=state.current.min(reading.use))
-        return fallen.without(Cause.START_UP).without(Cause.CLAIMED)
+        return replace(state, current=state.current.min(reading.use)).without(Cause.START_UP)
 
     def _state(self, vm: VmSpec) -> RowState:
         row = self.ledger.row(vm.holder)
@@ -157,13 +161,20 @@ class Core:
             return False
         since = record.heard_s if record.heard_s is not None else record.known_since_s
         is_silent = now_s >= since + self.terms.handover_s
-        stale = any(floor.cause in (Cause.START_UP, Cause.CLAIMED) for floor in state.floors)
-        fallen = state.current.exceeds(record.reading.use)
+        claimed = any(floor.cause is Cause.CLAIMED for floor in state.floors)
+        falls = not published.is_allowed(self.terms, record.spec.node) and (
+            any(floor.cause is Cause.START_UP for floor in state.floors)
+            or state.current.exceeds(record.reading.use)
+        )
         told = any(
             floor.told_less_s is not None and now_s >= floor.told_less_s + self.terms.command_deadline_s
             for floor in state.floors
         )
-        return told or (is_silent and (stale or fallen))
+        return told or (is_silent and (claimed or falls))
+
+
+def _is_older(reading: Reading, known: Reading | None) -> bool:
+    return known is not None and reading.begun_s < known.begun_s
 
 
 def _check(arrived: events.RequestArrived) -> events.Refused | None:

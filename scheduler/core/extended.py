@@ -12,7 +12,7 @@ from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events
 from scheduler.core.book import Reply, Terms, VmRecord
-from scheduler.core.ledger import Cause, Floor, Ledger, Row, Verdict
+from scheduler.core.ledger import Cause, Floor, Ledger, Row, RowState, Verdict
 
 
 def answer(
@@ -32,6 +32,7 @@ def answer(
             )
         case sequence.Retry():
             if record.reply is not None:
+                record.heard_s = now_s  # its reply renews the agent's lease
                 return _repeat(terms, ledger, record, ticket, request)
         case sequence.Passed() as passed:
             _hand_over(terms, ledger, record, passed, life, now_s)
@@ -39,6 +40,8 @@ def answer(
             record.reply = None
     record.heard_s = now_s
     record.owned_by_published = False
+    if record.published_heard_s is None or now_s - record.published_heard_s >= terms.handover_s:
+        record.condition = ""
     return _decide(terms, ledger, record, ticket, request)
 
 
@@ -55,7 +58,8 @@ def _hand_over(
     else:
         return
     row = _row(ledger, record)
-    floor = Floor(Cause.HANDOVER, row.reserved, until_s=now_s + terms.handover_s, about=about)
+    had = row.state.without(Cause.HANDOVER).reserved  # what it took over itself has a floor of its own
+    floor = Floor(Cause.HANDOVER, had, until_s=now_s + terms.handover_s, about=about)
     ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
 
 
@@ -74,7 +78,8 @@ def _decide(
 ) -> events.Answer:
     wanted, claim = request.raw.resources, request.raw.last_permit or ZERO
     unit = _unit(ledger, record, request)
-    if not record.settled and request.scheduler_instance == terms.instance:
+    is_known = request.raw.last_permit is not None or record.reading is not None
+    if not record.settled and is_known and request.scheduler_instance == terms.instance:
         settle(ledger, record, claim.max(record.reading.use if record.reading else ZERO))
     _note_claim(ledger, record, wanted, claim)
     row = _row(ledger, record)
@@ -89,9 +94,19 @@ def _decide(
     verdict = ledger.judge(row, wanted, unit, record.spec.bounds.max)
     assert verdict.grant is not None
     before = row.state.current
-    ledger.post(verdict)
+    ledger.post(replace(verdict, state=_with_observed(terms, record, request, verdict.state)))
     record.reply = Reply(wanted, unit or ZERO, verdict.grant.permit, verdict.grant.reasons)
     return _reply(terms, record, ticket, request, record.reply, changed=verdict.grant.permit != before)
+
+
+def _with_observed(
+    terms: Terms, record: VmRecord, request: ExtendedRequest, state: RowState | None
+) -> RowState | None:
+    """Who never heard from this process may be a packet from before its start: what a read showed stays."""
+    if state is None or record.reading is None or request.scheduler_instance == terms.instance:
+        return state
+    use = record.reading.use
+    return state.with_floor(Floor(Cause.OBSERVED, use)) if use.exceeds(state.current) else state
 
 
 def settle(ledger: Ledger, record: VmRecord, use: Resources) -> None:

@@ -89,7 +89,8 @@ def grant(
             ReasonCode.COMPUTE_UNIT, "no compute unit is known from the VM, the request or the node"
         )
         return Grant(wanted.min(current), (missing, *listed))
-    units = wanted.units(unit)
+    growing = zip(current.named(), wanted.named(), unit.named(), strict=True)
+    units = max(-(-want // step) for (_, have), (_, want), (_, step) in growing if want > have)
     below = sorted((limit for limit in limits if limit.units < units), key=lambda limit: limit.units)
     if below:
         units = below[0].units

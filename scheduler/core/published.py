@@ -9,7 +9,7 @@ import fnmatch
 from dataclasses import dataclass, replace
 
 from protocol import translate, wire
-from protocol.reasons import ErrorCode
+from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events, limits
 from scheduler.core.book import Terms, VmRecord
@@ -80,8 +80,13 @@ def _stand_by(ledger: Ledger, record: VmRecord, caller: _Caller) -> events.Answe
     record.condition = TWO_KINDS
     row = _row(ledger, record)
     permit = caller.wanted.min(row.state.current).max(caller.wanted.min(caller.use))
-    told = _tell(row.state, permit, caller.now_s).with_floor(Floor(Cause.TOLD, permit, about="bystander"))
-    return _reply(ledger, record, caller, limits.Grant(permit), told)
+    told = _with_told(_tell(row.state, permit, caller.now_s), permit, "bystander")
+    why = Reason(ReasonCode.BYSTANDER, "an agent with the extension owns this VM")
+    grant = limits.Grant(permit, (why,) if permit != caller.wanted else ())
+    outcome = _reply(ledger, record, caller, grant, told)
+    if isinstance(outcome, events.Decided):
+        record.published_heard_s = caller.now_s
+    return outcome
 
 
 def _own(terms: Terms, ledger: Ledger, record: VmRecord, caller: _Caller) -> events.Answer:
@@ -100,16 +105,27 @@ def _own(terms: Terms, ledger: Ledger, record: VmRecord, caller: _Caller) -> eve
         return events.HungUp(caller.ticket, record.spec.pod, why)
     before = base.state
     if not before.current.fits_in(permit):
-        before = before.with_floor(Floor(Cause.TOLD, before.current, about=f"before {caller.now_s:.3f}"))
+        before = _with_told(before, before.current, "before")
     told = _tell(before, permit, caller.now_s)
     if terms.trust_published:
         told = after_read(terms, told, caller.wanted, caller.now_s)
     grant = replace(verdict.grant, permit=permit)
     outcome = _reply(ledger, record, caller, grant, replace(told, current=permit))
     if isinstance(outcome, events.Decided):
-        record.settled, record.owned_by_published = True, True
+        record.settled, record.owned_by_published, record.condition = True, True, ""
         record.published_heard_s = caller.now_s
     return outcome
+
+
+def _with_told(state: RowState, amount: Resources, about: str) -> RowState:
+    """The state with one more amount that its caller was told and was not told less than yet.
+
+    It lasts longer than every `told` floor that it covers, so these go.
+    """
+    kept = tuple(
+        floor for floor in state.floors if floor.cause is not Cause.TOLD or not floor.amount.fits_in(amount)
+    )
+    return replace(state, floors=(*kept, Floor(Cause.TOLD, amount, about=about)))
 
 
 def _settled_state(state: RowState, base: Resources) -> RowState:
@@ -152,6 +168,10 @@ def _reply(
 ) -> events.Answer:
     slot = record.spec.slot_bytes
     permit = translate.permit_slots(grant.permit, slot)
+    if caller.wanted.min(caller.use).exceeds(translate.from_slots(permit, slot)):
+        why = "the VM uses fractions of a CPU or slot, which callers without the extension cannot express"
+        record.condition = why
+        return events.HungUp(caller.ticket, record.spec.pod, why)
     if permit.vcpu == 0 or permit.mem == 0 or permit.has_field_greater_than(caller.request.resources):
         return events.HungUp(
             caller.ticket, record.spec.pod, f"a permit of {grant.permit} would be fatal to the caller"

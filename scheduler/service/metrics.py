@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hosting.metrics import Family
+from hosting.metrics import Family, server_families
 from hosting.server import Server
 from scheduler.core.core import Core
 from scheduler.service.permits import Counts
@@ -52,9 +52,10 @@ def families(core: Core, counts: Counts, server: Server) -> Iterator[Family]:
         ),
     )
     yield Family(
-        "counter",
-        "parley_http_server",
-        "Events of the HTTP server",
-        ("event",),
-        tuple(((event,), count) for event, count in server.stats.items()),
+        "gauge",
+        "parley_scheduler_vm_condition",
+        "VMs with something that a person should mend",
+        ("pod", "condition"),
+        tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.book if record.condition),
     )
+    yield from server_families(server)

@@ -24,9 +24,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     server = Server(logs.logger("test"), ())
     served = [*families(Core(Terms(uuid.UUID(int=1))), Counts(), server), *status.families([], server, 0)]
     documented = dict(
-        re.findall(
-            r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE
-        )
+        re.findall(r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     )
     assert {shown(family) for family in served} == set(documented)
     for family in served:

@@ -1,0 +1,238 @@
+"""A small cluster around one `Core`, for tests: nodes of n1, VMs of one namespace, callers of both kinds.
+
+After every input the ledger's sums are audited, so that every test checks the identity.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from uuid import UUID
+
+from protocol.extension import ExtendedRequest, ExtendedResponse, RawRequest
+from protocol.values import Bounds, Resources
+from protocol.versions import PluginProtoVersion
+from protocol.wire import AgentRequest, Metrics, PodName
+from protocol.wire import Resources as Slots
+from scheduler.core import events
+from scheduler.core.book import Terms, VmRecord
+from scheduler.core.core import Core
+from scheduler.core.ledger import Cause, Floor, RowState
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading, VmSpec
+
+GIB = 2**30
+HERE = UUID(int=1)
+"""The scheduler process under test."""
+ELSEWHERE = UUID(int=2)
+"""Another scheduler process."""
+AGENT = UUID(int=10)
+NEXT_AGENT = UUID(int=11)
+THIRD_AGENT = UUID(int=12)
+METRICS = Metrics(0.5, 0.25)
+EVERYWHERE = Terms(HERE, published_agents=("*",))
+
+
+def cu(cpus: float, gib: float | None = None) -> Resources:
+    """`cpus` CPUs and as many GiB, or `gib` GiB."""
+    return Resources(round(cpus * 1000), round((cpus if gib is None else gib) * GIB))
+
+
+UNIT = cu(1)
+
+
+def pod(name: str) -> PodName:
+    """The pod of that name."""
+    return PodName(name, "default")
+
+
+class World:
+    """One core with one node `n1` of `reservable`; more by `node`."""
+
+    def __init__(
+        self,
+        reservable: Resources | None = None,
+        *,
+        terms: Terms | None = None,
+        unit: Resources | None = UNIT,
+    ) -> None:
+        self.core = Core(terms or Terms(HERE))
+        self.sent: Counter[tuple[str, UUID]] = Counter()
+        self.node("n1", reservable or cu(10), unit)
+
+    def apply(self, event: events.Input) -> tuple[events.Output, ...]:
+        """One input, and the audit after it."""
+        outputs = self.core.apply(event)
+        assert self.core.ledger.audit() == []
+        return outputs
+
+    # ------------------------------------------------------------ the cluster
+
+    def node(self, name: str, reservable: Resources, unit: Resources | None = UNIT) -> None:
+        """The cluster shows a node."""
+        self.apply(events.NodeSeen(NodeSpec(name, reservable, unit)))
+
+    def vm(
+        self,
+        name: str = "vm",
+        use: Resources | None = UNIT,
+        *,
+        most: Resources | None = None,
+        node: str = "n1",
+        uid: str | None = None,
+        is_new: bool = True,
+        at: float = 0.0,
+        unit: Resources | None = None,
+        slot: int = GIB,
+    ) -> None:
+        """The cluster shows a VM; `use` None where it shows no sizes."""
+        bounds = Bounds(UNIT, most or cu(8))
+        spec = VmSpec(pod(name), uid or f"uid-{name}", node, bounds, slot, unit)
+        reading = Reading(use, use, at) if use is not None else None
+        self.apply(events.VmSeen(spec, reading, at, is_new=is_new))
+
+    def see(self, name: str, reading: Reading | None, *, at: float, **changes: object) -> None:
+        """The cluster shows a known VM again, with `changes` of its spec."""
+        spec: VmSpec = replace(self.record(name).spec, **changes)  # type: ignore[arg-type]  # fields of any type
+        self.apply(events.VmSeen(spec, reading, at))
+
+    def read(self, name: str, use: Resources, *, at: float, target: Resources | None = None) -> None:
+        """A read of the cluster, begun at `at`, shows `use` (and is moving to `target`)."""
+        self.see(name, Reading(use, target or use, at), at=at)
+
+    def other_pod(self, name: str, requests: Resources, node: str = "n1") -> PodSpec:
+        """The cluster shows a pod that is no VM."""
+        spec = PodSpec(pod(name), f"uid-{name}", node, requests)
+        self.apply(events.PodSeen(spec))
+        return spec
+
+    def tick(self, at: float) -> list[str]:
+        """The clock; the names of the pods that need a read."""
+        wanted = []
+        for output in self.apply(events.ClockTicked(at)):
+            assert isinstance(output, events.ReadNeeded)
+            wanted.append(output.pod.name)
+        return wanted
+
+    # ------------------------------------------------------------ agents with the extension
+
+    def request(
+        self,
+        name: str,
+        want: Resources,
+        *,
+        seq: int | None = None,
+        claim: Resources | None = None,
+        agent: UUID = AGENT,
+        started: int = 1000,
+        names: UUID | None = HERE,
+        unit: Resources | None = None,
+        uid: str | None = None,
+        metrics: Metrics | None = METRICS,
+        version: int = 2,
+    ) -> ExtendedRequest:
+        """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names."""
+        self.sent[name, agent] = seq if seq is not None else self.sent[name, agent] + 1
+        return ExtendedRequest(
+            PluginProtoVersion(version),
+            pod(name),
+            Slots(1, 1),
+            metrics,
+            agent,
+            started,
+            uid or f"uid-{name}",
+            self.sent[name, agent],
+            0,
+            names,
+            RawRequest(want, claim, unit),
+        )
+
+    def send(
+        self, request: AgentRequest, *, at: float = 0.0, look: events.Look | None = None
+    ) -> events.Answer:
+        """The answer of the core to one request."""
+        (answer,) = self.apply(events.RequestArrived(7, request, at, look))
+        assert not isinstance(answer, events.ReadNeeded)
+        return answer
+
+    def permit(self, request: AgentRequest, *, at: float = 0.0) -> Resources:
+        """The permit that a request gets; for callers with the extension `raw` says the same."""
+        answer = self.send(request, at=at)
+        assert isinstance(answer, events.Decided), answer
+        assert isinstance(answer.response, ExtendedResponse)
+        assert answer.response.raw.permit == answer.permit
+        return answer.permit
+
+    def refusal(self, request: AgentRequest, *, at: float = 0.0) -> events.Refused:
+        """The error that a request gets."""
+        answer = self.send(request, at=at)
+        assert isinstance(answer, events.Refused), answer
+        return answer
+
+    # ------------------------------------------------------------ callers without the extension
+
+    def published(
+        self,
+        name: str,
+        want: Slots,
+        *,
+        at: float = 0.0,
+        use: Resources | None = UNIT,
+        metrics: Metrics | None = METRICS,
+        version: int = 2,
+    ) -> events.Answer:
+        """The answer to a caller without the extension, after the fresh look that shows `use` (None: no sizes)."""
+        request = AgentRequest(PluginProtoVersion(version), pod(name), want, metrics)
+        first = self.send(request, at=at)
+        if not isinstance(first, events.LookNeeded):
+            return first
+        reading = Reading(use, use, at) if use is not None else None
+        if self.core.book.find(pod(name)) is not None:
+            self.see(name, reading, at=at)
+        return self.send(request, at=at, look=events.Look(found=True, reading=reading))
+
+    # ------------------------------------------------------------ what the core knows
+
+    def record(self, name: str = "vm") -> VmRecord:
+        """What is remembered of a VM."""
+        found = self.core.book.find(pod(name))
+        assert found is not None
+        return found
+
+    def state(self, name: str = "vm") -> RowState:
+        """The row of a VM, or of another pod."""
+        for kind in Kind:
+            row = self.core.ledger.row(Holder(kind, f"uid-{name}"))
+            if row is not None:
+                return row.state
+        raise AssertionError(f"{name} has no row")
+
+    def floors(self, name: str = "vm") -> list[tuple[Cause, Resources]]:
+        """The floors of a row, as (cause, amount)."""
+        return [(floor.cause, floor.amount) for floor in self.state(name).floors]
+
+    def floor(self, name: str, cause: Cause) -> Floor:
+        """The only floor of that cause."""
+        (found,) = [floor for floor in self.state(name).floors if floor.cause is cause]
+        return found
+
+    def causes(self, name: str = "vm") -> set[Cause]:
+        """The causes of a row's floors."""
+        return {floor.cause for floor in self.state(name).floors}
+
+    def node_reserved(self, name: str = "n1") -> Resources:
+        """What all rows keep of a node."""
+        account = self.core.ledger.node(name)
+        assert account is not None
+        return account.reserved
+
+
+def world_with_vm(
+    use: Resources | None = UNIT,
+    *,
+    reservable: Resources | None = None,
+    terms: Terms | None = None,
+    is_new: bool = True,
+    most: Resources | None = None,
+) -> World:
+    """A world with one VM, `vm`."""
+    world = World(reservable, terms=terms)
+    world.vm("vm", use, is_new=is_new, most=most)
+    return world

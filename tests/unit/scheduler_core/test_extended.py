@@ -1,0 +1,312 @@
+"""Callers with the extension: the sequence gate, supersession, and what is wrong with a request."""
+
+import pytest
+
+from protocol.extension import ExtendedResponse
+from protocol.reasons import ErrorCode
+from protocol.values import ZERO, Resources
+from scheduler.core import events
+from scheduler.core.book import Terms
+from scheduler.core.ledger import Cause
+from tests.unit.scheduler_core.core_worlds import (
+    AGENT,
+    ELSEWHERE,
+    GIB,
+    HERE,
+    NEXT_AGENT,
+    THIRD_AGENT,
+    World,
+    cu,
+    pod,
+    world_with_vm,
+)
+
+# ------------------------------------------------------------ the gate
+
+
+def test_a_higher_number_is_processed_and_echoed() -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(2), seq=1))
+    answer = world.send(world.request("vm", cu(3), seq=9))
+    assert isinstance(answer, events.Decided)
+    assert isinstance(answer.response, ExtendedResponse)
+    assert (answer.sequence_number, answer.response.sequence_number) == (9, 9)
+    assert (answer.permit, answer.changed, answer.reasons) == (cu(3), True, ())
+    assert (answer.response.scheduler_instance, answer.response.scheduler_epoch) == (HERE, 0)
+
+
+def test_a_retry_gets_the_remembered_permit_and_changes_nothing() -> None:
+    world = world_with_vm()
+    world.other_pod("filler", cu(7))
+    request = world.request("vm", cu(5))
+    assert world.permit(request) == cu(3)
+    world.other_pod("filler", cu(0))  # room for all of it by now
+    answer = world.send(request)
+    assert isinstance(answer, events.Decided)
+    assert (answer.permit, answer.changed) == (cu(3), False)
+    assert answer.reasons  # why it was cut is remembered too
+    assert world.state().current == cu(3)
+
+
+def test_a_retry_after_current_fell_gets_the_smaller() -> None:
+    world = world_with_vm()
+    request = world.request("vm", cu(5))
+    assert world.permit(request) == cu(5)
+    world.read("vm", cu(2, 5), at=60.0)  # the agent was silent, its row falls
+    assert world.permit(request, at=61.0) == cu(2, 5)
+
+
+def test_a_retry_counts_as_hearing_the_agent() -> None:
+    """Its reply renews the agent's lease, so that the row may not fall 60 s after the first attempt."""
+    world = world_with_vm()
+    request = world.request("vm", cu(5))
+    world.permit(request, at=0.0)
+    assert world.permit(request, at=55.0) == cu(5)
+    world.read("vm", cu(1), at=61.0)
+    assert world.state().reserved == cu(5)
+    world.read("vm", cu(1), at=115.0)
+    assert world.state().reserved == cu(1)
+
+
+def test_an_equal_number_with_another_body_is_reused() -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(2), seq=4))
+    refused = world.refusal(world.request("vm", cu(3), seq=4))
+    assert (refused.status, refused.code, refused.last_sequence_number) == (409, ErrorCode.SEQUENCE_REUSED, 4)
+    assert world.state().current == cu(2)
+
+
+def test_a_lower_number_is_stale_and_changes_nothing() -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(4), seq=5))
+    before = world.state()
+    refused = world.refusal(world.request("vm", cu(1), seq=3, claim=cu(8)))
+    assert (refused.status, refused.code, refused.last_sequence_number) == (409, ErrorCode.SEQUENCE_STALE, 5)
+    assert world.state() == before
+
+
+def test_a_life_that_started_later_supersedes_whatever_its_number() -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(4), seq=50))
+    assert world.permit(world.request("vm", cu(2), seq=1, agent=NEXT_AGENT, started=1001)) == cu(2)
+
+
+@pytest.mark.parametrize("started", [0, 999, 1000])
+def test_another_life_that_did_not_start_later_is_superseded(started: int) -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(4), seq=5))
+    refused = world.refusal(world.request("vm", cu(1), agent=NEXT_AGENT, started=started, seq=9))
+    assert (refused.status, refused.code) == (409, ErrorCode.AGENT_SUPERSEDED)
+    assert (refused.last_sequence_number, refused.current_started_at_ms) == (5, 1000)
+    assert world.state().current == cu(4)
+
+
+def test_after_a_refusal_the_next_higher_number_is_processed() -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(2), seq=5))
+    world.refusal(world.request("vm", cu(2), seq=1))
+    assert world.permit(world.request("vm", cu(3), seq=6)) == cu(3)
+
+
+def test_the_largest_number_is_accepted() -> None:
+    world = world_with_vm()
+    assert world.permit(world.request("vm", cu(2), seq=2**64 - 1)) == cu(2)
+
+
+def test_an_unsettled_answer_is_repeated_for_a_retry() -> None:
+    world = world_with_vm(is_new=False)
+    request = world.request("vm", cu(5), claim=cu(3), names=ELSEWHERE)
+    assert [world.permit(request), world.permit(request)] == [cu(3), cu(3)]
+
+
+# ------------------------------------------------------------ supersession
+
+
+def superseded_world() -> World:
+    """An agent got 6 units; a later life asked for 2 of them at 10 s."""
+    world = world_with_vm(cu(2))
+    world.permit(world.request("vm", cu(6)), at=0.0)
+    world.permit(world.request("vm", cu(2), agent=NEXT_AGENT, started=2000, claim=cu(2)), at=10.0)
+    return world
+
+
+def test_what_the_old_life_had_stays_reserved_for_the_hand_over() -> None:
+    world = superseded_world()
+    assert world.state().current == cu(2)
+    assert world.floors() == [(Cause.HANDOVER, cu(6))]
+    assert world.node_reserved() == cu(6)
+
+
+def test_the_hand_over_is_ended_by_the_clock_only() -> None:
+    world = superseded_world()
+    world.read("vm", cu(2), at=40.0)
+    world.permit(world.request("vm", cu(2), agent=NEXT_AGENT, started=2000), at=50.0)
+    world.tick(69.9)
+    assert world.state().reserved == cu(6)
+    world.tick(70.0)
+    assert world.floors() == []
+    assert world.node_reserved() == cu(2)
+
+
+def test_a_hand_over_gives_no_growth_beyond_the_room() -> None:
+    """What is reserved for the old life may be used by the new one, and nothing more."""
+    world = superseded_world()
+    world.other_pod("filler", cu(4))
+    assert world.permit(world.request("vm", cu(8), agent=NEXT_AGENT, started=2000), at=11.0) == cu(6)
+    assert world.node_reserved() == cu(10)
+
+
+def test_each_superseded_life_has_a_floor_of_its_own() -> None:
+    world = superseded_world()
+    world.permit(world.request("vm", cu(3), agent=NEXT_AGENT, started=2000), at=30.0)
+    world.permit(world.request("vm", cu(1), agent=THIRD_AGENT, started=3000), at=50.0)
+    assert [floor.until_s for floor in world.state().floors if floor.cause is Cause.HANDOVER] == [70.0, 110.0]
+
+
+def test_a_life_hands_over_what_it_had_and_not_what_it_took_over() -> None:
+    """Else an agent that restarts every 50 s would keep the largest amount of all time."""
+    world = superseded_world()
+    world.permit(world.request("vm", cu(1), agent=THIRD_AGENT, started=3000), at=60.0)
+    world.tick(70.0)
+    assert world.state().reserved == cu(2)
+
+
+def test_a_late_packet_of_the_old_life_is_refused() -> None:
+    world = superseded_world()
+    refused = world.refusal(world.request("vm", cu(7), seq=99), at=11.0)
+    assert (refused.code, refused.current_started_at_ms) == (ErrorCode.AGENT_SUPERSEDED, 2000)
+    assert world.state().reserved == cu(6)
+
+
+def test_a_late_packet_of_a_dead_later_started_agent_takes_nothing_away() -> None:
+    """It supersedes the living agent, whose amount stays reserved until that one came back as a newer life."""
+    world = world_with_vm(cu(4))
+    world.permit(world.request("vm", cu(6)), at=0.0)
+    dead = world.request("vm", cu(1), agent=NEXT_AGENT, started=5000, names=None)
+    assert world.permit(dead, at=5.0) == cu(1)
+    assert world.state().reserved == cu(6)
+    refused = world.refusal(world.request("vm", cu(6)), at=6.0)
+    assert refused.current_started_at_ms == 5000
+    reborn = world.request("vm", cu(6), agent=THIRD_AGENT, started=5001, claim=cu(4))
+    assert world.permit(reborn, at=12.0) == cu(6)
+
+
+# ------------------------------------------------------------ which pod
+
+
+def test_an_unknown_pod_is_looked_for_once_and_then_404() -> None:
+    world = World()
+    request = world.request("nobody", cu(1))
+    assert world.send(request) == events.LookNeeded(7, pod("nobody"))
+    answer = world.send(request, look=events.Look(found=False))
+    assert isinstance(answer, events.Refused)
+    assert (answer.status, answer.code) == (404, ErrorCode.UNKNOWN_POD)
+
+
+def test_another_uid_is_looked_for_once_and_then_404() -> None:
+    world = world_with_vm()
+    request = world.request("vm", cu(1), uid="uid-of-another-life")
+    assert world.send(request) == events.LookNeeded(7, pod("vm"))
+    answer = world.send(request, look=events.Look(found=True))
+    assert isinstance(answer, events.Refused)
+    assert (answer.status, answer.code) == (404, ErrorCode.WRONG_POD_UID)
+    assert world.state().reserved == cu(1)
+
+
+def test_a_request_that_was_looked_for_is_answered_when_the_look_brought_its_pod() -> None:
+    world = World()
+    request = world.request("vm", cu(2))
+    assert isinstance(world.send(request), events.LookNeeded)
+    world.vm("vm")
+    answer = world.send(request, look=events.Look(found=True))
+    assert isinstance(answer, events.Decided)
+
+
+def test_a_request_answered_with_404_does_not_move_the_gate() -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(2), seq=1))
+    wrong = world.request("vm", cu(2), seq=9, uid="another", agent=NEXT_AGENT, started=9000)
+    world.send(wrong, look=events.Look(found=True))
+    assert world.permit(world.request("vm", cu(3), seq=2)) == cu(3)
+
+
+# ------------------------------------------------------------ what is wrong with a request
+
+
+@pytest.mark.parametrize("version", [0, 3, 7, 2**32 - 1])
+def test_a_version_that_is_not_spoken_is_400_before_anything_else(version: int) -> None:
+    refused = World().refusal(World().request("nobody", cu(1), version=version))
+    assert (refused.status, refused.code) == (400, ErrorCode.UNSUPPORTED_VERSION)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_versions_that_are_spoken_are_served(version: int) -> None:
+    world = world_with_vm()
+    assert world.permit(world.request("vm", cu(2), version=version)) == cu(2)
+
+
+def test_null_metrics_need_v1_1() -> None:
+    world = world_with_vm()
+    refused = world.refusal(world.request("vm", cu(2), version=1, metrics=None))
+    assert (refused.status, refused.code) == (400, ErrorCode.METRICS_REQUIRED)
+    assert world.permit(world.request("vm", cu(2), version=2, metrics=None)) == cu(2)
+
+
+@pytest.mark.parametrize("amount", [ZERO, Resources(0, GIB), Resources(1000, 0)])
+def test_zero_resources_are_malformed(amount: Resources) -> None:
+    world = world_with_vm()
+    refused = world.refusal(world.request("vm", amount))
+    assert (refused.status, refused.code) == (400, ErrorCode.MALFORMED)
+    refused = world.refusal(world.request("vm", cu(1), unit=amount))
+    assert (refused.status, refused.code) == (400, ErrorCode.MALFORMED)
+    assert world.state().current == cu(1)
+
+
+def test_a_malformed_request_does_not_move_the_gate() -> None:
+    world = world_with_vm()
+    world.refusal(world.request("vm", ZERO, seq=9))
+    assert world.permit(world.request("vm", cu(2), seq=1)) == cu(2)
+
+
+# ------------------------------------------------------------ the unit
+
+
+@pytest.mark.parametrize(
+    ("of_vm", "of_request", "of_node", "unit", "permit"),
+    [
+        (cu(2), cu(3), cu(0.5), cu(2), cu(4)),
+        (None, cu(3), cu(0.5), cu(3), cu(3)),
+        (None, None, cu(0.5), cu(0.5), cu(5.5)),
+        (None, None, None, ZERO, cu(1)),
+    ],
+)
+def test_the_unit_is_the_vms_else_the_requests_else_the_nodes(
+    of_vm: Resources | None,
+    of_request: Resources | None,
+    of_node: Resources | None,
+    unit: Resources,
+    permit: Resources,
+) -> None:
+    world = World(cu(5.5), unit=of_node)
+    world.vm("vm", unit=of_vm)
+    answer = world.send(world.request("vm", cu(7), unit=of_request))
+    assert isinstance(answer, events.Decided)
+    assert isinstance(answer.response, ExtendedResponse)
+    assert (answer.permit, answer.response.raw.compute_unit) == (permit, unit)
+
+
+def test_the_integers_of_a_permit_are_rounded_down() -> None:
+    world = World(Resources(3_600, 9 * GIB), unit=Resources(200, GIB))
+    world.vm("vm", Resources(200, GIB))
+    answer = world.send(world.request("vm", cu(8)))
+    assert isinstance(answer, events.Decided)
+    assert answer.permit == Resources(3_600, 8 * GIB)
+    assert (answer.response.permit.vcpu, answer.response.permit.mem) == (3, 8)
+
+
+def test_the_epoch_and_instance_of_the_terms_are_told() -> None:
+    world = world_with_vm(terms=Terms(ELSEWHERE, epoch=12))
+    answer = world.send(world.request("vm", cu(2), agent=AGENT, names=ELSEWHERE))
+    assert isinstance(answer, events.Decided)
+    assert isinstance(answer.response, ExtendedResponse)
+    assert (answer.response.scheduler_instance, answer.response.scheduler_epoch) == (ELSEWHERE, 12)

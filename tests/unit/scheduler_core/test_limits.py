@@ -1,0 +1,224 @@
+"""The permit formula: decreases are exact, growth goes in whole units, every limit says why."""
+
+import pytest
+
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import Resources
+from scheduler.core import limits
+from tests.unit.scheduler_core.core_worlds import GIB, UNIT, World, cu
+
+WIDE = cu(1000)
+
+
+def limit(units: int, code: ReasonCode = ReasonCode.POOL) -> limits.Limit:
+    return limits.Limit(units, Reason(code, f"at most {units}"))
+
+
+def granted(
+    current: Resources,
+    request: Resources,
+    *found: limits.Limit,
+    unit: Resources | None = UNIT,
+    bound: Resources = WIDE,
+) -> limits.Grant:
+    return limits.grant(current, request, unit, bound, found)
+
+
+def in_room(
+    current: Resources,
+    request: Resources,
+    room: Resources,
+    *,
+    unit: Resources = UNIT,
+    bound: Resources = WIDE,
+) -> limits.Grant:
+    """What is granted when the other rows leave `room`."""
+    wanted, _ = limits.cut_by_bounds(current, request, bound)
+    found = limits.headroom(current, wanted, unit, room)
+    return limits.grant(current, request, unit, bound, () if found is None else (found,))
+
+
+def codes(grant: limits.Grant) -> list[ReasonCode]:
+    return [reason.code for reason in grant.reasons]
+
+
+# ------------------------------------------------------------ permit(n)
+
+
+def test_a_decrease_is_exact_whatever_the_unit_and_the_room() -> None:
+    request = Resources(1_234, 3 * GIB + 17)
+    assert in_room(cu(8), request, cu(-5)) == limits.Grant(request)
+    assert granted(cu(8), request, limit(0), unit=None) == limits.Grant(request)
+
+
+def test_the_current_amount_again_is_granted_without_reasons() -> None:
+    assert in_room(cu(3), cu(3), cu(-100)) == limits.Grant(cu(3))
+
+
+@pytest.mark.parametrize(
+    ("current", "request_", "units", "permit"),
+    [
+        (cu(1), cu(5), 3, cu(3)),
+        (cu(1.5), cu(5), 3, cu(3)),
+        (cu(2.5), cu(5), 2, cu(2.5)),  # two units are less than what there is already
+        (cu(1), cu(2.7), 3, cu(2.7)),  # three units are more than was asked for
+        (cu(3, 5), cu(4, 4), 4, cu(4, 4)),  # one resource up, the other down
+        (cu(3, 5), cu(4, 4), 3, cu(3, 4)),
+        (cu(3, 5), cu(5, 5), 4, cu(4, 5)),
+        (cu(3, 5), cu(5, 5), 0, cu(3, 5)),
+        (cu(1, 6), cu(4, 9), 5, cu(4, 6)),  # out of ratio: five units of memory are fewer than it has
+        (cu(1, 6), cu(4, 9), 7, cu(4, 7)),
+        (cu(2), cu(5), 0, cu(2)),
+    ],
+)
+def test_permit_of_n_units_lies_between_current_and_request(
+    current: Resources, request_: Resources, units: int, permit: Resources
+) -> None:
+    assert limits.permit_of(units, current, request_, UNIT) == permit
+
+
+# ------------------------------------------------------------ growth
+
+
+def test_growth_that_fits_is_granted_in_full_without_reasons() -> None:
+    assert in_room(cu(1), cu(4), cu(4)) == limits.Grant(cu(4))
+
+
+def test_growth_is_cut_to_whole_units() -> None:
+    grant = in_room(cu(1), cu(5), cu(3.9))
+    assert grant.permit == cu(3)
+    assert codes(grant) == [ReasonCode.NODE_HEADROOM]
+
+
+def test_units_may_be_fractions_of_a_cpu() -> None:
+    unit = Resources(250, GIB // 2)
+    assert in_room(cu(0.25, 0.5), cu(2, 4), Resources(1_100, 9 * GIB), unit=unit).permit == cu(1, 2)
+
+
+def test_the_scarcer_resource_holds_the_other_back_too() -> None:
+    """Growth comes in units of CPU and memory together."""
+    grant = in_room(cu(1), cu(6), cu(6, 3))
+    assert grant.permit == cu(3)
+    assert [(reason.code, reason.resource) for reason in grant.reasons] == [
+        (ReasonCode.NODE_HEADROOM, "memory")
+    ]
+
+
+def test_a_resource_that_shrinks_frees_nothing_and_limits_nothing() -> None:
+    assert in_room(cu(3, 5), cu(4, 4), cu(4, 1)) == limits.Grant(cu(4, 4))
+    assert in_room(cu(3, 5), cu(4, 4), cu(3, 9)).permit == cu(3, 4)
+
+
+def test_an_equal_resource_without_room_does_not_stop_the_other() -> None:
+    assert in_room(cu(3, 5), cu(5, 5), cu(5, 0)) == limits.Grant(cu(5, 5))
+
+
+@pytest.mark.parametrize("room", [cu(0), cu(-7), Resources(-1, -1), cu(2), cu(2.999)])
+def test_without_room_for_one_more_unit_current_is_kept(room: Resources) -> None:
+    grant = in_room(cu(2), cu(5), room)
+    assert grant.permit == cu(2)
+    assert codes(grant) == [ReasonCode.NODE_HEADROOM]
+    assert "-" not in grant.reasons[0].message
+
+
+def test_growth_to_a_whole_unit_never_takes_more_than_the_room() -> None:
+    """2.5 units are held, 3.2 are free: the third unit fits, the fourth does not."""
+    assert in_room(cu(2.5), cu(5), cu(3.2)).permit == cu(3)
+    assert in_room(cu(2.5), cu(3.2), cu(3.2)) == limits.Grant(cu(3.2))
+
+
+# ------------------------------------------------------------ bounds
+
+
+def test_bounds_cut_growth_also_to_what_is_no_multiple() -> None:
+    grant = in_room(cu(1), cu(9), cu(100), bound=cu(3.5))
+    assert grant.permit == cu(3.5)
+    assert codes(grant) == [ReasonCode.VM_BOUNDS]
+
+
+def test_bounds_below_current_take_nothing_away() -> None:
+    assert in_room(cu(4), cu(4), cu(100), bound=cu(2)) == limits.Grant(cu(4))
+    grant = in_room(cu(4), cu(6), cu(100), bound=cu(2))
+    assert grant.permit == cu(4)
+    assert codes(grant) == [ReasonCode.VM_BOUNDS]
+
+
+def test_bounds_cut_each_resource_by_itself() -> None:
+    assert in_room(cu(1), cu(6), cu(100), bound=cu(2, 9)).permit == cu(2, 6)
+
+
+def test_a_node_tighter_than_the_bounds_is_named_first() -> None:
+    grant = in_room(cu(1), cu(9), cu(3), bound=cu(5))
+    assert grant.permit == cu(3)
+    assert codes(grant) == [ReasonCode.NODE_HEADROOM, ReasonCode.VM_BOUNDS]
+
+
+# ------------------------------------------------------------ units and limits
+
+
+@pytest.mark.parametrize("unit", [None, cu(0), Resources(1000, 0), Resources(0, GIB)])
+def test_without_a_usable_unit_nothing_grows_and_decreases_pass(unit: Resources | None) -> None:
+    grant = granted(cu(3, 5), cu(4, 4), unit=unit)
+    assert grant.permit == cu(3, 4)
+    assert codes(grant) == [ReasonCode.COMPUTE_UNIT]
+
+
+def test_without_a_unit_the_bounds_are_listed_after_it() -> None:
+    grant = granted(cu(1), cu(9), unit=None, bound=cu(5))
+    assert grant.permit == cu(1)
+    assert codes(grant) == [ReasonCode.COMPUTE_UNIT, ReasonCode.VM_BOUNDS]
+
+
+def test_the_smallest_limit_binds_and_all_below_the_request_are_listed() -> None:
+    grant = granted(
+        cu(1),
+        cu(6),
+        limit(5, ReasonCode.STOPPED),
+        limit(2, ReasonCode.NODE_HEADROOM),
+        limit(6, ReasonCode.MIGRATING),
+        limit(3, ReasonCode.POOL),
+    )
+    assert grant.permit == cu(2)
+    assert codes(grant) == [ReasonCode.NODE_HEADROOM, ReasonCode.POOL, ReasonCode.STOPPED]
+
+
+def test_a_tie_goes_to_the_earlier_limit() -> None:
+    grant = granted(cu(1), cu(6), limit(3, ReasonCode.NODE_HEADROOM), limit(3, ReasonCode.POOL))
+    assert codes(grant) == [ReasonCode.NODE_HEADROOM, ReasonCode.POOL]
+
+
+def test_limits_say_nothing_where_nothing_grows() -> None:
+    assert granted(cu(4), cu(3), limit(0)) == limits.Grant(cu(3))
+
+
+def test_a_limit_that_cuts_no_growth_is_not_listed() -> None:
+    """Eight units of CPU are a decrease; the four units of memory that grow are allowed."""
+    assert granted(cu(10, 2), cu(8, 4), limit(5)) == limits.Grant(cu(8, 4))
+
+
+# ------------------------------------------------------------ the examples of reference/neon.md 2.3, by whole units
+
+
+@pytest.mark.parametrize(
+    ("others", "current", "request_", "permit"),
+    [
+        (cu(7), cu(1), cu(5), cu(3)),  # node.reserved 8 of 10, 1 → 5: 3, and the node is full
+        (cu(10), cu(2), cu(3), cu(2)),  # node over-full at 12, 2 → 3: 2
+        (cu(8), cu(4), cu(2), cu(2)),  # node over-full at 12, 4 → 2: 2, and it is full
+    ],
+)
+def test_the_published_examples_hold(
+    others: Resources, current: Resources, request_: Resources, permit: Resources
+) -> None:
+    world = World(cu(10))
+    world.other_pod("filler", others)
+    world.vm("vm", current)
+    assert world.permit(world.request("vm", request_, claim=current)) == permit
+    assert world.node_reserved() == others + permit
+
+
+def test_an_unknown_node_grants_no_growth() -> None:
+    world = World()
+    world.vm("vm", cu(2), node="elsewhere", unit=UNIT)
+    assert world.permit(world.request("vm", cu(3), claim=cu(2))) == cu(2)
+    assert world.permit(world.request("vm", cu(1), claim=cu(2))) == cu(1)
