@@ -24,5 +24,8 @@ class Backoff:
         """The wait after `failures` failures in a row (1 or more)."""
         assert failures >= 1, failures
         # 64 doublings exceed every cap; a larger exponent would only overflow.
-        full = min(self.cap_s, self.base_s * self.factor ** min(failures - 1, 64))
+        try:
+            full = min(self.cap_s, self.base_s * self.factor ** min(failures - 1, 64))
+        except OverflowError:  # a large factor exceeds every cap sooner
+            full = self.cap_s
         return full * (1 - self.jitter * rng.random())

@@ -86,9 +86,9 @@ class Client:
             return Unanswered("timeout", f"no answer within {deadline_s:g} s")
         except aiohttp.ClientConnectorError as error:
             return Unanswered("connect", str(error.os_error.strerror or error.os_error))
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionError) as error:
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
             return Unanswered("cut", f"the connection was cut: {type(error).__name__}")
-        except (aiohttp.ClientError, ValueError) as error:
+        except (aiohttp.ClientError, ValueError, LookupError) as error:
             return Unanswered("garbage", f"not a usable HTTP answer: {type(error).__name__}")
 
     async def _read(self, response: aiohttp.ClientResponse) -> Outcome:

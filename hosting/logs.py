@@ -12,6 +12,10 @@ import structlog
 
 Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 Style = Literal["auto", "json", "console"]
+# Without local variables: they hold request bodies, and whatever else a line must not show.
+_TRACEBACKS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -23,7 +27,7 @@ def configure(level: str = "info", style: Style = "auto") -> None:
         if for_people
         else structlog.processors.JSONRenderer()
     )
-    errors = [] if for_people else [structlog.processors.dict_tracebacks]
+    errors = [] if for_people else [_TRACEBACKS]
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from hosting.logs import Logger
 
@@ -123,15 +123,21 @@ def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
 class _Connection(web.RequestHandler):
     """A connection that knows since when it is busy with a request, or idle."""
 
-    __slots__ = ("busy_since", "idle_since", "owner")
+    __slots__ = ("busy_since", "idle_since", "owner", "request_body", "wire")
 
     def __init__(self, owner: "Server", server: web.Server, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self.owner = owner
         self.busy_since: float | None = None
         self.idle_since = owner.now()
+        self.wire: asyncio.Transport | None = None
+        self.request_body: StreamReader | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.wire = (
+            transport  # aiohttp forgets its own when it closes, while unsent bytes keep the socket open
+        )
         self.owner.admit(self)
         super().connection_made(transport)
 
@@ -140,7 +146,9 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.busy_since is None:
+        # What still comes of a body that was answered already makes the connection no busier.
+        is_late = self.request_body is not None and not self.request_body.is_eof()
+        if data and self.busy_since is None and not is_late:  # aiohttp resumes with no data
             self.busy_since = self.owner.now()
         super().data_received(data)
 
@@ -148,6 +156,12 @@ class _Connection(web.RequestHandler):
         result = await super().finish_response(*arguments)
         self.busy_since, self.idle_since = None, self.owner.now()
         return result
+
+    def cut(self) -> None:
+        """Close at once, without waiting for a peer that does not read."""
+        self.force_close()
+        if self.wire is not None:
+            self.wire.abort()
 
     def handle_error(
         self,
@@ -164,7 +178,7 @@ class _AiohttpServer(web.Server):
     """Makes our connections instead of aiohttp's."""
 
     def __init__(self, owner: "Server", handler: Any) -> None:
-        super().__init__(handler)
+        super().__init__(handler, handler_cancellation=True)  # nobody waits for it any more
         self._owner = owner
 
     def __call__(self) -> web.RequestHandler:
@@ -225,7 +239,7 @@ class Server:
             oldest = min(self._open, key=lambda each: (each.busy_since is not None, each.idle_since))
             self.stats["evicted"] += 1
             self.forget(oldest)
-            oldest.force_close()
+            oldest.cut()
         self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
@@ -248,18 +262,29 @@ class Server:
         assert isinstance(connection, _Connection)
         if connection.busy_since is None:  # a pipelined request, whose bytes came with the one before
             connection.busy_since = self.now()
+        connection.request_body = request.content
         found = self._router.find(request.method, request.path)
         if isinstance(found, Reply):
             return _response(found)
         route, parameters = found
-        body = await _read_body(request, route.max_body_bytes)
+        try:
+            body = await _read_body(request, route.max_body_bytes)
+        except (web.RequestPayloadError, ConnectionError) as error:
+            # The peer left within its body, was cut off, or sent one that cannot be unpacked: never a fault of ours.
+            connection.keep_alive(False)
+            self.stats["unparsable"] += 1
+            self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
+            return _response(text(400, "not a well-formed HTTP request"), close=True)
         if body is None:
             connection.keep_alive(False)
             return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        answer = await route.handler(
-            Request(request.method, request.path, body, headers, parameters, dict(request.query))
-        )
+        read = Request(request.method, request.path, body, headers, parameters, dict(request.query))
+        try:
+            answer = await route.handler(read)
+        except TimeoutError as error:  # aiohttp would hide it behind a 504
+            connection.keep_alive(False)
+            return self.report(request, 500, error)
         if isinstance(answer, HangUp):
             connection.force_close()
             return web.Response()
@@ -273,9 +298,7 @@ class Server:
                 if connection.busy_since is not None and connection.busy_since < overdue:
                     self.stats["aborted"] += 1
                     self.forget(connection)
-                    transport = connection.transport
-                    if transport is not None:
-                        transport.abort()
+                    connection.cut()
 
 
 async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:

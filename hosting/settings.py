@@ -17,6 +17,8 @@ from protocol import quantities, values
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 
+MAX_NODES: Final = 2_000_000
+
 M = TypeVar("M", bound="Settings")
 
 
@@ -85,8 +87,19 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
     try:
         loader = _Loader(content)
         loader.duplicates = []
-        data = loader.get_single_data()
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        node = loader.get_single_node()
+        _check_size(node)
+        data = None if node is None else loader.construct_document(node)
+    except (
+        yaml.YAMLError,
+        RecursionError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        # PyYAML's constructors raise more than their own errors: `!!bool perhaps` is a KeyError.
         raise SettingsError(path, [_yaml_fault(error)]) from None
     faults = list(loader.duplicates)
     try:
@@ -99,6 +112,43 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
         if not faults:
             return read
     raise SettingsError(path, faults) from None
+
+
+def _check_size(root: yaml.Node | None) -> None:
+    """Refuse what unfolds to more than `MAX_NODES`, counting an alias as all that it stands for."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        known = sizes.get(id(node))
+        if known is not None:
+            return known
+        sizes[id(node)] = MAX_NODES + 1  # what lies within itself has no end
+        below = (
+            [part for pair in node.value for part in pair]
+            if isinstance(node, yaml.MappingNode)
+            else node.value
+        )
+        count = 1 + sum(map(size, below)) if isinstance(node, yaml.CollectionNode) else 1
+        sizes[id(node)] = count
+        return count
+
+    if root is not None and size(root) > MAX_NODES:
+        raise yaml.YAMLError(f"unfolds to more than {MAX_NODES} values")
+
+
+def _shown(value: object) -> str:
+    """A value for a person; texts and numbers in part, and of anything larger its kind."""
+    match value:
+        case bool() | float() | None:
+            return repr(value)
+        case str():
+            return repr(value[:60])
+        case int() if abs(value) < 10**60:
+            return repr(value)
+        case int():
+            return "a huge number"
+        case _:
+            return f"a {type(value).__name__}"
 
 
 def _yaml_fault(error: Exception) -> str:
@@ -116,12 +166,11 @@ def _fault(item: Any) -> str:
         case "extra_forbidden":
             return f"{path}: there is no such setting"
         case "model_type" | "dict_type":
-            return f"{path or '(file)'}: must be a mapping (found {item['input']!r:.60})"
+            return f"{path or '(file)'}: must be a mapping (found {_shown(item['input'])})"
         case "missing":
             return f"{path}: is required"
         case _:
-            shown = repr(item["input"])
-            value = "" if isinstance(item["input"], dict | list) else f" (found {shown[:60]})"
+            value = "" if isinstance(item["input"], dict | list) else f" (found {_shown(item['input'])})"
             return f"{path or '(file)'}: {message}{value}"
 
 
@@ -141,6 +190,8 @@ def _memory(value: object) -> int:
 
 def _quantity(value: object) -> quantities.Quantity:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("must be a quantity such as 2, 250m or 4Gi")
+    if isinstance(value, int) and abs(value) > values.MAX_MEMORY_BYTES:
         raise ValueError("must be a quantity such as 2, 250m or 4Gi")
     return quantities.parse(str(value))
 

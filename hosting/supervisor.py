@@ -6,7 +6,6 @@ An `asyncio.TaskGroup` would cancel all of them with the first failure, which is
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
 
 from hosting.backoff import Backoff
@@ -15,12 +14,6 @@ from hosting.logs import Logger
 _RESTART: Final = Backoff(base_s=0.5, cap_s=30.0)
 
 Child = Callable[[], Coroutine[Any, Any, None]]
-
-
-@dataclass(slots=True)
-class _Running:
-    task: asyncio.Task[None]
-    restarts: int = 0
 
 
 class Supervisor:
@@ -37,14 +30,16 @@ class Supervisor:
         self._rng = rng
         self._backoff = backoff
         self._healthy_after_s = healthy_after_s
-        self._children: dict[str, _Running] = {}
+        self._children: dict[str, asyncio.Task[None]] = {}
         self.restarts_total = 0
 
     def start(self, name: str, child: Child) -> None:
         """Run `child` until it returns, restarting it with back-off when it fails. Names are unique."""
         assert name not in self._children, f"a child called {name} runs already"
         task = asyncio.create_task(self._guard(name, child), name=name)
-        self._children[name] = _Running(task)
+        self._children[name] = task
+        # Not a `finally` in the guard: a task that is cancelled before its first step runs no line of it.
+        task.add_done_callback(lambda _: self._children.pop(name))
 
     def names(self) -> tuple[str, ...]:
         """The children that run, in the order of their start."""
@@ -52,37 +47,41 @@ class Supervisor:
 
     async def end(self, name: str) -> None:
         """Cancel one child and wait for its end; unknown names are no fault (it may have ended by itself)."""
-        running = self._children.get(name)
-        if running is not None:
-            running.task.cancel()
-            await asyncio.wait([running.task])
+        task = self._children.get(name)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def stop(self) -> None:
         """Cancel every child and wait until all have ended."""
-        tasks = [running.task for running in self._children.values()]
+        tasks = list(self._children.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     async def _guard(self, name: str, child: Child) -> None:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
         failures = 0
-        try:
-            while True:
-                began = loop.time()
-                try:
-                    await child()
-                except Exception as error:  # noqa: BLE001 - the guard is where our faults end
-                    ran_s = loop.time() - began
-                    failures = 1 if ran_s >= self._healthy_after_s else failures + 1
-                    delay_s = self._backoff.delay_s(failures, self._rng)
-                    self.restarts_total += 1
-                    self._log.error(
-                        "child failed", child=name, error=repr(error), restart_in_s=delay_s, exc_info=error
-                    )
-                else:
+        while True:
+            began = loop.time()
+            try:
+                await child()
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the guard is where our faults end
+                if task.cancelling():
+                    if not isinstance(error, asyncio.CancelledError):
+                        self._log.error(
+                            "child failed while it ended", child=name, error=repr(error), exc_info=error
+                        )
                     return
-                await asyncio.sleep(delay_s)
-        finally:
-            del self._children[name]
+                ran_s = loop.time() - began
+                failures = 1 if ran_s >= self._healthy_after_s else failures + 1
+                delay_s = self._backoff.delay_s(failures, self._rng)
+                self.restarts_total += 1
+                self._log.error(
+                    "child failed", child=name, error=repr(error), restart_in_s=delay_s, exc_info=error
+                )
+            else:
+                return
+            await asyncio.sleep(delay_s)

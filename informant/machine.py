@@ -40,8 +40,8 @@ class ProcSource:
             float(load15),
             self._busy_s(),
             os.cpu_count() or 1,
-            memory["MemTotal"],
-            memory["MemAvailable"],
+            memory[0],
+            memory[1],
             self._pressure(),
         )
 
@@ -53,13 +53,15 @@ class ProcSource:
         user, nice, system, _idle, _iowait, irq, softirq, steal = (int(part) for part in first[1:9])
         return (user + nice + system + irq + softirq + steal) / self._ticks_per_s
 
-    def _memory(self) -> dict[str, int]:
+    def _memory(self) -> tuple[int, int]:
         found = {}
         for line in (self._proc / "meminfo").read_text().splitlines():
             name, _, rest = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
-                found[name] = int(rest.split()[0]) * 1024
-        return found
+                found[name] = int(rest.removesuffix("kB")) * 1024
+        if len(found) != 2:
+            raise ValueError("meminfo shows no MemTotal or no MemAvailable")
+        return found["MemTotal"], found["MemAvailable"]
 
     def _pressure(self) -> dict[str, float]:
         found = {}
@@ -70,7 +72,7 @@ class ProcSource:
                 continue  # no PSI in this kernel
             for line in lines:
                 kind, *fields = line.split()
-                total = next(part for part in fields if part.startswith("total="))
+                total = next((part for part in fields if part.startswith("total=")), "")
                 name = "waiting" if kind == "some" else "stalled"
                 found[f"{resource}_{name}"] = int(total.removeprefix("total=")) / 1e6
         return found

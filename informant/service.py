@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import dataclass
 from typing import assert_never
-from uuid import UUID
 
 from hosting.client import Answered, Client
 from hosting.logs import Logger
@@ -46,6 +45,7 @@ class Informant:
         self._deadlines = deadlines
         self._sessions = Sessions()
         self._changed = asyncio.Event()
+        self._serial = 0
         self.metrics_port = 0
 
     def routes(self) -> tuple[Route, ...]:
@@ -76,18 +76,19 @@ class Informant:
             return text(409, f"agent {desc.agent_id} is registered already")
         if self._sessions.is_full():
             return text(429, f"{sessions.MAX_SESSIONS} agents are registered already")
-        session = Session(desc.agent_id, desc.server_addr, version)
+        self._serial += 1
+        session = Session(desc.agent_id, desc.server_addr, version, serial=self._serial)
         self._sessions = self._sessions.add(session)
         try:
             wrong = await self._check_id(session)
         except BaseException:
-            self._apply(session.agent_id, Event.FAILED)
+            self._apply(session, Event.FAILED)
             raise
         if wrong:
-            self._apply(session.agent_id, Event.FAILED)
+            self._apply(session, Event.FAILED)
             self._log.warning("agent not registered", agent=str(desc.agent_id), error=wrong)
             return text(400, f"the check of /id failed: {wrong}")
-        self._apply(session.agent_id, Event.CHECKED)
+        self._apply(session, Event.CHECKED)
         self._log.info("agent registered", agent=str(desc.agent_id), version=str(version))
         method = wire.InformantMetricsMethod(wire.MetricsMethodPrometheus(self.metrics_port))
         return _json(wire.InformantDesc(version, method))
@@ -103,7 +104,7 @@ class Informant:
         if session.server_addr != desc.server_addr:
             return text(400, f"agent {desc.agent_id} is registered with another address")
         was_active = session == self._sessions.current()
-        self._apply(desc.agent_id, Event.LEFT)
+        self._apply(session, Event.LEFT)
         self._log.info("agent unregistered", agent=str(desc.agent_id), was_active=was_active)
         return _json(wire.UnregisterAgent(was_active))
 
@@ -129,9 +130,13 @@ class Informant:
                 body, deadline_s = wire.ResumeAgent(session.agent_id), self._deadlines.resume_s
             case _:
                 assert_never(action)
-        self._apply(session.agent_id, sent)
-        wrong = await self._call(session, "POST", path, body, deadline_s)
-        self._apply(session.agent_id, Event.FAILED if wrong else done)
+        self._apply(session, sent)
+        try:
+            wrong = await self._call(session, "POST", path, body, deadline_s)
+        except BaseException:
+            self._apply(session, Event.FAILED)  # in between, it would keep every other agent from use
+            raise
+        self._apply(session, Event.FAILED if wrong else done)
         self._log.info("agent asked", action=path, agent=str(session.agent_id), error=wrong or None)
 
     async def check_health(self) -> None:
@@ -176,9 +181,11 @@ class Informant:
         self._sessions = self._sessions.answered(session.agent_id, gate)
         return ""
 
-    def _apply(self, agent_id: UUID, event: Event) -> None:
-        self._sessions = self._sessions.step(agent_id, event)
-        self._changed.set()
+    def _apply(self, session: Session, event: Event) -> None:
+        known = self._sessions.find(session.agent_id)
+        if known is not None and known.serial == session.serial:  # else it left, and may have come anew
+            self._sessions = self._sessions.step(session.agent_id, event)
+            self._changed.set()
 
     # ------------------------------------------------------------ sizes and load
 
@@ -213,7 +220,10 @@ def _amounts(body: bytes) -> tuple[int, int]:
     raw = codec.decode(wire.RawResources, body)
     if raw.cpu is None or raw.memory is None:
         raise RemoteProtocolError("bad resources: cpu and memory must both be given")
-    return raw.cpu.milli_value(), raw.memory.value()
+    amounts = raw.cpu.milli_value(), raw.memory.value()
+    if min(amounts) < 0:
+        raise RemoteProtocolError("bad resources: cpu and memory must not be negative")
+    return amounts
 
 
 def _json(message: wire.Message) -> Reply:

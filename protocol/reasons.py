@@ -40,8 +40,6 @@ class ErrorCode(enum.StrEnum):
     UNSUPPORTED_VERSION = "unsupported-version"
     METRICS_REQUIRED = "metrics-required"
     WRONG_METHOD = "wrong-method"
-    UNKNOWN_PATH = "unknown-path"
-    TOO_LARGE = "too-large"
     PUBLISHED_AGENT_NOT_ALLOWED = "published-agent-not-allowed"
     UNKNOWN_POD = "unknown-pod"
     WRONG_POD_UID = "wrong-pod-uid"

@@ -77,6 +77,8 @@ class Session:
     phase: Phase = Phase.CHECKING
     gate: AnswerGate = field(default_factory=AnswerGate)
     failures: int = 0
+    serial: int = 0
+    """Tells a registration from a later one under the same ID."""
 
 
 @dataclass(frozen=True, slots=True)

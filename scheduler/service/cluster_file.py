@@ -167,11 +167,13 @@ class FileCluster:
         self._stamp: tuple[int, int, int] | None = None
         self._now = _Contents({}, {}, {})
         self._has_begun = False
+        self._reading = asyncio.Lock()
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
         try:
-            async with asyncio.timeout(LOOK_DEADLINE_S):
+            # One at a time: an older read that ends later must not undo a newer one.
+            async with asyncio.timeout(LOOK_DEADLINE_S), self._reading:
                 return await self._refresh()
         except TimeoutError:
             raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
@@ -216,6 +218,8 @@ class FileCluster:
         changes += [events.NodeGone(name) for name in old.nodes if name not in read.nodes]
         changes += [events.NodeSeen(node) for node in read.nodes.values()]
         changes += [events.PodSeen(pod) for pod in read.pods.values()]
+        known = {spec.uid for spec, _ in old.vms.values()}
         for spec, reading in read.vms.values():
-            changes.append(events.VmSeen(spec, reading, now_s, is_new=self._has_begun))
+            is_new = self._has_begun and spec.uid not in known
+            changes.append(events.VmSeen(spec, reading, now_s, is_new=is_new))
         return tuple(changes)

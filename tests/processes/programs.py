@@ -17,13 +17,14 @@ PATIENCE_S = 60.0
 
 
 class Program:
-    """A running program with its output in a file."""
+    """A running program with its output in a file; `module` may be `-c`, followed by code."""
 
     def __init__(self, module: str, *arguments: str, output: Path) -> None:
+        how = () if module == "-c" else ("-m",)
         self.output = output
         with output.open("ab") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, *how, module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

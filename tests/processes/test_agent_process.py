@@ -180,3 +180,23 @@ def test_a_second_agent_waits_for_the_node_lock(tmp_path: Path) -> None:
         assert second.end() == 0
     lines = (tmp_path / "state/changes.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines].count("daemon") == 2
+
+
+def test_a_simulated_agent_loads_no_optional_library(tmp_path: Path) -> None:
+    """Started for real, and negotiating; at its end it tells which modules it has loaded."""
+    scheduler, informant, port = free_port(), free_port(), free_port()
+    cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
+    config = agent_file(tmp_path / "agent.yaml", scheduler, {"a": informant})
+    tell = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); import agent.daemon.cli as cli; cli.main()"
+    with ExitStack() as stack:
+        start = stack.enter_context
+        arguments = ("--cluster", str(cluster), "--port", str(scheduler))
+        start(running("scheduler", *arguments, output=tmp_path / "scheduler.log"))
+        start(running("informant", "--port", str(informant), output=tmp_path / "informant.log"))
+        arguments = ("--config", str(config), "--port", str(port))
+        daemon = start(running("-c", tell, *arguments, output=tmp_path / "agent.log"))
+        until("a permit", lambda: vms(port)["d/a"]["permit"])
+        assert daemon.end() == 0
+    loaded = next(line for line in daemon.text().splitlines() if line.startswith("MODULES")).split()
+    assert "agent.backends.simulated" in loaded
+    assert not {"kubernetes_asyncio", "textual", "qemu"} & set(loaded)

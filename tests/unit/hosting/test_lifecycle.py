@@ -1,0 +1,138 @@
+"""The life of a process: the first signal asks for the end, the second one ends it."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from hosting import lifecycle
+from hosting.lifecycle import INTERRUPTED, Stop
+from tests.unit.hosting.raw_peers import PATIENCE_S
+
+ROOT = Path(__file__).parents[3]
+HEAD = """
+import asyncio, sys
+from hosting import lifecycle
+def say(text):
+    print(text, flush=True)
+"""
+DRAINS = """
+async def main(stop):
+    say("ready")
+    await stop.wait()
+    say("draining")
+    await asyncio.sleep(0)
+    return 0
+sys.exit(lifecycle.run(main))
+"""
+HANGS = """
+async def main(stop):
+    say("ready")
+    await stop.wait()
+    say("draining")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        say("cleaned")
+sys.exit(lifecycle.run(main))
+"""
+
+
+class Program:
+    """A program of ours in a process of its own."""
+
+    def __init__(self, text: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", HEAD + text],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def says(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self._process.communicate(timeout=PATIENCE_S)
+        return self._process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_program_drain_and_exit_with_its_own_code(number: signal.Signals) -> None:
+    with Program(DRAINS) as program:
+        assert program.says() == "ready"
+        program.send(number)
+        assert program.says() == "draining"
+        assert program.end() == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT)]
+)
+def test_a_second_signal_ends_a_drain_that_does_not(first: signal.Signals, second: signal.Signals) -> None:
+    with Program(HANGS) as program:
+        assert program.says() == "ready"
+        program.send(first)
+        assert program.says() == "draining"
+        program.send(second)
+        assert program.says() == "cleaned"
+        assert program.end() == (INTERRUPTED, "", "")
+
+
+def test_the_code_that_main_returns_is_the_exit_code() -> None:
+    with Program("async def main(stop):\n    return 7\nsys.exit(lifecycle.run(main))") as program:
+        assert program.end() == (7, "", "")
+
+
+def test_a_fault_of_main_is_not_hidden() -> None:
+    with Program(
+        "async def main(stop):\n    raise RuntimeError('ours')\nsys.exit(lifecycle.run(main))"
+    ) as program:
+        code, _, err = program.end()
+    assert code == 1
+    assert "RuntimeError: ours" in err
+
+
+def test_run_in_this_process_returns_what_main_returned() -> None:
+    async def main(stop: Stop) -> int:
+        return 3 if not stop.is_requested() else 4
+
+    assert lifecycle.run(main) == 3
+
+
+async def test_a_stop_is_requested_once_and_stays_so() -> None:
+    stop = Stop()
+    assert not stop.is_requested()
+    assert not await stop.wait_for(0.001)
+    waiting = asyncio.create_task(stop.wait())
+    stop.request()
+    stop.request()
+    await waiting
+    assert stop.is_requested()
+    assert await stop.wait_for(1000)
+
+
+async def test_cancelling_a_wait_for_the_end_passes_through() -> None:
+    stop = Stop()
+    waiting = asyncio.create_task(stop.wait_for(1000))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not stop.is_requested()

@@ -1,0 +1,302 @@
+"""Settings files: every fault at once, each with path, value and rule; nothing that a file holds ends in a crash."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from hosting import settings
+from hosting.settings import Cpu, Memory, Resources, Settings, SettingsError
+from protocol import values
+
+FILE = Path("settings.yaml")
+
+
+class Part(Settings):
+    name: Annotated[str, Field(min_length=1)]
+    max_size: Resources | None = None
+
+
+class Whole(Settings):
+    cpu: Annotated[int, Cpu] = 0
+    memory: Annotated[int, Memory] = 0
+    parts: list[Part] = Field(default_factory=list)
+    one: Part | None = None
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        return ["parts: crossed"] if isinstance(data, dict) and data.get("cpu") == 13 else []
+
+
+def read(text: str) -> Whole:
+    return settings.parse(FILE, text.encode(), Whole)
+
+
+def faults(content: str | bytes) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        settings.parse(FILE, content.encode() if isinstance(content, str) else content, Whole)
+    return caught.value.faults
+
+
+def test_a_good_file_is_read_with_camel_case_keys_and_quantities() -> None:
+    text = "cpu: 1.5\nmemory: 4Gi\nparts:\n- name: a\n  maxSize: {cpu: 250m, memory: 512Mi}\n"
+    got = read(text)
+    assert (got.cpu, got.memory) == (1500, 4 * 2**30)
+    assert [(part.name, part.max_size) for part in got.parts] == [("a", values.Resources(250, 512 * 2**20))]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null"])
+def test_an_empty_file_is_all_defaults(text: str) -> None:
+    assert read(text) == Whole()
+
+
+def test_every_fault_is_told_at_once_with_path_and_value() -> None:
+    text = """
+cpu: lots
+memory: -1
+parts:
+- name: ""
+- nme: b
+- name: 5
+  maxSize: {cpu: 1}
+one: none
+more: 1
+"""
+    assert faults(text) == [
+        next(fault for fault in faults(text) if fault.startswith("cpu: ")),
+        "memory: must be memory in whole bytes, 0 or more, such as 4Gi or 512Mi (found -1)",
+        "parts[0].name: String should have at least 1 character (found '')",
+        "parts[1].name: is required",
+        "parts[1].nme: there is no such setting",
+        "parts[2].name: Input should be a valid string (found 5)",
+        "parts[2].maxSize.memory: is required",
+        "one: must be a mapping (found 'none')",
+        "more: there is no such setting",
+    ]
+
+
+def test_the_message_names_the_file_and_counts_the_faults() -> None:
+    error = SettingsError(FILE, ["a", "b"])
+    assert str(error) == "settings.yaml: 2 faults\n  a\n  b"
+    assert str(SettingsError(FILE, ["a"])) == "settings.yaml: 1 fault\n  a"
+
+
+def test_duplicate_keys_are_named_with_both_lines_beside_the_other_faults() -> None:
+    found = faults("cpu: 1\nmemory: 1\ncpu: 2\nparts:\n- name: a\n  name: b\nmore: 1\n")
+    assert found == [
+        "line 3: the key 'cpu' was given on line 1 already; each key may come once",
+        "line 6: the key 'name' was given on line 5 already; each key may come once",
+        "more: there is no such setting",
+    ]
+
+
+def test_faults_between_parts_are_told_whatever_else_is_wrong() -> None:
+    assert faults("cpu: 13") == ["parts: crossed"]
+    assert faults("cpu: 13\nmore: 1") == ["more: there is no such setting", "parts: crossed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("cpu: [1", 1), ("a: b\n  c: d", 2), ("cpu: 1\nparts: *nowhere", 2), ("a: !x 1", 1)]
+)
+def test_a_file_that_is_no_yaml_is_one_fault_with_its_line(text: str, line: int) -> None:
+    (fault,) = faults(text)
+    assert fault.startswith(f"line {line}: not valid YAML: ")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\xff", b"cpu: \x00", b"\x80", b"a: 1\n---\nb: 2\n", b"[" * 20_000, b"a: \xc3("]
+)
+def test_what_cannot_be_read_at_all_is_one_fault(content: bytes) -> None:
+    (fault,) = faults(content)
+    assert "not valid YAML" in fault
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "text", "- a", "2001-01-01"])
+def test_a_file_that_is_no_mapping_is_one_fault(text: str) -> None:
+    (fault,) = faults(text)
+    assert fault.startswith("(file): must be a mapping (found ")
+
+
+@pytest.mark.parametrize("text", ["5: 1", "null: 1", "true: 1", "1.5: 1", "? [a]\n: 1", "? {a: b}\n: 1"])
+def test_a_key_that_is_no_text_is_a_fault(text: str) -> None:
+    assert len(faults(text)) == 1
+
+
+QUANTITIES = [("0", 0), ("2", 2000), ("1.5", 1500), ("250m", 250), ("'2'", 2000), ("1e1", 10_000)]
+
+
+@pytest.mark.parametrize(("text", "milli"), QUANTITIES)
+def test_cpus_are_quantities_in_whole_milli_cpu(text: str, milli: int) -> None:
+    assert read(f"cpu: {text}").cpu == milli
+
+
+NO_CPUS = ["-1", "0.5m", "1Zi", "true", "null", "[1]", "{a: 1}", ".inf", ".nan", "''", "1e400", "9e99"]
+
+
+@pytest.mark.parametrize("text", NO_CPUS)
+def test_what_is_no_amount_of_cpu_is_a_fault_at_its_path(text: str) -> None:
+    (fault,) = faults(f"cpu: {text}")
+    assert fault.startswith("cpu: ")
+
+
+@pytest.mark.parametrize("text", ["-1", "1500m", "lots", "true", "null"])
+def test_what_is_no_amount_of_memory_is_a_fault_at_its_path(text: str) -> None:
+    (fault,) = faults(f"memory: {text}")
+    assert fault.startswith("memory: ")
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    (fault,) = faults("parts: " + "x" * 5000)
+    assert len(fault) < 200
+
+
+ODD_SCALARS = [
+    "!!bool perhaps",
+    "!!int ''",
+    "!!float ''",
+    "!!int abc",
+    "!!timestamp soon",
+    "2001-02-30",
+    "0001-01-01 00:00:00+14:00",
+    "!!binary '*'",
+    "!!python/object:os.system {}",
+    "!!set [a]",
+    "!!omap {a: b}",
+    "0x" + "f" * 5000,
+    "9" * 5000,
+]
+
+
+@pytest.mark.parametrize("scalar", ODD_SCALARS, ids=lambda scalar: scalar[:20])
+def test_a_value_that_yaml_cannot_make_sense_of_is_a_fault(scalar: str) -> None:
+    assert faults(f"cpu: {scalar}") != []
+
+
+TAGS = [
+    "",
+    "!!bool ",
+    "!!int ",
+    "!!float ",
+    "!!timestamp ",
+    "!!binary ",
+    "!!null ",
+    "!!set ",
+    "!!omap ",
+    "!!map ",
+]
+
+
+@given(st.sampled_from(TAGS), st.text("abc019.:-+_xeTZ []{}'\"&*!|>#%@\n", max_size=12))
+@example("", "&a [*a]")
+def test_no_content_ends_in_anything_but_settings_or_their_faults(tag: str, text: str) -> None:
+    try:
+        told = [f"{read(f'cpu: {tag}{text}').cpu} milli-CPU"]
+    except SettingsError as error:
+        told = error.faults
+    assert told != []
+
+
+# ---------------------------------------------------------------- aliases
+
+LAUGHS = "l0: &l0 [a, a, a, a, a, a, a, a, a]\n" + "".join(
+    f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+MERGES = "m0: &m0 {a: 1}\n" + "".join(
+    f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
+)
+BOMBS = {
+    "as a wrong text": f"{LAUGHS}one: {{name: *l11}}\n",
+    "as a wrong mapping": f"{LAUGHS}one: *l11\n",
+    "as an unknown key": LAUGHS,
+    "as a quantity": f"{LAUGHS}cpu: *l11\n",
+    "as merged mappings": MERGES,
+}
+READ_IT = """
+import sys
+from pathlib import Path
+from hosting.settings import SettingsError, load
+from tests.unit.hosting.test_settings import Whole
+try:
+    load(Path(sys.argv[1]), Whole)
+except SettingsError as error:
+    print(len(error.faults), "faults of", len(str(error)), "characters")
+"""
+
+
+def _bounded() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+    resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_aliases_that_unfold_without_end_are_faults_and_cost_little(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.yaml"
+    path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_IT, path],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_bounded,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    count, _, _, size, _ = done.stdout.split()
+    assert int(count) >= 1
+    assert int(size) < 100_000
+
+
+@pytest.mark.parametrize("text", ["parts: &a [*a]", "one: &a {name: *a}", "one: &a\n  <<: *a\n"])
+def test_an_alias_of_what_it_lies_in_is_a_fault(text: str) -> None:
+    assert faults(text) != []
+
+
+def test_an_anchor_may_be_used_again() -> None:
+    text = "parts:\n- &a {name: a, maxSize: &s {cpu: 1, memory: 1Gi}}\n- *a\n- {name: b, maxSize: *s}\n"
+    assert [part.name for part in read(text).parts] == ["a", "a", "b"]
+
+
+def test_a_merged_key_may_be_given_again() -> None:
+    text = "parts:\n- &a {name: a}\n- {<<: *a, name: b}\n"
+    assert [part.name for part in read(text).parts] == ["a", "b"]
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("cpu: 2")
+    assert settings.load(path, Whole).cpu == 2000
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "forbidden"])
+def test_a_file_that_cannot_be_read_is_a_fault(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "forbidden":
+        path.write_text("cpu: 2")
+        path.chmod(0)
+        if os.access(path, os.R_OK):
+            pytest.skip("this user may read every file: run as another than root to see this")
+    with pytest.raises(SettingsError, match="cannot be read: ") as caught:
+        settings.load(path, Whole)
+    assert caught.value.path == path
+
+
+def test_a_file_beyond_the_limit_is_refused_and_one_at_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    text = b"cpu: 2\n#"
+    path.write_bytes(text + b"x" * (settings.MAX_FILE_BYTES - len(text)))
+    assert settings.load(path, Whole).cpu == 2000
+    path.write_bytes(text + b"x" * (settings.MAX_FILE_BYTES - len(text) + 1))
+    with pytest.raises(SettingsError, match="is larger than 4194304 bytes"):
+        settings.load(path, Whole)

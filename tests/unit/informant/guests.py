@@ -1,0 +1,140 @@
+"""What the tests of the informant's shell share: an informant that serves, and agents that are real servers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from hosting.client import Answered, Client, Outcome
+from hosting.server import HangUp, Limits, Reply, Request, Route, Server
+from informant.core.report import Reading
+from informant.core.sessions import Phase
+from informant.machine import GIB
+from informant.service import Deadlines, Informant
+from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
+
+LIMITS = Limits(drain_s=0.2)
+NO_HEALTH = Deadlines(id_s=10, resume_s=10, suspend_s=10, health_every_s=1000)
+
+
+class Machine:
+    """A guest that uses 1 of its 4 GiB."""
+
+    def __init__(self) -> None:
+        self.sizes: list[tuple[int, int]] = []
+
+    def read(self) -> Reading:
+        return Reading(0.5, 0.25, 0.125, 1.0, 2, 4 * GIB, 3 * GIB)
+
+    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+        self.sizes.append((vcpu_milli, memory_bytes))
+
+
+@dataclass
+class Agent:
+    """An agent that answers as told; `log` is shared, to see who was asked what in which order."""
+
+    name: str
+    log: list[str]
+    agent_id: UUID
+    calls_itself: UUID | None = None
+    broken: set[str] = field(default_factory=set)
+    breaks_once: set[str] = field(default_factory=set)
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
+    number: int = 0
+    step: int = 1
+    port: int = 0
+
+    def route(self, method: str, path: str) -> Route:
+        async def serve(request: Request) -> Reply | HangUp:
+            self.log.append(f"{self.name}{path}")
+            if path in self.held:
+                await self.held[path].wait()
+            if path in self.breaks_once:
+                self.breaks_once.remove(path)
+                return Reply(503)
+            if path in self.broken:
+                return Reply(503)
+            if path != "/id":
+                assert json.loads(request.body) == {"expectedID": str(self.agent_id)}
+            self.number += self.step
+            answer = {
+                "data": {"agentID": str(self.calls_itself or self.agent_id)},
+                "sequenceNumber": self.number,
+            }
+            return Reply(200, json.dumps(answer).encode())
+
+        return Route(method, path, serve)
+
+    def desc(self, low: int = 1, high: int = 2) -> bytes:
+        content = {
+            "agentID": str(self.agent_id),
+            "agentServeAddr": f"127.0.0.1:{self.port}",
+            "minProtoVersion": low,
+            "maxProtoVersion": high,
+        }
+        return json.dumps(content).encode()
+
+
+@dataclass
+class Guest:
+    """A running informant."""
+
+    informant: Informant
+    url: str
+    client: Client
+    machine: Machine
+    lines: Lines
+    log: list[str] = field(default_factory=list)
+    servers: list[Server] = field(default_factory=list)
+
+    async def agent(self, name: str, **options: Any) -> Agent:
+        """A new agent that listens and is not registered yet."""
+        agent = Agent(name, self.log, UUID(int=len(self.servers) + 1), **options)
+        routes = [
+            agent.route(method, path)
+            for method, path in (("GET", "/id"), ("POST", "/suspend"), ("POST", "/resume"))
+        ]
+        server = Server(recorded()[0], tuple(routes), limits=LIMITS)
+        agent.port = await server.start("127.0.0.1", 0)
+        self.servers.append(server)
+        return agent
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
+        outcome: Outcome = await self.client.call(method, self.url + path, body=body, deadline_s=PATIENCE_S)
+        assert isinstance(outcome, Answered), outcome
+        is_json = outcome.headers.get("content-type") == "application/json"
+        return outcome.status, json.loads(outcome.body) if is_json else outcome.body.decode()
+
+    async def register(self, agent: Agent, low: int = 1, high: int = 2) -> tuple[int, Any]:
+        return await self.call("POST", "/register", agent.desc(low, high))
+
+    def phases(self) -> dict[int, Phase]:
+        return {each.agent_id.int: each.phase for each in self.informant._sessions.all}
+
+    async def settled(self, phases: dict[int, Phase]) -> None:
+        """Wait until the agents are in these phases."""
+        await until(lambda: self.phases() == phases)
+
+
+@asynccontextmanager
+async def guest(deadlines: Deadlines = NO_HEALTH, *, approves_all: bool = False) -> AsyncIterator[Guest]:
+    log, lines = recorded()
+    machine = Machine()
+    async with Client() as client, Client() as ours:
+        informant = Informant(machine, client, log, approves_all=approves_all, deadlines=deadlines)
+        server = Server(log, informant.routes(), limits=LIMITS)
+        informant.metrics_port = await server.start("127.0.0.1", 0)
+        running = Guest(informant, f"http://127.0.0.1:{informant.metrics_port}", ours, machine, lines)
+        tasks = [asyncio.create_task(informant.select()), asyncio.create_task(informant.check_health())]
+        try:
+            yield running
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for each in (server, *running.servers):
+                await each.close()

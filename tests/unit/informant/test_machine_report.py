@@ -1,0 +1,130 @@
+"""What the guest tells: /proc as it is and as it might be, the page under both prefixes, the verdict on a downscale."""
+
+from pathlib import Path
+
+import pytest
+
+from informant.core.report import MARGIN_BYTES, PREFIXES, Reading, approve, page
+from informant.core.workload import Shape, Workload
+from informant.machine import GIB, ProcSource, WorkloadSource
+from protocol import exporter
+
+READING = Reading(0.5, 0.25, 0.125, 12.3456, 4, 8 * GIB, 5 * GIB, {"cpu_waiting": 1.5, "io_stalled": 0.25})
+STAT = "cpu  100 20 30 4000 500 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n"
+MEMINFO = "MemTotal:        2048 kB\nMemFree:          100 kB\nMemAvailable:    1024 kB\n"
+PRESSURE = (
+    "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A machine without pressure information."""
+    (tmp_path / "loadavg").write_text("0.50 0.25 0.12 2/345 6789\n")
+    (tmp_path / "stat").write_text(STAT)
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    return tmp_path
+
+
+def test_load_cpu_time_and_memory_are_read(proc: Path) -> None:
+    source = ProcSource(proc)
+    reading = source.read()
+    assert (reading.load1, reading.load5, reading.load15) == (0.5, 0.25, 0.12)
+    # user, nice, system, irq, softirq and steal; neither idle nor waiting for disks
+    assert reading.cpu_busy_s == pytest.approx((100 + 20 + 30 + 6 + 7 + 8) / source._ticks_per_s)
+    assert (reading.memory_total_bytes, reading.memory_available_bytes) == (2048 * 1024, 1024 * 1024)
+    assert reading.cpus >= 1
+    assert reading.pressure_s == {}
+
+
+def test_pressure_is_read_where_the_kernel_has_it(proc: Path) -> None:
+    (proc / "pressure").mkdir()
+    (proc / "pressure" / "cpu").write_text(PRESSURE.format(1_500_000, 0).splitlines()[0] + "\n")
+    (proc / "pressure" / "memory").write_text(PRESSURE.format(2_000_000, 250_000))
+    assert ProcSource(proc).read().pressure_s == {
+        "cpu_waiting": 1.5,
+        "memory_waiting": 2.0,
+        "memory_stalled": 0.25,
+    }
+
+
+BROKEN = {
+    "no load": ("loadavg", ""),
+    "no available memory": ("meminfo", "MemTotal: 2048 kB\n"),
+    "memory without a number": ("meminfo", "MemTotal:\nMemAvailable: 1 kB\n"),
+    "short stat": ("stat", "cpu 1 2 3\n"),
+    "words in stat": ("stat", "cpu a b c d e f g h\n"),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), BROKEN.values(), ids=BROKEN)
+def test_a_machine_that_cannot_be_read_is_a_value_error(proc: Path, name: str, text: str) -> None:
+    (proc / name).write_text(text)
+    with pytest.raises(ValueError, match=r".*"):
+        ProcSource(proc).read()
+
+
+def test_pressure_without_a_total_is_a_value_error(proc: Path) -> None:
+    (proc / "pressure").mkdir()
+    (proc / "pressure" / "cpu").write_text("some avg10=0.00\n")
+    with pytest.raises(ValueError, match=r".*"):
+        ProcSource(proc).read()
+
+
+def test_a_missing_file_is_an_os_error(proc: Path) -> None:
+    (proc / "meminfo").unlink()
+    with pytest.raises(OSError, match="meminfo"):
+        ProcSource(proc).read()
+
+
+def test_this_machine_can_be_read() -> None:
+    source = ProcSource()
+    first = source.read()
+    source.resized(1, 1)
+    second = source.read()
+    assert 0 < second.memory_available_bytes <= second.memory_total_bytes
+    assert second.cpu_busy_s >= first.cpu_busy_s > 0
+
+
+def test_a_workload_uses_cpu_time_and_shows_the_size_it_was_told() -> None:
+    source = WorkloadSource(Workload(Shape.DAY, 1), vcpu_milli=500, memory_bytes=GIB)
+    first = source.read()
+    assert (first.cpus, first.memory_total_bytes) == (1, GIB)
+    source.resized(3000, 2 * GIB)
+    second = source.read()
+    assert (second.cpus, second.memory_total_bytes) == (3, 2 * GIB)
+    assert second.cpu_busy_s >= first.cpu_busy_s
+    assert second.memory_total_bytes - second.memory_available_bytes == GIB // 4
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_page_is_read_by_agents_under_either_prefix(prefix: str) -> None:
+    got = exporter.read_metrics(page(READING), prefix)
+    assert (got.load_average_1min, got.load_average_5min) == (0.5, 0.25)
+    names = [
+        "load15",
+        "cpu_busy_seconds_total",
+        "cpus",
+        "memory_MemTotal_bytes",
+        "memory_MemAvailable_bytes",
+        "pressure_cpu_waiting_seconds_total",
+        "pressure_io_stalled_seconds_total",
+    ]
+    found = exporter.samples(page(READING), [prefix + name for name in names])
+    assert [found[prefix + name] for name in names] == [0.12, 12.346, 4, 8 * GIB, 5 * GIB, 1.5, 0.25]
+
+
+def test_every_line_of_the_page_comes_once_under_each_prefix() -> None:
+    lines = page(READING).decode().splitlines()
+    assert len(lines) == len(set(lines)) == 20 - 2
+    assert [line.removeprefix("node_") for line in lines[:9]] == [
+        line.removeprefix("host_") for line in lines[9:]
+    ]
+
+
+def test_a_downscale_is_approved_when_what_is_in_use_fits_with_the_margin() -> None:
+    fits = 3 * GIB + MARGIN_BYTES
+    assert approve(READING, fits).ok
+    refused = approve(READING, fits - 1)
+    assert not refused.ok
+    assert refused.status == f"{3 * GIB} bytes are in use, {MARGIN_BYTES} more must stay free of {fits - 1}"

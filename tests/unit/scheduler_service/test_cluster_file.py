@@ -1,0 +1,247 @@
+"""The cluster file: all faults at once, and changes told in an order that never mistakes one pod for another."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosting import settings
+from hosting.settings import SettingsError
+from protocol.values import Bounds, Resources
+from protocol.wire import PodName
+from scheduler.core import events
+from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.service import cluster_file
+from scheduler.service.cluster_file import ClusterFile, FileCluster
+from scheduler.service.ports import ClusterUnreachableError
+
+GIB = 2**30
+NODE = """
+nodes:
+- name: n1
+  allocatable: {cpu: 10, memory: 40Gi}
+  system: {cpu: 1, memory: 4Gi}
+  computeUnit: {cpu: 1, memory: 2Gi}
+"""
+SIZED = "size: {cpu: 2, memory: 4Gi}"
+
+
+def vm(name: str = "a", uid: str = "u1", node: str = "n1", more: str = SIZED) -> str:
+    bounds = "min: {cpu: 1, memory: 2Gi}, max: {cpu: 4, memory: 8Gi}"
+    return (
+        f"- {{namespace: d, name: {name}, uid: {uid}, node: {node}, {bounds}{', ' + more if more else ''}}}\n"
+    )
+
+
+def pod(name: str = "p", uid: str = "u9") -> str:
+    return f"- {{namespace: d, name: {name}, uid: {uid}, node: n1, requests: {{cpu: 1, memory: 1Gi}}}}\n"
+
+
+class Cluster:
+    """A cluster file that is rewritten, a clock that is set, and the adapter over them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now_s = 100.0
+        self.file = FileCluster(path, lambda: self.now_s)
+        self._writes = 0
+
+    def write(self, text: str) -> None:
+        self._writes += 1
+        self.path.write_text(text)
+        os.utime(self.path, ns=(self._writes, self._writes))
+
+    async def refresh(self, text: str | None = None) -> list[Any]:
+        if text is not None:
+            self.write(text)
+        return list(await self.file.refresh())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path / "cluster.yaml")
+
+
+def kinds(found: list[Any]) -> list[str]:
+    return [type(each).__name__ for each in found]
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        settings.parse(Path("c.yaml"), text.encode(), ClusterFile)
+    return caught.value.faults
+
+
+async def test_a_good_file_becomes_events(cluster: Cluster) -> None:
+    found = await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u2", more="") + "pods:\n" + pod())
+    bounds = Bounds(Resources(1000, 2 * GIB), Resources(4000, 8 * GIB))
+    size = Resources(2000, 4 * GIB)
+    # The slot of a VM is the compute unit's memory where nothing else is said.
+    first = VmSpec(PodName("a", "d"), "u1", "n1", bounds, 2 * GIB)
+    second = VmSpec(PodName("b", "d"), "u2", "n1", bounds, 2 * GIB)
+    reading = Reading(size, size, 100.0)
+    assert found == [
+        events.NodeSeen(NodeSpec("n1", Resources(9000, 36 * GIB), Resources(1000, 2 * GIB))),
+        events.PodSeen(PodSpec(PodName("p", "d"), "u9", "n1", Resources(1000, GIB))),
+        events.VmSeen(first, reading, 100.0),
+        events.VmSeen(second, None, 100.0),
+    ]
+    assert cluster.file.look(first.pod) == events.Look(found=True, reading=reading)
+    assert cluster.file.look(second.pod) == events.Look(found=True)
+    assert cluster.file.look(PodName("z", "d")) == events.Look(found=False)
+
+
+SLOTS = [("", 2 * GIB), ("slotSize: 512Mi", GIB // 2), ("computeUnit: {cpu: 1, memory: 4Gi}", 4 * GIB)]
+
+
+@pytest.mark.parametrize(("more", "slot"), SLOTS)
+async def test_a_vm_has_the_slot_of_its_own_or_of_its_unit(cluster: Cluster, more: str, slot: int) -> None:
+    seen = (await cluster.refresh(NODE + "vms:\n" + vm(more=more)))[-1]
+    assert isinstance(seen, events.VmSeen)
+    assert seen.vm.slot_bytes == slot
+
+
+async def test_a_target_is_shown_beside_the_size(cluster: Cluster) -> None:
+    more = f"{SIZED}, target: {{cpu: 3, memory: 4Gi}}"
+    seen = (await cluster.refresh(NODE + "vms:\n" + vm(more=more)))[-1]
+    assert seen.reading == Reading(Resources(2000, 4 * GIB), Resources(3000, 4 * GIB), 100.0)
+
+
+FAULTY = f"""
+nodes:
+- {{name: n1, allocatable: {{cpu: 1, memory: 1Gi}}, system: {{cpu: 2, memory: 1Gi}}}}
+- {{name: n1, allocatable: {{cpu: x, memory: 1Gi}}}}
+- {{name: n2, allocatable: {{cpu: 1, memory: 1Gi}}, computeUnit: {{cpu: 0, memory: 1Gi}}}}
+vms:
+{vm()}{vm("a", "u1", "nowhere")}{vm("c", "u3", more="target: {cpu: 1, memory: 2Gi}")}
+- {{namespace: d, name: "", uid: u4, node: n2, min: {{cpu: 4, memory: 1Gi}}, max: {{cpu: 1, memory: 1Gi}}, colour: red}}
+pods:
+{pod("c", "u3")}
+"""
+
+
+def test_every_fault_is_told_at_once() -> None:
+    found = faults(FAULTY)
+    for path in (
+        "nodes[0]: system (",
+        "nodes[1].allocatable.cpu: ",
+        "nodes[2]: computeUnit must be above zero in both resources",
+        "nodes[0].name: node name 'n1' is used more than once",
+        "nodes[1].name: node name 'n1' is used more than once",
+        "vms[0].name: pod 'd/a' is used more than once",
+        "vms[1].uid: UID 'u1' is used more than once",
+        "vms[1].node: there is no node 'nowhere' in this file",
+        "vms[2]: target needs a size beside it",
+        "vms[3].name: String should have at least 1 character (found '')",
+        "vms[3].colour: there is no such setting",
+        "pods[0].uid: UID 'u3' is used more than once",
+        "pods[0].name: pod 'd/c' is used more than once",
+    ):
+        assert any(fault.startswith(path) for fault in found), (path, found)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "nodes: is required"),
+        ("nodes: []", "nodes: List should have at least 1 item after validation, not 0"),
+        ("nodes: [5]", "nodes[0]: must be a mapping (found 5)"),
+        (NODE + "vms:\n" + vm(uid="5"), "vms[0].uid: Input should be a valid string (found 5)"),
+        (NODE + "vms:\n" + vm().replace("cpu: 1,", "cpu: 9,"), "vms[0]: "),
+    ],
+)
+def test_a_single_fault_is_told_with_its_place(text: str, fault: str) -> None:
+    (found,) = faults(text)
+    assert found.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    "text", ["nodes: {a: b}", "nodes: n\nvms: 5\npods: [[]]", "- a", "nodes: [{name: [a]}]"]
+)
+def test_wrong_shapes_are_faults_and_not_crashes(text: str) -> None:
+    assert faults(text) != []
+
+
+async def test_a_file_that_did_not_change_is_a_new_reading_of_its_sizes(cluster: Cluster) -> None:
+    await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u2", more=""))
+    cluster.now_s = 200.0
+    (seen,) = await cluster.refresh()
+    assert isinstance(seen, events.VmSeen)
+    assert (seen.vm.uid, seen.now_s) == ("u1", 200.0)
+    assert seen.reading is not None
+    assert seen.reading.begun_s == 200.0
+    assert cluster.file.look(seen.vm.pod).reading == seen.reading
+
+
+async def test_what_is_no_longer_in_the_file_is_gone_before_anything_is_seen(cluster: Cluster) -> None:
+    two = NODE + "- {name: n2, allocatable: {cpu: 1, memory: 1Gi}}\n"
+    await cluster.refresh(two + "vms:\n" + vm() + vm("b", "u2") + "pods:\n" + pod())
+    found = await cluster.refresh(NODE + "vms:\n" + vm())
+    assert kinds(found) == ["VmGone", "PodGone", "NodeGone", "NodeSeen", "VmSeen"]
+    assert found[0] == events.VmGone(PodName("b", "d"), "u2")
+    assert found[2] == events.NodeGone("n2")
+
+
+async def test_a_new_uid_under_the_same_name_is_one_gone_and_one_new(cluster: Cluster) -> None:
+    await cluster.refresh(NODE + "vms:\n" + vm())
+    found = await cluster.refresh(NODE + "vms:\n" + vm(uid="u2"))
+    assert kinds(found) == ["VmGone", "NodeSeen", "VmSeen"]
+    assert found[0].uid == "u1"
+    assert (found[2].vm.uid, found[2].is_new) == ("u2", True)
+
+
+async def test_a_vm_that_the_file_held_before_is_not_new(cluster: Cluster) -> None:
+    await cluster.refresh(NODE + "vms:\n" + vm())
+    found = await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u2"))
+    assert {each.vm.uid: each.is_new for each in found if isinstance(each, events.VmSeen)} == {
+        "u1": False,
+        "u2": True,
+    }
+
+
+async def test_a_bad_new_file_is_an_error_and_the_old_one_stays_in_force(cluster: Cluster) -> None:
+    await cluster.refresh(NODE + "vms:\n" + vm())
+    for _ in range(2):
+        with pytest.raises(SettingsError, match="no such setting"):
+            await cluster.refresh(NODE + "more: 1\n")
+        assert cluster.file.look(PodName("a", "d")).found
+    assert kinds(await cluster.refresh(NODE)) == ["VmGone", "NodeSeen"]
+
+
+async def test_a_file_that_is_not_there_is_unreachable_and_may_come_back(cluster: Cluster) -> None:
+    with pytest.raises(ClusterUnreachableError, match="cannot be read"):
+        await cluster.refresh()
+    await cluster.refresh(NODE + "vms:\n" + vm())
+    cluster.path.unlink()
+    with pytest.raises(ClusterUnreachableError):
+        await cluster.refresh()
+    assert cluster.file.look(PodName("a", "d")).found
+
+
+async def test_an_older_read_that_ends_later_does_not_undo_a_newer_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+    reads = []
+
+    def slow_first(path: Path, model: type[ClusterFile]) -> ClusterFile:
+        read = settings.load(path, model)
+        reads.append(read)
+        if len(reads) == 1:
+            began.set()
+            may_end.wait(1)  # where reads follow one another, the first one must not wait for the second
+        return read
+
+    monkeypatch.setattr(cluster_file, "load", slow_first)
+    cluster.write(NODE)
+    older = asyncio.create_task(cluster.refresh())
+    await asyncio.to_thread(began.wait)
+    cluster.write(NODE + "vms:\n" + vm())
+    newer = asyncio.create_task(cluster.refresh())
+    await asyncio.wait([older, newer], return_when=asyncio.FIRST_COMPLETED)
+    may_end.set()
+    await asyncio.gather(older, newer)
+    assert cluster.file.look(PodName("a", "d")).found
