@@ -36,16 +36,19 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             link = replace(state.backend, is_fenced=True, is_fencing=False, failures=0, fault="")
             return replace(state, backend=link)
         case events.FenceFailed(error, chance):
-            return _backend_failed(state, error, chance, now_s, timing)
+            link = replace(state.backend, is_fencing=False)
+            return _backend_failed(state, link, error, chance, now_s, timing)
         case events.Observed():
             return _observed(state, event, now_s, timing)
         case events.ObserveFailed(error, chance):
-            return _backend_failed(state, error, chance, now_s, timing)
+            link = replace(state.backend, is_observing=False)
+            return _backend_failed(state, link, error, chance, now_s, timing)
         case events.ResizeAccepted():
             link = replace(state.backend, is_resizing=False, next_observe_s=now_s, failures=0, fault="")
             return replace(state, backend=link)
         case events.ResizeFailed(error, chance):
-            return _backend_failed(state, error, chance, now_s, timing)
+            link = replace(state.backend, is_resizing=False)
+            return _backend_failed(state, link, error, chance, now_s, timing)
         case events.PermitGranted():
             return on_scheduler.granted(state, event, now_s, timing)
         case events.PermitRefused():
@@ -122,14 +125,14 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
     return replace(state, backend=link)
 
 
-def _backend_failed(state: State, error: str, chance: float, now_s: float, timing: Timing) -> State:
-    failures = state.backend.failures + 1
+def _backend_failed(
+    state: State, link: VmLink, error: str, chance: float, now_s: float, timing: Timing
+) -> State:
+    """One command failed; another kind that is under way goes on."""
+    failures = link.failures + 1
     wait_s = timing.retry_after_s(failures, chance)
-    link: VmLink = replace(
-        state.backend,
-        is_fencing=False,
-        is_observing=False,
-        is_resizing=False,
+    link = replace(
+        link,
         failures=failures,
         retry_at_s=now_s + wait_s,
         next_observe_s=now_s + wait_s,

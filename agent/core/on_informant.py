@@ -11,6 +11,8 @@ from protocol.values import Resources
 def started(state: State, event: events.Started) -> State:
     """A call to the informant is being made."""
     link = replace(state.informant, is_calling=True)
+    if isinstance(event.action, events.AnnounceUpscale):
+        link = replace(link, told=None)  # from here on the guest may count on more than it had approved
     if isinstance(event.action, events.Register):
         assert event.registration is not None
         link = InformantLink(
@@ -57,8 +59,11 @@ def called(
             link = replace(link, resumed_early=True)
         case events.Resumed():
             link = replace(link, phase=Phase.ACTIVE)
+        case events.Suspended() if link.phase is Phase.REGISTERING:
+            link = replace(link, resumed_early=False)
         case events.Suspended():
-            link = replace(link, phase=Phase.SUSPENDED, resumed_early=False)
+            # The other agent may grow and shrink the guest: what we were told, and allowed, means nothing after it.
+            link = replace(link, phase=Phase.SUSPENDED, told=None)
         case events.InformantHeard():
             pass
     return replace(state, informant=link)
@@ -108,7 +113,8 @@ def failed(state: State, error: str, *, is_lost: bool, now_s: float, timing: Tim
     retry_at_s = now_s + timing.retry_after_s(failures, chance)
     if is_lost or link.phase is Phase.REGISTERING:
         return replace(state, informant=forgotten(link, failures, retry_at_s, error))
-    link = replace(link, is_calling=False, failures=failures, retry_at_s=retry_at_s, fault=error)
+    # The guest may have heard us all the same: what it knows is unknown, so it is told of its size anew.
+    link = replace(link, is_calling=False, failures=failures, retry_at_s=retry_at_s, told=None, fault=error)
     return replace(state, informant=link)
 
 
@@ -122,14 +128,14 @@ def forgotten(link: InformantLink, failures: int, retry_at_s: float, fault: str)
 def lapse(state: State, now_s: float, timing: Timing) -> State:
     """Wishes expire; an informant that was silent for too long has forgotten us."""
     link = state.informant
-    if link.wish is not None and (now_s >= link.wish_until_s or link.wish.fits_in(state.in_use())):
+    if link.wish is not None and now_s >= link.wish_until_s:
         state = replace(state, informant=replace(link, wish=None, wish_until_s=0.0))
         link = state.informant
     silent_s = now_s - link.heard_s
     if (
         link.phase in (Phase.ACTIVE, Phase.SUSPENDED)
         and not link.is_calling
-        and silent_s >= timing.informant_silence_s
+        and now_s >= link.heard_s + timing.informant_silence_s  # as the plan computes it: floats round
     ):
         fault = f"the informant did not ask for our ID for {silent_s:.0f} s"
         return replace(state, informant=forgotten(link, 0, now_s, fault))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from agent.core import events
 from agent.core.state import Ask, SchedulerLink, State
 from agent.core.timing import Timing
+from protocol.fields import UINT64_MAX
 from protocol.negotiation import Negotiation
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import SequenceSource
@@ -67,7 +68,9 @@ def granted(state: State, event: events.PermitGranted, now_s: float, timing: Tim
             unit=event.unit if event.instance is None else None,
             denied=ask.resources if is_partial else None,
             denied_until_s=now_s + timing.denied_s if is_partial else 0.0,
-            retry_at_s=now_s + timing.unsettled_s if is_unsettled and not changed_peer else 0.0,
+            retry_at_s=now_s + timing.unsettled_s
+            if is_unsettled and (not changed_peer or link.is_unsettled)
+            else 0.0,
             failures=0,
             fault="",
         ),
@@ -86,6 +89,8 @@ def _unusable(ask: Ask, event: events.PermitGranted, link: SchedulerLink) -> str
         return f"the permit {event.permit} exceeds the request {ask.resources}"
     if event.instance is None and not event.permit.is_positive():
         return f"the permit {event.permit} is zero"
+    if event.instance is None and not event.unit.is_positive():
+        return f"the compute unit {event.unit} is zero"
     return ""
 
 
@@ -97,20 +102,22 @@ def refused(state: State, event: events.PermitRefused, now_s: float, timing: Tim
         return _with(state, link)
     code = read.body.code if read is not None else None
     fault = f"status {event.status}" + (f" {code.value}: {read.body.message}" if read and code else "")
-    if event.status == 409 and read is not None:
-        if code is ErrorCode.AGENT_SUPERSEDED:
+    if event.status == 409:
+        if read is not None and code is ErrorCode.AGENT_SUPERSEDED:
             named = read.body.current_started_at_ms or state.life.started_at_ms
             return replace(_with(state, replace(link, fault=fault)), superseded_at_ms=named)
-        if read.body.last_sequence_number is not None:
-            link = replace(link, source=link.source.above(read.body.last_sequence_number), ask=None)
+        last = (read.body.last_sequence_number if read is not None else None) or 0
+        # Nothing lies above the last number of all: that peer is wrong, and no number helps.
+        link = replace(link, source=link.source.above(last if last < UINT64_MAX else 0), ask=None)
     if event.status == 400:
         link = replace(link, negotiation=_negotiate(link.negotiation, event), ask=None)
     if event.status == 404:
         link = replace(link, ask=None)
     after = _failed(state, link, fault, now_s, timing, event.chance)
     if event.retry_after_s is not None:
-        wait_s = min(event.retry_after_s, timing.tick_s)
-        after = _with(after, replace(after.scheduler, retry_at_s=now_s + wait_s * (1 + 0.2 * event.chance)))
+        wait_s = min(event.retry_after_s, timing.tick_s) * (1 + 0.2 * event.chance)
+        retry_at_s = max(after.scheduler.retry_at_s, now_s + wait_s)  # 0 is no leave to hurry
+        after = _with(after, replace(after.scheduler, retry_at_s=retry_at_s))
     return after
 
 

@@ -62,12 +62,20 @@ def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
         wanted, why = use, "the informant uses another agent"
     if state.scheduler.unit is not None:
         wanted = _whole(wanted, state.scheduler.unit)
+        if wanted.exceeds(vm.bounds.max):
+            wanted = _floor(vm.bounds.max, state.scheduler.unit) or use
     return wanted, why
 
 
 def _whole(amount: Resources, unit: Resources) -> Resources:
     """Whole, equal multiples of the unit that a peer without the extension names."""
     return unit * amount.units(unit) if unit.is_positive() else amount
+
+
+def _floor(amount: Resources, unit: Resources) -> Resources | None:
+    """The most whole, equal multiples of `unit` that fit in `amount`; None where not even one does."""
+    count = min(amount.vcpu_milli // unit.vcpu_milli, amount.memory_bytes // unit.memory_bytes)
+    return unit * count if count > 0 else None
 
 
 class _Steps:
@@ -114,7 +122,7 @@ class _Steps:
         link = self._state.informant
         if link.phase is Phase.UNREGISTERED and not link.is_calling and self._is_due(link.retry_at_s):
             self._actions.append(events.Register())
-        if link.phase in (Phase.ACTIVE, Phase.SUSPENDED):
+        if link.phase in (Phase.ACTIVE, Phase.SUSPENDED) and not link.is_calling:
             self._at(link.heard_s + self._timing.informant_silence_s)
 
     def read_metrics(self) -> None:
@@ -147,6 +155,8 @@ class _Steps:
         wanted = desired.max(use) if link.has_succeeded else use
         if not link.has_succeeded and link.negotiation.exhausted:
             wanted = _whole(use, state.vm.unit)
+        elif link.unit is not None:
+            wanted = _whole(wanted, link.unit)
         last = link.ask
         if (
             last is not None
@@ -183,13 +193,18 @@ class _Steps:
             return
         seen = link.observation
         assert seen is not None
-        if not seen.is_at_rest:
-            return  # somebody else's resize, or one of an earlier life: let it end
-        target = seen.size
         held = state.held_at(self._now_s)
         if state.scheduler.unit is not None and not translate.is_whole(held, state.vm.slot_bytes):
             held = ZERO
-        target = target.max(desired.min(held))
+        if not seen.is_at_rest:
+            # Somebody else's resize, one of an earlier life, or one that the VM does not finish (a guest may keep its
+            # memory for ever): let it end, but growth beyond it need not wait.
+            use = state.in_use()
+            target = use.max(desired.min(held))
+            if target != use and self._is_due(link.retry_at_s):
+                self._actions.append(events.Resize(target))
+            return
+        target = seen.size.max(desired.min(held))
         told = state.informant.told
         if told is not None and state.informant.phase is Phase.ACTIVE:
             target = _lower(target, seen.size, desired.max(told))
@@ -212,6 +227,8 @@ class _Steps:
             self._actions.append(events.AnnounceUpscale(seen.size if told == ZERO else kept.max(told)))
         elif seen.size.exceeds(desired) and told.exceeds(kept):
             step = seen.size.min(desired.max(seen.size - state.vm.unit))
+            if told.fits_in(step):
+                return  # approved already: the VM's turn
             if (
                 link.denied is not None
                 and step.fits_in(link.denied)

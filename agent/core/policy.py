@@ -56,5 +56,6 @@ class Utilisation:
         """The units with which the busy CPUs would be `target` of the size."""
         if load.busy_cpus is None:
             return self.fallback.goal(load, size, unit)
-        units = math.ceil(load.busy_cpus * 1000 / self.target / unit.vcpu_milli)
+        # A guest may count anything; beyond this many units every maximum binds, and infinity has no ceiling.
+        units = math.ceil(min(load.busy_cpus * 1000 / self.target / unit.vcpu_milli, 2.0**31))
         return Goal(units, f"{load.busy_cpus:.2f} CPUs busy, {self.target:.0%} is the target")

@@ -21,7 +21,7 @@ from agent.daemon.settings import AgentSettings, VmEntry
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
-from agent.runner.runner import Links, Runner
+from agent.runner.runner import Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
 from hosting.client import Client
 from hosting.settings import SettingsError, load
@@ -49,6 +49,7 @@ class Daemon:
         self._log = logs.logger("agent").bind(node=settings.node)
         self._identity = str(uuid.uuid4())
         self._rng = random.Random()
+        self._seen_epoch = SeenEpoch()
         self._runners: list[Runner] = []
         self._supervisor = Supervisor(self._log, self._rng)
         routes = (
@@ -107,6 +108,7 @@ class Daemon:
                 informants, entry.informant, f"{self._host}:{self._port}", INFORMANT_DEADLINE_S, self._rng
             ),
             ExporterLink(exporters, host, self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng),
+            self._seen_epoch,
         )
         return Runner(vm, links, _policy(self._settings), timing, self._change_log, self._log, self._rng)
 

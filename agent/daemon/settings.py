@@ -32,11 +32,19 @@ class VmEntry(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        Bounds(self.min, self.max)
+        faults = []
+        try:
+            Bounds(self.min, self.max)
+        except ValueError as error:
+            faults.append(str(error))
         if not self.compute_unit.is_positive():
-            raise ValueError(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
+            faults.append(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
         if self.initial is not None and not self.initial.is_positive():
-            raise ValueError(f"initial must be above zero in both resources, not {self.initial}")
+            faults.append(f"initial must be above zero in both resources, not {self.initial}")
+        if self.slot_size == 0:
+            faults.append("slotSize must be above zero")
+        if faults:
+            raise ValueError("; ".join(faults))
         return self
 
     def vm(self) -> Vm:

@@ -91,9 +91,12 @@ def _granted(
             response.migrate is not None,
             chance,
         )
+    permit = translate.from_slots(response.permit, vm.slot_bytes)
+    asked = translate.from_slots(translate.request_slots(ask.resources, vm.slot_bytes), vm.slot_bytes)
     return events.PermitGranted(
         ask.number,
-        translate.from_slots(response.permit, vm.slot_bytes),
+        # Such a peer saw the request rounded up, and grants it so.
+        permit.min(ask.resources) if permit.fits_in(asked) else permit,
         translate.from_slots(response.compute_unit, vm.slot_bytes),
         sent_s,
         migrate=response.migrate is not None,
@@ -105,6 +108,6 @@ def _retry_after_s(text: str | None) -> float | None:
     """The seconds of a Retry-After header; dates are not understood."""
     try:
         seconds = float(json.loads(text)) if text is not None else None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
     return seconds if seconds is not None and 0 <= seconds < 3600 else None

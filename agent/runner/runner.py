@@ -32,6 +32,13 @@ INBOX: Final = 64
 JOURNAL: Final = 64
 
 
+@dataclass(slots=True)
+class SeenEpoch:
+    """The highest scheduler epoch that this process has seen: one for all its runners and their lives."""
+
+    highest: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Links:
     """The peers of one runner."""
@@ -40,6 +47,7 @@ class Links:
     scheduler: SchedulerLink
     informant: InformantLink
     exporter: ExporterLink
+    seen_epoch: SeenEpoch = field(default_factory=SeenEpoch)
 
 
 @dataclass(slots=True)
@@ -95,6 +103,8 @@ class Runner:
         try:
             while True:
                 self.state = State(self.vm, self._new_life())
+                while not self._inbox.empty():  # what happened to an earlier life, its faults included
+                    self._inbox.get_nowait()
                 await self._live()
                 named_ms = self.state.superseded_at_ms
                 assert named_ms is not None
@@ -123,8 +133,6 @@ class Runner:
     async def _leave(self) -> None:
         await self._end_tasks()
         await self.goodbye(1.0)
-        while not self._inbox.empty():
-            self._inbox.get_nowait()
 
     async def _end_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -133,12 +141,21 @@ class Runner:
         if tasks:
             await asyncio.wait(tasks)
 
+    def _share_epoch(self) -> None:
+        """Learn the highest epoch that any runner of this process has seen, and pass ours on."""
+        link = self.state.scheduler
+        seen = self._links.seen_epoch
+        highest = seen.highest = max(seen.highest, link.seen_epoch)
+        if link.seen_epoch < highest:
+            self.state = replace(self.state, scheduler=replace(link, seen_epoch=highest))
+
     # ---------------------------------------------------------------- the loop
 
     async def _live(self) -> None:
         while self.state.superseded_at_ms is None:
             now_s = time.monotonic()
             self.state = lapse(self.state, now_s, self._timing)
+            self._share_epoch()
             self._log_held(now_s)
             planned = plan(self.state, now_s, self._timing)
             self._note(planned)
@@ -162,6 +179,7 @@ class Runner:
             raise event
         now_s = time.monotonic()
         self._journal.append((now_s, event))
+        self._share_epoch()
         before = self.state
         self.state = apply(before, event, now_s, self._timing, self._policy)
         self._log_held(now_s)

@@ -1,0 +1,319 @@
+"""The agent's core against a world that loses, delays and refuses: it never overuses, never stalls, always recovers.
+
+The world holds the truth: a VM that obeys late or never, commands that take effect after they "failed" (within the
+deadline), and a ledger that posts requests whose answers are lost. The law: the VM's true use never exceeds the ledger.
+"""
+
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agent.core import events
+from agent.core.model import Observation
+from agent.core.state import Ask
+from protocol.reasons import ErrorCode
+from protocol.values import Resources
+from protocol.wire import MoreResources
+from tests.unit.agent.driver import FULL, UNIT, UNSETTLED, VM, Driver, cu, grant, refusal
+
+KINDS = (
+    events.Fence,
+    events.Observe,
+    events.RequestPermit,
+    events.Resize,
+    events.Register,
+    events.AskDownscale,
+    events.AnnounceUpscale,
+    events.ReadMetrics,
+)
+DEADLINES_S = {events.RequestPermit: 4.0, events.Fence: 5.0, events.Observe: 5.0, events.Resize: 5.0}
+SHARES = st.integers(0, 8)
+CHANCES = st.floats(0, 0.99)
+
+
+@dataclass
+class Ledger:
+    """A row of the scheduler, with its gate: decreases are exact, growth up to `room`."""
+
+    current: Resources
+    room: Resources = UNIT * 8
+    last: int = 0
+    remembered: Resources = UNIT
+
+    def post(self, ask: Ask) -> Resources | None:
+        """The permit; None for a stale number."""
+        if ask.number < self.last:
+            return None
+        if ask.number == self.last:
+            return self.remembered.min(self.current)
+        self.last = ask.number
+        self.current = ask.resources.min(self.current.max(self.room))
+        self.remembered = self.current
+        return self.current
+
+
+class World(Driver):
+    """A driver whose every outcome is played by hand, with the truth beside it."""
+
+    def __init__(self, size: Resources) -> None:
+        super().__init__(size, by_hand=KINDS)
+        self.is_heard = False
+        self.ledger = Ledger(size)
+        self.started_s: dict[type[object], float] = {}
+        self.snapshot = Observation(size, size, self.now_s)
+        self.late: list[tuple[float, Resources]] = []
+        self.limbo: list[Ask] = []
+        self.numbers: list[int] = []
+        self.last_ask: Ask | None = None
+        self.settle()
+
+    def _take_up(self, action: events.Action) -> None:
+        match action:
+            case events.Resize(target):
+                allowed = self.state.in_use().max(self.held())
+                assert target.fits_in(allowed), f"{target} without a permit, only {allowed} is"
+                assert target.fits_in(VM.bounds.max)
+            case events.RequestPermit(ask):
+                assert self.state.in_use().fits_in(ask.resources), "less than is in use"
+                if ask.number in self.numbers:
+                    assert ask == self.last_ask, "another request under a number that was used"
+                assert not self.numbers or ask.number >= self.numbers[-1]
+                self.numbers.append(ask.number)
+                self.last_ask = ask
+            case events.Observe():
+                self.snapshot = self.observation()
+            case _:
+                pass
+        self.started_s[type(action)] = self.now_s
+        super()._take_up(action)
+
+    def command(self, target: Resources) -> None:
+        """A target takes effect."""
+        self.target = target
+
+    def true_use(self) -> Resources:
+        """What the VM may have now, late commands included."""
+        use = self.size.max(self.target)
+        for _, target in self.late:
+            use = use.max(target)
+        return use
+
+    def pass_to(self, until_s: float) -> None:
+        """Let time pass: what is overdue fails, late commands have taken effect by their deadline."""
+        while self.now_s < until_s:
+            due_s = [self.started_s[type(each)] + DEADLINES_S.get(type(each), 2.0) for each in self.flying]
+            step_s = max(self.now_s, min([until_s, self.plan().wake_at_s, *due_s]))
+            self._pass(step_s)
+            for until, target in list(self.late):
+                if until <= self.now_s:
+                    self.late.remove((until, target))
+                    self.command(target)
+            for each in list(self.flying):
+                if self.started_s[type(each)] + DEADLINES_S.get(type(each), 2.0) <= self.now_s:
+                    self.end(each, failure(each, 0.5, is_lost=False))
+            self.settle()
+
+
+def failure(action: events.Action, chance: float, *, is_lost: bool) -> events.Event:
+    """The failed outcome of an action."""
+    match action:
+        case events.Fence():
+            return events.FenceFailed("failed", chance)
+        case events.Observe():
+            return events.ObserveFailed("failed", chance)
+        case events.Resize():
+            return events.ResizeFailed("failed", chance)
+        case events.RequestPermit(ask):
+            return events.PermitFailed(ask.number, "failed", chance)
+        case events.Register():
+            return events.RegisterFailed("failed", chance)
+        case events.AskDownscale() | events.AnnounceUpscale():
+            return events.InformantFailed("failed", is_lost, chance)
+        case events.ReadMetrics():
+            return events.MetricsFailed("failed", is_lost, chance)
+
+
+class AgentMachine(RuleBasedStateMachine):
+    """Everything that may happen to one life of a runner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(cu(2))
+
+    def _flying(self, *kinds: type[object]) -> list[events.Action]:
+        return [each for each in self.world.flying if isinstance(each, kinds)]
+
+    @rule(seconds=st.sampled_from([0.05, 0.3, 1.0, 2.5, 5.0, 16.0, 31.0, 400.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.pass_to(self.world.now_s + seconds)
+
+    @rule()
+    def the_next_wake_up_comes(self) -> None:
+        self.world.pass_to(self.world.plan().wake_at_s)
+
+    @precondition(lambda self: self.world.flying)
+    @rule(index=st.integers(0, 7))
+    def something_succeeds(self, index: int) -> None:
+        world = self.world
+        action = world.flying[index % len(world.flying)]
+        match action:
+            case events.Resize(target):
+                world.command(target)
+                world.end(action, events.ResizeAccepted())
+            case events.Observe():
+                world.end(action, events.Observed(world.snapshot))
+            case events.RequestPermit(ask):
+                self._answer(action, ask, FULL)
+            case _:
+                world.end(action, *world._outcome(action))
+        world.settle()
+
+    @precondition(lambda self: self.world.flying)
+    @rule(index=st.integers(0, 7), chance=CHANCES, lost=st.booleans())
+    def something_fails(self, index: int, chance: float, lost: bool) -> None:
+        world = self.world
+        action = world.flying[index % len(world.flying)]
+        world.end(action, failure(action, chance, is_lost=lost))
+        world.settle()
+
+    @precondition(lambda self: self._flying(events.Resize))
+    @rule(delay_s=st.floats(0, 4.9))
+    def a_resize_fails_and_takes_effect_later(self, delay_s: float) -> None:
+        world = self.world
+        (action,) = self._flying(events.Resize)
+        assert isinstance(action, events.Resize)
+        until_s = min(world.now_s + delay_s, world.started_s[events.Resize] + 5.0)
+        world.late.append((until_s, action.target))
+        world.end(action, events.ResizeFailed("cut", 0.5))
+        world.settle()
+
+    @precondition(lambda self: self._flying(events.RequestPermit))
+    @rule(is_posted=st.booleans())
+    def a_permit_is_lost(self, is_posted: bool) -> None:
+        world = self.world
+        (action,) = self._flying(events.RequestPermit)
+        assert isinstance(action, events.RequestPermit)
+        if is_posted:
+            world.ledger.post(action.ask)
+        else:
+            world.limbo.append(action.ask)
+        world.end(action, events.PermitFailed(action.ask.number, "no answer", 0.5))
+        world.settle()
+
+    @precondition(lambda self: self.world.limbo)
+    @rule()
+    def a_delayed_request_arrives(self) -> None:
+        self.world.ledger.post(self.world.limbo.pop(0))
+
+    @precondition(lambda self: self._flying(events.RequestPermit))
+    @rule(status=st.sampled_from([400, 404, 409, 429, 500, 503]), named=st.integers(0, 3))
+    def the_scheduler_refuses(self, status: int, named: int) -> None:
+        world = self.world
+        (action,) = self._flying(events.RequestPermit)
+        assert isinstance(action, events.RequestPermit)
+        code = {409: ErrorCode.SEQUENCE_STALE, 404: ErrorCode.UNKNOWN_POD}.get(status)
+        last = action.ask.number + named if status == 409 else None
+        retry_after_s = 1.0 if status == 429 else None
+        answer = refusal(action.ask, status, code, last=last, retry_after_s=retry_after_s)
+        world.end(action, answer)
+        world.settle()
+
+    @precondition(lambda self: self._flying(events.RequestPermit))
+    @rule()
+    def the_scheduler_is_unsettled(self) -> None:
+        world = self.world
+        (action,) = self._flying(events.RequestPermit)
+        assert isinstance(action, events.RequestPermit)
+        room, world.ledger.room = world.ledger.room, cu(0)
+        self._answer(action, action.ask, UNSETTLED)
+        world.ledger.room = room
+        world.settle()
+
+    def _answer(self, action: events.Action, ask: Ask, reasons: object) -> None:
+        world = self.world
+        permit = world.ledger.post(ask)
+        if permit is None:
+            answer = refusal(ask, 409, ErrorCode.SEQUENCE_STALE, last=world.ledger.last)
+            world.end(action, answer)
+            return
+        why = reasons if isinstance(reasons, tuple) and permit != ask.resources else ()
+        world.end(action, grant(ask, permit, sent_s=world.started_s[events.RequestPermit], reasons=why))
+
+    @precondition(lambda self: self._flying(events.AskDownscale))
+    @rule()
+    def the_guest_denies(self) -> None:
+        (action,) = self._flying(events.AskDownscale)
+        assert isinstance(action, events.AskDownscale)
+        self.world.end(action, events.DownscaleDenied(action.amount, "in use"))
+        self.world.settle()
+
+    @rule(cpu=SHARES, memory=SHARES)
+    def the_node_has_room_for(self, cpu: int, memory: int) -> None:
+        self.world.ledger.room = cu(cpu, memory)
+
+    @rule(busy=st.floats(0, 9))
+    def the_load_changes(self, busy: float) -> None:
+        self.world.busy_cpus = busy
+
+    @rule(part=st.sampled_from([0.3, 1.0]))
+    def the_vm_moves(self, part: float) -> None:
+        size, target = self.world.size, self.world.target
+        step = target - size
+        moved = size + Resources(round(step.vcpu_milli * part), round(step.memory_bytes * part))
+        self.world.size = moved
+
+    @precondition(lambda self: self.world.registrations)
+    @rule(kind=st.sampled_from([events.Resumed, events.Suspended, events.InformantHeard]), old=st.booleans())
+    def the_informant_calls(
+        self, kind: type[events.Resumed | events.Suspended | events.InformantHeard], old: bool
+    ) -> None:
+        self.world.tell(kind(self.world.registrations[0 if old else -1]))
+
+    @precondition(lambda self: self.world.registrations)
+    @rule(cpu=st.booleans(), memory=st.booleans())
+    def the_guest_wishes(self, cpu: bool, memory: bool) -> None:
+        self.world.tell(events.UpscaleWished(self.world.registrations[-1], MoreResources(cpu, memory)))
+
+    @invariant()
+    def the_vm_never_uses_more_than_the_ledger_has(self) -> None:
+        use, current = self.world.true_use(), self.world.ledger.current
+        assert use.fits_in(current), f"{use} in use, {current} in the ledger"
+
+    @invariant()
+    def nothing_is_held_beyond_the_ledger(self) -> None:
+        assert self.world.held().fits_in(self.world.ledger.current)
+
+    @invariant()
+    def there_is_something_to_wait_for(self) -> None:
+        planned = self.world.plan()
+        assert not planned.actions
+        assert self.world.now_s < planned.wake_at_s <= self.world.now_s + self.world.timing.tick_s
+
+    def teardown(self) -> None:
+        """When everything works again, the VM reaches what the load asks for."""
+        world = self.world
+        world.by_hand.clear()
+        world.is_heard = True
+        world.late.clear()
+        world.size = world.target
+        world.scheduler = lambda ask: grant(ask, sent_s=world.now_s, epoch=world.state.scheduler.seen_epoch)
+        world.busy_cpus = 0.75 * 5 - 0.1
+        world.pass_to(world.now_s + 6)  # what was under way ends
+        if world.registrations:
+            world.tell(events.Resumed(world.registrations[-1]))
+        world.forget()
+        world.wait(90)
+        assert world.size == cu(5), f"{world.size}, {world.plan().reason}"
+        quiet = (events.Observe, events.ReadMetrics)
+        assert len([each for each in world.log if not isinstance(each, quiet)]) < 60
+
+
+AgentMachine.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+test_agent_machine = AgentMachine.TestCase

@@ -1,0 +1,283 @@
+"""A virtual runner for stories: it plans, takes up, answers what is not played by hand, and moves its own clock.
+
+The world behaves well by default: the VM obeys at once, the scheduler grants what is asked, the guest approves. A story
+replaces a part of it (`scheduler`, `guest`) or plays a kind of action by hand (`by_hand`) and tells the outcome itself.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID
+
+from agent.core import events
+from agent.core.apply import apply, lapse
+from agent.core.model import Observation, Sample, Vm
+from agent.core.plan import Plan, plan
+from agent.core.policy import Policy, Utilisation
+from agent.core.state import Ask, State
+from agent.core.timing import Timing
+from protocol.codec import ErrorBody, ReadErrorBody
+from protocol.reasons import ErrorCode, Reason, ReasonCode
+from protocol.sequence import Life
+from protocol.values import Bounds, Resources
+from protocol.versions import InformantProtoVersion
+from protocol.wire import MoreResources, PodName
+
+A = TypeVar("A")
+
+GI = 2**30
+UNIT = Resources(1000, GI)
+LIFE = Life(UUID(int=7, version=4), 1_700_000_000_000)
+INSTANCE = UUID(int=1, version=4)
+OTHER_INSTANCE = UUID(int=2, version=4)
+VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), UNIT, GI)
+CHANCE = 0.0
+UTILISATION = Utilisation()
+TIMING = Timing()
+UNSETTLED = (Reason(ReasonCode.UNSETTLED, "just started"),)
+FULL = (Reason(ReasonCode.NODE_HEADROOM, "the node is full"),)
+
+
+def cu(cpus: float, gibibytes: float | None = None) -> Resources:
+    """CPUs and GiB; as many GiB as CPUs unless told."""
+    return Resources(round(cpus * 1000), round((cpus if gibibytes is None else gibibytes) * GI))
+
+
+def grant(
+    ask: Ask,
+    permit: Resources | None = None,
+    *,
+    sent_s: float,
+    instance: UUID | None = INSTANCE,
+    epoch: int = 0,
+    reasons: tuple[Reason, ...] = (),
+    unit: Resources = UNIT,
+) -> events.PermitGranted:
+    """The answer to `ask`; all of it unless told."""
+    return events.PermitGranted(
+        ask.number,
+        ask.resources if permit is None else permit,
+        unit,
+        sent_s,
+        reasons,
+        None if instance is None else ask.number,
+        instance,
+        epoch,
+        chance=CHANCE,
+    )
+
+
+def refusal(
+    ask: Ask,
+    status: int,
+    code: ErrorCode | None = None,
+    *,
+    last: int | None = None,
+    started_ms: int | None = None,
+    supported: tuple[int, int] | None = None,
+    retry_after_s: float | None = None,
+) -> events.PermitRefused:
+    """An error status; with a `code` it has a JSON body."""
+    body = None if code is None else ReadErrorBody(ErrorBody("no", code, last, started_ms), supported)
+    return events.PermitRefused(ask.number, status, body, retry_after_s, CHANCE)
+
+
+class Driver:
+    """Drives one state. Everything that was started is in `log`, what is under way in `flying`."""
+
+    def __init__(
+        self,
+        size: Resources = UNIT * 2,
+        *,
+        vm: Vm = VM,
+        policy: Policy = UTILISATION,
+        timing: Timing = TIMING,
+        by_hand: Iterable[type[object]] = (),
+        seen_epoch: int = 0,
+    ) -> None:
+        self.now_s = 1000.0
+        self.size = self.target = size
+        self.timing = timing
+        self.busy_cpus = 0.75 * size.vcpu_milli / 1000 - 0.1
+        """What keeps the goal at `size`."""
+        self.by_hand = set(by_hand)
+        self.log: list[events.Action] = []
+        self.flying: list[events.Action] = []
+        self.registrations: list[UUID] = []
+        self.obeys = True
+        self.resumes = True
+        self.is_heard = True
+        """Whether the informant asks for our ID every few seconds."""
+        self.scheduler: Callable[[Ask], events.Event] = self.grants
+        self.guest: Callable[[Resources], events.Event] = events.DownscaleApproved
+        self._policy = policy
+        self._busy_s = 0.0
+        self._busy_until_s = self.now_s
+        self.state = State(vm, LIFE)
+        self.state = replace(self.state, scheduler=replace(self.state.scheduler, seen_epoch=seen_epoch))
+
+    # ---------------------------------------------------------------- the clock
+
+    def plan(self) -> Plan:
+        """What is planned now."""
+        self.state = lapse(self.state, self.now_s, self.timing)
+        return plan(self.state, self.now_s, self.timing)
+
+    def settle(self) -> "Driver":
+        """Take up and answer until nothing happens at this moment any more."""
+        for _ in range(50):
+            planned = self.plan()
+            if not planned.actions:
+                assert planned.wake_at_s > self.now_s, "a busy loop"
+                return self
+            for action in planned.actions:
+                self._take_up(action)
+            for action in [each for each in self.flying if type(each) not in self.by_hand]:
+                self.end(action, *self._outcome(action))
+        raise AssertionError(f"it never comes to rest: {self.log[-6:]}")
+
+    def wait(self, seconds: float) -> "Driver":
+        """Let time pass, waking whenever the plan says so."""
+        end_s = self.now_s + seconds
+        self.settle()
+        while self.now_s < end_s:
+            self._pass(min(self.plan().wake_at_s, end_s))
+            if self.is_heard and self.registrations:
+                self._apply(events.InformantHeard(self.registrations[-1]))
+            self.settle()
+        return self
+
+    def _pass(self, until_s: float) -> None:
+        self._busy_s += self.busy_cpus * (until_s - self.now_s)
+        self.now_s = until_s
+
+    # ---------------------------------------------------------------- what happens
+
+    def tell(self, *happened: events.Event) -> "Driver":
+        """Apply events, then settle."""
+        for event in happened:
+            self._apply(event)
+        return self.settle()
+
+    def end(self, action: events.Action, *outcome: events.Event) -> None:
+        """End an action that is under way."""
+        self.flying.remove(action)
+        for event in outcome:
+            self._apply(event)
+
+    def finish(self, kind: type[object], *outcome: events.Event) -> "Driver":
+        """End the action of `kind` that is under way with `outcome`, then settle."""
+        (action,) = [each for each in self.flying if type(each) is kind]
+        self.end(action, *outcome)
+        return self.settle()
+
+    def answer(self, event_of: Callable[[Ask], events.Event]) -> "Driver":
+        """Answer the request that is under way."""
+        return self.finish(events.RequestPermit, event_of(self.ask()))
+
+    def wish(self, *, cpu: bool = False, memory: bool = False) -> "Driver":
+        """The guest calls `/try-upscale`."""
+        return self.tell(events.UpscaleWished(self.registrations[-1], MoreResources(cpu, memory)))
+
+    def _apply(self, event: events.Event) -> None:
+        self.state = apply(self.state, event, self.now_s, self.timing, self._policy)
+
+    def _take_up(self, action: events.Action) -> None:
+        assert all(type(each) is not type(action) for each in self.flying), f"{action} is under way already"
+        registration = None
+        if isinstance(action, events.Register):
+            registration = UUID(int=100 + len(self.registrations), version=4)
+            self.registrations.append(registration)
+        self.log.append(action)
+        self.flying.append(action)
+        self._apply(events.Started(action, registration))
+
+    # ---------------------------------------------------------------- the well-behaved world
+
+    def grants(self, ask: Ask) -> events.Event:
+        """All that is asked for."""
+        return grant(ask, sent_s=self.now_s)
+
+    def observation(self) -> Observation:
+        """The VM as it is."""
+        return Observation(self.size, self.target, self.now_s)
+
+    def sample(self) -> Sample:
+        """The load counters as they are."""
+        return Sample(self.now_s, self.busy_cpus, self.busy_cpus, self._busy_s)
+
+    def registered(self) -> tuple[events.Event, ...]:
+        """The informant takes the latest registration, and resumes it unless told otherwise."""
+        took = events.Registered(self.registrations[-1], InformantProtoVersion.V1_1, 9100)
+        return (took, events.Resumed(self.registrations[-1])) if self.resumes else (took,)
+
+    def _outcome(self, action: events.Action) -> tuple[events.Event, ...]:
+        match action:
+            case events.Fence():
+                return (events.Fenced(),)
+            case events.Observe():
+                return (events.Observed(self.observation()),)
+            case events.RequestPermit(ask):
+                return (self.scheduler(ask),)
+            case events.Resize(target):
+                self.target = target
+                self.size = target if self.obeys else self.size
+                return (events.ResizeAccepted(),)
+            case events.Register():
+                return self.registered()
+            case events.AskDownscale(amount):
+                return (self.guest(amount),)
+            case events.AnnounceUpscale(amount):
+                return (events.UpscaleAnnounced(amount),)
+            case events.ReadMetrics():
+                return (events.MetricsRead(self.sample()),)
+
+    # ---------------------------------------------------------------- looking
+
+    def of(self, kind: type[A]) -> list[A]:
+        """Everything of `kind` that was started."""
+        return [each for each in self.log if isinstance(each, kind)]
+
+    def asks(self) -> list[Ask]:
+        """Every request that was started."""
+        return [each.ask for each in self.of(events.RequestPermit)]
+
+    def ask(self) -> Ask:
+        """The last request."""
+        return self.asks()[-1]
+
+    def resizes(self) -> list[Resources]:
+        """Every target that was commanded."""
+        return [each.target for each in self.of(events.Resize)]
+
+    def kinds(self) -> list[str]:
+        """The names of everything that was started, without the reading of metrics and looks at the VM."""
+        quiet = (events.ReadMetrics, events.Observe)
+        return [type(each).__name__ for each in self.log if not isinstance(each, quiet)]
+
+    def forget(self) -> "Driver":
+        """Start a new page of the log."""
+        self.log.clear()
+        return self
+
+    def held(self) -> Resources:
+        """What may be used now."""
+        return self.state.held_at(self.now_s)
+
+    def is_flying(self, kind: type[object]) -> bool:
+        """Whether an action of `kind` is under way."""
+        return any(isinstance(each, kind) for each in self.flying)
+
+
+def steady(
+    size: Resources = UNIT * 2,
+    *,
+    timing: Timing = TIMING,
+    scheduler: Callable[[Ask], events.Event] | None = None,
+) -> Driver:
+    """A runner at rest at `size`, registered, with a permit, metrics and the scheduler's name, its log empty."""
+    driver = Driver(size, timing=timing)
+    driver.scheduler = scheduler or driver.scheduler
+    driver.wait(5.5)
+    assert driver.size == size, driver.log
+    return driver.forget()

@@ -1,0 +1,108 @@
+"""The settings file and the node lock."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.daemon.node_lock import NodeLock
+from agent.daemon.settings import AgentSettings
+from hosting.settings import SettingsError, parse
+from tests.unit.agent.driver import GI, cu
+
+GOOD = """
+node: node-a
+scheduler: http://127.0.0.1:10299/
+stateDirectory: /tmp/parley
+vms:
+  - {namespace: default, name: a, uid: u1, informant: "http://127.0.0.1:10301",
+     min: {cpu: 250m, memory: 512Mi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 1, memory: 1Gi}}
+"""
+BAD = """
+node: ""
+scheduler: ftp://x
+stateDirectory: /tmp/parley
+colour: red
+periods: {tick: 26}
+policy: {cpuTarget: 0}
+vms:
+  - {namespace: default, name: a, uid: u1, informant: nowhere,
+     min: {cpu: 250m, memory: 512Mi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 1, memory: 1Gi}}
+  - {namespace: default, name: a, uid: u1, informant: "http://h:1",
+     min: {cpu: 8, memory: 512Mi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 1, memory: 1Gi}}
+  - {namespace: default, name: c, uid: u1, informant: "http://h:1",
+     min: {cpu: 1, memory: 512Mi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 0, memory: 1Gi}}
+"""
+HOLDER = """
+import sys, time
+from pathlib import Path
+from agent.daemon.node_lock import NodeLock
+with NodeLock(Path(sys.argv[1])) as lock:
+    print(lock.try_acquire(), flush=True)
+    time.sleep(600)
+"""
+
+
+def _faults(content: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        parse(Path("agent.yaml"), content.encode(), AgentSettings)
+    return caught.value.faults
+
+
+def test_a_good_file_gives_vms_in_exact_amounts() -> None:
+    read = parse(Path("agent.yaml"), GOOD.encode(), AgentSettings)
+    vm = read.vms[0].vm()
+    assert (vm.bounds.min, vm.bounds.max, vm.unit, vm.slot_bytes) == (cu(0.25, 0.5), cu(4), cu(1), GI)
+    assert (read.timing().tick_s, read.timing().hold_s) == (15.0, 30.0)
+
+
+def test_every_fault_is_named_at_once() -> None:
+    text = "\n".join(_faults(BAD))
+    for path in ("node", "scheduler", "colour", "periods.tick", "policy.cpuTarget", "vms[0].informant"):
+        assert f"{path}:" in text
+    assert "vms[1]: bounds: min" in text
+    assert "vms[2]: computeUnit" in text
+    assert "'default/a' is used more than once" in text
+
+
+def test_faults_within_one_vm_come_together() -> None:
+    entry = GOOD.replace("cpu: 250m", "cpu: 8").replace("computeUnit: {cpu: 1,", "computeUnit: {cpu: 0,")
+    text = "\n".join(_faults(entry))
+    assert "min" in text
+    assert "computeUnit" in text
+
+
+def test_a_slot_of_nothing_is_refused() -> None:
+    _faults(GOOD.replace("uid: u1,", "uid: u1, slotSize: 0,"))
+
+
+def test_a_lock_is_taken_once_and_free_after_its_block(tmp_path: Path) -> None:
+    with NodeLock(tmp_path) as first, NodeLock(tmp_path) as second:
+        assert first.try_acquire()
+        assert not second.try_acquire()
+        assert second.holder().isdigit()
+    with NodeLock(tmp_path) as third:
+        assert third.try_acquire()
+
+
+async def test_a_second_holder_waits_until_the_first_process_dies(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(20):
+        try:
+            assert process.stdout is not None
+            assert (await process.stdout.readline()).strip() == b"True"
+            with NodeLock(tmp_path) as lock:
+                assert not lock.try_acquire()
+                assert lock.holder() == str(process.pid)
+                waiting = asyncio.create_task(lock.acquire())
+                await asyncio.sleep(0)
+                assert not waiting.done()
+                process.kill()
+                await process.wait()
+                await waiting
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

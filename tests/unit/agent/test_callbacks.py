@@ -1,0 +1,110 @@
+"""What informants call: who is answered, with which numbers, and when a wish is refused."""
+
+import json
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from agent.core.state import Phase
+from agent.daemon.callbacks import Callbacks
+from agent.runner.runner import Runner
+from hosting.server import Reply, Request
+from protocol.versions import InformantProtoVersion
+from tests.unit.agent.peers import world
+
+REGISTRATION = UUID(int=9, version=4)
+OTHER = UUID(int=10, version=4)
+
+
+def _register(runner: Runner, registration: UUID = REGISTRATION, phase: Phase = Phase.ACTIVE) -> None:
+    link = replace(
+        runner.state.informant,
+        registration=registration,
+        phase=phase,
+        version=InformantProtoVersion.V1_1,
+    )
+    runner.state = replace(runner.state, informant=link)
+
+
+async def _call(
+    callbacks: Callbacks, name: str, agent_id: UUID | str = REGISTRATION, **body: object
+) -> tuple[int, Any]:
+    (route,) = [each for each in callbacks.routes() if each.path.endswith("/" + name)]
+    request = Request(route.method, "", json.dumps(body).encode(), {}, {"agent_id": str(agent_id)})
+    answer = await route.handler(request)
+    assert isinstance(answer, Reply)
+    return answer.status, json.loads(answer.body) if answer.status == 200 else None
+
+
+async def test_good_answers_are_numbered_from_one_for_each_registration() -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        _register(made.runner)
+        numbers = []
+        for name in ("id", "suspend", "resume", "try-upscale"):
+            status, body = await _call(callbacks, name, cpu=True, memory=False, expectedID=str(REGISTRATION))
+            assert (status, body["data"]) == (200, {"agentID": str(REGISTRATION)})
+            numbers.append(body["sequenceNumber"])
+        _register(made.runner, OTHER)
+        _, body = await _call(callbacks, "id", OTHER)
+        assert [*numbers, body["sequenceNumber"]] == [1, 2, 3, 4, 1]
+
+
+async def test_errors_take_no_number() -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        _register(made.runner)
+        assert (await _call(callbacks, "resume", expectedID=str(OTHER)))[0] == 404
+        assert (await _call(callbacks, "resume", expectedID="x"))[0] == 400
+        _, body = await _call(callbacks, "id")
+        assert body["sequenceNumber"] == 1
+
+
+async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        assert (await _call(callbacks, "id"))[0] == 404
+        _register(made.runner)
+        assert (await _call(callbacks, "id", OTHER))[0] == 404
+        assert (await _call(callbacks, "id", "nonsense"))[0] == 404
+        for name in ("resume", "suspend", "try-upscale"):
+            wish = {"cpu": True, "memory": True}
+            assert (await _call(callbacks, name, REGISTRATION, expectedID=str(OTHER), **wish))[0] == 404
+            assert (await _call(callbacks, name, OTHER, expectedID=str(REGISTRATION), **wish))[0] == 404
+        assert made.runner._inbox.empty()
+
+
+async def test_a_wish_is_no_part_of_the_first_version() -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        _register(made.runner)
+        link = replace(made.runner.state.informant, version=InformantProtoVersion.V1_0)
+        made.runner.state = replace(made.runner.state, informant=link)
+        wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
+        assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
+        assert made.runner._inbox.empty()
+
+
+async def test_a_suspended_agent_takes_no_wish() -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        _register(made.runner, phase=Phase.SUSPENDED)
+        wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
+        assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
+        assert made.runner._inbox.empty()
+
+
+async def test_a_call_during_the_registration_is_taken() -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        _register(made.runner, phase=Phase.REGISTERING)
+        assert (await _call(callbacks, "id"))[0] == 200
+        assert (await _call(callbacks, "resume", expectedID=str(REGISTRATION)))[0] == 200
+
+
+async def test_a_runner_that_has_fallen_behind_says_so() -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        _register(made.runner)
+        answers = [(await _call(callbacks, "id"))[0] for _ in range(80)]
+        assert answers == [200] * 64 + [503] * 16

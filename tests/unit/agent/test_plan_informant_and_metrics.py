@@ -1,0 +1,213 @@
+"""Registration, suspension, wishes, silence and loss of the informant; metrics that are missing or old."""
+
+from dataclasses import replace
+
+from agent.core import events
+from agent.core.apply import lapse
+from agent.core.state import Phase
+from agent.core.timing import Timing
+from protocol.versions import InformantProtoVersion
+from tests.unit.agent.driver import CHANCE, Driver, cu, steady
+
+
+def _phase(driver: Driver) -> Phase:
+    return driver.state.informant.phase
+
+
+def test_a_resume_before_the_register_answer_counts() -> None:
+    driver = Driver(by_hand=[events.Register]).settle()
+    driver.resumes = False
+    driver.tell(events.Resumed(driver.registrations[-1]))
+    driver.finish(events.Register, *driver.registered())
+    assert _phase(driver) is Phase.ACTIVE
+
+
+def test_resumed_and_suspended_before_the_register_answer_is_suspended_and_alive() -> None:
+    driver = Driver(by_hand=[events.Register]).settle()
+    driver.resumes = False
+    driver.tell(events.Resumed(driver.registrations[-1]), events.Suspended(driver.registrations[-1]))
+    driver.finish(events.Register, *driver.registered())
+    assert _phase(driver) is Phase.SUSPENDED
+    assert driver.state.informant.version is InformantProtoVersion.V1_1
+    driver.by_hand.clear()
+    driver.tell(events.Resumed(driver.registrations[-1]))
+    driver.busy_cpus = 2.9
+    driver.wait(12)
+    assert driver.size == cu(4)
+
+
+def test_suspended_before_a_register_answer_that_never_came_registers_again() -> None:
+    driver = Driver(by_hand=[events.Register]).settle()
+    driver.tell(events.Suspended(driver.registrations[-1]))
+    driver.finish(events.Register, events.RegisterFailed("no answer", CHANCE)).wait(6)
+    assert len(driver.registrations) == 2
+
+
+def test_calls_under_an_older_registration_mean_nothing() -> None:
+    driver = steady()
+    old = driver.registrations[-1]
+    driver.is_heard = False
+    driver.wait(26)
+    assert len(driver.registrations) == 2
+    driver.tell(events.Suspended(old))
+    assert _phase(driver) is Phase.ACTIVE
+
+
+def test_while_suspended_nothing_is_resized_or_told() -> None:
+    driver = steady()
+    driver.tell(events.Suspended(driver.registrations[-1])).forget()
+    driver.busy_cpus = 2.9
+    driver.wait(30)
+    assert driver.resizes() == []
+    assert {"AskDownscale", "AnnounceUpscale"}.isdisjoint(driver.kinds())
+    driver.tell(events.Resumed(driver.registrations[-1]))
+    assert driver.wait(6).size == cu(4)
+
+
+def test_after_a_resume_the_guest_is_told_of_the_size_again() -> None:
+    driver = steady(cu(4))
+    driver.tell(events.Suspended(driver.registrations[-1]))
+    driver.size = driver.target = cu(2)  # the other agent's work, approved by the guest
+    driver.wait(11).forget()
+    driver.tell(events.Resumed(driver.registrations[-1]))
+    driver.wait(12)
+    assert driver.size == cu(4)
+    assert driver.of(events.AnnounceUpscale)[-1:] == [events.AnnounceUpscale(cu(4))]
+
+
+def test_an_approval_from_before_a_suspension_is_worth_nothing_after_it() -> None:
+    driver = steady(cu(3))
+    driver.by_hand = {events.Resize}
+    driver.busy_cpus = 1.3
+    driver.wait(10.1)
+    driver.finish(events.Resize, events.ResizeFailed("busy", CHANCE))
+    driver.tell(events.Suspended(driver.registrations[-1])).wait(6)
+    driver.by_hand = {events.AskDownscale, events.AnnounceUpscale}
+    driver.forget()
+    driver.tell(events.Resumed(driver.registrations[-1])).wait(6)
+    assert driver.resizes() == []
+
+
+def test_a_silent_informant_is_registered_with_anew() -> None:
+    driver = steady()
+    driver.is_heard = False
+    driver.wait(24)
+    assert len(driver.registrations) == 1
+    driver.wait(2)
+    assert len(driver.registrations) == 2
+    assert driver.of(events.AnnounceUpscale) == [events.AnnounceUpscale(cu(2))]
+
+
+def test_silence_ends_at_the_very_moment_for_which_the_plan_wakes_up() -> None:
+    state, timing = steady().state, Timing()
+    for step in range(300):  # floats round: not every sum taken apart again gives the same
+        heard_s = 1000 + 0.05 * step
+        silent = replace(state, informant=replace(state.informant, heard_s=heard_s))
+        after = lapse(silent, heard_s + timing.informant_silence_s, timing)
+        assert after.informant.phase is Phase.UNREGISTERED
+
+
+def test_silence_during_a_call_is_no_busy_loop() -> None:
+    driver = steady(cu(3))
+    driver.is_heard = False
+    driver.by_hand = {events.AskDownscale}
+    driver.busy_cpus = 1.3
+    driver.wait(40)  # asserts that every plan has something to do or a later wake-up
+    driver.finish(events.AskDownscale, events.InformantFailed("no answer", False, CHANCE))
+    assert len(driver.registrations) == 2
+
+
+def test_a_lost_informant_is_registered_with_again_and_growth_goes_on() -> None:
+    driver = steady()
+    driver.by_hand = {events.ReadMetrics, events.Register}
+    driver.wait(5)
+    driver.finish(events.ReadMetrics, events.MetricsFailed("refused", True, CHANCE))
+    assert _phase(driver) is Phase.UNREGISTERED
+    driver.wait(1)
+    assert _phase(driver) is Phase.REGISTERING
+    for _ in range(5):
+        driver.finish(events.Register, events.RegisterFailed("refused", CHANCE)).wait(6)
+    assert _phase(driver) is Phase.REGISTERING
+    driver.by_hand.clear()
+    driver.finish(events.Register, *driver.registered())
+    driver.busy_cpus = 2.9
+    assert driver.wait(12).size == cu(4)
+
+
+def test_an_informant_that_forgot_us_is_registered_with_again() -> None:
+    driver = steady(cu(3))
+    driver.guest = lambda _: events.InformantFailed("status 404", True, CHANCE)
+    driver.busy_cpus = 1.3
+    driver.wait(11)
+    assert len(driver.registrations) > 1
+    assert driver.size == cu(3)
+
+
+def test_a_wish_grows_by_one_unit_of_what_it_names_and_the_guest_is_told() -> None:
+    driver = steady().wish(memory=True)
+    assert driver.size == cu(2, 3)
+    assert driver.of(events.AnnounceUpscale) == [events.AnnounceUpscale(cu(2, 3))]
+
+
+def test_a_wish_that_was_met_stands_for_its_time_and_then_the_guest_decides() -> None:
+    driver = steady().wish(cpu=True, memory=True)
+    driver.wait(driver.timing.wish_s - 0.5)
+    assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
+    driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
+    driver.wait(20)
+    assert (driver.size, driver.state.informant.wish) == (cu(3), None)
+    driver.guest = events.DownscaleApproved
+    assert driver.wait(6).size == cu(2)
+
+
+def test_a_wish_that_cannot_be_met_expires() -> None:
+    driver = steady()
+    driver.scheduler = lambda ask: events.PermitFailed(ask.number, "down", CHANCE)
+    driver.wish(cpu=True)
+    driver.wait(driver.timing.wish_s - 0.5)
+    assert driver.state.informant.wish == cu(3, 2)
+    driver.wait(1)
+    assert driver.state.informant.wish is None
+
+
+def test_a_wish_for_nothing_cancels() -> None:
+    driver = steady()
+    driver.by_hand = {events.RequestPermit}
+    driver.wish(cpu=True).wish()
+    assert driver.state.informant.wish is None
+
+
+def test_a_wish_at_the_maximum_does_not_stop_a_later_shrink() -> None:
+    driver = steady(cu(8)).wish(cpu=True, memory=True)
+    driver.busy_cpus = 0.75 * 7 - 0.1
+    assert driver.wait(25).size == cu(7)
+
+
+def test_without_metrics_the_size_is_kept() -> None:
+    driver = Driver(cu(4), by_hand=[events.ReadMetrics]).settle()
+    for _ in range(8):
+        driver.finish(events.ReadMetrics, events.MetricsFailed("status 500", False, CHANCE)).wait(6)
+    assert (driver.size, driver.resizes()) == (cu(4), [])
+    assert {ask.resources for ask in driver.asks()} == {cu(4)}
+
+
+def test_old_metrics_never_shrink() -> None:
+    driver = steady(cu(4))
+    driver.by_hand = {events.Resize}
+    driver.busy_cpus = 0.1
+    driver.wait(10.1)
+    driver.by_hand = {events.Resize, events.ReadMetrics}
+    driver.wait(20)
+    driver.by_hand = {events.ReadMetrics}
+    driver.finish(events.Resize, events.ResizeFailed("busy", CHANCE)).forget()
+    driver.wait(60)
+    assert driver.of(events.AskDownscale) == []
+    assert driver.plan().reason == "the metrics are stale"
+
+
+def test_the_first_sample_of_a_counter_decides_nothing() -> None:
+    driver = Driver(cu(4))
+    driver.busy_cpus = 0.0
+    driver.wait(4)
+    assert driver.of(events.AskDownscale) == []
+    assert driver.wait(30).size == cu(1)

@@ -1,0 +1,116 @@
+"""Towards a scheduler without the extension: whole, equal multiples of its unit, and it only sees integers."""
+
+from dataclasses import replace
+
+from agent.core import events
+from agent.core.model import Vm
+from agent.core.state import Ask
+from agent.links.scheduler import _granted
+from protocol import codec, translate
+from protocol.values import Bounds, Resources
+from protocol.wire import PluginResponse
+from tests.unit.agent.driver import UNIT, VM, Driver, cu, grant, refusal
+
+
+def granted(vm: Vm, ask: Ask, permit: Resources, unit: Resources, sent_s: float) -> events.Event:
+    """The event that the link makes of such a reply, by way of its bytes."""
+    reply = PluginResponse(
+        translate.permit_slots(permit, vm.slot_bytes), translate.permit_slots(unit, vm.slot_bytes)
+    )
+    return _granted(vm, ask, codec.encode(reply), sent_s, 0.0)
+
+
+class Published:
+    """Grants whole, equal multiples of its unit and refuses anything else, as the published plugin does."""
+
+    def __init__(self, driver: Driver, unit: Resources, vm: Vm = VM, *, is_strict: bool = True) -> None:
+        self.driver, self.unit, self.vm = driver, unit, vm
+        self.is_strict = is_strict
+        self.seen: list[Resources] = []
+
+    def __call__(self, ask: Ask) -> events.Event:
+        asked = translate.from_slots(
+            translate.request_slots(ask.resources, self.vm.slot_bytes), self.vm.slot_bytes
+        )
+        if self.is_strict and asked != self.unit * asked.units(self.unit):
+            return refusal(ask, 400)
+        self.is_strict = True
+        self.seen.append(asked)
+        return granted(self.vm, ask, asked, self.unit, self.driver.now_s)
+
+
+def _driver(size: Resources, vm: Vm, unit: Resources, *, is_strict: bool = False) -> tuple[Driver, Published]:
+    driver = Driver(size, vm=vm)
+    plugin = Published(driver, unit, vm, is_strict=is_strict)
+    driver.scheduler = plugin
+    return driver, plugin
+
+
+def test_it_grows_in_whole_units_of_the_peer() -> None:
+    driver, plugin = _driver(cu(2), VM, UNIT * 2)
+    driver.wait(6)
+    driver.busy_cpus = 2.1
+    driver.wait(12)
+    assert driver.size == cu(4)
+    assert all(asked == UNIT * 2 * asked.units(UNIT * 2) for asked in plugin.seen)
+
+
+def test_after_a_400_at_the_lowest_version_the_use_is_rounded_to_units() -> None:
+    vm = replace(VM, unit=cu(1, 4), bounds=Bounds(cu(1, 4), cu(4, 16)))
+    driver, plugin = _driver(cu(2, 6), vm, cu(1, 4), is_strict=True)
+    driver.wait(20)
+    assert plugin.seen[0] == cu(2, 8)
+    assert driver.held() == cu(2, 8)
+
+
+def test_a_use_in_fractions_is_not_refused_for_its_rounding() -> None:
+    vm = replace(VM, bounds=Bounds(Resources(500, VM.slot_bytes), cu(8)))
+    driver, plugin = _driver(Resources(1500, 2 * VM.slot_bytes), vm, UNIT)
+    driver.wait(20)
+    assert driver.state.scheduler.fault == ""
+    assert plugin.seen[0] == cu(2)
+    assert driver.held() != cu(0)
+
+
+def test_a_unit_that_does_not_divide_the_maximum_never_leads_above_it() -> None:
+    vm = replace(VM, bounds=Bounds(UNIT, cu(3)))
+    driver, _ = _driver(cu(2), vm, UNIT * 2)
+    driver.busy_cpus = 9.0
+    driver.wait(30)
+    assert driver.size == cu(2)
+    assert all(target.fits_in(vm.bounds.max) for target in driver.resizes())
+
+
+def test_a_use_that_is_out_of_ratio_is_asked_for_in_whole_units() -> None:
+    vm = replace(VM, unit=cu(1, 2), bounds=Bounds(cu(1, 2), cu(3, 8)))
+    driver, plugin = _driver(cu(2, 8), vm, cu(1, 2))
+    driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
+    driver.busy_cpus = 9
+    driver.wait(30)
+    assert plugin.seen[-1] == cu(4, 8)
+    assert driver.size == cu(3, 8)
+
+
+def test_a_permit_of_zero_from_such_a_peer_is_a_fault() -> None:
+    driver = Driver()
+    driver.scheduler = lambda ask: grant(ask, cu(0), sent_s=driver.now_s, instance=None)
+    driver.wait(6)
+    assert "is zero" in driver.state.scheduler.fault
+
+
+def test_a_published_peer_that_replaces_ours_is_served_as_one() -> None:
+    driver = Driver().wait(6)
+    plugin = Published(driver, UNIT * 2, is_strict=False)
+    driver.scheduler = plugin
+    driver.busy_cpus = 2.1
+    driver.wait(40)
+    assert driver.size == cu(4)
+
+
+def test_one_of_ours_that_replaces_a_published_peer_is_served_as_one() -> None:
+    driver, _ = _driver(cu(2), VM, UNIT * 2)
+    driver.wait(6)
+    driver.scheduler = driver.grants
+    driver.busy_cpus = 2.1
+    driver.wait(40)
+    assert (driver.size, driver.state.scheduler.unit) == (cu(3), None)
