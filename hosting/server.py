@@ -15,7 +15,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from aiohttp import StreamReader, web
 
@@ -121,23 +121,21 @@ def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
 
 
 class _Connection(web.RequestHandler):
-    """A connection that knows since when it is busy with a request, or idle."""
+    """A connection that knows since when it is busy with a request."""
 
-    __slots__ = ("busy_since", "idle_since", "owner", "request_body", "wire")
+    __slots__ = ("busy_since", "owner", "request_body", "wire")
 
     def __init__(self, owner: "Server", server: web.Server, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self.owner = owner
         self.busy_since: float | None = None
-        self.idle_since = owner.now()
         self.wire: asyncio.Transport | None = None
         self.request_body: StreamReader | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.wire = (
-            transport  # aiohttp forgets its own when it closes, while unsent bytes keep the socket open
-        )
+        # aiohttp forgets its transport when it closes, while unsent bytes may keep the socket open. (uvloop's transports
+        # are no subclass of asyncio's.)
+        self.wire = cast("asyncio.Transport", transport)
         self.owner.admit(self)
         super().connection_made(transport)
 
@@ -154,7 +152,8 @@ class _Connection(web.RequestHandler):
 
     async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
         result = await super().finish_response(*arguments)
-        self.busy_since, self.idle_since = None, self.owner.now()
+        self.busy_since = None
+        self.owner.rested(self)
         return result
 
     def cut(self) -> None:
@@ -201,7 +200,7 @@ class Server:
         self._log = log
         self._router = _Router(routes, fallback)
         self._limits = limits
-        self._open: dict[_Connection, None] = {}
+        self._open: dict[_Connection, None] = {}  # the longest-idle first
         self._runner: web.ServerRunner | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0}
@@ -236,11 +235,18 @@ class Server:
     def admit(self, connection: _Connection) -> None:
         """Count a new connection in; at the cap the longest-idle one makes room."""
         if len(self._open) >= self._limits.connections:
-            oldest = min(self._open, key=lambda each: (each.busy_since is not None, each.idle_since))
+            idle = (each for each in self._open if each.busy_since is None)
+            oldest = next(idle, None) or next(iter(self._open))
             self.stats["evicted"] += 1
             self.forget(oldest)
             oldest.cut()
         self._open[connection] = None
+
+    def rested(self, connection: _Connection) -> None:
+        """A request is done: the connection is the one that was idle for the shortest time."""
+        if connection in self._open:  # else it was cut meanwhile
+            del self._open[connection]
+            self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
         """Count a connection out."""
