@@ -131,10 +131,12 @@ class _Steps:
             self._actions.append(events.ReadMetrics(port))
 
     def request(self, desired: Resources) -> None:
-        state, link = self._state, self._state.scheduler
+        link = self._state.scheduler
         if link.is_asking or (link.negotiation.version is None and not self._is_due(link.retry_at_s)):
             return
         ask = self._ask(desired)
+        if ask.metrics is None and not ask.version.allows_nil_metrics():
+            return  # such a scheduler takes no request without metrics, and inventing some would mislead it
         wants_more = ask.resources.exceeds(link.held)
         is_new = ask.resources != link.held or not link.has_succeeded or link.is_unsettled
         moments = [link.retry_at_s]
@@ -143,7 +145,6 @@ class _Steps:
                 moments.append(link.next_tick_s)
             elif wants_more and link.denied is not None and link.denied.fits_in(ask.resources):
                 moments.append(min(link.denied_until_s, link.next_tick_s))
-        del state
         if self._is_due(*moments):
             self._actions.append(events.RequestPermit(ask))
 

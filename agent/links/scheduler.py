@@ -19,9 +19,7 @@ def request_of(vm: Vm, ask: Ask) -> ExtendedRequest:
         ask.version,
         vm.pod,
         translate.request_slots(ask.resources, vm.slot_bytes),
-        ask.metrics
-        if ask.metrics is not None or ask.version.allows_nil_metrics()
-        else wire.Metrics(0.0, 0.0),
+        ask.metrics,
         ask.life.agent_id,
         ask.life.started_at_ms,
         vm.pod_uid,

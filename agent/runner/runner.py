@@ -9,9 +9,8 @@ import random
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from agent.core import events
 from agent.core.apply import apply, lapse
@@ -195,13 +194,13 @@ class Runner:
         self._log_held(now_s)  # a request lowers what we hold before the scheduler is told
         self.tally.actions[type(action).__name__] += 1
         kind = f"{self.vm.name} {type(action).__name__}"
-        task = asyncio.create_task(self._finish(self._perform(started)), name=kind)
+        task = asyncio.create_task(self._finish(started), name=kind)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _finish(self, work: Coroutine[Any, Any, events.Event]) -> None:
+    async def _finish(self, started: events.Started) -> None:
         try:
-            await self._inbox.put(await work)
+            await self._inbox.put(await self._perform(started))
         except Exception as error:  # noqa: BLE001 - a fault of ours: the runner fails with it, see `_apply`
             await self._inbox.put(error)
 
