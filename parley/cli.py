@@ -78,5 +78,18 @@ def status(url: str, output: str) -> None:
     sys.exit(program.show(url, output))
 
 
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@_OUTPUT
+def replay(directory: Path, output: str) -> None:
+    """Take a scheduler's journal through the same core again: the same decisions, or the first that differs.
+
+    Exit codes: 0 when every decision is the same, 1 when one differs, 2 when the journal cannot be read.
+    """
+    from parley import replay as program  # noqa: PLC0415 - `--version` should not load the core
+
+    sys.exit(program.run(directory, output))
+
+
 main.add_command(status)
 kubectl_main.add_command(status)

@@ -8,6 +8,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import click
 
@@ -17,6 +18,7 @@ from hosting.supervisor import Supervisor
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
 from scheduler.service.cluster_file import FileCluster
+from scheduler.service.journal_files import JournalWriter
 from scheduler.service.metrics import families
 from scheduler.service.permits import PermitService
 from scheduler.service.ports import ClusterUnreachableError
@@ -35,6 +37,18 @@ class Options:
     published_agents: tuple[str, ...]
     trust_published: bool
     handover_s: float
+    journal: Path | None
+
+
+class Given(TypedDict):
+    """The options that go into `Options` as they are."""
+
+    host: str
+    port: int
+    published_agents: tuple[str, ...]
+    trust_published: bool
+    handover_s: float
+    journal: Path | None
 
 
 class Program:
@@ -51,7 +65,8 @@ class Program:
             trust_published=options.trust_published,
         )
         self._core = Core(terms)
-        self._service = PermitService(self._core, self._cluster, time.monotonic, self._log)
+        self._journal = JournalWriter(options.journal, self._core, self._log) if options.journal else None
+        self._service = PermitService(self._core, self._cluster, time.monotonic, self._log, self._journal)
         self._server = server.Server(self._log, self._routes(), fallback=self._fallback())
 
     def _routes(self) -> tuple[server.Route, ...]:
@@ -68,8 +83,7 @@ class Program:
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve until the end is asked for; 2 where the cluster file cannot be used."""
         try:
-            for change in await self._cluster.refresh():
-                self._core.apply(change)
+            await self._service.load()
         except (SettingsError, ClusterUnreachableError) as error:
             click.echo(str(error), err=True)
             return 2
@@ -89,6 +103,8 @@ class Program:
         self._log.info("draining")
         await self._server.close()
         await supervisor.stop()
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
         return 0
 
     def _greet(self, port: int) -> None:
@@ -123,7 +139,8 @@ class Program:
         return server.text(200, "ok")
 
     def _families(self) -> list[metrics.Family]:
-        return list(families(self._core, self._service.counts, self._server))
+        lost = self._journal.lost_total if self._journal is not None else 0
+        return list(families(self._core, self._service.counts, self._server, lost))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -158,20 +175,22 @@ class Program:
     metavar="SECONDS",
     help="How long what a silent or superseded agent held stays reserved.",
 )
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Record every input there, for `parley replay` (off by default).",
+)
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
-def main(
-    cluster: Path,
-    host: str,
-    port: int,
-    published_agents: tuple[str, ...],
-    trust_published: bool,
-    handover_s: float,
-    log_level: str,
-) -> None:
+def main(cluster: Path, log_level: str, **given: Unpack[Given]) -> None:
     """Parley's permit server: keeps a ledger per node and answers agents that want their VMs to grow.
 
-    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line or cluster file.
+    Exit codes: 0 after a signal, 1 when the address is taken or the journal's directory cannot be used, 2 for a wrong
+    command line or cluster file.
     """
     logs.configure(log_level)
-    program = Program(Options(cluster, host, port, published_agents, trust_published, handover_s))
+    try:
+        program = Program(Options(cluster, **given))
+    except OSError as error:
+        click.echo(f"cannot use the journal directory {given['journal']}: {error.strerror}", err=True)
+        sys.exit(1)
     sys.exit(lifecycle.run(program.run))

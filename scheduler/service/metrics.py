@@ -8,7 +8,7 @@ from scheduler.core.core import Core
 from scheduler.service.permits import Counts
 
 
-def families(core: Core, counts: Counts, server: Server) -> Iterator[Family]:
+def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) -> Iterator[Family]:
     """Every metric with its samples now."""
     yield Family(
         "counter",
@@ -57,5 +57,12 @@ def families(core: Core, counts: Counts, server: Server) -> Iterator[Family]:
         "VMs with something that a person should mend",
         ("pod", "condition"),
         tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.book if record.condition),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_journal_lost",
+        "Journal lines that were lost because the disk was too slow",
+        (),
+        (((), float(journal_lost)),),
     )
     yield from server_families(server)

@@ -19,7 +19,7 @@ from protocol.extension import AGENT_HEADER, ExtendedRequest
 from protocol.reasons import ErrorCode
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.service.ports import Cluster, ClusterUnreachableError
+from scheduler.service.ports import Cluster, ClusterUnreachableError, Journal, NoJournal
 
 _HEADER = AGENT_HEADER.lower()
 
@@ -37,11 +37,19 @@ class Counts:
 class PermitService:
     """Takes requests to the core and its outputs back. One per process."""
 
-    def __init__(self, core: Core, cluster: Cluster, clock: Callable[[], float], log: Logger) -> None:
+    def __init__(
+        self,
+        core: Core,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        log: Logger,
+        journal: Journal | None = None,
+    ) -> None:
         self._core = core
         self._cluster = cluster
         self._clock = clock
         self._log = log
+        self._journal = journal or NoJournal()
         self._tickets = itertools.count(1)
         self._cluster_fault = ""
         self.counts = Counts()
@@ -49,7 +57,7 @@ class PermitService:
     async def refresh(self) -> bool:
         """Bring the core up to date with the cluster; False, and one log line per new fault, when that fails."""
         try:
-            changes = await self._cluster.refresh()
+            await self.load()
         except (ClusterUnreachableError, SettingsError) as error:
             if str(error) != self._cluster_fault:
                 self._log.warning(
@@ -58,13 +66,21 @@ class PermitService:
             self._cluster_fault = str(error)
             return False
         self._cluster_fault = ""
-        for change in changes:
-            self._core.apply(change)
         return True
+
+    async def load(self) -> None:
+        """Bring the core up to date. Raises `ClusterUnreachableError`, or `SettingsError` with every fault."""
+        for change in await self._cluster.refresh():
+            self._take(change)
+
+    def _take(self, event: events.Input) -> tuple[events.Output, ...]:
+        outputs = self._core.apply(event)
+        self._journal.input(event, outputs)
+        return outputs
 
     async def tick(self) -> None:
         """Tell the core the time, and read the cluster where a floor may end by it."""
-        if any(self._core.apply(events.ClockTicked(self._clock()))):
+        if any(self._take(events.ClockTicked(self._clock()))):
             await self.refresh()
 
     async def serve(self, request: server.Request) -> server.Reply | server.HangUp:
@@ -78,7 +94,7 @@ class PermitService:
             return self._error(error.status, error.code, str(error), for_extension=for_extension)
         for_extension = isinstance(message, ExtendedRequest)
         try:
-            return await self._answer(message)
+            return await self._answer(message, request.body)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
             self._log.error(
                 "request failed by our fault", pod=str(message.pod), error=repr(error), exc_info=error
@@ -88,18 +104,21 @@ class PermitService:
             self.counts.answers["hang-up", "internal"] += 1
             return server.HangUp()
 
-    async def _answer(self, message: wire.AgentRequest) -> server.Reply | server.HangUp:
+    async def _answer(self, message: wire.AgentRequest, body: bytes) -> server.Reply | server.HangUp:
         arrived = events.RequestArrived(next(self._tickets), message, self._clock())
-        answer = self._apply(arrived)
+        answer = self._apply(arrived, body)
         if isinstance(answer, events.LookNeeded):
             if not await self.refresh():
                 return self._unreachable(message)
             look = self._cluster.look(message.pod)
-            answer = self._apply(events.RequestArrived(arrived.ticket, message, self._clock(), look))
+            again = events.RequestArrived(arrived.ticket, message, self._clock(), look)
+            answer = self._apply(again, body)
         return self._write(answer, for_extension=isinstance(message, ExtendedRequest))
 
-    def _apply(self, arrived: events.RequestArrived) -> events.Answer:
-        (answer,) = self._core.apply(arrived)
+    def _apply(self, arrived: events.RequestArrived, body: bytes) -> events.Answer:
+        outputs = self._core.apply(arrived)
+        self._journal.request(arrived, body, outputs)
+        (answer,) = outputs
         assert not isinstance(answer, events.ReadNeeded)
         return answer
 

@@ -26,3 +26,29 @@ class Cluster(Protocol):
 
 
 LOOK_DEADLINE_S = 2.0
+
+
+class Journal(Protocol):
+    """Where what goes through the core is recorded. Calls never wait and never fail."""
+
+    def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
+        """An input that is no request, and what came of it."""
+        ...
+
+    def request(
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
+    ) -> None:
+        """A request with the bytes that it came as, and what came of it."""
+        ...
+
+
+class NoJournal:
+    """Records nothing."""
+
+    def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
+        """Nothing."""
+
+    def request(
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
+    ) -> None:
+        """Nothing."""

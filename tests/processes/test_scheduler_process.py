@@ -187,3 +187,21 @@ def test_a_trusted_published_agent_negotiates(tmp_path: Path) -> None:
         assert "--trust-published" in program.text()
         assert program.end(signal.SIGTERM) == 0
         assert '"draining"' in program.text()
+
+
+def test_the_journal_of_a_killed_scheduler_is_replayed(tmp_path: Path) -> None:
+    """kill -9 in mid-service: what is on the disk gives the same decisions."""
+    port = free_port()
+    cluster = cluster_file(tmp_path / "cluster.yaml", ["a", "b"])
+    arguments = ("--cluster", str(cluster), "--port", str(port), "--journal", str(tmp_path / "journal"))
+    with running("scheduler", *arguments, output=tmp_path / "scheduler.log") as program:
+        until("the scheduler's health", lambda: fetch(port, "/readyz"))
+        negotiate(port)
+        status, _ = post(port, b"nonsense")
+        assert status == 400
+        file = tmp_path / "journal" / "journal-000001.jsonl"
+        until("both requests on the disk", lambda: file.read_text().count('{"request"') == 2)
+        program.end(signal.SIGKILL)
+    with running("parley", "replay", str(tmp_path / "journal"), output=tmp_path / "replay.out") as replay:
+        assert replay.process.wait(60) == 0
+    assert "the same decisions" in replay.text()

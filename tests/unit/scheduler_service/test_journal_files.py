@@ -1,0 +1,121 @@
+"""The journal's files: whole lines, rotation with a snapshot each, gaps that are counted, and `parley replay`."""
+
+import json
+import queue
+import uuid
+from pathlib import Path
+
+import pytest
+
+from hosting import logs
+from parley import replay
+from protocol.values import Resources
+from scheduler.core import events, journal
+from scheduler.core.book import Terms
+from scheduler.core.core import Core
+from scheduler.core.model import NodeSpec
+from scheduler.service import journal_files
+from scheduler.service.journal_files import JournalWriter, files_of, lines
+
+LOG = logs.logger("test")
+
+
+def _core() -> Core:
+    return Core(Terms(uuid.UUID(int=1)))
+
+
+def _record(writer: JournalWriter, core: Core, count: int, first: int = 0) -> None:
+    """Nodes appear, one after the other."""
+    for index in range(first, first + count):
+        event = events.NodeSeen(NodeSpec(f"node-{index}", Resources(1000, 1)))
+        writer.input(event, core.apply(event))
+
+
+def test_what_was_recorded_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    _record(writer, core, 5)
+    writer.close()
+    assert replay.run(tmp_path, "text") == 0
+    assert capsys.readouterr().out == "5 inputs in 1 files: the same decisions\n"
+
+
+def test_each_file_begins_with_a_snapshot_and_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_files, "KEEP_FILES", 3)
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG, rotate_bytes=2000)
+    _record(writer, core, 200)
+    writer.close()
+    kept = files_of(tmp_path)
+    assert len(kept) == 3
+    assert kept[0].name != "journal-000001.jsonl"
+    for path in kept:
+        assert isinstance(journal.read_line(next(lines(path))), journal.Snapshot)
+    assert replay.run(tmp_path, "text") == 0
+
+
+def test_a_second_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        core = _core()
+        writer = JournalWriter(tmp_path, core, LOG)
+        _record(writer, core, 2)
+        writer.close()
+    assert [path.name for path in files_of(tmp_path)] == ["journal-000001.jsonl", "journal-000002.jsonl"]
+    assert replay.run(tmp_path, "json") == 0
+
+
+def test_a_line_that_a_dying_process_left_half_written_is_no_line(tmp_path: Path) -> None:
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    _record(writer, core, 3)
+    writer.close()
+    (path,) = files_of(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert len(list(lines(path))) == 3
+    assert replay.run(tmp_path, "text") == 0
+
+
+def test_an_overflow_is_counted_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    taken = writer._queue.put_nowait
+
+    def full(line: str | None) -> None:
+        raise queue.Full
+
+    monkeypatch.setattr(writer._queue, "put_nowait", full)
+    _record(writer, core, 4)
+    monkeypatch.setattr(writer._queue, "put_nowait", taken)
+    _record(writer, core, 1, first=4)
+    writer.close()
+    assert writer.lost_total == 4
+    (path,) = files_of(tmp_path)
+    assert journal.read_line(list(lines(path))[1]) == journal.Gap(4)
+    assert replay.run(tmp_path, "json") == 0
+    assert json.loads(capsys.readouterr().out)["gaps"] == 1
+
+
+def test_a_journal_that_was_tampered_with_is_told_from_one_that_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    _record(writer, core, 2)
+    writer.close()
+    (path,) = files_of(tmp_path)
+    good = path.read_text()
+    path.write_text(good.replace('"outputs":[]', '"outputs":[{"refused":400}]', 1))
+    assert replay.run(tmp_path, "text") == 1
+    assert "journal-000001.jsonl:2: the decision differs" in capsys.readouterr().out
+    path.write_text(good + "nonsense\n")
+    assert replay.run(tmp_path, "text") == 2
+    assert "journal-000001.jsonl:4: not a line of a journal" in capsys.readouterr().err
+
+
+def test_an_empty_directory_is_no_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay.run(tmp_path, "text") == 2
+    assert "holds no journal" in capsys.readouterr().err
