@@ -4,6 +4,7 @@ The world's failures are outcomes, never exceptions: a caller matches `Answered`
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -85,7 +86,7 @@ class Client:
         except TimeoutError:
             return Unanswered("timeout", f"no answer within {deadline_s:g} s")
         except aiohttp.ClientConnectorError as error:
-            return Unanswered("connect", str(error.os_error.strerror or error.os_error))
+            return Unanswered("connect", _why(error.os_error))
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
             return Unanswered("cut", f"the connection was cut: {type(error).__name__}")
         except (aiohttp.ClientError, ValueError, LookupError) as error:
@@ -100,6 +101,11 @@ class Client:
                 return Unanswered("too-large", f"the answer exceeds {self._max_answer_bytes} bytes")
         headers = {name.lower(): text for name, text in response.headers.items()}
         return Answered(response.status, bytes(body), headers)
+
+
+def _why(error: OSError) -> str:
+    """asyncio's own texts name addresses in its own way; the system's say what is wrong."""
+    return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None)  # asyncio.timeout above is the one deadline

@@ -1,6 +1,6 @@
 """The life of a process: an event loop, signals that ask for an end, and an exit code.
 
-The first SIGTERM or SIGINT asks the program to drain; a second one cancels it. Programs end by returning from `main`.
+The first SIGTERM, SIGINT or SIGHUP asks the program to drain; a second one cancels it. Programs end by returning from `main`.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ async def _guarded(main: Callable[[Stop], Awaitable[int]]) -> int:
             task.cancel()
         stop.request()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # A terminal that closes sends SIGHUP: the program drains then, too.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
     return await main(stop)
 

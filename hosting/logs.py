@@ -4,9 +4,10 @@ Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. L
 "wanted X, could not, because", error for faults of ours.
 """
 
+import contextlib
 import logging
 import sys
-from typing import Literal, TypeAlias
+from typing import Literal, TextIO, TypeAlias, cast
 
 import structlog
 
@@ -17,6 +18,30 @@ _TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
 LEVELS = ("debug", "info", "warning", "error")
+
+
+class _Stderr:
+    """Standard error for logs: a line that cannot be written is counted, and never stops who wrote it."""
+
+    lost = 0
+
+    def write(self, text: str) -> int:
+        """Write a line, or count it as lost."""
+        try:
+            return sys.stderr.write(text)
+        except (OSError, ValueError):  # a full disk, a reader that has gone, a closed stream
+            _Stderr.lost += 1
+            return len(text)
+
+    def flush(self) -> None:
+        """Pass on what is buffered."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
+def lost_lines() -> int:
+    """How many lines could not be written."""
+    return _Stderr.lost
 
 
 def configure(level: str = "info", style: Style = "auto") -> None:
@@ -36,11 +61,11 @@ def configure(level: str = "info", style: Style = "auto") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr())),
         cache_logger_on_first_use=True,
     )
     # Libraries log through the standard module: their warnings are worth a line, their chatter is not.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s", force=True)
+    logging.basicConfig(level=logging.WARNING, stream=_Stderr(), format="%(name)s: %(message)s", force=True)
 
 
 def logger(component: str) -> Logger:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hosting import logs
 from hosting.server import Handler, Reply, Request, Server
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,10 +30,17 @@ class Family:
 
 
 def server_families(server: Server) -> tuple[Family, ...]:
-    """What an HTTP server tells of itself."""
+    """What every process with an HTTP server tells of itself."""
     events = tuple(((event,), float(count)) for event, count in server.stats.items())
     return (
         Family("counter", "parley_http_server", "Events of the HTTP server", ("event",), events),
+        Family(
+            "counter",
+            "parley_log_lost",
+            "Log lines that could not be written",
+            (),
+            (((), logs.lost_lines()),),
+        ),
         Family(
             "gauge", "parley_http_connections", "Open connections", (), (((), server.open_connections()),)
         ),

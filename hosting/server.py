@@ -321,7 +321,9 @@ async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:
 
 def _response(reply: Reply, *, close: bool = False) -> web.Response:
     response = web.Response(
-        status=reply.status, body=reply.body, headers={"Content-Type": reply.content_type, **reply.headers}
+        status=reply.status,
+        body=reply.body,
+        headers={"Content-Type": reply.content_type, "Server": "parley", **reply.headers},
     )
     if close:
         response.force_close()

@@ -4,10 +4,12 @@ The loader refuses duplicate keys (YAML would let the last one win silently), al
 `MAX_FILE_BYTES`.
 """
 
+import math
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
+import click
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.alias_generators import to_camel
@@ -32,6 +34,17 @@ class Settings(BaseModel):
         """Faults between parts of the raw `data` (a name that is used twice, say), found whatever else is wrong."""
         del data
         return []
+
+
+class FiniteRange(click.FloatRange):
+    """A number of the command line within a range; NaN lies in none, although click lets it through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Fails for what is no finite number of the range."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class SettingsError(Exception):

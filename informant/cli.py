@@ -9,6 +9,7 @@ import click
 from hosting import lifecycle, logs
 from hosting.client import Client
 from hosting.server import Limits, Server
+from hosting.settings import FiniteRange
 from hosting.supervisor import Supervisor
 from informant.core.workload import Shape, Workload
 from informant.machine import GIB, ProcSource, Source, WorkloadSource
@@ -70,7 +71,7 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
 @click.option(
     "--low",
     "low_cpus",
-    type=click.FloatRange(min=0, max=1024),
+    type=FiniteRange(min=0, max=1024),
     default=0.2,
     show_default=True,
     metavar="CPUS",
@@ -79,7 +80,7 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
 @click.option(
     "--high",
     "high_cpus",
-    type=click.FloatRange(min=0.2, max=1024),
+    type=FiniteRange(min=0.2, max=1024),
     metavar="CPUS",
     help="The most CPUs that the synthetic load wants; drawn from the seed otherwise.",
 )

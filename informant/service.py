@@ -57,6 +57,7 @@ class Informant:
             Route("PUT", "/upscale", self._upscale),
             Route("GET", "/metrics", self._metrics),
             Route("GET", "/healthz", self._healthz),
+            Route("GET", "/readyz", self._healthz),
         )
 
     # ------------------------------------------------------------ agents

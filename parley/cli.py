@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from hosting.settings import FiniteRange
+
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _OUTPUT = click.option(
     "--output",
@@ -25,7 +27,7 @@ def main() -> None:
 @click.group("kubectl-parley", context_settings=_CONTEXT)
 @click.version_option(package_name="parley-autoscaler")
 def kubectl_main() -> None:
-    """Parley from kubectl (`kubectl parley …`): ask the agents of a cluster."""
+    """Parley from kubectl (`kubectl parley …`): ask an agent, by its address."""
 
 
 @main.command()
@@ -36,7 +38,7 @@ def kubectl_main() -> None:
     show_default=True,
     help="How many VMs, `this-machine` among them.",
 )
-@click.option("--seconds", type=click.FloatRange(min=1), help="End by itself after so many seconds.")
+@click.option("--seconds", type=FiniteRange(min=1), help="End by itself after so many seconds.")
 @click.option(
     "--load", is_flag=True, help="Keep every core busy for a while, to watch `this-machine` grow and shrink."
 )
@@ -56,7 +58,7 @@ def demo(
     Starts a scheduler, an agent and an informant per VM as processes on loopback. `this-machine` has the real load of
     this machine (its resize is simulated); the others follow seeded workloads. Ctrl-C stops everything.
 
-    Exit codes: 0, or 1 when a node was overcommitted, which must never happen.
+    Exit codes: 0; 1 when the programs did not come up; 3 when a node was overcommitted, which must never happen.
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -25,6 +26,8 @@ from parley.observer import Observer, SizeChange, Tail
 from parley.scene import NODE, Scene
 from protocol.values import Resources
 
+NOTHING_RAN: Final = 1
+OVERCOMMITTED: Final = 3
 POLL_S: Final = 0.5
 CALM_S: Final = 4.0
 """`this-machine` must have kept its size for this long before the load starts."""
@@ -148,12 +151,13 @@ class Demo:
         self._children = Children(scene.directory / "logs", self._say, logs.logger("demo"))
 
     async def run(self, stop: lifecycle.Stop) -> int:
-        """Start everything, watch, stop everything, tell. 1 when a node was overcommitted."""
+        """Start everything, watch, stop everything, tell."""
         began_s = time.monotonic()
         scenes.write_files(self._scene)
         if not self._options.quiet:
+            kept = "" if self._options.directory else " (removed at the end; --directory keeps them)"
             self._console.print(
-                f"starting {len(self._scene.vms) + 2} programs; logs: {self._scene.directory}/logs"
+                f"starting {len(self._scene.vms) + 2} programs; logs: {self._scene.directory}/logs{kept}"
             )
         for program in scenes.programs(self._scene):
             self._children.start(program)
@@ -171,7 +175,10 @@ class Demo:
             click.echo(json.dumps(result))
         else:
             click.echo(view.summary(result))
-        return 1 if self._observer.overcommits else 0
+        if not result["vms"] and not stop.is_requested():  # who ends it at once has no reason to wonder
+            click.echo(f"the agent never answered; see {self._scene.directory}/logs", err=True)
+            return NOTHING_RAN
+        return OVERCOMMITTED if self._observer.overcommits else 0
 
     async def _watch(self, client: Client, stop: lifecycle.Stop, began_s: float) -> None:
         is_live = self._console.is_terminal and not self._options.quiet
@@ -186,7 +193,10 @@ class Demo:
                 await self._look(client)
                 if live is not None:
                     live.update(
-                        view.table(NODE, self._vms, self._notes, self._footer(elapsed_s)), refresh=True
+                        view.table(
+                            NODE, self._vms, self._notes, self._footer(elapsed_s), self._console.width
+                        ),
+                        refresh=True,
                     )
                 _ = await stop.wait_for(POLL_S)
         finally:
@@ -257,7 +267,7 @@ class Demo:
 
 
 def run(options: Options) -> int:
-    """Run the demo in `options.directory`, or in a temporary one that is removed afterwards."""
+    """Run the demo in `options.directory`, or in a temporary one that is removed unless there was trouble."""
     logs.configure("error", "console")
 
     def go(directory: Path) -> int:
@@ -265,6 +275,14 @@ def run(options: Options) -> int:
         return lifecycle.run(lambda stop: Demo(options, scene).run(stop))
 
     if options.directory is not None:
-        return go(options.directory.resolve())
-    with tempfile.TemporaryDirectory(prefix="parley-demo-") as directory:
-        return go(Path(directory))
+        try:
+            options.directory.mkdir(parents=True, exist_ok=True)
+            return go(options.directory.resolve())
+        except OSError as error:
+            click.echo(f"cannot use {options.directory}: {error.strerror}", err=True)
+            return NOTHING_RAN
+    made = Path(tempfile.mkdtemp(prefix="parley-demo-"))
+    code = go(made)
+    if code == 0:  # after trouble the logs are worth keeping
+        shutil.rmtree(made, ignore_errors=True)
+    return code

@@ -32,6 +32,7 @@ async def _fetch(url: str) -> Mapping[str, Any] | str:
 
 def show(url: str, output: str) -> int:
     """Print the state of an agent's VMs; 1 when it does not answer."""
+    url = url if "://" in url else f"http://{url}"
     found: list[Mapping[str, Any] | str] = []
 
     async def fetch(_: lifecycle.Stop) -> int:
@@ -50,7 +51,8 @@ def show(url: str, output: str) -> int:
         return 0
     console = Console(file=sys.stdout)
     if console.is_terminal:
-        console.print(view.table(document["node"], document["vms"], [], f"agent {document['daemon']}"))
+        found_by = f"agent {document['daemon']}"
+        console.print(view.table(document["node"], document["vms"], [], found_by, console.width))
     else:
         for vm in document["vms"]:
             click.echo(view.line(vm))

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from protocol.values import Resources
+
+STALE_S = 15.0
 
 
 def cpus(amount: Mapping[str, str] | None) -> str:
@@ -14,47 +17,50 @@ def cpus(amount: Mapping[str, str] | None) -> str:
 
 
 def load(vm: Mapping[str, Any]) -> str:
-    """The load of a VM: busy CPUs where known, else the load average."""
-    found = vm["load"]
-    if not found:
+    """The load of a VM: busy CPUs where known, else the load average; a dash when the last reading is old."""
+    found, age_s = vm["load"], vm["metricsAgeSeconds"]
+    if not found or age_s is None or age_s > STALE_S:
         return "-"
     busy = found["busyCPUs"]
-    return f"{busy:.2f} busy" if busy is not None else f"{found['load1']:.2f} load"
+    return f"{busy:.2f} busy" if busy is not None else f"{found['load1']:.2f} avg"
 
 
-def table(node: str, vms: list[Mapping[str, Any]], notes: list[str], footer: str) -> Table:
-    """The live table."""
-    made = Table(title="Parley: VMs being scaled by negotiation (Ctrl-C ends)", expand=True, caption=footer)
+def why(vm: Mapping[str, Any]) -> str:
+    """The last word on a VM: a fault, the reason of a refusal, or the policy's."""
+    return str(vm["faults"][0] if vm["faults"] else vm["reason"])
+
+
+def table(node: str, vms: list[Mapping[str, Any]], notes: list[str], footer: str, width: int = 160) -> Table:
+    """The live table. On a narrow terminal the node stands in the title only, and the reason is cut."""
+    is_wide = width >= 110
+    made = Table(
+        title=f"Parley on {node}: VMs being scaled by negotiation (Ctrl-C ends)",
+        caption=footer,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        expand=True,
+    )
     for name in ("VM", "node", "load", "goal", "permit", "size", "seq", "last reason"):
-        made.add_column(name, justify="right" if name == "seq" else "left", no_wrap=name != "last reason")
+        if name != "node" or is_wide:
+            is_last = name == "last reason"
+            made.add_column(
+                name, no_wrap=True, justify="right" if name == "seq" else "left", ratio=1 if is_last else None
+            )
     for vm in vms:
-        is_moving = vm["size"] != vm["target"]
-        size = f"{cpus(vm['size'])}{' →' if is_moving else ''}"
-        why = vm["faults"][0] if vm["faults"] else vm["reason"]
-        style = "yellow" if vm["reasonCode"] or vm["faults"] else ""
-        name = vm["vm"].split("/", 1)[1]
-        made.add_row(
-            name,
-            node,
-            load(vm),
-            cpus(vm["goal"]),
-            cpus(vm["permit"]),
-            size,
-            str(vm["sequenceNumber"]),
-            why,
-            style=style,
-        )
-    for note in notes[-3:]:
-        made.add_row("", "", "", "", "", "", "", note, style="red")
+        size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
+        cells = [load(vm), cpus(vm["goal"]), cpus(vm["permit"]), size, str(vm["sequenceNumber"]), why(vm)]
+        names = [vm["vm"].split("/", 1)[1], node] if is_wide else [vm["vm"].split("/", 1)[1]]
+        made.add_row(*names, *cells, style="yellow" if vm["reasonCode"] or vm["faults"] else "")
+    if notes:
+        made.caption = f"{footer}\n" + "\n".join(notes[-3:])
     return made
 
 
 def line(vm: Mapping[str, Any]) -> str:
     """One VM as one line."""
-    why = vm["faults"][0] if vm["faults"] else vm["reason"]
     return (
         f"{vm['vm']}: load {load(vm)}, goal {cpus(vm['goal'])}, permit {cpus(vm['permit'])}, "
-        f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why}"
+        f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}"
     )
 
 
@@ -68,12 +74,12 @@ def summary(result: Mapping[str, Any]) -> str:
     lines = ["", f"Ran {result['seconds']:.0f} s."]
     for name, vm in result["vms"].items():
         refusals = ", ".join(f"{code} {count}" for code, count in vm["refusals"].items()) or "none"
-        lines.append(f"  {name}: {vm['permits']} permits, {vm['resizes']} resizes, refusals: {refusals}")
+        lines.append(f"  {name}: permits {vm['permits']}, resizes {vm['resizes']}, refusals: {refusals}")
     found = result["load"]
     if found is not None:
         lines.append(
-            f"  load: this-machine had grown {_seconds(found['growth_s'])} after its start and was back "
-            f"{_seconds(found['shrink_s'])} after its end"
+            f"  load: this-machine {_when('had grown', found['growth_s'], 'after its start')} and "
+            f"{_when('was back', found['shrink_s'], 'after its end')}"
         )
     for name, node in result["nodes"].items():
         word = "OVERCOMMITTED" if node["overcommits"] else "never overcommitted"
@@ -87,8 +93,10 @@ def summary(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _seconds(value: float | None) -> str:
-    return "never (while it was watched)" if value is None else f"{value:.1f} s"
+def _when(what: str, seconds: float | None, since: str) -> str:
+    if seconds is None:
+        return f"was not seen to have {'grown' if what == 'had grown' else 'come back'}"
+    return f"{what} {seconds:.1f} s {since}"
 
 
 def node_figures(largest: Resources, reservable: Resources, overcommits: int) -> dict[str, float]:

@@ -97,10 +97,15 @@ class SimulatedBackend:
 
     def _settle(self, vm: Vm) -> _File:
         """The VM as it is by now: a target whose moment has come is the size."""
+        path = self._path(vm)
         try:
-            known = _File(**json.loads(self._path(vm).read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise BackendError(f"the file of {vm.name} cannot be read: {error}") from None
+            known = _File(**json.loads(path.read_bytes()))
+        except OSError as error:
+            raise BackendError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, TypeError):
+            raise BackendError(
+                f"{path} is no file of a simulated VM; remove it to make the VM anew"
+            ) from None
         if known.size == known.target or time.monotonic() < known.ready_at_s:
             return known
         if known.target.exceeds(known.size):
@@ -118,7 +123,7 @@ class SimulatedBackend:
             new.write_text(json.dumps(asdict(content)))
             new.replace(path)
         except OSError as error:
-            raise BackendError(f"the file of {vm.name} cannot be written: {error}") from None
+            raise BackendError(f"{path} cannot be written: {error.strerror}") from None
 
     def _path(self, vm: Vm) -> Path:
         return self._directory / f"{vm.pod.namespace}.{vm.pod.name}.json"

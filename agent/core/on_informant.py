@@ -20,6 +20,7 @@ def started(state: State, event: events.Started) -> State:
             registration=event.registration,
             is_calling=True,
             failures=link.failures,
+            fault=link.fault,
             wish=link.wish,
             wish_until_s=link.wish_until_s,
         )

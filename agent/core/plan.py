@@ -59,7 +59,7 @@ def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
     if state.informant.wish is not None:
         wanted, why = wanted.max(state.informant.wish.min(vm.bounds.max)), "the guest cannot wait"
     if state.informant.phase is Phase.SUSPENDED and state.informant.version is not None:
-        wanted, why = use, "the informant uses another agent"
+        wanted, why = use, "the informant has not resumed this agent"
     if state.scheduler.unit is not None:
         wanted = _whole(wanted, state.scheduler.unit)
         if wanted.exceeds(vm.bounds.max):

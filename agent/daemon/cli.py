@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import random
 import sys
 import uuid
@@ -14,6 +15,7 @@ import click
 from agent.backends.change_log import ChangeLog
 from agent.backends.simulated import SimulatedBackend
 from agent.core.policy import LoadAverage, Policy, Utilisation
+from agent.core.ports import BackendError
 from agent.daemon import status
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.node_lock import NodeLock
@@ -30,6 +32,7 @@ from hosting.supervisor import Supervisor
 INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
 GOODBYE_S: Final = 1.0
+LOCK_CHECK_S: Final = 2.0
 
 
 def _policy(settings: AgentSettings) -> Policy:
@@ -41,9 +44,13 @@ def _policy(settings: AgentSettings) -> Policy:
 class Daemon:
     """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
 
-    def __init__(self, settings: AgentSettings, change_log: ChangeLog, host: str, port: int) -> None:
+    def __init__(
+        self, settings: AgentSettings, change_log: ChangeLog, lock: NodeLock, host: str, port: int
+    ) -> None:
         self._settings = settings
         self._change_log = change_log
+        self._lock = lock
+        self._lost_lock = False
         self._host = host
         self._port = port
         self._log = logs.logger("agent").bind(node=settings.node)
@@ -83,12 +90,21 @@ class Daemon:
             gc.freeze()
             for runner in self._runners:
                 self._supervisor.start(runner.vm.name, runner.run)
+            self._supervisor.start("node lock", lambda: self._watch_lock(stop))
             await stop.wait()
             self._log.info("draining")
             await self._supervisor.stop()
             await asyncio.gather(*(runner.goodbye(GOODBYE_S) for runner in self._runners))
             await self._server.close()
-        return 0
+        return 1 if self._lost_lock else 0
+
+    async def _watch_lock(self, stop: lifecycle.Stop) -> None:
+        """End when the state directory was taken away: another agent could have the node by now."""
+        while self._lock.is_in_place():  # noqa: ASYNC110 - the file system tells nobody
+            await asyncio.sleep(LOCK_CHECK_S)
+        self._log.error("the state directory was removed or replaced; this agent ends", pid=os.getpid())
+        self._lost_lock = True
+        stop.request()
 
     def _runner(
         self,
@@ -137,7 +153,7 @@ async def _main(stop: lifecycle.Stop, settings: AgentSettings, host: str, port: 
                 return 0
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
-            return await Daemon(settings, change_log, host, port).run(stop)
+            return await Daemon(settings, change_log, lock, host, port).run(stop)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -167,6 +183,9 @@ def main(config: Path, host: str, port: int, log_level: str) -> None:
         sys.exit(2)
     try:
         code = lifecycle.run(lambda stop: _main(stop, settings, host, port))
+    except BackendError as error:
+        click.echo(f"cannot use the state directory: {error}", err=True)
+        code = 1
     except OSError as error:
         click.echo(f"cannot use the state directory {settings.state_directory}: {error.strerror}", err=True)
         code = 1

@@ -19,7 +19,8 @@ class NodeLock:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = directory / FILE_NAME
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def __enter__(self) -> Self:
         return self
@@ -43,6 +44,13 @@ class NodeLock:
         """Wait until nobody else holds the lock, for ever if need be: the caller says so, and can be cancelled."""
         while not self.try_acquire():  # noqa: ASYNC110 - another process holds it, no event of ours can tell
             await asyncio.sleep(POLL_S)
+
+    def is_in_place(self) -> bool:
+        """Whether the locked file is still the one that another agent would find."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self._path.stat())
+        except OSError:
+            return False
 
     def holder(self) -> str:
         """The process that wrote its number last, for a message."""

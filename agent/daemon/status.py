@@ -23,11 +23,14 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     state, planned, tally = runner.state, runner.last_plan, runner.tally
     link, seen, load = state.scheduler, state.backend.observation, state.metrics.load
     why = planned.reason if planned is not None else "starting"
-    faults = [
-        fault
-        for fault in (link.fault, state.backend.fault, state.informant.fault, state.metrics.fault)
-        if fault
-    ]
+    by_peer = {
+        "scheduler": link.fault,
+        "VM": state.backend.fault,
+        "informant": state.informant.fault,
+        "metrics": state.metrics.fault,
+    }
+    age_s = None if state.metrics.read_s is None else round(now_s - state.metrics.read_s, 1)
+    faults = [f"{peer}: {fault}" for peer, fault in by_peer.items() if fault]
     binding = link.reasons[0] if link.reasons else None
     return {
         "vm": runner.vm.name,
@@ -44,6 +47,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
             "busyCPUs": None if load.busy_cpus is None else round(load.busy_cpus, 3),
             "load1": round(load.load1, 2),
         },
+        "metricsAgeSeconds": age_s,
         "informant": state.informant.phase.value,
         "reason": f"{binding.code.value}: {binding.message}" if binding is not None else why,
         "reasonCode": binding.code.value if binding is not None else None,

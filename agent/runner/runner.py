@@ -18,7 +18,7 @@ from agent.core.model import Vm
 from agent.core.plan import Plan, plan
 from agent.core.policy import Policy
 from agent.core.ports import BackendError, Fencing, HeldLog, VmBackend
-from agent.core.state import State
+from agent.core.state import Phase, State
 from agent.core.timing import Timing
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
@@ -306,5 +306,6 @@ class Runner:
             fault = getattr(self.state, link).fault
             if fault and fault != getattr(before, link).fault:
                 self._log.warning("trouble", action=link, error=fault)
-        if before.informant.phase is not self.state.informant.phase:
-            self._log.info("informant", phase=self.state.informant.phase.value)
+        phase = self.state.informant.phase
+        if phase is not before.informant.phase and phase in (Phase.ACTIVE, Phase.SUSPENDED):
+            self._log.info("informant", phase=phase.value)

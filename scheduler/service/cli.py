@@ -13,7 +13,7 @@ from typing import TypedDict, Unpack
 import click
 
 from hosting import lifecycle, logs, metrics, server
-from hosting.settings import SettingsError
+from hosting.settings import FiniteRange, SettingsError
 from hosting.supervisor import Supervisor
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
@@ -169,7 +169,7 @@ class Program:
 @click.option(
     "--handover",
     "handover_s",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from hosting import logs
+from hosting.logs import Logger
 from hosting.settings import Memory, Resources, Settings, load
 from protocol.values import Bounds
 from protocol.wire import PodName
@@ -161,7 +163,8 @@ def _contents(file: ClusterFile, begun_s: float) -> _Contents:
 class FileCluster:
     """The `Cluster` port over a file."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float], log: Logger | None = None) -> None:
+        self._log = log or logs.logger("cluster file")
         self._path = path
         self._clock = clock
         self._stamp: tuple[int, int, int] | None = None
@@ -189,8 +192,14 @@ class FileCluster:
             return self._readings_again(begun_s)
         read = _contents(await asyncio.to_thread(load, self._path, ClusterFile), begun_s)
         changes = self._changes(read, begun_s)
+        if self._has_begun:
+            self._say_changes(changes)
         self._stamp, self._now, self._has_begun = stamp, read, True
         return changes
+
+    def _say_changes(self, changes: tuple[events.Input, ...]) -> None:
+        counts = Counter(type(change).__name__ for change in changes)
+        self._log.info("cluster file read again", **dict(sorted(counts.items())))
 
     def look(self, pod: PodName) -> events.Look:
         """What the last refresh showed of one pod."""

@@ -51,7 +51,8 @@ class PermitService:
         self._log = log
         self._journal = journal or NoJournal()
         self._tickets = itertools.count(1)
-        self._cluster_fault = ""
+        self._told: dict[wire.PodName, object] = {}
+        self.cluster_fault = ""
         self.counts = Counts()
 
     async def refresh(self) -> bool:
@@ -59,13 +60,15 @@ class PermitService:
         try:
             await self.load()
         except (ClusterUnreachableError, SettingsError) as error:
-            if str(error) != self._cluster_fault:
+            if str(error) != self.cluster_fault:
                 self._log.warning(
                     "cluster not readable, what was read before stays in force", error=str(error)
                 )
-            self._cluster_fault = str(error)
+            self.cluster_fault = str(error)
             return False
-        self._cluster_fault = ""
+        if self.cluster_fault:
+            self._log.info("cluster readable again")
+        self.cluster_fault = ""
         return True
 
     async def load(self) -> None:
@@ -155,7 +158,8 @@ class PermitService:
         if decided.permit == decided.requested:
             result = "full"
         self.counts.permits[result, code] += 1
-        if decided.changed or result != "full":
+        told = (result, code, decided.permit)  # a standing refusal is one line, not one at every tick
+        if decided.changed or (result != "full" and self._told.get(decided.pod) != told):
             self._log.info(
                 "permit",
                 pod=str(decided.pod),
@@ -165,6 +169,9 @@ class PermitService:
                 permit=str(decided.permit),
                 reason=code,
             )
+        if len(self._told) > 2 * len(self._core.book) + 100:
+            self._told.clear()  # names of VMs that have gone must not pile up
+        self._told[decided.pod] = told
 
     def _unreachable(self, message: wire.AgentRequest) -> server.Reply | server.HangUp:
         if isinstance(message, ExtendedRequest):

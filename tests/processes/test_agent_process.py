@@ -3,6 +3,7 @@ not hold."""
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -200,3 +201,29 @@ def test_a_simulated_agent_loads_no_optional_library(tmp_path: Path) -> None:
     loaded = next(line for line in daemon.text().splitlines() if line.startswith("MODULES")).split()
     assert "agent.backends.simulated" in loaded
     assert not {"kubernetes_asyncio", "textual", "qemu"} & set(loaded)
+
+
+def test_an_agent_whose_state_directory_was_taken_away_ends(tmp_path: Path) -> None:
+    """Another agent could have the node by now: exit code 1, and a line that says why."""
+    config = agent_file(tmp_path / "agent.yaml", free_port(), {"a": free_port()})
+    port = free_port()
+    with running(
+        "agent", "--config", str(config), "--port", str(port), output=tmp_path / "agent.log"
+    ) as daemon:
+        until("the agent's health", lambda: fetch(port, "/healthz"))
+        shutil.rmtree(tmp_path / "state")
+        assert daemon.process.wait(60) == 1
+    assert "the state directory was removed or replaced" in daemon.text()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_a_broken_file_of_a_vm_is_a_plain_message(content: str, tmp_path: Path) -> None:
+    """It names the file, says what to do, and ends with 1; no traceback."""
+    config = agent_file(tmp_path / "agent.yaml", free_port(), {"a": free_port()})
+    broken = tmp_path / "state" / "vms" / "d.a.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text(content)
+    with running("agent", "--config", str(config), "--port", "0", output=tmp_path / "agent.log") as daemon:
+        assert daemon.process.wait(60) == 1
+    assert f"{broken} is no file of a simulated VM" in daemon.text()
+    assert "Traceback" not in daemon.text()

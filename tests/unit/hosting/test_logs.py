@@ -91,3 +91,24 @@ def test_libraries_are_heard_from_warning_on() -> None:
 def test_the_last_configuration_counts() -> None:
     lines = json_of("logs.configure('error')\nlogs.configure('info')\nlogs.logger('x').info('e')")
     assert [line["event"] for line in lines] == ["e"]
+
+
+def test_a_line_that_cannot_be_written_is_counted_and_stops_nobody(tmp_path: Path) -> None:
+    """A full disk or a reader that has gone: the program goes on, and its metrics tell."""
+    program = (
+        "from hosting import logs\n"
+        "logs.configure()\n"
+        "for _ in range(3):\n"
+        "    logs.logger('test').info('a line')\n"
+        "print(logs.lost_lines())\n"
+    )
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            check=False,
+            cwd=ROOT,
+        )
+    assert done.stdout == "3\n"

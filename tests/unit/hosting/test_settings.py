@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import click
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -300,3 +301,11 @@ def test_a_file_beyond_the_limit_is_refused_and_one_at_it_is_read(tmp_path: Path
     path.write_bytes(text + b"x" * (settings.MAX_FILE_BYTES - len(text) + 1))
     with pytest.raises(SettingsError, match="is larger than 4194304 bytes"):
         settings.load(path, Whole)
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "inf"])
+def test_no_number_of_the_command_line_is_nan_or_infinite(text: str) -> None:
+    """Click's own range lets NaN through."""
+    with pytest.raises(click.BadParameter):
+        settings.FiniteRange(min=0).convert(text, None, None)
+    assert settings.FiniteRange(min=0).convert("2.5", None, None) == 2.5

@@ -223,7 +223,12 @@ async def test_a_fault_of_the_cluster_is_told_again_after_it_went_away() -> None
     ):
         setting.cluster.fault = fault
         assert await setting.service.refresh() == (fault is None)
-    assert [line["error"] for line in setting.lines] == ["a", "a", "b"]
+    assert [line.get("error", line["event"]) for line in setting.lines] == [
+        "a",
+        "cluster readable again",
+        "a",
+        "b",
+    ]
 
 
 async def test_what_a_refresh_shows_is_applied() -> None:
