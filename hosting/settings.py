@@ -170,6 +170,16 @@ def _yaml_fault(error: Exception) -> str:
     return f"not valid YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
 
 
+_KINDS: Final = {
+    "list_type": "a list",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+}
+
+
 def _fault(item: Any) -> str:
     path = ""
     for part in item["loc"]:
@@ -182,6 +192,8 @@ def _fault(item: Any) -> str:
             return f"{path or '(file)'}: must be a mapping (found {_shown(item['input'])})"
         case "missing":
             return f"{path}: is required"
+        case "list_type" | "string_type" | "int_type" | "float_type" | "float_parsing" | "bool_type" as kind:
+            return f"{path}: must be {_KINDS[kind]} (found {_shown(item['input'])})"
         case _:
             value = "" if isinstance(item["input"], dict | list) else f" (found {_shown(item['input'])})"
             return f"{path or '(file)'}: {message}{value}"

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent.core.model import Vm
 from agent.core.timing import Timing
@@ -11,10 +12,24 @@ from hosting.settings import Memory, Resources, Settings
 from protocol.values import Bounds
 from protocol.wire import PodName
 
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme != "http" or not parts.hostname or any(part.isspace() for part in value):
+        raise ValueError("must be a URL such as http://127.0.0.1:10299/ (https is not spoken)")
+    return value
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a path")
+    return Path(value)
+
+
 Name = Annotated[str, Field(min_length=1, max_length=253)]
-Url = Annotated[str, Field(pattern=r"^http://[^/\s]+(/[^\s]*)?$", max_length=512)]
+Url = Annotated[str, Field(max_length=512), AfterValidator(_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600, strict=False)]
-File = Annotated[Path, BeforeValidator(lambda value: Path(value) if isinstance(value, str) else value)]
+File = Annotated[Path, BeforeValidator(_path)]
 
 
 class VmEntry(Settings):

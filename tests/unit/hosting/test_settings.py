@@ -76,7 +76,7 @@ more: 1
         "parts[0].name: String should have at least 1 character (found '')",
         "parts[1].name: is required",
         "parts[1].nme: there is no such setting",
-        "parts[2].name: Input should be a valid string (found 5)",
+        "parts[2].name: must be a text (found 5)",
         "parts[2].maxSize.memory: is required",
         "one: must be a mapping (found 'none')",
         "more: there is no such setting",

@@ -149,7 +149,7 @@ def test_every_fault_is_told_at_once() -> None:
         ("", "nodes: is required"),
         ("nodes: []", "nodes: List should have at least 1 item after validation, not 0"),
         ("nodes: [5]", "nodes[0]: must be a mapping (found 5)"),
-        (NODE + "vms:\n" + vm(uid="5"), "vms[0].uid: Input should be a valid string (found 5)"),
+        (NODE + "vms:\n" + vm(uid="5"), "vms[0].uid: must be a text (found 5)"),
         (NODE + "vms:\n" + vm().replace("cpu: 1,", "cpu: 9,"), "vms[0]: "),
     ],
 )
