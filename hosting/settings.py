@@ -5,7 +5,7 @@ The loader refuses duplicate keys (YAML would let the last one win silently), al
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandle
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
+from hosting import logs
 from protocol import quantities, values
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
@@ -45,6 +46,26 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
+
+
+def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function the command of a daemon, with what all of them take: version, host, port, log level."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        port = click.IntRange(0, 65535)
+        for option in (
+            click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
+            click.option(
+                "--port", type=port, default=default_port, show_default=True, help="Port; 0: any free."
+            ),
+            click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+            click.version_option(package_name="parley-autoscaler"),
+        ):
+            function = option(function)
+        context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        return click.command(context_settings=context)(function)
+
+    return decorate
 
 
 class SettingsError(Exception):

@@ -9,7 +9,7 @@ import click
 from hosting import lifecycle, logs
 from hosting.client import Client
 from hosting.server import Limits, Server
-from hosting.settings import FiniteRange
+from hosting.settings import FiniteRange, daemon
 from hosting.supervisor import Supervisor
 from informant.core.workload import Shape, Workload
 from informant.machine import GIB, ProcSource, Source, WorkloadSource
@@ -56,12 +56,7 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
     return 0
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="parley-autoscaler")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=10301, show_default=True, help="Port; 0: any free."
-)
+@daemon(10301)
 @click.option(
     "--workload",
     type=click.Choice([shape.value for shape in Shape]),
@@ -90,7 +85,6 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
     is_flag=True,
     help="Approve every downscale: for a VM whose resize is simulated, so that nothing can run short.",
 )
-@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
 def main(host: str, port: int, approves_all: bool, log_level: str, **wanted: Unpack[WorkloadOptions]) -> None:
     """Parley's program inside the VM: reports load and approves downscales.
 

@@ -59,6 +59,8 @@ class Children:
             await self._supervisor.end(name)
             if process is not None:
                 await _end(process)
+        if not names:
+            await self._supervisor.stop()  # those that had no process yet
 
     async def _keep(self, program: Program) -> None:
         loop, failures = asyncio.get_running_loop(), 0

@@ -85,7 +85,7 @@ class Burner:
         self.ended_s: float | None = None
 
     async def step(self, sizes: list[SizeChange], now_s: float) -> None:
-        """Start the load when the VM is calm at its smallest; note when it is over."""
+        """Start the load when the VM is calm at its smallest, or after a while anyway; note when it is over."""
         if self.began_s is None:
             last = sizes[-1] if sizes else None
             if last is None:

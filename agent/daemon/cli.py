@@ -26,7 +26,7 @@ from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
 from hosting.client import Client
-from hosting.settings import SettingsError, load
+from hosting.settings import SettingsError, daemon, load
 from hosting.supervisor import Supervisor
 
 INFORMANT_DEADLINE_S: Final = 2.0
@@ -68,7 +68,12 @@ class Daemon:
         self._server = server.Server(self._log, routes + Callbacks(lambda: self._runners).routes())
 
     async def run(self, stop: lifecycle.Stop) -> int:
-        """Serve; 1 where the address is taken."""
+        """Serve; 1 where the address is taken. Raises `BackendError` where a VM's state cannot be read."""
+        backend = SimulatedBackend(
+            self._settings.state_directory, self._change_log, self._settings.resize_delay
+        )
+        for entry in self._settings.vms:
+            backend.create(entry.vm(), entry.initial or entry.min)
         try:
             self._port = await self._server.start(self._host, self._port)
         except OSError as error:
@@ -79,11 +84,7 @@ class Daemon:
             Client(max_connections=512) as to_informants,
             Client(max_connections=512) as to_exporters,
         ):
-            backend = SimulatedBackend(
-                self._settings.state_directory, self._change_log, self._settings.resize_delay
-            )
             for entry in self._settings.vms:
-                backend.create(entry.vm(), entry.initial or entry.min)
                 self._runners.append(self._runner(entry, backend, to_scheduler, to_informants, to_exporters))
             self._log.info("serving", address=f"http://{self._host}:{self._port}", vms=len(self._runners))
             gc.collect()
@@ -156,19 +157,13 @@ async def _main(stop: lifecycle.Stop, settings: AgentSettings, host: str, port: 
             return await Daemon(settings, change_log, lock, host, port).run(stop)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="parley-autoscaler")
+@daemon(10300)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     help="YAML file with the node, the scheduler, the state directory and the VMs.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on for informants.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=10300, show_default=True, help="Port; 0: any free."
-)
-@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
 def main(config: Path, host: str, port: int, log_level: str) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 

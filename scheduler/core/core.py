@@ -90,7 +90,7 @@ class Core:
                 self._enter(seen)
             return
         if record.spec.node != seen.vm.node:
-            self.ledger.post(Verdict(seen.vm.holder, seen.vm.node, self._state(seen.vm)))
+            self.ledger.post(Verdict(seen.vm.holder, seen.vm.node, self.ledger.require(seen.vm.holder).state))
         record.spec = seen.vm
         if seen.reading is not None and not _is_older(seen.reading, record.reading):
             record.reading = seen.reading
@@ -110,7 +110,9 @@ class Core:
 
     def _observe(self, record: VmRecord, reading: Reading) -> None:
         """The cluster showed a size: floors above it may end, one below it begins."""
-        state = published.after_read(self.terms, self._state(record.spec), reading.use, reading.begun_s)
+        state = published.after_read(
+            self.terms, self.ledger.require(record.spec.holder).state, reading.use, reading.begun_s
+        )
         state = self._after_silence(record, state, reading)
         state = state.without(Cause.OBSERVED)
         if reading.use.exceeds(state.current):
@@ -128,13 +130,8 @@ class Core:
         record.settled = True
         return replace(state, current=state.current.min(reading.use)).without(Cause.START_UP)
 
-    def _state(self, vm: VmSpec) -> RowState:
-        row = self.ledger.row(vm.holder)
-        assert row is not None, f"{vm.pod} has no row"
-        return row.state
-
     def _post_if_changed(self, vm: VmSpec, state: RowState) -> None:
-        if state != self._state(vm):
+        if state != self.ledger.require(vm.holder).state:
             self.ledger.post(Verdict(vm.holder, vm.node, state))
 
     # ------------------------------------------------------------ the clock
@@ -142,7 +139,7 @@ class Core:
     def _tick(self, now_s: float) -> tuple[events.Output, ...]:
         wanted: list[events.Output] = []
         for record in self.book:
-            state = self._state(record.spec)
+            state = self.ledger.require(record.spec.holder).state
             live = tuple(floor for floor in state.floors if floor.until_s is None or floor.until_s > now_s)
             state = replace(state, floors=live) if len(live) != len(state.floors) else state
             if record.published_heard_s is not None:

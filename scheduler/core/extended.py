@@ -12,7 +12,7 @@ from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events
 from scheduler.core.book import Reply, Terms, VmRecord
-from scheduler.core.ledger import Cause, Floor, Ledger, Row, RowState, Verdict
+from scheduler.core.ledger import Cause, Floor, Ledger, RowState, Verdict
 
 
 def answer(
@@ -57,7 +57,7 @@ def _hand_over(
         about = str(record.gate.life.agent_id)
     else:
         return
-    row = _row(ledger, record)
+    row = ledger.require(record.spec.holder)
     had = row.state.without(Cause.HANDOVER).reserved  # what it took over itself has a floor of its own
     floor = Floor(Cause.HANDOVER, had, until_s=now_s + terms.handover_s, about=about)
     ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
@@ -68,7 +68,7 @@ def _repeat(
 ) -> events.Answer:
     """The remembered reply: its permit while `current` still equals it, else the smaller of the two."""
     assert record.reply is not None
-    current = _row(ledger, record).state.current
+    current = ledger.require(record.spec.holder).state.current
     permit = record.reply.permit if current == record.reply.permit else record.reply.permit.min(current)
     return _reply(terms, record, ticket, request, replace(record.reply, permit=permit), changed=False)
 
@@ -82,7 +82,7 @@ def _decide(
     if not record.settled and is_known and request.scheduler_instance == terms.instance:
         settle(ledger, record, claim.max(record.reading.use if record.reading else ZERO))
     _note_claim(ledger, record, wanted, claim)
-    row = _row(ledger, record)
+    row = ledger.require(record.spec.holder)
     if not record.settled:
         permit = wanted.min(row.state.current.max(claim))
         why = Reason(
@@ -111,7 +111,7 @@ def _with_observed(
 
 def settle(ledger: Ledger, record: VmRecord, use: Resources) -> None:
     """The row's start-up uncertainty ends: what is in use is its current permit from now on."""
-    row = _row(ledger, record)
+    row = ledger.require(record.spec.holder)
     state = replace(row.state, current=use).without(Cause.START_UP)
     ledger.post(Verdict(row.holder, row.node, state))
     record.settled = True
@@ -119,7 +119,7 @@ def settle(ledger: Ledger, record: VmRecord, use: Resources) -> None:
 
 def _note_claim(ledger: Ledger, record: VmRecord, wanted: Resources, claim: Resources) -> None:
     """Keep what the agent says it holds where that is above `current`: an external edit that only it sees."""
-    row = _row(ledger, record)
+    row = ledger.require(record.spec.holder)
     held, current = claim.min(wanted), row.state.current
     above = Resources(
         held.vcpu_milli if held.vcpu_milli > current.vcpu_milli else 0,
@@ -166,9 +166,3 @@ def _reply(
         request.sequence_number,
         changed,
     )
-
-
-def _row(ledger: Ledger, record: VmRecord) -> Row:
-    row = ledger.row(record.spec.holder)
-    assert row is not None, f"{record.spec.pod} has no row"
-    return row

@@ -121,6 +121,12 @@ class Ledger:
         """One holder's row."""
         return self._rows.get(holder)
 
+    def require(self, holder: Holder) -> Row:
+        """The row of a holder that must have one; it is a fault of ours when it has not."""
+        row = self._rows.get(holder)
+        assert row is not None, f"{holder} has no row"
+        return row
+
     def rows(self) -> Iterator[Row]:
         """Every row."""
         return iter(self._rows.values())

@@ -78,7 +78,7 @@ def _unanswerable(
 def _stand_by(ledger: Ledger, record: VmRecord, caller: _Caller) -> events.Answer:
     """A bystander: an agent with the extension was answered lately. It gets what is current and changes nothing."""
     record.condition = TWO_KINDS
-    row = _row(ledger, record)
+    row = ledger.require(record.spec.holder)
     permit = caller.wanted.min(row.state.current).max(caller.wanted.min(caller.use))
     told = _with_told(_tell(row.state, permit, caller.now_s), permit, "bystander")
     why = Reason(ReasonCode.BYSTANDER, "an agent with the extension owns this VM")
@@ -90,7 +90,7 @@ def _stand_by(ledger: Ledger, record: VmRecord, caller: _Caller) -> events.Answe
 
 
 def _own(terms: Terms, ledger: Ledger, record: VmRecord, caller: _Caller) -> events.Answer:
-    row = _row(ledger, record)
+    row = ledger.require(record.spec.holder)
     base = row
     if not record.settled:
         state = _settled_state(row.state, caller.wanted.min(caller.use))
@@ -176,7 +176,7 @@ def _reply(
         return events.HungUp(
             caller.ticket, record.spec.pod, f"a permit of {grant.permit} would be fatal to the caller"
         )
-    row = _row(ledger, record)
+    row = ledger.require(record.spec.holder)
     before = row.state.current
     ledger.post(Verdict(row.holder, row.node, state))
     response = wire.PluginResponse(permit, translate.permit_slots(caller.unit, slot))
@@ -191,12 +191,6 @@ def _reply(
         None,
         before != state.current,
     )
-
-
-def _row(ledger: Ledger, record: VmRecord) -> Row:
-    row = ledger.row(record.spec.holder)
-    assert row is not None, f"{record.spec.pod} has no row"
-    return row
 
 
 def silent(terms: Terms, state: RowState, now_s: float, heard_s: float) -> RowState:

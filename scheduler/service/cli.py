@@ -6,14 +6,13 @@ import random
 import sys
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
 
 from hosting import lifecycle, logs, metrics, server
-from hosting.settings import FiniteRange, SettingsError
+from hosting.settings import FiniteRange, SettingsError, daemon
 from hosting.supervisor import Supervisor
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
@@ -27,22 +26,10 @@ TICK_S = 1.0
 REFRESH_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(TypedDict):
     """The command line, checked."""
 
     cluster: Path
-    host: str
-    port: int
-    published_agents: tuple[str, ...]
-    trust_published: bool
-    handover_s: float
-    journal: Path | None
-
-
-class Given(TypedDict):
-    """The options that go into `Options` as they are."""
-
     host: str
     port: int
     published_agents: tuple[str, ...]
@@ -57,15 +44,16 @@ class Program:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = logs.logger("scheduler")
-        self._cluster = FileCluster(options.cluster, time.monotonic)
+        self._cluster = FileCluster(options["cluster"], time.monotonic)
         terms = Terms(
             instance=uuid.uuid4(),
-            handover_s=options.handover_s,
-            published_agents=options.published_agents,
-            trust_published=options.trust_published,
+            handover_s=options["handover_s"],
+            published_agents=options["published_agents"],
+            trust_published=options["trust_published"],
         )
         self._core = Core(terms)
-        self._journal = JournalWriter(options.journal, self._core, self._log) if options.journal else None
+        directory = options["journal"]
+        self._journal = JournalWriter(directory, self._core, self._log) if directory is not None else None
         self._service = PermitService(self._core, self._cluster, time.monotonic, self._log, self._journal)
         self._server = server.Server(self._log, self._routes(), fallback=self._fallback())
 
@@ -83,14 +71,21 @@ class Program:
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve until the end is asked for; 2 where the cluster file cannot be used."""
         try:
+            return await self._run(stop)
+        finally:
+            if self._journal is not None:
+                await asyncio.to_thread(self._journal.close)
+
+    async def _run(self, stop: lifecycle.Stop) -> int:
+        try:
             await self._service.load()
         except (SettingsError, ClusterUnreachableError) as error:
             click.echo(str(error), err=True)
             return 2
         try:
-            port = await self._server.start(self._options.host, self._options.port)
+            port = await self._server.start(self._options["host"], self._options["port"])
         except OSError as error:
-            where = f"{self._options.host}:{self._options.port}"
+            where = f"{self._options['host']}:{self._options['port']}"
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
         self._greet(port)
@@ -103,15 +98,13 @@ class Program:
         self._log.info("draining")
         await self._server.close()
         await supervisor.stop()
-        if self._journal is not None:
-            await asyncio.to_thread(self._journal.close)
         return 0
 
     def _greet(self, port: int) -> None:
         terms, core = self._core.terms, self._core
         self._log.info(
             "serving",
-            address=f"http://{self._options.host}:{port}",
+            address=f"http://{self._options['host']}:{port}",
             instance=str(terms.instance),
             nodes=sum(1 for _ in core.ledger.nodes()),
             vms=len(core.book),
@@ -143,17 +136,12 @@ class Program:
         return list(families(self._core, self._service.counts, self._server, lost))
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="parley-autoscaler")
+@daemon(10299)
 @click.option(
     "--cluster",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     help="YAML file with the nodes and VMs; it is read again when it changes.",
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=10299, show_default=True, help="Port; 0: any free."
 )
 @click.option(
     "--published-agents",
@@ -180,8 +168,7 @@ class Program:
     type=click.Path(path_type=Path, file_okay=False),
     help="Record every input there, for `parley replay` (off by default).",
 )
-@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
-def main(cluster: Path, log_level: str, **given: Unpack[Given]) -> None:
+def main(log_level: str, **options: Unpack[Options]) -> None:
     """Parley's permit server: keeps a ledger per node and answers agents that want their VMs to grow.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the journal's directory cannot be used, 2 for a wrong
@@ -189,8 +176,8 @@ def main(cluster: Path, log_level: str, **given: Unpack[Given]) -> None:
     """
     logs.configure(log_level)
     try:
-        program = Program(Options(cluster, **given))
+        program = Program(options)
     except OSError as error:
-        click.echo(f"cannot use the journal directory {given['journal']}: {error.strerror}", err=True)
+        click.echo(f"cannot use the journal directory {options['journal']}: {error.strerror}", err=True)
         sys.exit(1)
     sys.exit(lifecycle.run(program.run))

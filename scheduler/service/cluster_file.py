@@ -15,7 +15,6 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from hosting import logs
-from hosting.logs import Logger
 from hosting.settings import Memory, Resources, Settings, load
 from protocol.values import Bounds
 from protocol.wire import PodName
@@ -163,8 +162,8 @@ def _contents(file: ClusterFile, begun_s: float) -> _Contents:
 class FileCluster:
     """The `Cluster` port over a file."""
 
-    def __init__(self, path: Path, clock: Callable[[], float], log: Logger | None = None) -> None:
-        self._log = log or logs.logger("cluster file")
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._log = logs.logger("cluster file")
         self._path = path
         self._clock = clock
         self._stamp: tuple[int, int, int] | None = None

@@ -59,6 +59,13 @@ def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) 
         tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.book if record.condition),
     )
     yield Family(
+        "gauge",
+        "parley_scheduler_cluster_stale",
+        "1 while the cluster cannot be read and what was read before is in force",
+        (),
+        (((), float(counts.cluster_stale)),),
+    )
+    yield Family(
         "counter",
         "parley_scheduler_journal_lost",
         "Journal lines that were lost because the disk was too slow",

@@ -32,6 +32,8 @@ class Counts:
     """By outcome (permit, error, hang-up) and status or code."""
     permits: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By result (full, partial, denied) and the code of the binding reason."""
+    cluster_stale: bool = False
+    """Whether the cluster could not be read the last time; what was read before is in force then."""
 
 
 class PermitService:
@@ -52,7 +54,7 @@ class PermitService:
         self._journal = journal or NoJournal()
         self._tickets = itertools.count(1)
         self._told: dict[wire.PodName, object] = {}
-        self.cluster_fault = ""
+        self._cluster_fault = ""
         self.counts = Counts()
 
     async def refresh(self) -> bool:
@@ -60,15 +62,17 @@ class PermitService:
         try:
             await self.load()
         except (ClusterUnreachableError, SettingsError) as error:
-            if str(error) != self.cluster_fault:
+            if str(error) != self._cluster_fault:
                 self._log.warning(
                     "cluster not readable, what was read before stays in force", error=str(error)
                 )
-            self.cluster_fault = str(error)
+            self._cluster_fault = str(error)
+            self.counts.cluster_stale = True
             return False
-        if self.cluster_fault:
+        if self._cluster_fault:
             self._log.info("cluster readable again")
-        self.cluster_fault = ""
+        self._cluster_fault = ""
+        self.counts.cluster_stale = False
         return True
 
     async def load(self) -> None:
