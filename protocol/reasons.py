@@ -25,6 +25,8 @@ class ReasonCode(enum.StrEnum):
     """The VM's pool admits no more."""
     BYSTANDER = "bystander"
     """Another agent with the extension owns this VM."""
+    PLACED_ELSEWHERE = "placed-elsewhere"
+    """The holder is on another node already."""
     OTHER = "other"
     """A code of a later version that this program does not know."""
 

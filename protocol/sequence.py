@@ -10,6 +10,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from protocol.fields import UINT64_MAX
+from protocol.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,7 @@ class SequenceSource:
         return SequenceSource(max(self.last, number))
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(Value, frozen=True):
     """One life of a runner: its ID, and when it started (milliseconds of Unix time)."""
 
     agent_id: UUID
@@ -47,27 +47,23 @@ class Passed(enum.Enum):
     """The first request of a life that started later than the known one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Value, frozen=True):
     """The request equals the last one, body included: it joins that one or gets its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
+class Stale(Value, frozen=True):
     """The number is below the last one (409)."""
 
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reused:
+class Reused(Value, frozen=True):
     """The number equals the last one but the body differs (409)."""
 
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Value, frozen=True):
     """Another life that did not start earlier owns the pod (409)."""
 
     current: Life
@@ -77,8 +73,7 @@ class Superseded:
 Judgement: TypeAlias = Passed | Retry | Stale | Reused | Superseded
 
 
-@dataclass(frozen=True, slots=True)
-class AgentGate:
+class AgentGate(Value, frozen=True):
     """What the scheduler remembers of one pod's requests: the current life, its last number and that request.
 
     `body` is the parsed request of `last` (compared by equality), `undecided` says that it ended without a decision,
@@ -108,8 +103,7 @@ class AgentGate:
         return Passed.NEW if self.undecided else Retry()
 
     def take(self, life: Life, number: int, body: object) -> "AgentGate":
-        """The gate after a request that passed was taken into progress."""
-        assert isinstance(self.judge(life, number, body), Passed)
+        """The gate after a request that passed (`judge`) was taken into progress."""
         return AgentGate(life, number, body)
 
     def fail(self) -> "AgentGate":

@@ -7,6 +7,8 @@ No float ever holds a resource. The wire forms of protocol v1.x (whole vCPUs and
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from protocol import quantities
 
 MAX_VCPU_MILLI: Final = 2**53
@@ -14,8 +16,15 @@ MAX_MEMORY_BYTES: Final = 2**63 - 1
 RESOURCE_NAMES: Final = ("cpu", "memory")
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Value(msgspec.Struct, frozen=True, gc=False):
+    """Base of the frozen values that are made for every request.
+
+    A struct is made ten times faster than a frozen dataclass, and the garbage collector need not look at it
+    (docs/decisions/0008). It must never be part of a cycle.
+    """
+
+
+class Resources(Value, frozen=True):
     """An amount of CPU (`vcpu_milli`, thousandths of a CPU) and memory (`memory_bytes`). Each is treated on its own.
 
     Amounts may be negative as intermediate results (a headroom); permits, sizes and requests never are.

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from protocol import wire
+from protocol.hot import Ask
 from protocol.reasons import Reason
 from protocol.sequence import AgentGate
-from protocol.values import Resources
+from protocol.values import Resources, Value
 from protocol.wire import PodName
+from scheduler.core.ledger import Row
 from scheduler.core.model import Reading, VmSpec
 
 
@@ -18,7 +21,8 @@ class Terms:
     `instance` tells this process from others, `epoch` fences it (0 standalone). `handover_s` is how long a silent
     agent may still hold what it was granted; `command_deadline_s` how long a command that was sent may still take
     effect. `published_agents` are node globs where callers without the extension are served; `trust_published`
-    lets their word count as the read where the cluster shows no sizes.
+    lets their word count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
+    named in every refusal that it causes. A pool that has not answered after `consult_s` is given up.
     """
 
     instance: UUID
@@ -28,16 +32,27 @@ class Terms:
     first_answer_s: float = 10.0
     published_agents: tuple[str, ...] = ()
     trust_published: bool = False
+    unsettled_s: float = 120.0
+    consult_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value, frozen=True):
     """The answer to the last request of the gate: what was permitted, of which request, and why."""
 
     request: Resources
     unit: Resources
     permit: Resources
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """The request of a pod that waits for its pool's word. `joined` are the duplicates that wait for the same answer."""
+
+    ticket: int
+    request: Ask | wire.AgentRequest
+    began_s: float
+    joined: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -45,10 +60,12 @@ class VmRecord:
     """One VM. Times are None until it happened once.
 
     `heard_s` is the last answer to an agent with the extension, `published_since_s` the first and
-    `published_heard_s` the last request of a caller without it.
+    `published_heard_s` the last request of a caller without it. `load1` is the last load average known. `due_s` is
+    when the clock looks at the VM next. `is_leaving` says that its migration is being started.
     """
 
     spec: VmSpec
+    row: Row
     settled: bool
     known_since_s: float
     reading: Reading | None = None
@@ -60,29 +77,76 @@ class VmRecord:
     owned_by_published: bool = False
     condition: str = ""
     read_asked_s: float | None = None
+    load1: float | None = None
+    due_s: float | None = None
+    progress: Progress | None = None
+    is_leaving: bool = False
+
+    @property
+    def name(self) -> str:
+        """`namespace/name`, as people name it."""
+        return f"{self.spec.pod.namespace}/{self.spec.pod.name}"
+
+    def silent_since_s(self) -> float:
+        """When an agent with the extension was last heard; before the first time, when the VM became known."""
+        return self.heard_s if self.heard_s is not None else self.known_since_s
+
+
+class Retired(Value, frozen=True):
+    """What is kept of a VM that has gone, for the case that it comes back: its gate, until `until_s`."""
+
+    gate: AgentGate
+    until_s: float
 
 
 class Book:
-    """All VMs by the name of their pod."""
+    """All VMs by the name of their pod and by their UID, and the gates of those that went lately."""
 
     def __init__(self) -> None:
-        self._vms: dict[PodName, VmRecord] = {}
+        self._by_pod: dict[PodName, VmRecord] = {}
+        self._by_uid: dict[str, VmRecord] = {}
+        self._retired: dict[str, Retired] = {}
 
     def find(self, pod: PodName) -> VmRecord | None:
         """The live VM of that name."""
-        return self._vms.get(pod)
+        return self._by_pod.get(pod)
+
+    def by_uid(self, uid: str) -> VmRecord | None:
+        """The live VM of that UID."""
+        return self._by_uid.get(uid)
 
     def enter(self, record: VmRecord) -> None:
         """Add a VM."""
-        assert record.spec.pod not in self._vms
-        self._vms[record.spec.pod] = record
+        assert record.spec.pod not in self._by_pod
+        assert record.spec.uid not in self._by_uid
+        self._by_pod[record.spec.pod] = self._by_uid[record.spec.uid] = record
 
-    def strike(self, pod: PodName) -> None:
+    def strike(self, record: VmRecord) -> None:
         """Forget a VM."""
-        del self._vms[pod]
+        del self._by_pod[record.spec.pod], self._by_uid[record.spec.uid]
+
+    def retire(self, record: VmRecord, until_s: float) -> None:
+        """Keep the gate of a VM that goes, so that a late packet of an old agent stays old should it come back."""
+        self._retired[record.spec.uid] = Retired(record.gate, until_s)
+
+    def revive(self, uid: str) -> Retired | None:
+        """What was kept of a VM that comes back."""
+        return self._retired.pop(uid, None)
+
+    def retired(self) -> dict[str, Retired]:
+        """What is kept, by UID."""
+        return self._retired
+
+    def forget_retired(self, now_s: float) -> None:
+        """Drop what was kept for long enough. Retired in the order of time, so the oldest is the first."""
+        while self._retired:
+            uid, oldest = next(iter(self._retired.items()))
+            if oldest.until_s > now_s:
+                break
+            del self._retired[uid]
 
     def __iter__(self) -> Iterator[VmRecord]:
-        return iter(self._vms.values())
+        return iter(self._by_pod.values())
 
     def __len__(self) -> int:
-        return len(self._vms)
+        return len(self._by_pod)

@@ -1,194 +1,205 @@
 """The one door of the scheduler's decisions: `Core.apply(input) -> outputs`.
 
-Requests, cluster events and the clock are inputs; the journal, the replay and the simulator rest on that. Nothing
-here waits, reads a clock or draws a random number.
+Requests, cluster events, configuration, the words of pools and the clock are inputs; the journal, the replay and the
+simulator rest on that. Nothing here waits, reads a clock or draws a random number.
 """
 
-from dataclasses import replace
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from protocol.extension import ExtendedRequest
+from protocol.hot import Ask, ask_of
 from protocol.reasons import ErrorCode
-from protocol.values import ZERO
-from protocol.versions import PLUGIN_SPOKEN
-from scheduler.core import events, extended, published
+from protocol.versions import PLUGIN_SPOKEN, PluginProtoVersion
+from protocol.wire import PodName
+from scheduler.core import clock, cluster, events, extended, migration, placement, progress, published
 from scheduler.core.book import Book, Terms, VmRecord
-from scheduler.core.ledger import Cause, Floor, Ledger, RowState, Verdict
-from scheduler.core.model import Reading, VmSpec
+from scheduler.core.judging import Desk
+from scheduler.core.ledger import Verdict
+from scheduler.core.rules import DEFAULT_RULES, Rules
+
+NOTHING: Final[tuple[events.Output, ...]] = ()
 
 
 class Core:
     """The state of one scheduler process. `ledger` and `book` may be read by anybody, written by this door only."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, rules: Rules = DEFAULT_RULES) -> None:
         self.terms = terms
-        self.ledger = Ledger()
+        self.desk = Desk(terms, rules)
+        self.ledger = self.desk.ledger
         self.book = Book()
+        self.agenda = clock.Agenda()
+        self.cluster = cluster.Cluster(self.desk, self.book, self.agenda)
+        # A table, because a chain of class patterns costs as much as a decision.
+        self._doors: dict[type[Any], Callable[[Any], tuple[events.Output, ...]]] = {
+            events.Asked: self._asked,
+            events.RequestArrived: self._arrived,
+            events.ConsultEnded: self._consulted,
+            events.ClockTicked: self._tick,
+            events.VmSeen: self.cluster.vm_seen,
+            events.VmGone: self.cluster.vm_gone,
+            events.PodSeen: self.cluster.pod_seen,
+            events.PodGone: self.cluster.pod_gone,
+            events.NodeSeen: self.cluster.node_seen,
+            events.NodeGone: self.cluster.node_gone,
+            events.Configured: self.cluster.configured,
+            events.PlacementAssumed: lambda event: (placement.assume(self.desk, event),),
+            events.PlacementConfirmed: self._placement_confirmed,
+            events.PlacementForgotten: self._placement_forgotten,
+            events.MigrationStarted: lambda event: self._migrating(event.uid, is_under_way=True),
+            events.MigrationEnded: lambda event: self._migrating(event.uid, is_under_way=False),
+            events.MigrationFailed: self._migration_failed,
+        }
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """Take one input and return what follows from it. Raises `AssertionError` for a fault of ours only."""
-        match event:
-            case events.RequestArrived():
-                return (self._answer(event),)
-            case events.ClockTicked(now_s):
-                return self._tick(now_s)
-            case events.VmSeen():
-                self._see(event)
-            case events.VmGone(pod, uid):
-                record = self.book.find(pod)
-                if record is not None and record.spec.uid == uid:
-                    self._forget(record)
-            case events.NodeSeen(node):
-                self.ledger.set_node(node)
-            case events.NodeGone(name):
-                self.ledger.remove_node(name)
-            case events.PodSeen(pod_spec):
-                self.ledger.post(Verdict(pod_spec.holder, pod_spec.node, RowState(pod_spec.requests)))
-            case events.PodGone(pod_spec):
-                self.ledger.post(Verdict(pod_spec.holder, pod_spec.node, None))
-            case _:
-                assert_never(event)
-        return ()
+        return self._doors[type(event)](event)
 
     # ------------------------------------------------------------ requests
 
-    def _answer(self, arrived: events.RequestArrived) -> events.Answer:
-        refusal = _check(arrived)
-        if refusal is not None:
-            return refusal
-        request, record = arrived.request, self.book.find(arrived.request.pod)
+    def _arrived(self, arrived: events.RequestArrived) -> tuple[events.Output, ...]:
+        request = arrived.request
         if isinstance(request, ExtendedRequest):
-            if record is not None and record.spec.uid == request.pod_uid:
-                return extended.answer(
-                    self.terms, self.ledger, record, arrived.ticket, request, arrived.now_s
-                )
-            if arrived.look is None:
-                return events.LookNeeded(arrived.ticket, request.pod)
-            if record is not None:
-                message = f"pod {request.pod} has UID {record.spec.uid}"
-                return events.Refused(arrived.ticket, 404, ErrorCode.WRONG_POD_UID, message)
-        elif arrived.look is None:
-            return events.LookNeeded(arrived.ticket, request.pod)
-        elif record is not None:
-            return published.answer(self.terms, self.ledger, record, arrived)
-        elif arrived.look.found:
+            return self._asked(events.Asked(arrived.ticket, ask_of(request), arrived.now_s, arrived.look))
+        version = request.proto_version
+        refusal = _wrong_version(arrived.ticket, int(version), has_metrics=request.metrics is not None)
+        if refusal is not None:
+            return (refusal,)
+        if arrived.look is None:
+            return (events.LookNeeded(arrived.ticket, request.pod),)
+        record = self.book.find(request.pod)
+        if record is not None:
+            outputs = published.answer(self.desk, record, arrived)
+            self.agenda.look_after(self.desk, record)
+            return outputs
+        if arrived.look.found:
             why = "the cluster shows the pod, but no VM that is understood"
-            return events.HungUp(arrived.ticket, request.pod, why)
-        return events.Refused(
-            arrived.ticket, 404, ErrorCode.UNKNOWN_POD, f"the cluster shows no VM with the pod {request.pod}"
-        )
+            return (events.HungUp(arrived.ticket, request.pod, why),)
+        return (_unknown(arrived.ticket, request.pod),)
 
-    # ------------------------------------------------------------ the cluster
+    def _asked(self, asked: events.Asked) -> tuple[events.Output, ...]:
+        ask = asked.ask
+        refusal = _wrong_version(asked.ticket, ask.version, has_metrics=ask.load1 is not None)
+        if refusal is None and not (ask.want.is_positive() and (ask.unit is None or ask.unit.is_positive())):
+            refusal = _not_positive(asked.ticket, ask)
+        if refusal is not None:
+            return (refusal,)
+        record = self.book.by_uid(ask.pod_uid)
+        if record is not None and record.spec.pod == ask.pod:
+            outputs = extended.answer(self.desk, record, asked.ticket, ask, asked.now_s)
+            # Without floors only a fall to a reading can be due, and only a later request can put that off.
+            if record.row.state.floors or (record.due_s is None and record.reading is not None):
+                self.agenda.look_after(self.desk, record)
+            return outputs
+        if asked.look is None:
+            return (events.LookNeeded(asked.ticket, ask.pod),)
+        named = self.book.find(ask.pod)
+        if named is not None:
+            message = f"pod {ask.pod} has UID {named.spec.uid}"
+            return (events.Refused(asked.ticket, 404, ErrorCode.WRONG_POD_UID, message),)
+        return (_unknown(asked.ticket, ask.pod),)
 
-    def _see(self, seen: events.VmSeen) -> None:
-        record = self.book.find(seen.vm.pod)
-        if record is not None and record.spec.uid != seen.vm.uid:
-            self._forget(record)
-            record = None
-        if record is None:
-            if self.ledger.row(seen.vm.holder) is None:  # one UID under two names: the first keeps the row
-                self._enter(seen)
-            return
-        if record.spec.node != seen.vm.node:
-            self.ledger.post(Verdict(seen.vm.holder, seen.vm.node, self.ledger.require(seen.vm.holder).state))
-        record.spec = seen.vm
-        if seen.reading is not None and not _is_older(seen.reading, record.reading):
-            record.reading = seen.reading
-            self._observe(record, seen.reading)
+    def _consulted(self, ended: events.ConsultEnded) -> tuple[events.Output, ...]:
+        record = self.desk.consults.get(ended.ticket)
+        if record is None:  # cancelled meanwhile: the word comes too late
+            return NOTHING
+        if ended.word is None:
+            return progress.undecided(self.desk, record)
+        waited = progress.release(self.desk, record)
+        if isinstance(waited.request, Ask):
+            outputs = extended.commit(self.desk, record, waited, waited.request, ended.word, ended.now_s)
+        else:
+            outputs = published.commit(self.desk, record, waited, waited.request, ended.word, ended.now_s)
+        self.agenda.look_after(self.desk, record)
+        return outputs
 
-    def _enter(self, seen: events.VmSeen) -> None:
-        """A VM that is new to this process. Only one that is known to be new, at a known size, is settled from birth."""
-        vm, use = seen.vm, seen.reading.use if seen.reading is not None else ZERO
-        settled = seen.is_new and seen.reading is not None
-        floors = () if settled else (Floor(Cause.START_UP, vm.bounds.max.max(use)),)
-        self.ledger.post(Verdict(vm.holder, vm.node, RowState(use, floors)))
-        self.book.enter(VmRecord(vm, settled, seen.now_s, seen.reading))
+    # ------------------------------------------------------------ placement and migration
 
-    def _forget(self, record: VmRecord) -> None:
-        self.ledger.post(Verdict(record.spec.holder, record.spec.node, None))
-        self.book.strike(record.spec.pod)
+    def _placement_confirmed(self, event: events.PlacementConfirmed) -> tuple[events.Output, ...]:
+        placement.confirm(self.desk, event.holder)
+        return NOTHING
 
-    def _observe(self, record: VmRecord, reading: Reading) -> None:
-        """The cluster showed a size: floors above it may end, one below it begins."""
-        state = published.after_read(
-            self.terms, self.ledger.require(record.spec.holder).state, reading.use, reading.begun_s
-        )
-        state = self._after_silence(record, state, reading)
-        state = state.without(Cause.OBSERVED)
-        if reading.use.exceeds(state.current):
-            state = state.with_floor(Floor(Cause.OBSERVED, reading.use))
-        self._post_if_changed(record.spec, state)
+    def _placement_forgotten(self, event: events.PlacementForgotten) -> tuple[events.Output, ...]:
+        placement.forget(self.desk, event.holder)
+        return NOTHING
 
-    def _after_silence(self, record: VmRecord, state: RowState, reading: Reading) -> RowState:
-        """An agent that was not heard for `handover_s` holds nothing: its row falls to what a later read shows."""
-        since = record.heard_s if record.heard_s is not None else record.known_since_s
-        if not reading.is_at_rest or reading.begun_s < since + self.terms.handover_s:
-            return state
-        state = state.without(Cause.CLAIMED)
-        if published.is_allowed(self.terms, record.spec.node):
-            return state
-        record.settled = True
-        return replace(state, current=state.current.min(reading.use)).without(Cause.START_UP)
+    def _migrating(self, uid: str, *, is_under_way: bool) -> tuple[events.Output, ...]:
+        record = self.book.by_uid(uid)
+        if record is not None:
+            row = record.row
+            record.is_leaving = False
+            state = replace(row.state, migrating=is_under_way)
+            self.ledger.post(Verdict(row.holder, row.node, state))
+        return NOTHING
 
-    def _post_if_changed(self, vm: VmSpec, state: RowState) -> None:
-        if state != self.ledger.require(vm.holder).state:
-            self.ledger.post(Verdict(vm.holder, vm.node, state))
+    def _migration_failed(self, failed: events.MigrationFailed) -> tuple[events.Output, ...]:
+        record = self.book.by_uid(failed.uid)
+        if record is not None:
+            record.is_leaving = False
+            self.desk.migrate_after_s[record.spec.node] = failed.retry_at_s
+        return NOTHING
+
+    def _choose_victims(self, now_s: float) -> list[events.Output]:
+        wanted: list[events.Output] = []
+        for account in self.ledger.nodes():
+            if now_s < self.desk.migrate_after_s.get(account.terms.name, now_s):
+                continue
+            chosen = migration.victim(account, self.book)
+            if chosen is not None:
+                chosen.is_leaving = True
+                spec = chosen.spec
+                wanted.append(events.MigrationWanted(spec.pod, spec.uid, spec.node))
+        return wanted
 
     # ------------------------------------------------------------ the clock
 
-    def _tick(self, now_s: float) -> tuple[events.Output, ...]:
-        wanted: list[events.Output] = []
-        for record in self.book:
-            state = self.ledger.require(record.spec.holder).state
-            live = tuple(floor for floor in state.floors if floor.until_s is None or floor.until_s > now_s)
-            state = replace(state, floors=live) if len(live) != len(state.floors) else state
-            if record.published_heard_s is not None:
-                state = published.silent(self.terms, state, now_s, record.published_heard_s)
-            self._post_if_changed(record.spec, state)
-            if self._needs_read(record, state, now_s):
-                record.read_asked_s = now_s
-                wanted.append(events.ReadNeeded(record.spec.pod))
-        return tuple(wanted)
+    def _tick(self, ticked: events.ClockTicked) -> tuple[events.Output, ...]:
+        now_s = ticked.now_s
+        self.book.forget_retired(now_s)
+        placement.expire(self.desk, now_s)
+        outputs: list[events.Output] = []
+        while (uid := self.agenda.next_due(now_s)) is not None:
+            record = self.book.by_uid(uid)
+            if record is not None:
+                outputs += self._look_at(record, now_s)
+        if self.desk.rules.migration_enabled:
+            outputs += self._choose_victims(now_s)
+        return tuple(outputs)
 
-    def _needs_read(self, record: VmRecord, state: RowState, now_s: float) -> bool:
-        """Whether a read could end a floor now; asked at most once per command deadline."""
-        if record.reading is None:
-            return False
-        if record.read_asked_s is not None and now_s - record.read_asked_s < self.terms.command_deadline_s:
-            return False
-        since = record.heard_s if record.heard_s is not None else record.known_since_s
-        is_silent = now_s >= since + self.terms.handover_s
-        claimed = any(floor.cause is Cause.CLAIMED for floor in state.floors)
-        falls = not published.is_allowed(self.terms, record.spec.node) and (
-            any(floor.cause is Cause.START_UP for floor in state.floors)
-            or state.current.exceeds(record.reading.use)
-        )
-        told = any(
-            floor.told_less_s is not None and now_s >= floor.told_less_s + self.terms.command_deadline_s
-            for floor in state.floors
-        )
-        return told or (is_silent and (claimed or falls))
+    def _look_at(self, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
+        record.due_s = None
+        outputs: tuple[events.Output, ...] = ()
+        if record.progress is not None and now_s >= record.progress.began_s + self.terms.consult_s:
+            ticket = record.progress.ticket
+            outputs = (*progress.undecided(self.desk, record), events.ConsultCancelled(ticket))
+        outputs = (*outputs, *clock.elapse(self.desk, record, now_s))
+        self.agenda.look_after(self.desk, record)
+        return outputs
 
 
-def _is_older(reading: Reading, known: Reading | None) -> bool:
-    return known is not None and reading.begun_s < known.begun_s
-
-
-def _check(arrived: events.RequestArrived) -> events.Refused | None:
-    """What is wrong with a well-formed request before anybody is looked up."""
-    request = arrived.request
-    if request.proto_version not in PLUGIN_SPOKEN:
-        message = f"protocol version {request.proto_version} is not spoken here; use {PLUGIN_SPOKEN}"
-        return events.Refused(arrived.ticket, 400, ErrorCode.UNSUPPORTED_VERSION, message)
-    if request.metrics is None and not request.proto_version.allows_nil_metrics():
-        message = f"metrics: must not be null in {request.proto_version}"
-        return events.Refused(arrived.ticket, 400, ErrorCode.METRICS_REQUIRED, message)
-    if isinstance(request, ExtendedRequest):
-        if not request.raw.resources.is_positive():
-            message = f"raw.resources: both amounts must be above zero (found {request.raw.resources})"
-            return events.Refused(arrived.ticket, 400, ErrorCode.MALFORMED, message)
-        unit = request.raw.compute_unit
-        if unit is not None and not unit.is_positive():
-            message = f"raw.computeUnit: both amounts must be above zero (found {unit})"
-            return events.Refused(arrived.ticket, 400, ErrorCode.MALFORMED, message)
+def _wrong_version(ticket: int, version: int, *, has_metrics: bool) -> events.Refused | None:
+    if not PLUGIN_SPOKEN.min <= version <= PLUGIN_SPOKEN.max:
+        named = PluginProtoVersion(version)
+        message = f"protocol version {named} is not spoken here; use {PLUGIN_SPOKEN}"
+        return events.Refused(ticket, 400, ErrorCode.UNSUPPORTED_VERSION, message)
+    if not has_metrics and not PluginProtoVersion(version).allows_nil_metrics():
+        message = f"metrics: must not be null in {PluginProtoVersion(version)}"
+        return events.Refused(ticket, 400, ErrorCode.METRICS_REQUIRED, message)
     return None
+
+
+def _not_positive(ticket: int, ask: Ask) -> events.Refused:
+    faults = []
+    if not ask.want.is_positive():
+        faults.append(f"raw.resources: both amounts must be above zero (found {ask.want})")
+    if ask.unit is not None and not ask.unit.is_positive():
+        faults.append(f"raw.computeUnit: both amounts must be above zero (found {ask.unit})")
+    return events.Refused(ticket, 400, ErrorCode.MALFORMED, "; ".join(faults))
+
+
+def _unknown(ticket: int, pod: PodName) -> events.Refused:
+    message = f"the cluster shows no VM with the pod {pod}"
+    return events.Refused(ticket, 404, ErrorCode.UNKNOWN_POD, message)

@@ -1,17 +1,30 @@
 """Inputs and outputs of the core. Inputs are facts in the past tense; the journal and the simulator speak them too.
 
-`now_s` and every other time is in seconds of one monotonic clock, read by the shell.
+`now_s` and every other time is in seconds of one monotonic clock, read by the shell. A `ticket` tells which caller an
+output answers.
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias
+from uuid import UUID
 
+from protocol import translate, wire
+from protocol.extension import ExtendedResponse, RawReply
+from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason
-from protocol.values import Resources
+from protocol.values import Resources, Value
 from protocol.wire import AgentRequest, PluginResponse, PodName
-from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.model import Holder, NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.rules import Rules
 
 # ---------------------------------------------------------------- inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The rules are these from now on."""
+
+    rules: Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,7 @@ class VmGone:
 
     pod: PodName
     uid: str
+    now_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +85,89 @@ class Look:
     reading: Reading | None = None
 
 
+class Asked(Value, frozen=True):
+    """A request with the extension was read. `look` as in `RequestArrived`."""
+
+    ticket: int
+    ask: Ask
+    now_s: float
+    look: Look | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestArrived:
-    """A request was read. `look` is the fresh look that the core asked for, on the second pass."""
+    """A request of either kind was read. `look` is the fresh look that the core asked for, on the second pass."""
 
     ticket: int
     request: AgentRequest
     now_s: float
     look: Look | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWord:
+    """What a pool says to a growth: at most so many units (None: all of it), and why where that is less."""
+
+    units: int | None = None
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsultEnded:
+    """The pool was asked for the request of `ticket`. `word` is None where that failed by our own fault."""
+
+    ticket: int
+    word: PoolWord | None
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementAssumed:
+    """Somebody wants to place a holder on a node; what it needs is kept for it until it is confirmed or `until_s`."""
+
+    ticket: int
+    holder: Holder
+    name: str
+    node: str
+    amount: Resources
+    until_s: float
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementConfirmed:
+    """A placement that was assumed has happened."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementForgotten:
+    """A placement will not happen, or its holder is done. Unknown holders are none of our business."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStarted:
+    """The migration of a VM that was wanted is under way."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFailed:
+    """The migration of a VM that was wanted could not be started; none is tried on its node before `retry_at_s`."""
+
+    uid: str
+    retry_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationEnded:
+    """A migration was given up, and the VM stays. (When it succeeds, the VM's pod goes.)"""
+
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +177,76 @@ class ClockTicked:
     now_s: float
 
 
-Input: TypeAlias = NodeSeen | NodeGone | PodSeen | PodGone | VmSeen | VmGone | RequestArrived | ClockTicked
+Input: TypeAlias = (
+    Configured
+    | NodeSeen
+    | NodeGone
+    | PodSeen
+    | PodGone
+    | VmSeen
+    | VmGone
+    | Asked
+    | RequestArrived
+    | ConsultEnded
+    | PlacementAssumed
+    | PlacementConfirmed
+    | PlacementForgotten
+    | MigrationStarted
+    | MigrationFailed
+    | MigrationEnded
+    | ClockTicked
+)
 
 # ---------------------------------------------------------------- outputs
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A request is answered with a permit. `changed` says that the row's current permit moved."""
+class Echo(Value, frozen=True):
+    """What a reply to a caller with the extension carries beside the permit."""
+
+    sequence_number: int
+    instance: UUID
+    epoch: int
+
+
+class Decided(Value, frozen=True):
+    """A request is answered with a permit. `before` was the row's current permit, `changed` says that it moved; `echo`
+    is None for a caller without the extension."""
 
     ticket: int
-    response: PluginResponse
     pod: PodName
     node: str
     requested: Resources
+    before: Resources
     permit: Resources
-    reasons: tuple[Reason, ...]
-    sequence_number: int | None
-    changed: bool
+    unit: Resources
+    slot_bytes: int
+    reasons: tuple[Reason, ...] = ()
+    echo: Echo | None = None
+    migrate: bool = False
+    changed: bool = False
+
+    @property
+    def sequence_number(self) -> int | None:
+        """The number of the request that this answers, where it had one."""
+        return self.echo.sequence_number if self.echo is not None else None
+
+    @property
+    def response(self) -> PluginResponse:
+        """The message as the codec writes it; `protocol.hot.write_reply` writes the same bytes."""
+        permit = translate.permit_slots(self.permit, self.slot_bytes)
+        unit = translate.permit_slots(self.unit, self.slot_bytes)
+        if self.echo is None:
+            return wire.PluginResponse(permit, unit)
+        return ExtendedResponse(
+            permit,
+            unit,
+            self.echo.sequence_number,
+            self.echo.instance,
+            self.echo.epoch,
+            RawReply(self.permit, self.unit),
+            self.reasons,
+            migrate=wire.MigrateResponse() if self.migrate else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +279,66 @@ class LookNeeded:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsultNeeded:
+    """The growth waits for the pool's word: ask it, and report `ConsultEnded`. `wanted` is kept meanwhile.
+
+    `current` and `wanted` are the permit now and the one that everything but the pool allows, `unit` the compute unit.
+    """
+
+    ticket: int
+    pod: PodName
+    uid: str
+    pool: str
+    current: Resources
+    wanted: Resources
+    unit: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The request is one that is in progress already; it is answered when that is."""
+
+    ticket: int
+    leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsultCancelled:
+    """Nobody waits for the pool's word on the request of `ticket` any more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadNeeded:
     """A floor can end once the cluster shows less: read the VM again when convenient and report `VmSeen`."""
 
     pod: PodName
 
 
-Answer: TypeAlias = Decided | Refused | HungUp | LookNeeded
-Output: TypeAlias = Answer | ReadNeeded
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """There is room, and it is kept."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotPlaced:
+    """There is no room, and nothing is kept."""
+
+    ticket: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationWanted:
+    """The VM is chosen to leave its node: start its migration and report `MigrationStarted` or `MigrationFailed`."""
+
+    pod: PodName
+    uid: str
+    node: str
+
+
+Answer: TypeAlias = Decided | Refused | HungUp | LookNeeded | ConsultNeeded | Joined
+Output: TypeAlias = Answer | ConsultCancelled | ReadNeeded | Placed | NotPlaced | MigrationWanted

@@ -4,165 +4,197 @@ An unsettled row is one whose VM may still use up to its maximum, because a form
 A request that names this process settles it: its agent has heard from us, so what it claims is all that it holds.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from protocol import sequence, translate
-from protocol.extension import ExtendedRequest, ExtendedResponse, RawReply
+from protocol import sequence
+from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events
-from scheduler.core.book import Reply, Terms, VmRecord
-from scheduler.core.ledger import Cause, Floor, Ledger, RowState, Verdict
+from scheduler.core import events, progress
+from scheduler.core.book import Progress, Reply, VmRecord
+from scheduler.core.judging import Desk, compute_unit, judge
+from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
+
+_UNSETTLED = Reason(
+    ReasonCode.UNSETTLED, "this scheduler has just started; ask again, naming it", retry_after_s=0.0
+)
 
 
-def answer(
-    terms: Terms, ledger: Ledger, record: VmRecord, ticket: int, request: ExtendedRequest, now_s: float
-) -> events.Answer:
+def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -> tuple[events.Output, ...]:
     """Answer a request for a VM whose UID is the request's."""
-    life = sequence.Life(request.agent_id, request.agent_started_at_ms)
-    match record.gate.judge(life, request.sequence_number, request):
-        case sequence.Stale(last) | sequence.Reused(last) as judged:
-            stale = isinstance(judged, sequence.Stale)
-            code = ErrorCode.SEQUENCE_STALE if stale else ErrorCode.SEQUENCE_REUSED
-            return events.Refused(ticket, 409, code, f"the last sequence number was {last}", last)
+    life = sequence.Life(ask.agent_id, ask.started_at_ms)
+    judged = record.gate.judge(life, ask.number, ask)
+    overtaken: tuple[events.Output, ...] = ()
+    if isinstance(judged, sequence.Passed):
+        overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, ask))
+        _hand_over(desk, record, judged, now_s)
+        record.gate = record.gate.take(life, ask.number, ask)
+        record.reply = None
+    elif not isinstance(judged, sequence.Retry):
+        return (_refused(ticket, judged),)
+    record.heard_s = now_s  # the reply renews the agent's lease, also a repeated one
+    if isinstance(judged, sequence.Retry):
+        if record.progress is not None:
+            return (progress.join(record, ticket),)
+        if record.reply is not None:
+            return (_repeat(desk, record, ticket, ask, record.reply),)
+    record.owned_by_published = False
+    if record.published_heard_s is None or now_s - record.published_heard_s >= desk.terms.handover_s:
+        record.condition = ""
+    if ask.load1 is not None:
+        record.load1 = ask.load1
+    decided = _decide(desk, record, ticket, ask, now_s)
+    return (*overtaken, decided) if overtaken else (decided,)
+
+
+def _refused(ticket: int, judged: sequence.Judgement) -> events.Refused:
+    match judged:
+        case sequence.Stale(last):
+            code = ErrorCode.SEQUENCE_STALE
+        case sequence.Reused(last):
+            code = ErrorCode.SEQUENCE_REUSED
         case sequence.Superseded(current, last):
             message = f"agent {current.agent_id}, started at {current.started_at_ms} ms, owns this VM"
             return events.Refused(
                 ticket, 409, ErrorCode.AGENT_SUPERSEDED, message, last, current.started_at_ms
             )
-        case sequence.Retry():
-            if record.reply is not None:
-                record.heard_s = now_s  # its reply renews the agent's lease
-                return _repeat(terms, ledger, record, ticket, request)
-        case sequence.Passed() as passed:
-            _hand_over(terms, ledger, record, passed, life, now_s)
-            record.gate = record.gate.take(life, request.sequence_number, request)
-            record.reply = None
-    record.heard_s = now_s
-    record.owned_by_published = False
-    if record.published_heard_s is None or now_s - record.published_heard_s >= terms.handover_s:
-        record.condition = ""
-    return _decide(terms, ledger, record, ticket, request)
+        case _:
+            raise AssertionError(judged)
+    return events.Refused(ticket, 409, code, f"the last sequence number was {last}", last)
 
 
-def _hand_over(
-    terms: Terms, ledger: Ledger, record: VmRecord, passed: sequence.Passed, life: sequence.Life, now_s: float
-) -> None:
+def _overtaken(ticket: int, by: Ask) -> events.Refused:
+    message = f"request {by.number} of agent {by.agent_id} has overtaken this one"
+    return events.Refused(ticket, 409, ErrorCode.SEQUENCE_STALE, message, by.number)
+
+
+def _hand_over(desk: Desk, record: VmRecord, passed: sequence.Passed, now_s: float) -> None:
     """Keep for `handover_s` what the caller before had reserved: it may still use it until its lease runs out."""
     if record.owned_by_published:
         about = "published"
     elif passed is sequence.Passed.SUPERSEDES:
         assert record.gate.life is not None
-        assert record.gate.life.agent_id != life.agent_id
         about = str(record.gate.life.agent_id)
     else:
         return
-    row = ledger.require(record.spec.holder)
+    row = record.row
     had = row.state.without(Cause.HANDOVER).reserved  # what it took over itself has a floor of its own
-    floor = Floor(Cause.HANDOVER, had, until_s=now_s + terms.handover_s, about=about)
-    ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
+    floor = Floor(Cause.HANDOVER, had, until_s=now_s + desk.terms.handover_s, about=about)
+    desk.ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
 
 
-def _repeat(
-    terms: Terms, ledger: Ledger, record: VmRecord, ticket: int, request: ExtendedRequest
-) -> events.Answer:
+def _repeat(desk: Desk, record: VmRecord, ticket: int, ask: Ask, reply: Reply) -> events.Decided:
     """The remembered reply: its permit while `current` still equals it, else the smaller of the two."""
-    assert record.reply is not None
-    current = ledger.require(record.spec.holder).state.current
-    permit = record.reply.permit if current == record.reply.permit else record.reply.permit.min(current)
-    return _reply(terms, record, ticket, request, replace(record.reply, permit=permit), changed=False)
+    current = record.row.state.current
+    permit = reply.permit if current == reply.permit else reply.permit.min(current)
+    return _decided(desk, record, ticket, ask, replace(reply, permit=permit), before=current)
 
 
-def _decide(
-    terms: Terms, ledger: Ledger, record: VmRecord, ticket: int, request: ExtendedRequest
-) -> events.Answer:
-    wanted, claim = request.raw.resources, request.raw.last_permit or ZERO
-    unit = _unit(ledger, record, request)
-    is_known = request.raw.last_permit is not None or record.reading is not None
-    if not record.settled and is_known and request.scheduler_instance == terms.instance:
-        settle(ledger, record, claim.max(record.reading.use if record.reading else ZERO))
-    _note_claim(ledger, record, wanted, claim)
-    row = ledger.require(record.spec.holder)
+def _decide(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -> events.Output:
+    terms, reading = desk.terms, record.reading
+    claim = ask.claim if ask.claim is not None else ZERO
     if not record.settled:
-        permit = wanted.min(row.state.current.max(claim))
-        why = Reason(
-            ReasonCode.UNSETTLED, "this scheduler has just started; ask again, naming it", retry_after_s=0.0
+        is_known = ask.claim is not None or reading is not None
+        if is_known and ask.names == terms.instance:
+            settle(desk, record, claim.max(reading.use) if reading is not None else claim)
+    _note_claim(desk, record, ask.want, claim)
+    unit = compute_unit(desk, record, ask.unit)
+    current = record.row.state.current
+    if not record.settled:
+        permit = ask.want.min(current.max(claim))
+        return _decided(
+            desk, record, ticket, ask, Reply(ask.want, unit or ZERO, permit, (_UNSETTLED,)), before=current
         )
-        return _reply(
-            terms, record, ticket, request, Reply(wanted, unit or ZERO, permit, (why,)), changed=False
-        )
-    verdict = ledger.judge(row, wanted, unit, record.spec.bounds.max)
+    verdict = judge(desk, record, ask.want, unit, now_s)
     assert verdict.grant is not None
-    before = row.state.current
-    ledger.post(replace(verdict, state=_with_observed(terms, record, request, verdict.state)))
-    record.reply = Reply(wanted, unit or ZERO, verdict.grant.permit, verdict.grant.reasons)
-    return _reply(terms, record, ticket, request, record.reply, changed=verdict.grant.permit != before)
+    assert verdict.state is not None
+    if record.spec.pool is not None and verdict.grant.permit.exceeds(current):
+        assert unit is not None
+        state = replace(verdict.state, current=current.min(verdict.grant.permit))
+        waiting = Progress(ticket, ask, now_s)
+        observed = _with_observed(desk, record, ask, state)
+        return progress.begin(desk, record, waiting, observed, verdict.grant.permit, unit)
+    return _commit(desk, record, ticket, ask, verdict, unit)
 
 
-def _with_observed(
-    terms: Terms, record: VmRecord, request: ExtendedRequest, state: RowState | None
-) -> RowState | None:
+def commit(
+    desk: Desk, record: VmRecord, waited: Progress, ask: Ask, word: events.PoolWord, now_s: float
+) -> tuple[events.Output, ...]:
+    """The pool's word is here: judge the request again with it."""
+    unit = compute_unit(desk, record, ask.unit)
+    verdict = judge(desk, record, ask.want, unit, now_s, progress.limits_of(word))
+    return progress.for_all(_commit(desk, record, waited.ticket, ask, verdict, unit), waited)
+
+
+def _commit(
+    desk: Desk, record: VmRecord, ticket: int, ask: Ask, verdict: Verdict, unit: Resources | None
+) -> events.Decided:
+    granted, state = verdict.grant, verdict.state
+    assert granted is not None
+    assert state is not None
+    before = record.row.state.current
+    observed = _with_observed(desk, record, ask, state)
+    desk.ledger.post(verdict if observed is state else replace(verdict, state=observed), OverCause.OBSERVED)
+    record.reply = Reply(ask.want, unit or ZERO, granted.permit, granted.reasons)
+    return _decided(desk, record, ticket, ask, record.reply, before=before, changed=granted.permit != before)
+
+
+def _with_observed(desk: Desk, record: VmRecord, ask: Ask, state: RowState) -> RowState:
     """Who never heard from this process may be a packet from before its start: what a read showed stays."""
-    if state is None or record.reading is None or request.scheduler_instance == terms.instance:
+    if record.reading is None or ask.names == desk.terms.instance:
         return state
     use = record.reading.use
     return state.with_floor(Floor(Cause.OBSERVED, use)) if use.exceeds(state.current) else state
 
 
-def settle(ledger: Ledger, record: VmRecord, use: Resources) -> None:
+def settle(desk: Desk, record: VmRecord, use: Resources) -> None:
     """The row's start-up uncertainty ends: what is in use is its current permit from now on."""
-    row = ledger.require(record.spec.holder)
+    row = record.row
     state = replace(row.state, current=use).without(Cause.START_UP)
-    ledger.post(Verdict(row.holder, row.node, state))
+    desk.ledger.post(Verdict(row.holder, row.node, state), OverCause.CLAIM)
     record.settled = True
 
 
-def _note_claim(ledger: Ledger, record: VmRecord, wanted: Resources, claim: Resources) -> None:
+def _note_claim(desk: Desk, record: VmRecord, wanted: Resources, claim: Resources) -> None:
     """Keep what the agent says it holds where that is above `current`: an external edit that only it sees."""
-    row = ledger.require(record.spec.holder)
-    held, current = claim.min(wanted), row.state.current
+    row = record.row
+    state, current = row.state, row.state.current
+    held = claim.min(wanted)
+    if not state.floors and held.fits_in(current):
+        return
     above = Resources(
         held.vcpu_milli if held.vcpu_milli > current.vcpu_milli else 0,
         held.memory_bytes if held.memory_bytes > current.memory_bytes else 0,
     )
-    state = row.state.without(Cause.CLAIMED)
+    state = state.without(Cause.CLAIMED)
     if above != ZERO:
         state = state.with_floor(Floor(Cause.CLAIMED, above))
     if state != row.state:
-        ledger.post(Verdict(row.holder, row.node, state))
+        desk.ledger.post(Verdict(row.holder, row.node, state), OverCause.CLAIM)
 
 
-def _unit(ledger: Ledger, record: VmRecord, request: ExtendedRequest) -> Resources | None:
-    """The compute unit: the VM's, else the request's, else the node's."""
-    node = ledger.node(record.spec.node)
-    return (
-        record.spec.compute_unit
-        or request.raw.compute_unit
-        or (node.spec.compute_unit if node is not None else None)
-    )
-
-
-def _reply(
-    terms: Terms, record: VmRecord, ticket: int, request: ExtendedRequest, reply: Reply, *, changed: bool
+def _decided(
+    desk: Desk,
+    record: VmRecord,
+    ticket: int,
+    ask: Ask,
+    reply: Reply,
+    *,
+    before: Resources,
+    changed: bool = False,
 ) -> events.Decided:
-    slot = record.spec.slot_bytes
-    response = ExtendedResponse(
-        translate.permit_slots(reply.permit, slot),
-        translate.permit_slots(reply.unit, slot),
-        request.sequence_number,
-        terms.instance,
-        terms.epoch,
-        RawReply(reply.permit, reply.unit),
-        reply.reasons,
-    )
+    terms, spec = desk.terms, record.spec
     return events.Decided(
         ticket,
-        response,
-        record.spec.pod,
-        record.spec.node,
+        spec.pod,
+        spec.node,
         reply.request,
+        before,
         reply.permit,
+        reply.unit,
+        spec.slot_bytes,
         reply.reasons,
-        request.sequence_number,
+        events.Echo(ask.number, terms.instance, terms.epoch),
+        record.row.state.migrating,
         changed,
     )

@@ -11,25 +11,35 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from protocol import codec, reasons, sequence, values, versions, wire
+import msgspec
+
+from protocol import codec, hot, reasons, sequence, values, versions, wire
 from protocol.errors import RemoteProtocolError
-from scheduler.core import book, events, ledger, model
+from scheduler.core import book, events, ledger, model, rules
 from scheduler.core.core import Core
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raised when older journals cannot be read any more."""
 
 _TYPES: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
+        events.Configured,
         events.NodeSeen,
         events.NodeGone,
         events.PodSeen,
         events.PodGone,
         events.VmSeen,
         events.VmGone,
+        events.ConsultEnded,
+        events.PoolWord,
+        events.PlacementAssumed,
+        events.PlacementConfirmed,
+        events.PlacementForgotten,
+        events.MigrationStarted,
+        events.MigrationFailed,
+        events.MigrationEnded,
         events.ClockTicked,
-        events.ReadNeeded,
         events.Look,
         model.Holder,
         model.NodeSpec,
@@ -38,10 +48,18 @@ _TYPES: Final[dict[str, Any]] = {
         model.VmSpec,
         ledger.Floor,
         ledger.RowState,
+        book.Progress,
         book.Reply,
+        book.Retired,
         book.Terms,
         book.VmRecord,
+        hot.Ask,
         reasons.Reason,
+        rules.Growth,
+        rules.NodeOverride,
+        rules.NodeRules,
+        rules.Rules,
+        rules.Watermark,
         sequence.AgentGate,
         sequence.Life,
         values.Bounds,
@@ -51,7 +69,15 @@ _TYPES: Final[dict[str, Any]] = {
 }
 _ENUMS: Final[dict[str, Any]] = {
     kind.__name__: kind
-    for kind in (model.Kind, ledger.Cause, reasons.ReasonCode, reasons.ErrorCode, versions.PluginProtoVersion)
+    for kind in (
+        model.Kind,
+        model.Migration,
+        ledger.Cause,
+        ledger.OverCause,
+        reasons.ReasonCode,
+        reasons.ErrorCode,
+        versions.PluginProtoVersion,
+    )
 }
 
 
@@ -61,33 +87,73 @@ class JournalError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of a core: its terms, nodes, rows and records."""
+    """The whole state of a core, as values; `parts` is what goes into the journal's first line."""
 
     terms: book.Terms
+    rules: rules.Rules
     nodes: tuple[model.NodeSpec, ...]
-    rows: tuple[tuple[model.Holder, str, ledger.RowState], ...]
-    records: tuple[book.VmRecord, ...]
+    rows: tuple[tuple[model.Holder, str, str, ledger.RowState], ...]
+    """Holder, its name, its node, its state."""
+    over: tuple[tuple[str, tuple[ledger.OverCause, ...]], ...]
+    """Why nodes are over-full."""
+    records: tuple[dict[str, Any], ...]
+    """The fields of each `book.VmRecord` but its row."""
+    retired: tuple[tuple[str, book.Retired], ...]
+    placements: tuple[tuple[model.Holder, float | None], ...]
+    migrate_after: tuple[tuple[str, float], ...]
+
+
+_NOT_RECORDED: Final = frozenset({"row", "due_s"})
 
 
 def snapshot_of(core: Core) -> Snapshot:
     """The state of `core` now. Values are shared, records copied: the snapshot does not change with the core."""
+    desk = core.desk
     return Snapshot(
         core.terms,
-        tuple(account.spec for account in core.ledger.nodes()),
-        tuple((row.holder, row.node, row.state) for row in core.ledger.rows()),
-        tuple(dataclasses.replace(record) for record in core.book),
+        desk.rules,
+        tuple(core.cluster.nodes.values()),
+        tuple((row.holder, row.name, row.node, row.state) for row in core.ledger.rows()),
+        tuple((account.terms.name, tuple(account.over)) for account in core.ledger.nodes() if account.over),
+        tuple(_parts(record) for record in core.book),
+        tuple(core.book.retired().items()),
+        tuple(desk.placements.items()),
+        tuple(desk.migrate_after_s.items()),
     )
+
+
+def _parts(record: book.VmRecord) -> dict[str, Any]:
+    parts = {
+        item.name: getattr(record, item.name)
+        for item in dataclasses.fields(record)
+        if item.name not in _NOT_RECORDED
+    }
+    waiting = record.progress
+    if waiting is not None:
+        parts["progress"] = dataclasses.replace(waiting, joined=list(waiting.joined))
+    return parts
 
 
 def restore(snapshot: Snapshot) -> Core:
     """A core in the state of `snapshot`."""
-    core = Core(snapshot.terms)
+    core = Core(snapshot.terms, snapshot.rules)
     for node in snapshot.nodes:
-        core.ledger.set_node(node)
-    for holder, node_name, state in snapshot.rows:
-        core.ledger.post(ledger.Verdict(holder, node_name, state))
-    for record in snapshot.records:
-        core.book.enter(dataclasses.replace(record))
+        core.apply(events.NodeSeen(node))
+    for holder, name, node_name, state in snapshot.rows:
+        core.ledger.post(ledger.Verdict(holder, node_name, state, name=name))
+    for node_name, causes in snapshot.over:
+        core.ledger.note_over(node_name, causes)
+    for parts in snapshot.records:
+        row = core.ledger.require(parts["spec"].holder)
+        record = book.VmRecord(row=row, **parts)
+        if record.progress is not None:
+            record.progress.joined = list(record.progress.joined)
+            core.desk.consults[record.progress.ticket] = record
+        core.book.enter(record)
+        core.agenda.look_after(core.desk, record)
+    core.book.retired().update(snapshot.retired)
+    core.desk.placements.update(snapshot.placements)
+    core.desk.migrate_after_s.update(snapshot.migrate_after)
     return core
 
 
@@ -97,23 +163,21 @@ def restore(snapshot: Snapshot) -> Core:
 def snapshot_line(core: Core) -> str:
     """The first line of a journal's file."""
     taken = snapshot_of(core)
-    body = {
-        "format": FORMAT,
-        "terms": _written(taken.terms),
-        "nodes": _written(taken.nodes),
-        "rows": [[_written(part) for part in row] for row in taken.rows],
-        "records": _written(taken.records),
-    }
-    return _line({"snapshot": body})
+    body = {item.name: _written(getattr(taken, item.name)) for item in dataclasses.fields(taken)}
+    return _line({"snapshot": {"format": FORMAT, **body}})
 
 
 def input_line(event: events.Input, outputs: tuple[events.Output, ...]) -> str:
     """An input that is no request, and what came of it."""
-    assert not isinstance(event, events.RequestArrived), "requests are journaled as their bytes"
+    assert not isinstance(event, events.RequestArrived | events.Asked), (
+        "requests are journaled as their bytes"
+    )
     return _line({"input": _written(event), "outputs": [told(output) for output in outputs]})
 
 
-def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]) -> str:
+def request_line(
+    arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+) -> str:
     """A request as it was received, and what came of it."""
     request = {
         "ticket": arrived.ticket,
@@ -133,15 +197,44 @@ def told(output: events.Output) -> dict[str, Any]:
     """An output as it is compared: what the caller was told."""
     match output:
         case events.Decided():
-            return {"permit": codec.encode(output.response).decode()}
+            return {"permit": reply_bytes(output).decode()}
         case events.Refused():
             return {"refused": output.status, "code": output.code.value, "message": output.message}
         case events.HungUp():
             return {"hung_up": output.why}
         case events.LookNeeded():
             return {"look_needed": str(output.pod)}
+        case events.ConsultNeeded():
+            return {"consult_needed": output.pool, "wanted": str(output.wanted)}
+        case events.Joined():
+            return {"joined": output.leader}
+        case events.ConsultCancelled():
+            return {"consult_cancelled": output.ticket}
         case events.ReadNeeded():
             return {"read_needed": str(output.pod)}
+        case events.Placed():
+            return {"placed": output.ticket}
+        case events.NotPlaced():
+            return {"not_placed": output.ticket, "reason": str(output.reason)}
+        case events.MigrationWanted():
+            return {"migration_wanted": str(output.pod)}
+
+
+def reply_bytes(decided: events.Decided) -> bytes:
+    """The reply as it travels."""
+    echo = decided.echo
+    if echo is None:
+        return codec.encode(decided.response)
+    return hot.write_reply(
+        decided.permit,
+        decided.unit,
+        decided.slot_bytes,
+        echo.sequence_number,
+        echo.instance,
+        echo.epoch,
+        decided.reasons,
+        decided.migrate,
+    )
 
 
 def _line(content: dict[str, Any]) -> str:
@@ -183,10 +276,7 @@ def _read(content: Any) -> Snapshot | Step | Gap:
         body = content["snapshot"]
         if body["format"] != FORMAT:
             raise JournalError(f"the journal has format {body['format']}, this program reads {FORMAT}")
-        rows = tuple((_read_value(a), str(b), _read_value(c)) for a, b, c in body["rows"])
-        return Snapshot(
-            _read_value(body["terms"]), _read_value(body["nodes"]), rows, _read_value(body["records"])
-        )
+        return Snapshot(**{name: _read_value(part) for name, part in body.items() if name != "format"})
     if "request" in content:
         found = content["request"]
         message = codec.decode(wire.AgentRequest, found["body"].encode("latin-1"))
@@ -208,14 +298,22 @@ def _written(value: Any) -> Any:
             return {"request": codec.encode(value).decode()}
         case None | bool() | int() | float() | str():
             return value
-        case tuple():
+        case tuple() | list():
             return [_written(item) for item in value]
+        case dict():
+            return {"fields": {name: _written(item) for name, item in value.items()}}
         case _:
-            fields = {item.name: _written(getattr(value, item.name)) for item in dataclasses.fields(value)}
+            fields = {name: _written(getattr(value, name)) for name in _fields(type(value))}
             return {
                 "type": type(value).__name__,
                 **{name: item for name, item in fields.items() if item is not None},
             }
+
+
+def _fields(kind: Any) -> tuple[str, ...]:
+    if issubclass(kind, msgspec.Struct):
+        return tuple(kind.__struct_fields__)
+    return tuple(item.name for item in dataclasses.fields(kind))
 
 
 def _read_value(written: Any) -> Any:
@@ -226,7 +324,9 @@ def _read_value(written: Any) -> Any:
             kind = _TYPES[name]
             given = {key: _read_value(item) for key, item in fields.items()}
             # None is not written, whatever the field's default
-            return kind(**{item.name: given.get(item.name) for item in dataclasses.fields(kind)})
+            return kind(**{name: given.get(name) for name in _fields(kind)})
+        case {"fields": parts}:
+            return {name: _read_value(item) for name, item in parts.items()}
         case {"enum": name, "value": value}:
             return _ENUMS[name](value)
         case {"uuid": text}:

@@ -6,22 +6,18 @@ every limit allows, so it always lies between current and requested. The smalles
 one, and every limit below the request is listed. Source: design section 4.
 """
 
-from dataclasses import dataclass
-
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Resources
+from protocol.values import Resources, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Value, frozen=True):
     """A limit's word: the largest number of units that it allows, and the reason to give where that binds."""
 
     units: int
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Value, frozen=True):
     """What a request gets: the permit and, where that is below the request, why; the binding reason first."""
 
     permit: Resources
@@ -66,10 +62,25 @@ def headroom(current: Resources, request: Resources, unit: Resources, room: Reso
     if tightest is None:
         return None
     units, name, free = tightest
-    left = Resources(max(free, 0), 0) if name == "cpu" else Resources(0, max(free, 0))
-    amount = str(left).split(" / ")[0 if name == "cpu" else 1]
-    message = f"the other holders leave {amount} of the node to this VM"
+    message = f"the other holders leave {amount_text(name, max(free, 0))} of the node to this VM"
     return Limit(units, Reason(ReasonCode.NODE_HEADROOM, message, name))
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """An amount of one resource for a person."""
+    if resource == "cpu":
+        return str(Resources(amount, 0)).split(" / ", maxsplit=1)[0]
+    return str(Resources(0, amount)).split(" / ")[1]
+
+
+def units_for(current: Resources, wanted: Resources, unit: Resources) -> int:
+    """The smallest n for which permit(n) is all of `wanted`; 0 where nothing grows."""
+    cpu = memory = 0
+    if wanted.vcpu_milli > current.vcpu_milli:
+        cpu = -(-wanted.vcpu_milli // unit.vcpu_milli)
+    if wanted.memory_bytes > current.memory_bytes:
+        memory = -(-wanted.memory_bytes // unit.memory_bytes)
+    return max(cpu, memory)
 
 
 def grant(
@@ -89,8 +100,7 @@ def grant(
             ReasonCode.COMPUTE_UNIT, "no compute unit is known from the VM, the request or the node"
         )
         return Grant(wanted.min(current), (missing, *listed))
-    growing = zip(current.named(), wanted.named(), unit.named(), strict=True)
-    units = max(-(-want // step) for (_, have), (_, want), (_, step) in growing if want > have)
+    units = units_for(current, wanted, unit)
     below = sorted((limit for limit in limits if limit.units < units), key=lambda limit: limit.units)
     if below:
         units = below[0].units

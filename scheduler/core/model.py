@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, Resources, Value
 from protocol.wire import PodName
 
 
@@ -12,10 +12,10 @@ class Kind(enum.StrEnum):
 
     VM = "vm"
     POD = "pod"
+    RESERVATION = "reservation"
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Value, frozen=True):
     """The owner of a row: kind and UID, so that the same name with a new UID is another holder."""
 
     kind: Kind
@@ -24,16 +24,29 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node: what may be reserved there (allocatable minus the system share) and its compute unit, if it has one."""
+    """A node as the cluster shows it. Its own compute unit and system share, where it has them, go before the rules."""
 
     name: str
-    reservable: Resources
+    allocatable: Resources
     compute_unit: Resources | None = None
+    system: Resources | None = None
+
+
+class Migration(enum.StrEnum):
+    """Whether a VM may be chosen as the one that leaves an over-full node."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    """It leaves as soon as its load is known, whatever the node's pressure."""
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
 class VmSpec:
-    """A VM's pod, where it runs, its bounds, the size of a memory slot, and its own compute unit, if it has one."""
+    """A VM's pod, where it runs, its bounds, the size of a memory slot, and its own compute unit, if it has one.
+
+    Growth of a VM with a `pool` waits for the pool's word. A `terminal` pod (succeeded or failed) holds nothing.
+    """
 
     pod: PodName
     uid: str
@@ -41,6 +54,9 @@ class VmSpec:
     bounds: Bounds
     slot_bytes: int
     compute_unit: Resources | None = None
+    migration: Migration = Migration.AUTO
+    pool: str | None = None
+    terminal: bool = False
 
     @property
     def holder(self) -> Holder:
@@ -50,12 +66,13 @@ class VmSpec:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """A pod that is no VM; it holds its requests."""
+    """A pod that is no VM. It holds its requests (`pod_holds`), and nothing once it is `terminal`."""
 
     pod: PodName
     uid: str
     node: str
     requests: Resources
+    terminal: bool = False
 
     @property
     def holder(self) -> Holder:
@@ -80,3 +97,21 @@ class Reading:
     def is_at_rest(self) -> bool:
         """Whether no resize is under way."""
         return self.size == self.target
+
+
+class Amounts(Value, frozen=True):
+    """What a container states of its requests or limits: each resource may be left open (None)."""
+
+    vcpu_milli: int | None = None
+    memory_bytes: int | None = None
+
+
+def pod_holds(requests: Amounts, limits: Amounts) -> Resources:
+    """What a container keeps of its node: its request, else its limit, else nothing; each resource on its own."""
+    return Resources(
+        _first(requests.vcpu_milli, limits.vcpu_milli), _first(requests.memory_bytes, limits.memory_bytes)
+    )
+
+
+def _first(request: int | None, limit: int | None) -> int:
+    return request if request is not None else limit if limit is not None else 0

@@ -6,21 +6,23 @@ reserved (`told`) until a read, begun a command deadline after it was told less,
 """
 
 import fnmatch
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from protocol import translate, wire
 from protocol.reasons import ErrorCode, Reason, ReasonCode
-from protocol.values import ZERO, Resources
-from scheduler.core import events, limits
-from scheduler.core.book import Terms, VmRecord
-from scheduler.core.ledger import Cause, Floor, Ledger, Row, RowState, Verdict
+from protocol.values import ZERO, Resources, Value
+from scheduler.core import events, limits, progress
+from scheduler.core.book import Progress, Terms, VmRecord
+from scheduler.core.judging import Desk, compute_unit
+from scheduler.core.judging import judge as judge_all
+from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
 
 TWO_KINDS = "an agent with the extension and one without it run for this VM; remove one of them"
 
 
-@dataclass(frozen=True, slots=True)
-class _Caller:
-    """One request with everything that judging it takes."""
+class _Caller(Value, frozen=True):
+    """One request with everything that judging it takes. `word` is what the VM's pool said, once it was asked."""
 
     ticket: int
     request: wire.AgentRequest
@@ -28,6 +30,7 @@ class _Caller:
     use: Resources
     unit: Resources
     now_s: float
+    word: events.PoolWord | None = None
 
 
 def is_allowed(terms: Terms, node: str) -> bool:
@@ -35,28 +38,52 @@ def is_allowed(terms: Terms, node: str) -> bool:
     return any(fnmatch.fnmatchcase(node, pattern) for pattern in terms.published_agents)
 
 
-def answer(terms: Terms, ledger: Ledger, record: VmRecord, arrived: events.RequestArrived) -> events.Answer:
+def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tuple[events.Output, ...]:
     """Answer a request for a VM that a fresh look has just shown."""
     spec, request, ticket = record.spec, arrived.request, arrived.ticket
-    if not is_allowed(terms, spec.node):
+    if not is_allowed(desk.terms, spec.node):
         message = f"callers without the extension are not served on node {spec.node} (--published-agents)"
-        return events.Refused(ticket, 403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED, message)
+        return (events.Refused(ticket, 403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED, message),)
     reading = arrived.look.reading if arrived.look is not None else None
     wanted = translate.from_slots(request.resources, spec.slot_bytes)
-    node = ledger.node(spec.node)
-    unit = spec.compute_unit or (node.spec.compute_unit if node is not None else None)
-    why = _unanswerable(terms, record, wanted, unit, has_sizes=reading is not None)
+    unit = compute_unit(desk, record, None)
+    why = _unanswerable(desk.terms, record, wanted, unit, has_sizes=reading is not None)
     if why:
         record.condition = why
-        return events.HungUp(ticket, spec.pod, why)
+        return (events.HungUp(ticket, spec.pod, why),)
     assert unit is not None
+    if request.metrics is not None:
+        record.load1 = request.metrics.load_average_1min
     use = reading.use if reading is not None else wanted
     caller = _Caller(ticket, request, wanted, use, unit, arrived.now_s)
     if record.published_since_s is None:
         record.published_since_s = arrived.now_s
-    if record.heard_s is not None and arrived.now_s - record.heard_s < terms.handover_s:
-        return _stand_by(ledger, record, caller)
-    return _own(terms, ledger, record, caller)
+    if record.heard_s is not None and arrived.now_s - record.heard_s < desk.terms.handover_s:
+        return (_stand_by(desk, record, caller),)
+    overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, record))
+    return (*overtaken, _own(desk, record, caller))
+
+
+def commit(
+    desk: Desk,
+    record: VmRecord,
+    waited: Progress,
+    request: wire.AgentRequest,
+    word: events.PoolWord,
+    now_s: float,
+) -> tuple[events.Output, ...]:
+    """The pool's word is here: judge the request again with it, against the latest reading."""
+    wanted = translate.from_slots(request.resources, record.spec.slot_bytes)
+    unit = compute_unit(desk, record, None)
+    if unit is None:
+        return (events.HungUp(waited.ticket, record.spec.pod, "no compute unit is known for the VM"),)
+    use = record.reading.use if record.reading is not None else wanted
+    return (_own(desk, record, _Caller(waited.ticket, request, wanted, use, unit, now_s, word)),)
+
+
+def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
+    message = f"an agent without the extension serves {record.name} now"
+    return events.Refused(ticket, 409, ErrorCode.SEQUENCE_STALE, message, record.gate.last)
 
 
 def _unanswerable(
@@ -75,27 +102,25 @@ def _unanswerable(
     return ""
 
 
-def _stand_by(ledger: Ledger, record: VmRecord, caller: _Caller) -> events.Answer:
+def _stand_by(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     """A bystander: an agent with the extension was answered lately. It gets what is current and changes nothing."""
     record.condition = TWO_KINDS
-    row = ledger.require(record.spec.holder)
-    permit = caller.wanted.min(row.state.current).max(caller.wanted.min(caller.use))
-    told = _with_told(_tell(row.state, permit, caller.now_s), permit, "bystander")
+    state = record.row.state
+    permit = caller.wanted.min(state.current).max(caller.wanted.min(caller.use))
+    told = _with_told(_tell(state, permit, caller.now_s), permit, "bystander")
     why = Reason(ReasonCode.BYSTANDER, "an agent with the extension owns this VM")
     grant = limits.Grant(permit, (why,) if permit != caller.wanted else ())
-    outcome = _reply(ledger, record, caller, grant, told)
+    outcome = _reply(desk, record, caller, grant, told)
     if isinstance(outcome, events.Decided):
         record.published_heard_s = caller.now_s
     return outcome
 
 
-def _own(terms: Terms, ledger: Ledger, record: VmRecord, caller: _Caller) -> events.Answer:
-    row = ledger.require(record.spec.holder)
-    base = row
+def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
+    terms, base = desk.terms, record.row.state
     if not record.settled:
-        state = _settled_state(row.state, caller.wanted.min(caller.use))
-        base = Row(row.holder, row.node, state, state.reserved)
-    verdict = ledger.judge(base, caller.wanted, caller.unit, record.spec.bounds.max)
+        base = _settled_state(base, caller.wanted.min(caller.use))
+    verdict = judge_all(desk, record, caller.wanted, caller.unit, caller.now_s, _pool(caller), base)
     assert verdict.grant is not None
     permit = verdict.grant.permit.max(caller.wanted.min(caller.use))
     assert record.published_since_s is not None
@@ -103,18 +128,25 @@ def _own(terms: Terms, ledger: Ledger, record: VmRecord, caller: _Caller) -> eve
     if not record.settled and permit != caller.wanted and waited_s < terms.first_answer_s:
         why = "the scheduler has just started and waits for a read that shows the VM's use"
         return events.HungUp(caller.ticket, record.spec.pod, why)
-    before = base.state
-    if not before.current.fits_in(permit):
-        before = _with_told(before, before.current, "before")
-    told = _tell(before, permit, caller.now_s)
+    if caller.word is None and record.spec.pool is not None and verdict.grant.permit.exceeds(base.current):
+        waiting = Progress(caller.ticket, caller.request, caller.now_s)
+        return progress.begin(desk, record, waiting, record.row.state, verdict.grant.permit, caller.unit)
+    if not base.current.fits_in(permit):
+        base = _with_told(base, base.current, "before")
+    told = _tell(base, permit, caller.now_s)
     if terms.trust_published:
         told = after_read(terms, told, caller.wanted, caller.now_s)
-    grant = replace(verdict.grant, permit=permit)
-    outcome = _reply(ledger, record, caller, grant, replace(told, current=permit))
+    grant = limits.Grant(permit, verdict.grant.reasons)
+    pressure = verdict.state.pressure if verdict.state is not None else ZERO
+    outcome = _reply(desk, record, caller, grant, replace(told, current=permit, pressure=pressure))
     if isinstance(outcome, events.Decided):
         record.settled, record.owned_by_published, record.condition = True, True, ""
         record.published_heard_s = caller.now_s
     return outcome
+
+
+def _pool(caller: _Caller) -> tuple[limits.Limit, ...]:
+    return progress.limits_of(caller.word) if caller.word is not None else ()
 
 
 def _with_told(state: RowState, amount: Resources, about: str) -> RowState:
@@ -147,7 +179,7 @@ def _tell(state: RowState, permit: Resources, now_s: float) -> RowState:
         else floor
         for floor in state.floors
     )
-    return replace(state, floors=floors)
+    return state if floors == state.floors else replace(state, floors=floors)
 
 
 def after_read(terms: Terms, state: RowState, use: Resources, begun_s: float) -> RowState:
@@ -160,11 +192,11 @@ def after_read(terms: Terms, state: RowState, use: Resources, begun_s: float) ->
         or begun_s < floor.told_less_s + terms.command_deadline_s
         or floor.amount.fits_in(use)
     )
-    return replace(state, floors=kept)
+    return state if len(kept) == len(state.floors) else replace(state, floors=kept)
 
 
 def _reply(
-    ledger: Ledger, record: VmRecord, caller: _Caller, grant: limits.Grant, state: RowState
+    desk: Desk, record: VmRecord, caller: _Caller, grant: limits.Grant, state: RowState
 ) -> events.Answer:
     slot = record.spec.slot_bytes
     permit = translate.permit_slots(grant.permit, slot)
@@ -176,20 +208,20 @@ def _reply(
         return events.HungUp(
             caller.ticket, record.spec.pod, f"a permit of {grant.permit} would be fatal to the caller"
         )
-    row = ledger.require(record.spec.holder)
+    row = record.row
     before = row.state.current
-    ledger.post(Verdict(row.holder, row.node, state))
-    response = wire.PluginResponse(permit, translate.permit_slots(caller.unit, slot))
+    desk.ledger.post(Verdict(row.holder, row.node, state), OverCause.OBSERVED)
     return events.Decided(
         caller.ticket,
-        response,
         record.spec.pod,
         record.spec.node,
         caller.wanted,
+        before,
         grant.permit,
+        caller.unit,
+        slot,
         grant.reasons,
-        None,
-        before != state.current,
+        changed=before != state.current,
     )
 
 

@@ -27,13 +27,13 @@ def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) 
     fields: list[tuple[tuple[str, ...], float]] = []
     for account in core.ledger.nodes():
         columns = {
-            "reservable": account.spec.reservable,
+            "reservable": account.terms.reservable,
             "reserved": account.reserved,
             "buffer": account.buffer,
         }
         for name, amount in columns.items():
-            fields.append(((account.spec.name, "cpu", name), amount.vcpu_milli / 1000))
-            fields.append(((account.spec.name, "memory", name), amount.memory_bytes))
+            fields.append(((account.terms.name, "cpu", name), amount.vcpu_milli / 1000))
+            fields.append(((account.terms.name, "memory", name), amount.memory_bytes))
     yield Family(
         "gauge",
         "parley_scheduler_node_resources",

@@ -24,7 +24,7 @@ ABOVE_PURE = ("agent", "scheduler", "informant")
 ALLOWED = frozenset(
     """
     dataclasses enum typing typing_extensions collections functools itertools math fractions decimal re struct json
-    uuid types abc operator bisect heapq hashlib string annotated_types fnmatch random
+    uuid types abc operator bisect heapq hashlib string annotated_types fnmatch random msgspec
     """.split()  # noqa: SIM905 - thirty quoted names would hide the list
 )
 ALLOWED_IN_PROTOCOL = frozenset({"pydantic", "pydantic_core"})

@@ -149,7 +149,7 @@ class World:
     ) -> events.Answer:
         """The answer of the core to one request."""
         (answer,) = self.apply(events.RequestArrived(7, request, at, look))
-        assert not isinstance(answer, events.ReadNeeded)
+        assert isinstance(answer, events.Answer)
         return answer
 
     def permit(self, request: AgentRequest, *, at: float = 0.0) -> Resources:

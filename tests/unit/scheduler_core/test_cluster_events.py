@@ -6,7 +6,7 @@ from protocol.values import Resources
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading
+from scheduler.core.model import Holder, Kind, PodSpec, Reading
 from tests.unit.scheduler_core.core_worlds import (
     ELSEWHERE,
     EVERYWHERE,
@@ -342,4 +342,4 @@ def test_the_audit_finds_a_sum_that_is_wrong() -> None:
     assert account is not None
     account.reserved += UNIT
     assert len(world.core.ledger.audit()) == 1
-    assert account.spec == NodeSpec("n1", cu(10), UNIT)
+    assert account.terms.reservable == cu(10)

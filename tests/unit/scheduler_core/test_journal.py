@@ -158,4 +158,4 @@ def test_huge_amounts_are_kept_exactly() -> None:
     running = _replay(world.lines)
     account = running.core.ledger.node("huge")
     assert account is not None
-    assert account.spec.reservable == huge
+    assert account.terms.reservable == huge

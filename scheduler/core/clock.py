@@ -1,0 +1,102 @@
+"""What the clock ends, and when to look at which VM next. Looking at every VM each second would cost 10,000 looks."""
+
+import heapq
+
+from msgspec.structs import replace
+
+from scheduler.core import events, published
+from scheduler.core.book import VmRecord
+from scheduler.core.judging import Desk
+from scheduler.core.ledger import Cause, RowState, Verdict
+
+
+class Agenda:
+    """When the clock looks at which VM. A VM has one valid entry, `VmRecord.due_s`; others are skipped when due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._due: dict[str, float] = {}
+
+    def look_after(self, desk: Desk, record: VmRecord) -> None:
+        """Make sure that the VM is looked at when the clock may change something for it."""
+        due_s = due(desk, record)
+        if due_s is not None and (record.due_s is None or due_s < record.due_s):
+            record.due_s = self._due[record.spec.uid] = due_s
+            heapq.heappush(self._heap, (due_s, record.spec.uid))
+
+    def drop(self, uid: str) -> None:
+        """The VM has gone."""
+        self._due.pop(uid, None)
+
+    def next_due(self, now_s: float) -> str | None:
+        """Take the next VM that is due off the agenda."""
+        while self._heap and self._heap[0][0] <= now_s:
+            due_s, uid = heapq.heappop(self._heap)
+            if self._due.get(uid) == due_s:
+                del self._due[uid]
+                return uid
+        return None
+
+
+def elapse(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
+    """Time has passed for one VM: floors end, and a read may be wanted."""
+    row, state = record.row, record.row.state
+    live = tuple(floor for floor in state.floors if floor.until_s is None or floor.until_s > now_s)
+    if len(live) != len(state.floors):
+        state = replace(state, floors=live)
+    if record.published_heard_s is not None:
+        state = published.silent(desk.terms, state, now_s, record.published_heard_s)
+    if state is not row.state:
+        desk.ledger.post(Verdict(row.holder, row.node, state))
+    if not _needs_read(desk, record, state, now_s):
+        return ()
+    record.read_asked_s = now_s
+    return (events.ReadNeeded(record.spec.pod),)
+
+
+def _needs_read(desk: Desk, record: VmRecord, state: RowState, now_s: float) -> bool:
+    """Whether a read could end a floor now; asked at most once per command deadline."""
+    if record.reading is None:
+        return False
+    deadline_s = desk.terms.command_deadline_s
+    if record.read_asked_s is not None and now_s - record.read_asked_s < deadline_s:
+        return False
+    told = any(
+        floor.told_less_s is not None and now_s >= floor.told_less_s + deadline_s for floor in state.floors
+    )
+    is_silent = now_s >= record.silent_since_s() + desk.terms.handover_s
+    return told or (is_silent and _may_fall(desk, record, state))
+
+
+def _may_fall(desk: Desk, record: VmRecord, state: RowState) -> bool:
+    """Whether a read could lower the row of a VM whose agent is silent."""
+    assert record.reading is not None
+    if any(floor.cause is Cause.CLAIMED for floor in state.floors):
+        return True
+    return not published.is_allowed(desk.terms, record.spec.node) and (
+        any(floor.cause is Cause.START_UP for floor in state.floors)
+        or state.current.exceeds(record.reading.use)
+    )
+
+
+def due(desk: Desk, record: VmRecord) -> float | None:
+    """When the clock may next change something for the VM; None while nothing can."""
+    terms, state = desk.terms, record.row.state
+    times = [floor.until_s for floor in state.floors if floor.until_s is not None]
+    if record.progress is not None:
+        times.append(record.progress.began_s + terms.consult_s)
+    is_told = [floor for floor in state.floors if floor.cause is Cause.TOLD and floor.told_less_s is None]
+    if record.published_heard_s is not None and is_told:
+        times.append(record.published_heard_s + terms.handover_s)
+    if record.reading is not None:
+        asked_s = record.read_asked_s
+        not_before_s = asked_s + terms.command_deadline_s if asked_s is not None else 0.0
+        reads = [
+            floor.told_less_s + terms.command_deadline_s
+            for floor in state.floors
+            if floor.told_less_s is not None
+        ]
+        if _may_fall(desk, record, state):
+            reads.append(record.silent_since_s() + terms.handover_s)
+        times += [max(read_s, not_before_s) for read_s in reads]
+    return min(times, default=None)

@@ -1,0 +1,183 @@
+"""What the cluster shows, entered into the accounts: nodes, VMs, other pods, and the rules that hold for nodes."""
+
+from msgspec.structs import replace
+
+from protocol.reasons import ErrorCode
+from protocol.sequence import AgentGate
+from protocol.values import ZERO
+from scheduler.core import events, progress, published
+from scheduler.core.book import Book, VmRecord
+from scheduler.core.clock import Agenda
+from scheduler.core.judging import Desk
+from scheduler.core.ledger import Cause, Floor, NodeTerms, OverCause, RowState, Verdict
+from scheduler.core.model import NodeSpec, Reading, VmSpec
+from scheduler.core.rules import Rules
+
+_Outputs = tuple[events.Output, ...]
+
+
+class Cluster:
+    """The door for everything that the cluster tells. `nodes` are the nodes as they were last shown."""
+
+    def __init__(self, desk: Desk, book: Book, agenda: Agenda) -> None:
+        self._desk = desk
+        self._book = book
+        self._agenda = agenda
+        self.nodes: dict[str, NodeSpec] = {}
+
+    # ------------------------------------------------------------ rules and nodes
+
+    def configured(self, event: events.Configured) -> _Outputs:
+        """New rules: every node's terms anew."""
+        self._desk.rules = event.rules
+        for node in self.nodes.values():
+            self._desk.ledger.set_node(terms_of(node, event.rules), OverCause.CONFIGURATION)
+        return ()
+
+    def node_seen(self, event: events.NodeSeen) -> _Outputs:
+        """A node, or a change of one."""
+        self.nodes[event.node.name] = event.node
+        self._desk.ledger.set_node(terms_of(event.node, self._desk.rules), OverCause.BYPASSED)
+        return ()
+
+    def node_gone(self, event: events.NodeGone) -> _Outputs:
+        """A node has gone. Rows that name it stay, and count nowhere."""
+        self.nodes.pop(event.name, None)
+        self._desk.ledger.remove_node(event.name)
+        return ()
+
+    # ------------------------------------------------------------ other pods
+
+    def pod_seen(self, event: events.PodSeen) -> _Outputs:
+        """A pod that is no VM holds its requests until it has ended."""
+        pod = event.pod
+        if pod.terminal:
+            return self.pod_gone(events.PodGone(pod))
+        self._desk.placements.pop(pod.holder, None)
+        name = f"{pod.pod.namespace}/{pod.pod.name}"
+        row = self._desk.ledger.row(pod.holder)
+        if row is None or row.node != pod.node or row.state != RowState(pod.requests):
+            verdict = Verdict(pod.holder, pod.node, RowState(pod.requests), name=name)
+            self._desk.ledger.post(verdict, OverCause.BYPASSED)
+        return ()
+
+    def pod_gone(self, event: events.PodGone) -> _Outputs:
+        """A pod that is no VM has gone."""
+        if self._desk.ledger.row(event.pod.holder) is not None:
+            self._desk.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
+        return ()
+
+    # ------------------------------------------------------------ VMs
+
+    def vm_seen(self, seen: events.VmSeen) -> _Outputs:
+        """A VM, or a change of one."""
+        vm = seen.vm
+        outputs: _Outputs = ()
+        record = self._book.find(vm.pod)
+        if record is not None and (record.spec.uid != vm.uid or vm.terminal):
+            outputs = self._forget(record, seen.now_s)
+            record = None
+        if vm.terminal:
+            return outputs
+        if record is None:
+            if self._book.by_uid(vm.uid) is None:  # one UID under two names: the first keeps the row
+                self._enter(seen)
+            return outputs
+        if record.spec != vm:
+            self._change(record, vm)
+        if seen.reading is not None and not _is_older(seen.reading, record.reading):
+            record.reading = seen.reading
+            self._observe(record, seen.reading)
+        self._agenda.look_after(self._desk, record)
+        return outputs
+
+    def vm_gone(self, event: events.VmGone) -> _Outputs:
+        """A VM's pod has gone."""
+        record = self._book.find(event.pod)
+        if record is None or record.spec.uid != event.uid:
+            return ()
+        return self._forget(record, event.now_s)
+
+    def _enter(self, seen: events.VmSeen) -> None:
+        """A VM that is new to this process. Only one that is known to be new, at a known size, is settled from birth.
+
+        One that went and has come back is not new: its agent may still hold what it was permitted.
+        """
+        vm, use = seen.vm, seen.reading.use if seen.reading is not None else ZERO
+        retired = self._book.revive(vm.uid)
+        settled = seen.is_new and seen.reading is not None and retired is None
+        floor = Floor(Cause.START_UP, vm.bounds.max.max(use), since_s=seen.now_s)
+        state = RowState(use, () if settled else (floor,))
+        self._desk.placements.pop(vm.holder, None)
+        name = f"{vm.pod.namespace}/{vm.pod.name}"
+        cause = OverCause.BYPASSED if settled else OverCause.START_UP
+        self._desk.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
+        row = self._desk.ledger.require(vm.holder)
+        gate = retired.gate if retired is not None else AgentGate()
+        record = VmRecord(vm, row, settled, seen.now_s, seen.reading, gate)
+        self._book.enter(record)
+        self._agenda.look_after(self._desk, record)
+
+    def _change(self, record: VmRecord, vm: VmSpec) -> None:
+        """The VM is described otherwise. While it is unsettled, a larger maximum may be in use already."""
+        row, state = record.row, record.row.state
+        cause = OverCause.BYPASSED
+        if vm.bounds.max.exceeds(record.spec.bounds.max) and not record.settled:
+            raised = tuple(
+                replace(floor, amount=floor.amount.max(vm.bounds.max))
+                if floor.cause is Cause.START_UP
+                else floor
+                for floor in state.floors
+            )
+            state, cause = replace(state, floors=raised), OverCause.BOUNDS
+        self._desk.ledger.post(Verdict(row.holder, vm.node, state), cause)
+        record.spec = vm
+
+    def _forget(self, record: VmRecord, now_s: float) -> _Outputs:
+        outputs = progress.cancel(
+            self._desk,
+            record,
+            lambda ticket: events.Refused(ticket, 404, ErrorCode.UNKNOWN_POD, f"{record.name} has gone"),
+        )
+        self._desk.ledger.post(Verdict(record.spec.holder, record.spec.node, None))
+        self._book.strike(record)
+        self._book.retire(record, now_s + self._desk.terms.handover_s)
+        self._agenda.drop(record.spec.uid)
+        return outputs
+
+    def _observe(self, record: VmRecord, reading: Reading) -> None:
+        """The cluster showed a size: floors above it may end, one below it begins."""
+        row = record.row
+        state = published.after_read(self._desk.terms, row.state, reading.use, reading.begun_s)
+        state = self._after_silence(record, state, reading)
+        state = state.without(Cause.OBSERVED)
+        if reading.use.exceeds(state.current):
+            state = state.with_floor(Floor(Cause.OBSERVED, reading.use))
+        if state != row.state:
+            self._desk.ledger.post(Verdict(row.holder, row.node, state), OverCause.OBSERVED)
+
+    def _after_silence(self, record: VmRecord, state: RowState, reading: Reading) -> RowState:
+        """An agent that was not heard for `handover_s` holds nothing: its row falls to what a later read shows."""
+        terms = self._desk.terms
+        if not reading.is_at_rest or reading.begun_s < record.silent_since_s() + terms.handover_s:
+            return state
+        state = state.without(Cause.CLAIMED)
+        if published.is_allowed(terms, record.spec.node):
+            return state
+        record.settled = True
+        current = state.current.min(reading.use)
+        state = state.without(Cause.START_UP)
+        return state if current == state.current else replace(state, current=current)
+
+
+def terms_of(node: NodeSpec, rules: Rules) -> NodeTerms:
+    """What holds for a node: its own values first, then the rules. A share beyond the node leaves nothing."""
+    found = rules.for_node(node.name)
+    system = node.system if node.system is not None else found.system
+    reservable = (node.allocatable - system).max(ZERO)
+    unit = node.compute_unit if node.compute_unit is not None else found.compute_unit
+    return NodeTerms(node.name, reservable, found.watermark.of(reservable), unit)
+
+
+def _is_older(reading: Reading, known: Reading | None) -> bool:
+    return known is not None and reading.begun_s < known.begun_s

@@ -1,0 +1,96 @@
+"""What every answer takes: the terms, the rules, the ledger; and the limits that come before the node's room."""
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import ZERO, Resources
+from scheduler.core import ledger as accounts
+from scheduler.core.book import Terms, VmRecord
+from scheduler.core.ledger import Ledger, Row, RowState, Verdict
+from scheduler.core.limits import Limit
+from scheduler.core.model import Holder
+from scheduler.core.rules import Rules
+
+
+@dataclass(slots=True)
+class Desk:
+    """What the answers of one scheduler process rest on.
+
+    `consults` are the VMs whose pool is being asked, by ticket; `placements` the rows of what the cluster does not show
+    yet, with the time when they are forgotten (None: confirmed); `migrate_after_s` tells nodes from which no migration
+    is tried before that time.
+    """
+
+    terms: Terms
+    rules: Rules
+    ledger: Ledger = field(default_factory=Ledger)
+    consults: dict[int, VmRecord] = field(default_factory=dict)
+    placements: dict[Holder, float | None] = field(default_factory=dict)
+    migrate_after_s: dict[str, float] = field(default_factory=dict)
+
+
+def judge(
+    desk: Desk,
+    record: VmRecord,
+    wanted: Resources,
+    unit: Resources | None,
+    now_s: float,
+    later: tuple[Limit, ...] = (),
+    state: RowState | None = None,
+) -> Verdict:
+    """What a request for `wanted` gets by every limit, from the row's state or from `state`. Reads only."""
+    row, bound = record.row, record.spec.bounds.max
+    if state is not None and state is not row.state:
+        row = Row(row.holder, row.name, row.node, state, state.reserved)
+    if wanted.fits_in(row.state.current):
+        return desk.ledger.judge(row, wanted, unit, bound)
+    earlier = _before_room(desk, record, wanted, unit)
+    verdict = desk.ledger.judge(row, wanted, unit, bound, earlier, later)
+    assert verdict.grant is not None
+    reasons = verdict.grant.reasons
+    if any(reason.code is ReasonCode.NODE_HEADROOM for reason in reasons):
+        named = tuple(_named(desk, record, reason, now_s) for reason in reasons)
+        return replace(verdict, grant=replace(verdict.grant, reasons=named))
+    return verdict
+
+
+def _before_room(
+    desk: Desk, record: VmRecord, wanted: Resources, unit: Resources | None
+) -> tuple[Limit, ...]:
+    """Stop, recommend-only and migration: each allows no growth at all."""
+    found = []
+    pod, rules = record.spec.pod, desk.rules
+    if rules.growth.stopped:
+        found.append(Limit(0, Reason(ReasonCode.STOPPED, "growth is stopped by configuration")))
+    if rules.is_recommend_only(pod.namespace, pod.name):
+        would = desk.ledger.judge(record.row, wanted, unit, record.spec.bounds.max).grant
+        assert would is not None
+        message = f"growth is only recommended here; {would.permit} would be permitted"
+        found.append(Limit(0, Reason(ReasonCode.RECOMMEND_ONLY, message)))
+    if record.row.state.migrating:
+        message = "the VM is being migrated away and does not grow until it has arrived"
+        found.append(Limit(0, Reason(ReasonCode.MIGRATING, message)))
+    return tuple(found)
+
+
+def _named(desk: Desk, record: VmRecord, reason: Reason, now_s: float) -> Reason:
+    """The node's refusal with the floors that stand in the way; where no row has any there is nothing to look for."""
+    account = desk.ledger.node(record.spec.node)
+    if reason.code is not ReasonCode.NODE_HEADROOM or reason.resource is None or account is None:
+        return reason
+    if (account.buffer - (record.row.reserved - record.row.state.current)).fits_in(ZERO):
+        return reason
+    obstacles = desk.ledger.obstacles(record.spec.node, record.row.holder, reason.resource)
+    return accounts.named(reason, obstacles, now_s, desk.terms.unsettled_s)
+
+
+def compute_unit(desk: Desk, record: VmRecord, asked: Resources | None) -> Resources | None:
+    """The compute unit: the VM's, else the request's, else the node's."""
+    if record.spec.compute_unit is not None:
+        return record.spec.compute_unit
+    if asked is not None:
+        return asked
+    account = desk.ledger.node(record.spec.node)
+    return account.terms.compute_unit if account is not None else None

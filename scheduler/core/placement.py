@@ -1,0 +1,61 @@
+"""Rows for what is not there yet: assume, then confirm or forget. Reservations, the extender and migrations use them.
+
+There is one account, so placement and growth never give away the same room twice.
+"""
+
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import ZERO
+from scheduler.core import events, ledger
+from scheduler.core.judging import Desk
+from scheduler.core.ledger import Cause, Floor, RowState, Verdict
+from scheduler.core.limits import amount_text
+from scheduler.core.model import Holder
+
+
+def assume(desk: Desk, asked: events.PlacementAssumed) -> events.Output:
+    """Keep room for a holder, all of it or nothing. Asked again, it moves or changes its amount, where that fits."""
+    row = desk.ledger.row(asked.holder)
+    if row is not None and asked.holder not in desk.placements:
+        if row.node == asked.node:
+            return events.Placed(asked.ticket)
+        message = f"{asked.name} is on node {row.node} already"
+        return events.NotPlaced(asked.ticket, Reason(ReasonCode.PLACED_ELSEWHERE, message))
+    if desk.ledger.node(asked.node) is None:
+        message = f"there is no node {asked.node}"
+        return events.NotPlaced(asked.ticket, Reason(ReasonCode.NODE_HEADROOM, message))
+    room = desk.ledger.headroom(asked.node, asked.holder)
+    for (resource, wanted), (_, free) in zip(asked.amount.named(), room.named(), strict=True):
+        if wanted > free:
+            left = amount_text(resource, max(free, 0))
+            reason = Reason(ReasonCode.NODE_HEADROOM, f"the other holders leave {left} of the node", resource)
+            obstacles = desk.ledger.obstacles(asked.node, asked.holder, resource)
+            return events.NotPlaced(
+                asked.ticket, ledger.named(reason, obstacles, asked.now_s, desk.terms.unsettled_s)
+            )
+    floor = Floor(Cause.PENDING, asked.amount, until_s=asked.until_s)
+    state = RowState(ZERO, (floor,))
+    desk.ledger.post(Verdict(asked.holder, asked.node, state, name=asked.name))
+    desk.placements[asked.holder] = asked.until_s
+    return events.Placed(asked.ticket)
+
+
+def confirm(desk: Desk, holder: Holder) -> None:
+    """What was kept is the holder's for good. Confirming again, or what the cluster shows already, changes nothing."""
+    if holder in desk.placements:
+        row = desk.ledger.require(holder)
+        desk.ledger.post(Verdict(holder, row.node, RowState(row.state.reserved)))
+        desk.placements[holder] = None
+
+
+def forget(desk: Desk, holder: Holder) -> None:
+    """What was kept is free. What the cluster shows is the cluster's to end."""
+    if holder in desk.placements:
+        desk.ledger.post(Verdict(holder, desk.ledger.require(holder).node, None))
+        del desk.placements[holder]
+
+
+def expire(desk: Desk, now_s: float) -> None:
+    """Forget what was not confirmed in time."""
+    late = [holder for holder, until_s in desk.placements.items() if until_s is not None and until_s <= now_s]
+    for holder in late:
+        forget(desk, holder)
