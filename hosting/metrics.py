@@ -4,12 +4,14 @@ Zeros and vanished objects come for free, because every scrape tells the present
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final, Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hosting import logs
@@ -27,6 +29,44 @@ class Family:
     help: str
     labels: tuple[str, ...]
     samples: tuple[tuple[tuple[str, ...], float], ...]
+
+
+DURATION_BOUNDS_S: Final = (
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Durations:
+    """Counts of durations by upper bound (`DURATION_BOUNDS_S`); the last one counts what lies above all of them."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
+    sum_s: float = 0.0
+
+    def observe(self, duration_s: float) -> None:
+        """One more."""
+        self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
+        self.sum_s += duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramFamily:
+    """A histogram of durations with its counts now."""
+
+    name: str
+    help: str
+    durations: Durations
+    kind: Literal["histogram"] = "histogram"
+    labels: tuple[str, ...] = ()
+
+    def metric(self) -> Metric:
+        """The metric as the library knows it: cumulative counts by upper bound."""
+        bounds = [*(f"{bound:g}" for bound in DURATION_BOUNDS_S), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self.durations.counts), strict=True))
+        return HistogramMetricFamily(self.name, self.help, buckets=buckets, sum_value=self.durations.sum_s)
+
+
+AnyFamily: TypeAlias = Family | HistogramFamily
 
 
 def server_families(server: Server) -> tuple[Family, ...]:
@@ -48,11 +88,14 @@ def server_families(server: Server) -> tuple[Family, ...]:
 
 
 class _Live(Collector):
-    def __init__(self, read: Callable[[], Iterable[Family]]) -> None:
+    def __init__(self, read: Callable[[], Iterable[AnyFamily]]) -> None:
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
         for family in self._read():
+            if isinstance(family, HistogramFamily):
+                yield family.metric()
+                continue
             made = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
             metric = made(family.name, family.help, labels=family.labels)
             for labels, value in family.samples:
@@ -60,7 +103,7 @@ class _Live(Collector):
             yield metric
 
 
-def handler(read: Callable[[], Iterable[Family]]) -> Handler:
+def handler(read: Callable[[], Iterable[AnyFamily]]) -> Handler:
     """A handler for `GET /metrics`. `read` runs in the event loop (it reads live state); rendering in a thread."""
 
     async def serve(_: Request) -> Reply:

@@ -4,8 +4,10 @@ The loader refuses duplicate keys (YAML would let the last one win silently), al
 than `MAX_DEPTH` and files beyond `MAX_FILE_BYTES`.
 """
 
+import gc
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -142,6 +144,36 @@ def load(path: Path, model: type[M]) -> M:
 
 def parse(path: Path, content: bytes, model: type[M]) -> M:
     """Check the content of a YAML file. Raises `SettingsError` with every fault."""
+    with _without_collections():
+        data, faults = _read(path, content)
+    try:
+        read = model.model_validate({} if data is None else data)
+    except ValidationError as error:
+        faults += [_fault(item) for item in error.errors(include_url=False)]
+        faults += model.cross_faults(data)
+    else:
+        faults += model.cross_faults(data)
+        if not faults:
+            return read
+    raise SettingsError(path, faults) from None
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep the garbage collector off. It would look at all the nodes again and again, in vain, and stop every thread
+    meanwhile: for a large file that takes longer than all the rest.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _read(path: Path, content: bytes) -> tuple[Any, list[str]]:
+    """What a YAML file holds, and its duplicate keys as faults. Raises `SettingsError` where it is no YAML."""
     try:
         loader = _Loader(content)
         node = loader.get_single_node()
@@ -158,17 +190,7 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
     ) as error:
         # PyYAML's constructors raise more than their own errors: `!!bool perhaps` is a KeyError.
         raise SettingsError(path, [_yaml_fault(error, content)]) from None
-    faults = list(loader.duplicates)
-    try:
-        read = model.model_validate({} if data is None else data)
-    except ValidationError as error:
-        faults += [_fault(item) for item in error.errors(include_url=False)]
-        faults += model.cross_faults(data)
-    else:
-        faults += model.cross_faults(data)
-        if not faults:
-            return read
-    raise SettingsError(path, faults) from None
+    return data, loader.duplicates
 
 
 def _check_size(root: yaml.Node | None) -> None:
@@ -210,8 +232,8 @@ def _shown(value: object) -> str:
 
 def _yaml_fault(error: Exception, content: bytes) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        # Where the file ends too early, libyaml names the line after the last one.
-        line = min(error.problem_mark.line, content.count(b"\n")) + 1
+        # A file that ends too early is at fault in its last line; libyaml names the one after that.
+        line = min(error.problem_mark.line + 1, max(1, len(content.splitlines())))
         return f"line {line}: not valid YAML: {error.problem}"
     return f"not valid YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
 

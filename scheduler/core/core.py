@@ -17,7 +17,7 @@ from protocol.wire import PodName
 from scheduler.core import clock, cluster, events, extended, migration, placement, progress, published
 from scheduler.core.book import Book, Terms, VmRecord
 from scheduler.core.judging import Desk
-from scheduler.core.ledger import Verdict
+from scheduler.core.ledger import Cause, Verdict
 from scheduler.core.rules import DEFAULT_RULES, Rules
 
 NOTHING: Final[tuple[events.Output, ...]] = ()
@@ -57,6 +57,17 @@ class Core:
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """Take one input and return what follows from it. Raises `AssertionError` for a fault of ours only."""
         return self._doors[type(event)](event)
+
+    def audit(self) -> list[str]:
+        """What is wrong with the accounts, as far as that can be seen from within: nothing, ever."""
+        faults = self.ledger.audit()
+        for record in self.book:
+            if self.ledger.row(record.spec.holder) is not record.row:
+                faults.append(f"{record.name}: its row is not the ledger's")
+            is_pending = any(floor.cause is Cause.PENDING for floor in record.row.state.floors)
+            if is_pending is not (record.progress is not None):
+                faults.append(f"{record.name}: a pending floor and no request in progress, or the reverse")
+        return faults
 
     # ------------------------------------------------------------ requests
 

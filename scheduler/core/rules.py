@@ -70,9 +70,9 @@ class NodeOverride:
 class Growth:
     """Switches that hold growth back; decreases always pass.
 
-    `stopped` refuses every growth. Recommend-only refuses it too, and says what would have been granted: for all VMs
-    with `recommend_only`, else for those whose namespace is in `recommend_only_namespaces` (globs), or whose
-    `namespace/name` is in `recommend_only_vms` (globs; `*` matches the slash too).
+    `stopped` refuses every growth. Recommend-only refuses it too, as what is recommended and not granted: for all VMs
+    with `recommend_only`, else for those whose namespace matches one of `recommend_only_namespaces`, or whose
+    `namespace/name` matches one of `recommend_only_vms`. Both are names or globs; `*` matches the slash too.
     """
 
     stopped: bool = False

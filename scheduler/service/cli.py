@@ -7,21 +7,27 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.settings import FiniteRange, SettingsError, daemon
 from hosting.supervisor import Supervisor
+from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
+from scheduler.core.rules import Rules
+from scheduler.service.batch import MAX_BODY_BYTES, BatchService
 from scheduler.service.cluster_file import FileCluster
+from scheduler.service.config_file import ConfigFile
+from scheduler.service.inspect import Inspection
 from scheduler.service.journal_files import JournalWriter
 from scheduler.service.metrics import families
 from scheduler.service.permits import PermitService
 from scheduler.service.ports import ClusterUnreachableError
 
+GC_THRESHOLDS: Final = (50_000, 50, 100)
 TICK_S = 1.0
 REFRESH_S = 2.0
 
@@ -30,6 +36,7 @@ class Options(TypedDict):
     """The command line, checked."""
 
     cluster: Path
+    config: Path | None
     host: str
     port: int
     published_agents: tuple[str, ...]
@@ -55,6 +62,10 @@ class Program:
         directory = options["journal"]
         self._journal = JournalWriter(directory, self._core, self._log) if directory is not None else None
         self._service = PermitService(self._core, self._cluster, time.monotonic, self._log, self._journal)
+        self._batches = BatchService(self._service, self._core.book)
+        config = options["config"]
+        self._config = ConfigFile(config, migrator_present=False) if config is not None else None
+        self._config_fault = ""
         self._server = server.Server(self._log, self._routes(), fallback=self._fallback())
 
     def _routes(self) -> tuple[server.Route, ...]:
@@ -62,6 +73,8 @@ class Program:
             server.Route("GET", "/healthz", self._healthz),
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),
+            server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES),
+            *Inspection(self._core).routes(),
         )
 
     def _fallback(self) -> server.Route:
@@ -78,6 +91,8 @@ class Program:
 
     async def _run(self, stop: lifecycle.Stop) -> int:
         try:
+            if self._config is not None:
+                self._configure(await self._config.refresh())
             await self._service.load()
         except (SettingsError, ClusterUnreachableError) as error:
             click.echo(str(error), err=True)
@@ -89,8 +104,11 @@ class Program:
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
         self._greet(port)
+        # What was loaded stays; what a request makes is gone with its last reference. Few cycles ever need collecting,
+        # and a full collection at 10,000 VMs would be a pause that callers feel.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         supervisor = Supervisor(self._log, random.Random())
         supervisor.start("clock", self._tick)
         supervisor.start("cluster", self._refresh)
@@ -98,6 +116,7 @@ class Program:
         self._log.info("draining")
         await self._server.close()
         await supervisor.stop()
+        await self._service.close()
         return 0
 
     def _greet(self, port: int) -> None:
@@ -126,12 +145,40 @@ class Program:
         while True:
             await asyncio.sleep(REFRESH_S)
             await self._service.refresh()
+            await self._refresh_config()
+
+    async def _refresh_config(self) -> None:
+        """Take a changed configuration up; one with faults is reported once, and the old one stays in force."""
+        if self._config is None:
+            return
+        try:
+            self._configure(await self._config.refresh())
+        except (SettingsError, ClusterUnreachableError) as error:
+            if str(error) != self._config_fault:
+                self._log.warning("configuration not usable, the old one stays in force", error=str(error))
+            self._config_fault = str(error)
+        else:
+            if self._config_fault:
+                self._log.info("configuration usable again")
+            self._config_fault = ""
+        self._service.counts.rules_stale = bool(self._config_fault)
+
+    def _configure(self, rules: Rules | None) -> None:
+        if rules is not None:
+            self._service.take(events.Configured(rules))
+            self._log.info(
+                "configured",
+                stopped=rules.growth.stopped,
+                recommend_only=rules.growth.recommend_only,
+                overrides=len(rules.overrides),
+                migration=rules.migration_enabled,
+            )
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         # The server listens only after the cluster was read, so alive and ready are one here.
         return server.text(200, "ok")
 
-    def _families(self) -> list[metrics.Family]:
+    def _families(self) -> list[metrics.AnyFamily]:
         lost = self._journal.lost_total if self._journal is not None else 0
         return list(families(self._core, self._service.counts, self._server, lost))
 
@@ -142,6 +189,11 @@ class Program:
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     help="YAML file with the nodes and VMs; it is read again when it changes.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="YAML file with the rules for nodes and growth; it is read again when it changes.",
 )
 @click.option(
     "--published-agents",
@@ -172,7 +224,7 @@ def main(log_level: str, **options: Unpack[Options]) -> None:
     """Parley's permit server: keeps a ledger per node and answers agents that want their VMs to grow.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the journal's directory cannot be used, 2 for a wrong
-    command line or cluster file.
+    command line, cluster file or configuration.
     """
     logs.configure(log_level)
     try:

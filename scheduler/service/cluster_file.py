@@ -7,22 +7,26 @@ A new file with faults is reported with all of them, and the old one stays in fo
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hosting import logs
-from hosting.settings import Memory, Resources, Settings, load
+from hosting.settings import Cpu, Memory, Resources, Settings, load
 from protocol.values import Bounds
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.model import Amounts, Migration, NodeSpec, PodSpec, Reading, VmSpec, pod_holds
 from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
 
-DEFAULT_SLOT_BYTES = 2**30
+DEFAULT_SLOT_BYTES: Final = 2**30
+REFRESH_DEADLINE_S: Final = 120.0
+"""How long reading a changed file may take: one of 10,000 VMs takes seconds."""
+Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+_ENDED: Final = ("Succeeded", "Failed")
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Uid = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -45,13 +49,14 @@ class NodeEntry(Settings):
 
     def spec(self) -> NodeSpec:
         """The node as the core sees it."""
-        taken = self.system
-        reservable = self.allocatable - taken if taken is not None else self.allocatable
-        return NodeSpec(self.name, reservable, self.compute_unit)
+        return NodeSpec(self.name, self.allocatable, self.compute_unit, self.system)
 
 
 class VmEntry(Settings):
-    """A VM: the pod it runs in, its node and bounds, and, where the cluster shows it, its size."""
+    """A VM: the pod it runs in, its node and bounds, and, where the cluster shows it, its size.
+
+    One whose `phase` is Succeeded or Failed holds nothing. `migration` says whether it may be chosen to leave its node.
+    """
 
     namespace: Name
     name: Name
@@ -63,6 +68,8 @@ class VmEntry(Settings):
     compute_unit: Resources | None = None
     size: Resources | None = None
     target: Resources | None = None
+    phase: Phase = "Running"
+    migration: Literal["auto", "always", "never"] = "auto"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -74,14 +81,33 @@ class VmEntry(Settings):
         return self
 
 
+class PartEntry(Settings):
+    """An amount of which either part may be left open."""
+
+    cpu: Annotated[int, Cpu] | None = None
+    memory: Annotated[int, Memory] | None = None
+
+    def amounts(self) -> Amounts:
+        """The amount as the core sees it."""
+        return Amounts(self.cpu, self.memory)
+
+
 class PodEntry(Settings):
-    """A pod that is no VM, with what it requests."""
+    """A pod that is no VM. It holds its requests; its limits, where it requests nothing; nothing once it has ended."""
 
     namespace: Name
     name: Name
     uid: Uid
     node: Name
-    requests: Resources
+    requests: PartEntry = PartEntry()
+    limits: PartEntry = PartEntry()
+    phase: Phase = "Running"
+
+    def spec(self) -> PodSpec:
+        """The pod as the core sees it."""
+        holds = pod_holds(self.requests.amounts(), self.limits.amounts())
+        pod = PodName(self.name, self.namespace)
+        return PodSpec(pod, self.uid, self.node, holds, self.phase in _ENDED)
 
 
 def _entries(data: object, key: str) -> list[tuple[str, dict[Any, Any]]]:
@@ -146,16 +172,15 @@ def _contents(file: ClusterFile, begun_s: float) -> _Contents:
             Bounds(entry.min, entry.max),
             entry.slot_size or (unit.memory_bytes if unit is not None else 0) or DEFAULT_SLOT_BYTES,
             entry.compute_unit,
+            Migration(entry.migration),
+            terminal=entry.phase in _ENDED,
         )
         size = entry.size
         vms[spec.pod] = (
             spec,
             Reading(size, entry.target or size, begun_s) if size is not None else None,
         )
-    pods = {
-        entry.uid: PodSpec(PodName(entry.name, entry.namespace), entry.uid, entry.node, entry.requests)
-        for entry in file.pods
-    }
+    pods = {entry.uid: entry.spec() for entry in file.pods}
     return _Contents(nodes, vms, pods)
 
 
@@ -173,9 +198,25 @@ class FileCluster:
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
+        return await self._in_time(REFRESH_DEADLINE_S)
+
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        """What changed in the file, and a new reading of `pods`: what it says of them now."""
+        begun_s = self._clock()
+        changes = await self._in_time(LOOK_DEADLINE_S)
+        again: list[events.Input] = []
+        for pod in pods:
+            spec, reading = self._now.vms.get(pod, (None, None))
+            if spec is not None and reading is not None:
+                fresh = Reading(reading.size, reading.target, max(begun_s, reading.begun_s))
+                self._now.vms[pod] = (spec, fresh)
+                again.append(events.VmSeen(spec, fresh, begun_s))
+        return (*changes, *again)
+
+    async def _in_time(self, deadline_s: float) -> tuple[events.Input, ...]:
         try:
             # One at a time: an older read that ends later must not undo a newer one.
-            async with asyncio.timeout(LOOK_DEADLINE_S), self._reading:
+            async with asyncio.timeout(deadline_s), self._reading:
                 return await self._refresh()
         except TimeoutError:
             raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
@@ -188,7 +229,7 @@ class FileCluster:
             raise ClusterUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if stamp == self._stamp:
-            return self._readings_again(begun_s)
+            return ()
         read = _contents(await asyncio.to_thread(load, self._path, ClusterFile), begun_s)
         changes = self._changes(read, begun_s)
         if self._has_begun:
@@ -205,29 +246,25 @@ class FileCluster:
         found = self._now.vms.get(pod)
         return events.Look(found is not None, found[1] if found is not None else None)
 
-    def _readings_again(self, begun_s: float) -> tuple[events.Input, ...]:
-        """The file is as it was: its sizes are a new reading all the same."""
-        again: list[events.Input] = []
-        for pod, (spec, reading) in self._now.vms.items():
-            if reading is not None:
-                fresh = Reading(reading.size, reading.target, begun_s)
-                self._now.vms[pod] = (spec, fresh)
-                again.append(events.VmSeen(spec, fresh, begun_s))
-        return tuple(again)
-
     def _changes(self, read: _Contents, now_s: float) -> tuple[events.Input, ...]:
         """Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
         old = self._now
         changes: list[events.Input] = []
         for pod, (spec, _) in old.vms.items():
             if pod not in read.vms or read.vms[pod][0].uid != spec.uid:
-                changes.append(events.VmGone(pod, spec.uid))
+                changes.append(events.VmGone(pod, spec.uid, now_s))
         changes += [events.PodGone(pod) for uid, pod in old.pods.items() if uid not in read.pods]
         changes += [events.NodeGone(name) for name in old.nodes if name not in read.nodes]
-        changes += [events.NodeSeen(node) for node in read.nodes.values()]
-        changes += [events.PodSeen(pod) for pod in read.pods.values()]
-        known = {spec.uid for spec, _ in old.vms.values()}
+        changes += [events.NodeSeen(node) for name, node in read.nodes.items() if old.nodes.get(name) != node]
+        changes += [events.PodSeen(pod) for uid, pod in read.pods.items() if old.pods.get(uid) != pod]
+        known = {spec.uid: (spec, _shown(reading)) for spec, reading in old.vms.values()}
         for spec, reading in read.vms.values():
-            is_new = self._has_begun and spec.uid not in known
-            changes.append(events.VmSeen(spec, reading, now_s, is_new=is_new))
+            if known.get(spec.uid) != (spec, _shown(reading)):
+                is_new = self._has_begun and spec.uid not in known
+                changes.append(events.VmSeen(spec, reading, now_s, is_new=is_new))
         return tuple(changes)
+
+
+def _shown(reading: Reading | None) -> tuple[object, ...] | None:
+    """What a reading says, whenever it was made."""
+    return (reading.size, reading.target) if reading is not None else None

@@ -50,7 +50,7 @@ class JournalWriter:
         self._put(journal.input_line(event, outputs))
 
     def request(
-        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Record a request with the bytes that it came as."""
         self._put(journal.request_line(arrived, body, outputs))

@@ -2,14 +2,32 @@
 
 from collections.abc import Iterator
 
-from hosting.metrics import Family, server_families
+from hosting.metrics import AnyFamily, Family, HistogramFamily, server_families
 from hosting.server import Server
+from protocol.values import ZERO, Resources
 from scheduler.core.core import Core
-from scheduler.service.permits import Counts
+from scheduler.core.ledger import Cause, Ledger
+from scheduler.service.counts import SEQUENCE_CODES, Counts
 
 
-def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) -> Iterator[Family]:
+def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
     """Every metric with its samples now."""
+    yield from _decisions(counts)
+    yield from _ledger(core.ledger)
+    yield from _vms(core)
+    yield _flag("parley_scheduler_cluster_stale", "1 while the cluster cannot be read", counts.cluster_stale)
+    yield _flag("parley_scheduler_config_stale", "1 while a new configuration has faults", counts.rules_stale)
+    yield Family(
+        "counter",
+        "parley_scheduler_journal_lost",
+        "Journal lines that were lost because the disk was too slow",
+        (),
+        (((), float(journal_lost)),),
+    )
+    yield from server_families(server)
+
+
+def _decisions(counts: Counts) -> Iterator[AnyFamily]:
     yield Family(
         "counter",
         "parley_scheduler_requests",
@@ -24,16 +42,48 @@ def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) 
         ("result", "reason"),
         tuple((key, value) for key, value in counts.permits.items()),
     )
+    yield Family(
+        "counter",
+        "parley_scheduler_units",
+        "Compute units of growth, granted and refused",
+        ("result",),
+        tuple(((result,), float(counts.units[result])) for result in ("granted", "refused")),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_sequence_rejections",
+        "Requests that the sequence gate turned away",
+        ("code",),
+        tuple(((code.value,), float(counts.answers["error", code.value])) for code in SEQUENCE_CODES),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_migrations",
+        "Migrations that were started, or failed to start",
+        ("result",),
+        tuple(((result,), float(counts.migrations[result])) for result in ("started", "failed")),
+    )
+    yield HistogramFamily(
+        "parley_scheduler_decision_seconds", "From the bytes of a request to its answer", counts.latency
+    )
+
+
+def _ledger(ledger: Ledger) -> Iterator[Family]:
     fields: list[tuple[tuple[str, ...], float]] = []
-    for account in core.ledger.nodes():
+    over: list[tuple[tuple[str, ...], float]] = []
+    for account in ledger.nodes():
         columns = {
             "reservable": account.terms.reservable,
             "reserved": account.reserved,
             "buffer": account.buffer,
+            "pressure": account.pressure,
+            "pressure-accounted": account.accounted,
+            "watermark": account.terms.watermark,
         }
         for name, amount in columns.items():
             fields.append(((account.terms.name, "cpu", name), amount.vcpu_milli / 1000))
             fields.append(((account.terms.name, "memory", name), amount.memory_bytes))
+        over += [((account.terms.name, cause.value), 1.0) for cause in account.over]
     yield Family(
         "gauge",
         "parley_scheduler_node_resources",
@@ -43,13 +93,38 @@ def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) 
     )
     yield Family(
         "gauge",
+        "parley_scheduler_node_over_full",
+        "Nodes where more is reserved than may be, with each recorded cause",
+        ("node", "cause"),
+        tuple(over),
+    )
+    left = _start_up_buffer(ledger)
+    yield Family(
+        "gauge",
+        "parley_scheduler_start_up_buffer",
+        "What is kept for VMs of which this process does not know yet what they may use",
+        ("resource",),
+        ((("cpu",), left.vcpu_milli / 1000), (("memory",), float(left.memory_bytes))),
+    )
+
+
+def _start_up_buffer(ledger: Ledger) -> Resources:
+    left = ZERO
+    for row in ledger.rows():
+        for floor in row.state.floors:
+            if floor.cause is Cause.START_UP:
+                left += (floor.amount - row.state.current).max(ZERO)
+    return left
+
+
+def _vms(core: Core) -> Iterator[Family]:
+    settled = sum(record.settled for record in core.book)
+    yield Family(
+        "gauge",
         "parley_scheduler_vms",
         "VMs by whether this process knows what they may use",
         ("state",),
-        (
-            (("settled",), sum(record.settled for record in core.book)),
-            (("unsettled",), sum(not record.settled for record in core.book)),
-        ),
+        ((("settled",), settled), (("unsettled",), len(core.book) - settled)),
     )
     yield Family(
         "gauge",
@@ -58,18 +133,7 @@ def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) 
         ("pod", "condition"),
         tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.book if record.condition),
     )
-    yield Family(
-        "gauge",
-        "parley_scheduler_cluster_stale",
-        "1 while the cluster cannot be read and what was read before is in force",
-        (),
-        (((), float(counts.cluster_stale)),),
-    )
-    yield Family(
-        "counter",
-        "parley_scheduler_journal_lost",
-        "Journal lines that were lost because the disk was too slow",
-        (),
-        (((), float(journal_lost)),),
-    )
-    yield from server_families(server)
+
+
+def _flag(name: str, text: str, value: bool) -> Family:
+    return Family("gauge", name, text, (), (((), float(value)),))

@@ -1,39 +1,56 @@
 """The permit service: a request's bytes in, a status and bytes out. It knows nothing of HTTP servers.
 
 Callers with the extension get JSON errors; for the others any status but 200 is fatal, so what is not their own
-fault closes the connection without a response (reference/neon.md section 1.4, design section 4).
+fault closes the connection without a response (reference/neon.md section 1.4, design section 4). A decision is made
+and recorded without waiting, whenever nothing has to be waited for; what must wait is bounded in number and time.
 """
 
+import asyncio
 import itertools
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import assert_never
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from time import perf_counter
+from typing import Final, TypeAlias
 
 from hosting import server
 from hosting.logs import Logger
 from hosting.settings import SettingsError
-from protocol import codec, wire
+from protocol import codec, hot, wire
 from protocol.errors import RemoteProtocolError
 from protocol.extension import AGENT_HEADER, ExtendedRequest
+from protocol.hot import Ask
 from protocol.reasons import ErrorCode
-from scheduler.core import events
+from scheduler.core import events, journal
 from scheduler.core.core import Core
-from scheduler.service.ports import Cluster, ClusterUnreachableError, Journal, NoJournal
+from scheduler.service.counts import Counts, Notes
+from scheduler.service.effects import Effects
+from scheduler.service.ports import (
+    CONSULT_DEADLINE_S,
+    LOOK_DEADLINE_S,
+    Cluster,
+    ClusterUnreachableError,
+    Journal,
+    Migrator,
+    NoJournal,
+    NoPools,
+    Pools,
+)
 
-_HEADER = AGENT_HEADER.lower()
+Outcome: TypeAlias = server.Reply | server.HangUp
 
+MAX_WAITING: Final = 256
+"""Requests that may wait for the cluster or a pool at the same time."""
+RETRY_AFTER_S: Final = 1
+PUBLISHED_DEADLINE_S: Final = 3.0
+"""A published agent gives a request up not much later."""
+SLICE: Final = 256
+"""Changes of the cluster that are applied before requests get their turn."""
+BATCH_HEADER: Final = "Parley-Batch"
+MAX_BATCH: Final = 128
+"""More items would hold the loop for over 3 ms."""
 
-@dataclass(slots=True)
-class Counts:
-    """Hot counters: plain integers, read at scrape time."""
-
-    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By outcome (permit, error, hang-up) and status or code."""
-    permits: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By result (full, partial, denied) and the code of the binding reason."""
-    cluster_stale: bool = False
-    """Whether the cluster could not be read the last time; what was read before is in force then."""
+_AGENT_HEADER: Final = AGENT_HEADER.lower()
+_OFFER: Final = {BATCH_HEADER: str(MAX_BATCH)}
 
 
 class PermitService:
@@ -46,6 +63,8 @@ class PermitService:
         clock: Callable[[], float],
         log: Logger,
         journal: Journal | None = None,
+        pools: Pools | None = None,
+        migrator: Migrator | None = None,
     ) -> None:
         self._core = core
         self._cluster = cluster
@@ -53,14 +72,35 @@ class PermitService:
         self._log = log
         self._journal = journal or NoJournal()
         self._tickets = itertools.count(1)
-        self._told: dict[wire.PodName, object] = {}
+        self._waiting: dict[int, asyncio.Future[events.Output]] = {}
+        self._looking = 0
+        self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._entering = asyncio.Lock()
         self._cluster_fault = ""
         self.counts = Counts()
+        self._notes = Notes(self.counts, log)
+        self._effects = Effects(self.take, pools or NoPools(), migrator, clock, self.counts, log)
+
+    # ------------------------------------------------------------ the cluster and the clock
 
     async def refresh(self) -> bool:
         """Bring the core up to date with the cluster; False, and one log line per new fault, when that fails."""
+        return await self._enter(self._cluster.refresh)
+
+    async def load(self) -> None:
+        """Bring the core up to date. Raises `ClusterUnreachableError`, or `SettingsError` with every fault."""
+        async with self._entering:
+            await self._take_all(await self._cluster.refresh())
+
+    async def _read(self, pods: Collection[wire.PodName]) -> bool:
+        """A fresh read of some pods."""
+        return await self._enter(lambda: self._cluster.read(pods))
+
+    async def _enter(self, read: Callable[[], Awaitable[tuple[events.Input, ...]]]) -> bool:
+        """Take what a read of the cluster shows. One at a time: an older read must not be applied after a newer one."""
         try:
-            await self.load()
+            async with self._entering:
+                await self._take_all(await read())
         except (ClusterUnreachableError, SettingsError) as error:
             if str(error) != self._cluster_fault:
                 self._log.warning(
@@ -75,65 +115,209 @@ class PermitService:
         self.counts.cluster_stale = False
         return True
 
-    async def load(self) -> None:
-        """Bring the core up to date. Raises `ClusterUnreachableError`, or `SettingsError` with every fault."""
-        for change in await self._cluster.refresh():
-            self._take(change)
-
-    def _take(self, event: events.Input) -> tuple[events.Output, ...]:
-        outputs = self._core.apply(event)
-        self._journal.input(event, outputs)
-        return outputs
+    async def _take_all(self, changes: Iterable[events.Input]) -> None:
+        for number, change in enumerate(changes, 1):
+            self.take(change)
+            if isinstance(change, events.VmGone):
+                self._notes.forget(change.pod)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
 
     async def tick(self) -> None:
-        """Tell the core the time, and read the cluster where a floor may end by it."""
-        if any(self._take(events.ClockTicked(self._clock()))):
-            await self.refresh()
+        """Tell the core the time, and read the VMs where a floor may end by it."""
+        outputs = self.take(events.ClockTicked(self._clock()))
+        pods = [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
+        if pods:
+            await self._read(pods)
 
-    async def serve(self, request: server.Request) -> server.Reply | server.HangUp:
+    def take(self, event: events.Input) -> tuple[events.Output, ...]:
+        """Take an input that is no request to the core, and see to what follows."""
+        outputs = self._core.apply(event)
+        self._journal.input(event, outputs)
+        self._follow(outputs, None)
+        return outputs
+
+    async def close(self) -> None:
+        """End what still waits."""
+        await self._effects.close()
+
+    # ------------------------------------------------------------ requests
+
+    async def serve(self, request: server.Request) -> Outcome:
         """Answer one HTTP request on any path that has no other meaning."""
-        for_extension = _HEADER in request.headers
+        began_s = perf_counter()
+        for_extension = _AGENT_HEADER in request.headers
         if request.method != "POST":
             return self._error(400, ErrorCode.WRONG_METHOD, "must be POST", for_extension=for_extension)
+        outcome = self.decide(request.body, for_extension=for_extension)
+        if not isinstance(outcome, server.Reply | server.HangUp):
+            outcome = await outcome
+        self.counts.latency.observe(perf_counter() - began_s)
+        return outcome
+
+    def decide(self, body: bytes, *, for_extension: bool = False) -> Outcome | Awaitable[Outcome]:
+        """Answer one request: at once where nothing must be waited for.
+
+        `for_extension` says that the caller has the extension (it sent the header), should the body not tell.
+        """
+        ask = hot.read_ask(body)
+        if ask is not None:
+            return self.decide_ask(ask, body)
         try:
-            message = codec.decode(wire.AgentRequest, request.body)
+            message = codec.decode(wire.AgentRequest, body)
         except RemoteProtocolError as error:
             return self._error(error.status, error.code, str(error), for_extension=for_extension)
-        for_extension = isinstance(message, ExtendedRequest)
-        try:
-            return await self._answer(message, request.body)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
-            self._log.error(
-                "request failed by our fault", pod=str(message.pod), error=repr(error), exc_info=error
-            )
-            if for_extension:
-                return self._error(500, ErrorCode.INTERNAL, "internal error", for_extension=True)
-            self.counts.answers["hang-up", "internal"] += 1
+        if isinstance(message, ExtendedRequest):
+            return self.decide_ask(hot.ask_of(message), body)
+        if self._is_full():
+            self.counts.answers["hang-up", ErrorCode.OVERLOADED.value] += 1
             return server.HangUp()
+        return self._one_at_a_time(message, body)
 
-    async def _answer(self, message: wire.AgentRequest, body: bytes) -> server.Reply | server.HangUp:
-        arrived = events.RequestArrived(next(self._tickets), message, self._clock())
-        answer = self._apply(arrived, body)
-        if isinstance(answer, events.LookNeeded):
-            if not await self.refresh():
-                return self._unreachable(message)
-            look = self._cluster.look(message.pod)
-            again = events.RequestArrived(arrived.ticket, message, self._clock(), look)
-            answer = self._apply(again, body)
-        return self._write(answer, for_extension=isinstance(message, ExtendedRequest))
+    def decide_ask(self, ask: Ask, body: bytes) -> Outcome | Awaitable[Outcome]:
+        """Answer a request with the extension that was read from `body`."""
+        if self._is_full() and self._would_wait(ask):
+            return self._overloaded()
+        asked = events.Asked(next(self._tickets), ask, self._clock())
+        try:
+            outputs = self._core.apply(asked)
+            self._journal.request(asked, body, outputs)
+            answer = outputs[0]
+            if len(outputs) == 1 and type(answer) is events.Decided:
+                return self._permit(answer)
+            return self._or_wait(self._follow(outputs, asked), asked, body)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
+            return self._our_fault(error, ask.pod, for_extension=True)
 
-    def _apply(self, arrived: events.RequestArrived, body: bytes) -> events.Answer:
-        outputs = self._core.apply(arrived)
-        self._journal.request(arrived, body, outputs)
-        (answer,) = outputs
-        assert not isinstance(answer, events.ReadNeeded)
-        return answer
+    def _is_full(self) -> bool:
+        return len(self._waiting) + self._looking >= MAX_WAITING
 
-    def _write(self, answer: events.Answer, *, for_extension: bool) -> server.Reply | server.HangUp:
+    def _would_wait(self, ask: Ask) -> bool:
+        """Whether the request cannot be decided at once; a decrease always can."""
+        record = self._core.book.by_uid(ask.pod_uid)
+        if record is None:
+            return True
+        return record.spec.pool is not None and ask.want.exceeds(record.row.state.current)
+
+    def _overloaded(self) -> server.Reply:
+        self.counts.answers["error", ErrorCode.OVERLOADED.value] += 1
+        body = codec.ErrorBody("too many requests are waiting; ask again later", ErrorCode.OVERLOADED)
+        return server.Reply(429, codec.encode_error(body), headers={"Retry-After": str(RETRY_AFTER_S)})
+
+    # ------------------------------------------------------------ what must wait
+
+    async def _one_at_a_time(self, message: wire.AgentRequest, body: bytes) -> Outcome:
+        """A request without the extension: serial per pod, by arrival, after a fresh look."""
+        lock = self._serial.setdefault(message.pod, asyncio.Lock())
+        try:
+            async with asyncio.timeout(PUBLISHED_DEADLINE_S), lock:
+                arrived = events.RequestArrived(next(self._tickets), message, self._clock())
+                outputs = self._core.apply(arrived)
+                self._journal.request(arrived, body, outputs)
+                outcome = self._or_wait(self._follow(outputs, arrived), arrived, body)
+                return outcome if isinstance(outcome, server.Reply | server.HangUp) else await outcome
+        except TimeoutError:
+            self.counts.answers["hang-up", "deadline"] += 1
+            return server.HangUp()
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
+            return self._our_fault(error, message.pod, for_extension=False)
+
+    def _or_wait(
+        self, answer: events.Answer, arrived: events.Asked | events.RequestArrived, body: bytes
+    ) -> Outcome | Awaitable[Outcome]:
+        match answer:
+            case events.LookNeeded():
+                return self._after_look(arrived, body)
+            case events.ConsultNeeded() | events.Joined():
+                return self._after_consult(arrived)
+            case _:
+                return self._write(answer, for_extension=isinstance(arrived, events.Asked))
+
+    async def _after_look(self, arrived: events.Asked | events.RequestArrived, body: bytes) -> Outcome:
+        """The second pass of a request, with the look that the core asked for."""
+        for_extension = isinstance(arrived, events.Asked)
+        pod = _pod(arrived)
+        try:
+            self._looking += 1
+            try:
+                async with asyncio.timeout(LOOK_DEADLINE_S):
+                    is_fresh = await self._read([pod])
+            except TimeoutError:
+                is_fresh = False
+            finally:
+                self._looking -= 1
+            if not is_fresh:
+                return self._unreachable(for_extension=for_extension)
+            again = _with_look(arrived, self._clock(), self._cluster.look(pod))
+            outputs = self._core.apply(again)
+            self._journal.request(again, body, outputs)
+            answer = self._follow(outputs, again, waited_s=again.now_s - arrived.now_s)
+            assert not isinstance(answer, events.LookNeeded), "a fresh look was given and asked for again"
+            outcome = self._or_wait(answer, again, body)
+            return outcome if isinstance(outcome, server.Reply | server.HangUp) else await outcome
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
+            return self._our_fault(error, pod, for_extension=for_extension)
+
+    async def _after_consult(self, arrived: events.Asked | events.RequestArrived) -> Outcome:
+        """Wait for the answer that follows when the pool was asked; the core gives up by itself."""
+        future = self._waiting[arrived.ticket]
+        for_extension = isinstance(arrived, events.Asked)
+        try:
+            async with asyncio.timeout(CONSULT_DEADLINE_S + self._core.terms.consult_s):
+                answer = await future
+        except TimeoutError:
+            return self._our_fault(
+                AssertionError("no answer came"), _pod(arrived), for_extension=for_extension
+            )
+        finally:
+            self._waiting.pop(arrived.ticket, None)
+        return self._write(answer, for_extension=for_extension)
+
+    def _follow(
+        self,
+        outputs: tuple[events.Output, ...],
+        arrived: events.Asked | events.RequestArrived | None,
+        waited_s: float = 0.0,
+    ) -> events.Answer:
+        """See to every output; the answer to the request itself is returned."""
+        own = arrived.ticket if arrived is not None else None
+        answer: events.Answer | None = None
+        for output in outputs:
+            if isinstance(output, events.MigrationWanted):
+                self._effects.migrate(output)
+            elif isinstance(output, events.ConsultCancelled):
+                self._effects.cancel(output.ticket)
+            if not isinstance(output, events.Answer):
+                continue  # `tick` makes the reads; whoever asks for a placement sees its outcome
+            if isinstance(output, events.ConsultNeeded):
+                self._effects.consult(output, waited_s)
+            if output.ticket == own:
+                answer = output
+                if isinstance(output, events.ConsultNeeded | events.Joined):
+                    self._waiting[output.ticket] = asyncio.get_running_loop().create_future()
+            else:
+                self._tell(output)
+        assert answer is not None or own is None, "a request without an answer"
+        return answer  # type: ignore[return-value]  # without a request nobody looks at it
+
+    def _tell(self, output: events.Answer) -> None:
+        """An answer for somebody who waits; he may have gone."""
+        future = self._waiting.get(output.ticket)
+        if future is not None and not future.done():
+            future.set_result(output)
+
+    # ------------------------------------------------------------ answers
+
+    def _permit(self, decided: events.Decided) -> server.Reply:
+        self._notes.decided(decided)
+        if decided.echo is None:
+            return server.Reply(200, codec.encode(decided.response))
+        return server.Reply(200, journal.reply_bytes(decided), headers=_OFFER)
+
+    def _write(self, answer: events.Output, *, for_extension: bool) -> Outcome:
         match answer:
             case events.Decided():
-                self._note(answer)
-                return server.Reply(200, codec.encode(answer.response))
+                return self._permit(answer)
             case events.Refused():
                 return self._error(
                     answer.status,
@@ -149,39 +333,21 @@ class PermitService:
                     "connection closed without a response", pod=str(answer.pod), reason=answer.why
                 )
                 return server.HangUp()
-            case events.LookNeeded():
-                raise AssertionError("a fresh look was given and asked for again")
             case _:
-                assert_never(answer)
+                raise AssertionError(f"no answer: {answer}")
 
-    def _note(self, decided: events.Decided) -> None:
-        """Count a decision, and log it where it changed a permit or denied something."""
-        self.counts.answers["permit", "200"] += 1
-        code = decided.reasons[0].code.value if decided.reasons else ""
-        result = "partial" if decided.changed else "denied"
-        if decided.permit == decided.requested:
-            result = "full"
-        self.counts.permits[result, code] += 1
-        told = (result, code, decided.permit)  # a standing refusal is one line, not one at every tick
-        if decided.changed or (result != "full" and self._told.get(decided.pod) != told):
-            self._log.info(
-                "permit",
-                pod=str(decided.pod),
-                node=decided.node,
-                seq=decided.sequence_number,
-                requested=str(decided.requested),
-                permit=str(decided.permit),
-                reason=code,
-            )
-        if len(self._told) > 2 * len(self._core.book) + 100:
-            self._told.clear()  # names of VMs that have gone must not pile up
-        self._told[decided.pod] = told
-
-    def _unreachable(self, message: wire.AgentRequest) -> server.Reply | server.HangUp:
-        if isinstance(message, ExtendedRequest):
+    def _unreachable(self, *, for_extension: bool) -> Outcome:
+        if for_extension:
             text = "the cluster cannot be read now"
             return self._error(503, ErrorCode.CLUSTER_UNREACHABLE, text, for_extension=True)
         self.counts.answers["hang-up", ErrorCode.CLUSTER_UNREACHABLE.value] += 1
+        return server.HangUp()
+
+    def _our_fault(self, error: Exception, pod: wire.PodName, *, for_extension: bool) -> Outcome:
+        self._log.error("request failed by our fault", pod=str(pod), error=repr(error), exc_info=error)
+        if for_extension:
+            return self._error(500, ErrorCode.INTERNAL, "internal error", for_extension=True)
+        self.counts.answers["hang-up", "internal"] += 1
         return server.HangUp()
 
     def _error(
@@ -199,3 +365,15 @@ class PermitService:
             return server.text(status, message)
         body = codec.ErrorBody(message, code, last_sequence_number, current_started_at_ms)
         return server.Reply(status, codec.encode_error(body))
+
+
+def _pod(arrived: events.Asked | events.RequestArrived) -> wire.PodName:
+    return arrived.ask.pod if isinstance(arrived, events.Asked) else arrived.request.pod
+
+
+def _with_look(
+    arrived: events.Asked | events.RequestArrived, now_s: float, look: events.Look
+) -> events.Asked | events.RequestArrived:
+    if isinstance(arrived, events.Asked):
+        return events.Asked(arrived.ticket, arrived.ask, now_s, look)
+    return events.RequestArrived(arrived.ticket, arrived.request, now_s, look)

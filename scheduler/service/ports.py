@@ -1,9 +1,17 @@
-"""What the permit service needs of the world."""
+"""What the permit service needs of the world. Implementations are adapters; the core sees their events only."""
 
-from typing import Protocol
+from collections.abc import Collection
+from typing import Final, Protocol
 
 from protocol.wire import PodName
 from scheduler.core import events
+
+LOOK_DEADLINE_S: Final = 2.0
+"""How long a request may wait for a fresh look at the cluster."""
+CONSULT_DEADLINE_S: Final = 2.0
+"""How long a request may wait for its pool, from its arrival."""
+MIGRATE_DEADLINE_S: Final = 5.0
+"""How long starting a migration may take."""
 
 
 class ClusterUnreachableError(Exception):
@@ -11,21 +19,57 @@ class ClusterUnreachableError(Exception):
 
 
 class Cluster(Protocol):
-    """A view of nodes, VMs and pods. Implementations are adapters; the core sees their events only."""
+    """A view of nodes, VMs and pods."""
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """Read the cluster and return what changed since the last call, ready to apply.
 
-        Ends within `LOOK_DEADLINE_S`. Raises `ClusterUnreachableError`.
+        Raises `ClusterUnreachableError`, or `SettingsError` with every fault of what was read.
+        """
+        ...
+
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        """A fresh read of these pods, and whatever changed beside: what `refresh` returns and a `VmSeen` for each.
+
+        Ends within `LOOK_DEADLINE_S`. Raises as `refresh` does.
         """
         ...
 
     def look(self, pod: PodName) -> events.Look:
-        """What the last `refresh` showed of one pod."""
+        """What the last `refresh` or `read` showed of one pod."""
         ...
 
 
-LOOK_DEADLINE_S = 2.0
+class Pools(Protocol):
+    """Who has a say before the VMs of a pool grow."""
+
+    async def consult(self, needed: events.ConsultNeeded) -> events.PoolWord:
+        """What the pool says. Cancelled at its deadline; what it raises counts as a refusal."""
+        ...
+
+
+class NoPools:
+    """Nobody has a say."""
+
+    async def consult(self, needed: events.ConsultNeeded) -> events.PoolWord:
+        """All of it."""
+        del needed
+        return events.PoolWord()
+
+
+class MigratorError(Exception):
+    """A migration could not be started. The text is for a person."""
+
+
+class Migrator(Protocol):
+    """Moves VMs to other nodes."""
+
+    async def start(self, wanted: events.MigrationWanted) -> None:
+        """Start the migration of a VM and return when it is under way.
+
+        Raises `MigratorError`; then nothing has happened. Cancelled after `MIGRATE_DEADLINE_S`.
+        """
+        ...
 
 
 class Journal(Protocol):
@@ -36,7 +80,7 @@ class Journal(Protocol):
         ...
 
     def request(
-        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """A request with the bytes that it came as, and what came of it."""
         ...
@@ -49,6 +93,6 @@ class NoJournal:
         """Nothing."""
 
     def request(
-        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Nothing."""

@@ -5,16 +5,16 @@ import uuid
 
 from agent.daemon import status
 from hosting import logs
-from hosting.metrics import Family
+from hosting.metrics import AnyFamily
 from hosting.server import Server
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
+from scheduler.service.counts import Counts
 from scheduler.service.metrics import families
-from scheduler.service.permits import Counts
 from tests.tidy.house import ROOT
 
 
-def shown(family: Family) -> str:
+def shown(family: AnyFamily) -> str:
     """The family's name on a page."""
     return f"{family.name}_total" if family.kind == "counter" else family.name
 

@@ -1,6 +1,7 @@
 """The permit service, bytes to status and bytes: whose fault it is decides between an answer and a hang-up."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -69,6 +70,10 @@ class Cluster:
             raise self.fault
         return self.changes
 
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        del pods
+        return await self.refresh()
+
     def look(self, pod: PodName) -> events.Look:
         return events.Look(pod == POD, Reading(SIZE, SIZE, 0.0) if pod == POD else None)
 
@@ -77,7 +82,7 @@ class BrokenCore(Core):
     """A core with a fault of ours."""
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
-        if isinstance(event, events.RequestArrived):
+        if isinstance(event, events.RequestArrived | events.Asked):
             raise AssertionError("ours")
         return super().apply(event)
 

@@ -1,0 +1,101 @@
+"""`POST /batch`: up to 128 requests of one agent in one body, each with the extension, one for each pod.
+
+Decreases enter the ledger first, so that growth in the same batch finds their room. Every item is decided at once; only
+one that must wait becomes a task, and none waits for another. The answer is an array of `{status, body}` in the order
+of the requests; a malformed item is answered by itself. Source: design section 4.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from time import perf_counter
+from typing import Final
+
+from hosting import server
+from protocol import codec, hot, wire
+from protocol.errors import RemoteProtocolError
+from protocol.extension import ExtendedRequest
+from protocol.hot import Ask
+from protocol.reasons import ErrorCode
+from scheduler.core.book import Book
+from scheduler.service.permits import MAX_BATCH, Outcome, PermitService
+
+MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
+
+
+class BatchService:
+    """Takes batches apart and their answers together."""
+
+    def __init__(self, permits: PermitService, book: Book) -> None:
+        self._permits = permits
+        self._book = book
+
+    async def serve(self, request: server.Request) -> Outcome:
+        """Answer one batch."""
+        items = hot.read_batch(request.body)
+        if items is None:
+            return self._refused("must be a JSON array of requests with the extension")
+        if len(items) > MAX_BATCH:
+            return self._refused(f"a batch holds at most {MAX_BATCH} requests, this one has {len(items)}")
+        outcomes: dict[int, Outcome | Awaitable[Outcome]] = {}
+        asks: list[tuple[bool, int, Ask]] = []
+        seen: set[str] = set()
+        for index, item in enumerate(items):
+            ask = self._read(item)
+            if not isinstance(ask, Ask):
+                outcomes[index] = ask
+            elif ask.pod_uid in seen:
+                outcomes[index] = self._refused(f"podUID: {ask.pod_uid} is in this batch already")
+            else:
+                seen.add(ask.pod_uid)
+                asks.append((self._grows(ask), index, ask))
+        asks.sort(key=lambda entry: entry[:2])
+        for _, index, ask in asks:
+            began_s = perf_counter()
+            outcomes[index] = self._permits.decide_ask(ask, items[index])
+            self._permits.counts.latency.observe(perf_counter() - began_s)
+        done = await _all({index: outcomes[index] for index in range(len(items))})
+        return server.Reply(200, hot.write_batch([_entry(outcome) for outcome in done]))
+
+    def _grows(self, ask: Ask) -> bool:
+        record = self._book.by_uid(ask.pod_uid)
+        return record is None or ask.want.exceeds(record.row.state.current)
+
+    def _read(self, item: bytes) -> Ask | server.Reply:
+        if len(item) > codec.MAX_REQUEST_BYTES:
+            return self._refused(f"a request holds at most {codec.MAX_REQUEST_BYTES} bytes")
+        ask = hot.read_ask(item)
+        if ask is not None:
+            return ask
+        try:
+            message = codec.decode(wire.AgentRequest, item)
+        except RemoteProtocolError as error:
+            return self._refused(str(error))
+        if isinstance(message, ExtendedRequest):
+            return hot.ask_of(message)
+        return self._refused("a request in a batch needs the extension's fields")
+
+    def _refused(self, message: str) -> server.Reply:
+        self._permits.counts.answers["error", ErrorCode.MALFORMED.value] += 1
+        return server.Reply(400, codec.encode_error(codec.ErrorBody(message, ErrorCode.MALFORMED)))
+
+
+async def _all(outcomes: dict[int, Outcome | Awaitable[Outcome]]) -> list[Outcome]:
+    """Every outcome in the order of the requests; what must wait waits side by side."""
+    waiting = {
+        index: outcome
+        for index, outcome in outcomes.items()
+        if not isinstance(outcome, server.Reply | server.HangUp)
+    }
+    done: dict[int, Outcome] = {
+        index: outcome
+        for index, outcome in outcomes.items()
+        if isinstance(outcome, server.Reply | server.HangUp)
+    }
+    if waiting:
+        done.update(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
+    return [done[index] for index in outcomes]
+
+
+def _entry(outcome: Outcome) -> tuple[int, bytes]:
+    assert isinstance(outcome, server.Reply), "an item with the extension always has an answer"
+    return outcome.status, outcome.body

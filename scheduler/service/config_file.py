@@ -1,0 +1,305 @@
+"""The scheduler's configuration: `--config FILE`. It is read again whenever it changes.
+
+A new file with faults is reported with all of them, and the rules that were read before stay in force. Whoever writes
+the file should put a new one in its place (rename), so that no half of it is ever read.
+"""
+
+import asyncio
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from hosting import logs
+from hosting.settings import MAX_FILE_BYTES, Resources, Settings, SettingsError, parse
+from protocol import values
+from scheduler.core import rules
+from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
+
+MAX_OVERRIDES: Final = 256
+MAX_GLOBS: Final = 200
+"""In the whole file. Python keeps 256 compiled globs; with more, each match would compile its glob again."""
+MAX_NAME: Final = 512
+
+_SHARE_RULE: Final = "a number above 0 and at most 1 with at most six decimals, such as 0.7"
+
+
+def _ppm(value: object) -> int | None:
+    """A share in parts per million; None for what is none. A float counts as the decimals that it is written with."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        return None
+    ppm = Decimal(str(value)).scaleb(6)
+    return int(ppm) if ppm == ppm.to_integral_value() else None
+
+
+def _share(value: object) -> int:
+    ppm = _ppm(value)
+    if ppm is None:
+        raise ValueError(f"must be {_SHARE_RULE}")
+    return ppm
+
+
+Share = Annotated[int, BeforeValidator(_share)]
+"""Parts per million, written as a fraction."""
+
+
+class _Shares(Settings):
+    cpu: Share
+    memory: Share
+
+
+class _WrittenAsShares:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def convert(value: Any, read: core_schema.ValidatorFunctionWrapHandler) -> rules.Watermark:
+            if isinstance(value, dict):
+                shares: _Shares = read(value)
+                return rules.Watermark(shares.cpu, shares.memory)
+            ppm = _ppm(value)
+            if ppm is None:
+                raise ValueError(f"must be {_SHARE_RULE}, or one for each, such as {{cpu: 0.7, memory: 0.8}}")
+            return rules.Watermark(ppm, ppm)
+
+        return core_schema.no_info_wrap_validator_function(convert, handler(_Shares))
+
+
+def _positive(unit: values.Resources) -> values.Resources:
+    if not unit.is_positive():
+        raise ValueError(f"must be above zero in both resources, such as {{cpu: 1, memory: 1Gi}}, not {unit}")
+    return unit
+
+
+def _name(value: str) -> str:
+    if not 1 <= len(value) <= MAX_NAME:
+        raise ValueError(f"must be a name or a glob of 1 to {MAX_NAME} characters, such as big-1 or gpu-*")
+    return value
+
+
+def _namespace(value: str) -> str:
+    if not 1 <= len(value) <= MAX_NAME or "/" in value:
+        raise ValueError(
+            f"must be a namespace or a glob of 1 to {MAX_NAME} characters, such as ci-*; "
+            "single VMs go to recommendOnlyVms"
+        )
+    return value
+
+
+def _vm(value: str) -> str:
+    namespace, _, name = value.partition("/")
+    if not namespace or not name or len(value) > MAX_NAME:
+        raise ValueError(
+            f"must be a name or a glob of at most {MAX_NAME} characters for namespace/name, such as default/db-*"
+        )
+    return value
+
+
+Watermark = Annotated[rules.Watermark, _WrittenAsShares()]
+"""A share of CPU and memory, written as one number for both or as `{cpu: 0.7, memory: 0.8}`."""
+ComputeUnit = Annotated[Resources, AfterValidator(_positive)]
+"""An amount above zero in both resources."""
+
+
+class NodeDefaults(Settings):
+    """What holds for every node, where no override says otherwise. What is left out is as in `DEFAULT_RULES`."""
+
+    system: Resources | None = None
+    watermark: Watermark | None = None
+    compute_unit: ComputeUnit | None = None
+
+
+class OverrideEntry(NodeDefaults):
+    """Values for the nodes whose name is in `nodes`, or matches a glob there; of each value the first one wins."""
+
+    nodes: list[Annotated[str, AfterValidator(_name)]]
+
+
+class GrowthEntry(Settings):
+    """Which growth is refused: all of it, or that of VMs where it is only recommended."""
+
+    stop: bool = False
+    recommend_only: bool = False
+    recommend_only_namespaces: list[Annotated[str, AfterValidator(_namespace)]] = Field(default_factory=list)
+    recommend_only_vms: list[Annotated[str, AfterValidator(_vm)]] = Field(default_factory=list)
+
+
+class MigrationEntry(Settings):
+    """Whether VMs leave nodes above their watermark."""
+
+    enabled: bool = False
+
+
+class Config(Settings):
+    """The whole file. All of it may be left out."""
+
+    node_defaults: NodeDefaults = Field(default_factory=NodeDefaults)
+    node_overrides: list[OverrideEntry] = Field(default_factory=list)
+    growth: GrowthEntry = Field(default_factory=GrowthEntry)
+    migration: MigrationEntry = Field(default_factory=MigrationEntry)
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Overrides of no node or no value, names that are given twice, and more than can be matched in time."""
+        overrides = _list(data, "nodeOverrides")
+        lists = {
+            f"nodeOverrides[{index}].nodes": _list(each, "nodes") for index, each in enumerate(overrides)
+        }
+        faults = [fault for index, each in enumerate(overrides) for fault in _override_faults(index, each)]
+        if len(overrides) > MAX_OVERRIDES:
+            faults.append(
+                f"nodeOverrides: must be at most {MAX_OVERRIDES}, not {len(overrides)}; "
+                "one override may name many nodes"
+            )
+        growth = data.get("growth") if isinstance(data, dict) else None
+        for key in ("recommendOnlyNamespaces", "recommendOnlyVms"):
+            lists[f"growth.{key}"] = _list(growth, key)
+        for path, names in lists.items():
+            faults += _repeated(path, names)
+        globs = sum(
+            isinstance(name, str) and rules.is_glob(name) for names in lists.values() for name in names
+        )
+        if globs > MAX_GLOBS:
+            faults.append(
+                f"(file): must hold at most {MAX_GLOBS} globs in all, not {globs}; names without *, ? and [ are no globs"
+            )
+        return faults
+
+
+class _ConfigWithoutMigrator(Config):
+    """The file of a scheduler that cannot migrate."""
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Those of any configuration, and a migration that nothing here can carry out."""
+        faults = super().cross_faults(data)
+        migration = data.get("migration") if isinstance(data, dict) else None
+        if isinstance(migration, dict) and migration.get("enabled") is True:
+            faults.append(
+                "migration.enabled: must be false (found True): this scheduler has nothing that can migrate VMs"
+            )
+        return faults
+
+
+def _list(data: object, key: str) -> list[Any]:
+    """The list `key` of a mapping in the raw file, empty where there is none."""
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _override_faults(index: int, entry: object) -> list[str]:
+    if not isinstance(entry, dict):
+        return []
+    faults = []
+    if entry.get("nodes") == []:
+        faults.append(f"nodeOverrides[{index}].nodes: must name at least one node, such as big-1 or gpu-*")
+    if all(entry.get(key) is None for key in ("system", "watermark", "computeUnit")):
+        faults.append(
+            f"nodeOverrides[{index}]: sets nothing; must have at least one of system, watermark and computeUnit"
+        )
+    return faults
+
+
+def _repeated(path: str, names: list[Any]) -> list[str]:
+    counts = Counter(name for name in names if isinstance(name, str))
+    return [
+        f"{path}: {name[:60]!r} is given {count} times; once is enough"
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def rules_of(file: Config) -> rules.Rules:
+    """The rules that the file states, with `DEFAULT_RULES` for what it leaves out."""
+    defaults, given, growth = rules.DEFAULT_RULES.node, file.node_defaults, file.growth
+    return rules.Rules(
+        rules.NodeRules(
+            given.system if given.system is not None else defaults.system,
+            given.watermark if given.watermark is not None else defaults.watermark,
+            given.compute_unit if given.compute_unit is not None else defaults.compute_unit,
+        ),
+        tuple(
+            rules.NodeOverride(tuple(entry.nodes), entry.system, entry.watermark, entry.compute_unit)
+            for entry in file.node_overrides
+        ),
+        rules.Growth(
+            growth.stop,
+            growth.recommend_only,
+            tuple(growth.recommend_only_namespaces),
+            tuple(growth.recommend_only_vms),
+        ),
+        file.migration.enabled,
+    )
+
+
+_Stamp = tuple[int, int, int]
+"""What tells one state of a file from the next: time of its last change (ns), size in bytes, inode."""
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _content_of(path: Path) -> bytes:
+    """What the file holds; of one that is too large a byte more than it may have."""
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _rules_in(path: Path, content: bytes, model: type[Config]) -> rules.Rules:
+    if len(content) > MAX_FILE_BYTES:
+        raise SettingsError(path, [f"is larger than {MAX_FILE_BYTES} bytes"])
+    return rules_of(parse(path, content, model))
+
+
+class ConfigFile:
+    """The rules in the file at `path`. Without a migrator (`migrator_present`) migration cannot be switched on."""
+
+    def __init__(self, path: Path, migrator_present: bool) -> None:
+        self._log = logs.logger("config file")
+        self._path = path
+        self._model = Config if migrator_present else _ConfigWithoutMigrator
+        self._stamp: _Stamp | None = None
+        self._faults: list[str] = []
+        self._has_begun = False
+        self._reading = asyncio.Lock()
+
+    async def refresh(self) -> rules.Rules | None:
+        """The rules, where the file was read for the first time or has changed since; else None.
+
+        Raises `SettingsError` with every fault, again and again until the file changes, and `ClusterUnreachableError`
+        where it cannot be read within `LOOK_DEADLINE_S`. Then the rules that were returned before stay in force.
+        """
+        async with self._reading:  # one at a time: an older read that ends later must not undo a newer one
+            found = await self._changed()
+            if found is None:
+                return None
+            stamp, content = found
+            # No deadline: this is computation, bounded by the size of the file, and is done once for each change.
+            try:
+                read = await asyncio.to_thread(_rules_in, self._path, content, self._model)
+            except SettingsError as error:
+                self._stamp, self._faults = stamp, error.faults
+                raise
+            self._stamp, self._faults = stamp, []
+            if self._has_begun:
+                self._log.info("configuration read again")
+            self._has_begun = True
+            return read
+
+    async def _changed(self) -> tuple[_Stamp, bytes] | None:
+        """The content, where the file is another than the last time; its stamp is no younger than the content."""
+        try:
+            async with asyncio.timeout(LOOK_DEADLINE_S):
+                stamp = await asyncio.to_thread(_stamp_of, self._path)
+                if stamp != self._stamp:
+                    return stamp, await asyncio.to_thread(_content_of, self._path)
+        except TimeoutError:
+            raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
+        except OSError as error:
+            raise ClusterUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
+        if self._faults:
+            # A new error each time: one that is raised again grows by a traceback.
+            raise SettingsError(self._path, self._faults)
+        return None
