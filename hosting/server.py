@@ -27,7 +27,7 @@ SWEEP_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, read in full. Header names are in lower case; `parameters` are the path's named parts."""
+    """One request, read in full. Ask for headers by their name in lower case; `parameters` are the path's named parts."""
 
     method: str
     path: str
@@ -284,8 +284,8 @@ class Server:
         if body is None:
             connection.keep_alive(False)
             return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        read = Request(request.method, request.path, body, headers, parameters, dict(request.query))
+        query = dict(request.query) if "?" in request.raw_path else {}
+        read = Request(request.method, request.path, body, request.headers, parameters, query)
         try:
             answer = await route.handler(read)
         except TimeoutError as error:  # aiohttp would hide it behind a 504
@@ -309,10 +309,14 @@ class Server:
 
 async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:
     """The body, or None as soon as it exceeds `limit` bytes."""
+    content = request.content
+    if content.is_eof() and content.exception() is None:  # it came with the head, as most do
+        found = content.read_nowait(-1)
+        return found if len(found) <= limit else None
     if (request.content_length or 0) > limit:
         return None
     body = bytearray()
-    async for chunk in request.content.iter_any():
+    async for chunk in content.iter_any():
         body += chunk
         if len(body) > limit:
             return None

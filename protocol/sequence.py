@@ -88,12 +88,13 @@ class AgentGate(Value, frozen=True):
     def judge(self, life: Life, number: int, body: object) -> Judgement:
         """How a request of `life` with `number` stands to what is known; nothing changes."""
         assert number >= 1, number
-        if self.life is None:
+        known = self.life
+        if known is None:
             return Passed.FIRST_LIFE
-        if life.agent_id != self.life.agent_id:
-            if life.started_at_ms > self.life.started_at_ms:
+        if known is not life and known.agent_id != life.agent_id:
+            if life.started_at_ms > known.started_at_ms:
                 return Passed.SUPERSEDES
-            return Superseded(self.life, self.last)
+            return Superseded(known, self.last)
         if number > self.last:
             return Passed.NEW
         if number < self.last:

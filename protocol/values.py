@@ -60,7 +60,7 @@ class Resources(Value, frozen=True):
 
     def exceeds(self, other: "Resources") -> bool:
         """Whether any resource exceeds the other's."""
-        return not self.fits_in(other)
+        return self.vcpu_milli > other.vcpu_milli or self.memory_bytes > other.memory_bytes
 
     def is_positive(self) -> bool:
         """Whether both amounts are above zero."""

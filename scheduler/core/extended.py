@@ -22,13 +22,18 @@ _UNSETTLED = Reason(
 
 def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -> tuple[events.Output, ...]:
     """Answer a request for a VM whose UID is the request's."""
-    life = sequence.Life(ask.agent_id, ask.started_at_ms)
-    judged = record.gate.judge(life, ask.number, ask)
+    gate = record.gate
+    life = gate.life
+    if life is None or life.agent_id != ask.agent_id or life.started_at_ms != ask.started_at_ms:
+        life = sequence.Life(ask.agent_id, ask.started_at_ms)
+    judged = gate.judge(life, ask.number, ask)
     overtaken: tuple[events.Output, ...] = ()
     if isinstance(judged, sequence.Passed):
-        overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, ask))
-        _hand_over(desk, record, judged, now_s)
-        record.gate = record.gate.take(life, ask.number, ask)
+        if record.progress is not None:
+            overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, ask))
+        if record.owned_by_published or judged is sequence.Passed.SUPERSEDES:
+            _hand_over(desk, record, now_s)
+        record.gate = gate.take(life, ask.number, ask)
         record.reply = None
     elif not isinstance(judged, sequence.Retry):
         return (_refused(ticket, judged),)
@@ -68,15 +73,13 @@ def _overtaken(ticket: int, by: Ask) -> events.Refused:
     return events.Refused(ticket, 409, ErrorCode.SEQUENCE_STALE, message, by.number)
 
 
-def _hand_over(desk: Desk, record: VmRecord, passed: sequence.Passed, now_s: float) -> None:
+def _hand_over(desk: Desk, record: VmRecord, now_s: float) -> None:
     """Keep for `handover_s` what the caller before had reserved: it may still use it until its lease runs out."""
     if record.owned_by_published:
         about = "published"
-    elif passed is sequence.Passed.SUPERSEDES:
+    else:
         assert record.gate.life is not None
         about = str(record.gate.life.agent_id)
-    else:
-        return
     row = record.row
     had = row.state.without(Cause.HANDOVER).reserved  # what it took over itself has a floor of its own
     floor = Floor(Cause.HANDOVER, had, until_s=now_s + desk.terms.handover_s, about=about)
@@ -134,7 +137,10 @@ def _commit(
     assert state is not None
     before = record.row.state.current
     observed = _with_observed(desk, record, ask, state)
-    desk.ledger.post(verdict if observed is state else replace(verdict, state=observed), OverCause.OBSERVED)
+    if observed is state:
+        desk.ledger.post(verdict)
+    else:
+        desk.ledger.post(replace(verdict, state=observed), OverCause.OBSERVED)
     record.reply = Reply(ask.want, unit or ZERO, granted.permit, granted.reasons)
     return _decided(desk, record, ticket, ask, record.reply, before=before, changed=granted.permit != before)
 

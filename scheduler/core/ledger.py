@@ -73,7 +73,8 @@ class RowState(Value, frozen=True):
         """What the row keeps of its node."""
         amount = self.current
         for floor in self.floors:
-            amount = amount.max(floor.amount)
+            if floor.amount.exceeds(amount):
+                amount = amount.max(floor.amount)
         return amount
 
     @property
@@ -243,13 +244,13 @@ class Ledger:
         current = state.current
         if request.vcpu_milli <= current.vcpu_milli and request.memory_bytes <= current.memory_bytes:
             return Verdict(row.holder, row.node, _with_current(state, request, ZERO), limits.Grant(request))
-        wanted, _ = limits.cut_by_bounds(current, request, bound)
+        wanted, cut = limits.cut_by_bounds(current, request, bound)
         found = earlier
         if unit is not None and unit.is_positive():
             room = limits.headroom(current, wanted, unit, self.headroom(row.node, row.holder))
             if room is not None:
                 found = (*found, room)
-        granted = limits.grant(current, request, unit, bound, found + later)
+        granted = limits.grant_cut(current, wanted, cut, unit, found + later)
         denied = wanted - granted.permit if _is_for_room(granted) else ZERO
         return Verdict(row.holder, row.node, _with_current(state, granted.permit, denied), granted)
 
@@ -259,16 +260,15 @@ class Ledger:
         `cause` documents a rise that no limit has allowed, should the node be over-full by it.
         """
         row = self._rows.get(verdict.holder)
-        before = ZERO
+        if row is not None and row.node == verdict.node and verdict.state is not None:
+            if row.state is not verdict.state:
+                self._change(row, verdict.state, cause)
+            return
         if row is not None:
-            if row.state is verdict.state and row.node == verdict.node:
-                return
-            before = row.reserved if row.node == verdict.node else ZERO
             account = self._nodes.get(row.node)
             if account is not None:
                 _leave(account, row)
-                if verdict.state is None or row.node != verdict.node:
-                    _record_over(account, None)
+                _record_over(account, None)
         if verdict.state is None:
             self._rows.pop(verdict.holder, None)
             return
@@ -280,6 +280,23 @@ class Ledger:
         account = self._nodes.get(verdict.node)
         if account is not None:
             _enter(account, row)
+            _record_over(account, cause)
+
+    def _change(self, row: Row, state: RowState, cause: OverCause | None) -> None:
+        """A row that stays on its node: the sums move by the difference."""
+        account = self._nodes.get(row.node)
+        old, before, reserved = row.state, row.reserved, state.reserved
+        row.state, row.reserved = state, reserved
+        if account is None:
+            return
+        if reserved is not before:
+            account.reserved += reserved - before
+        if state.floors or old.floors:
+            account.buffer += (reserved - state.current) - (before - old.current)
+        if state.pressure is not old.pressure or state.migrating or old.migrating:
+            account.pressure += state.pressure - old.pressure
+            account.accounted += state.accounted - _accounted(old, before)
+        if account.over or account.is_over_full:
             _record_over(account, cause if reserved.exceeds(before) else None)
 
     def note_over(self, name: str, causes: tuple[OverCause, ...]) -> None:
@@ -344,6 +361,10 @@ def _leave(account: NodeAccount, row: Row) -> None:
         account.pressure -= row.state.pressure
     if row.state.migrating:
         account.accounted -= row.state.accounted
+
+
+def _accounted(state: RowState, reserved: Resources) -> Resources:
+    return reserved + state.pressure if state.migrating else ZERO
 
 
 def _record_over(account: NodeAccount, cause: OverCause | None) -> None:

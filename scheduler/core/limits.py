@@ -41,6 +41,8 @@ def cut_by_bounds(
     current: Resources, request: Resources, bound: Resources
 ) -> tuple[Resources, Reason | None]:
     """The request, where it grows, cut to the VM's maximum; and the reason when something was cut."""
+    if request.vcpu_milli <= bound.vcpu_milli and request.memory_bytes <= bound.memory_bytes:
+        return request, None
     cut = request.min(current.max(bound))
     if cut == request:
         return request, None
@@ -52,6 +54,8 @@ def headroom(current: Resources, request: Resources, unit: Resources, room: Reso
 
     None where the room covers the whole request.
     """
+    if request.vcpu_milli <= room.vcpu_milli and request.memory_bytes <= room.memory_bytes:
+        return None
     tightest: tuple[int, str, int] | None = None
     pairs = zip(current.named(), request.named(), unit.named(), room.named(), strict=True)
     for (name, have), (_, want), (_, step), (_, free) in pairs:
@@ -92,6 +96,17 @@ def grant(
 ) -> Grant:
     """Apply the bounds and then the limits, in their order. Limits are ignored where nothing grows."""
     wanted, cut = cut_by_bounds(current, request, bound)
+    return grant_cut(current, wanted, cut, unit, limits)
+
+
+def grant_cut(
+    current: Resources,
+    wanted: Resources,
+    cut: Reason | None,
+    unit: Resources | None,
+    limits: tuple[Limit, ...],
+) -> Grant:
+    """What `wanted`, which is the request within its bounds, gets by `limits`; `cut` as `cut_by_bounds` gave it."""
     listed = () if cut is None else (cut,)
     if wanted.fits_in(current):
         return Grant(wanted, listed)
@@ -100,6 +115,8 @@ def grant(
             ReasonCode.COMPUTE_UNIT, "no compute unit is known from the VM, the request or the node"
         )
         return Grant(wanted.min(current), (missing, *listed))
+    if not limits:
+        return Grant(wanted, listed)
     units = units_for(current, wanted, unit)
     below = sorted((limit for limit in limits if limit.units < units), key=lambda limit: limit.units)
     if below:

@@ -110,7 +110,7 @@ def _stand_by(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     told = _with_told(_tell(state, permit, caller.now_s), permit, "bystander")
     why = Reason(ReasonCode.BYSTANDER, "an agent with the extension owns this VM")
     grant = limits.Grant(permit, (why,) if permit != caller.wanted else ())
-    outcome = _reply(desk, record, caller, grant, told)
+    outcome = _reply(desk, record, caller, grant, told, OverCause.OBSERVED)
     if isinstance(outcome, events.Decided):
         record.published_heard_s = caller.now_s
     return outcome
@@ -138,7 +138,10 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
         told = after_read(terms, told, caller.wanted, caller.now_s)
     grant = limits.Grant(permit, verdict.grant.reasons)
     pressure = verdict.state.pressure if verdict.state is not None else ZERO
-    outcome = _reply(desk, record, caller, grant, replace(told, current=permit, pressure=pressure))
+    after = replace(told, current=permit, pressure=pressure)
+    # Beyond what we allow lies only what is in use already.
+    cause = OverCause.OBSERVED if permit != verdict.grant.permit else None
+    outcome = _reply(desk, record, caller, grant, after, cause)
     if isinstance(outcome, events.Decided):
         record.settled, record.owned_by_published, record.condition = True, True, ""
         record.published_heard_s = caller.now_s
@@ -196,7 +199,12 @@ def after_read(terms: Terms, state: RowState, use: Resources, begun_s: float) ->
 
 
 def _reply(
-    desk: Desk, record: VmRecord, caller: _Caller, grant: limits.Grant, state: RowState
+    desk: Desk,
+    record: VmRecord,
+    caller: _Caller,
+    grant: limits.Grant,
+    state: RowState,
+    cause: OverCause | None,
 ) -> events.Answer:
     slot = record.spec.slot_bytes
     permit = translate.permit_slots(grant.permit, slot)
@@ -210,7 +218,7 @@ def _reply(
         )
     row = record.row
     before = row.state.current
-    desk.ledger.post(Verdict(row.holder, row.node, state), OverCause.OBSERVED)
+    desk.ledger.post(Verdict(row.holder, row.node, state), cause)
     return events.Decided(
         caller.ticket,
         record.spec.pod,

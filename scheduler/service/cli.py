@@ -70,6 +70,7 @@ class Program:
 
     def _routes(self) -> tuple[server.Route, ...]:
         return (
+            self._fallback(),  # as a route of its own it is found at once
             server.Route("GET", "/healthz", self._healthz),
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),

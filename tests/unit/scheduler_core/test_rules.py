@@ -35,11 +35,12 @@ def test_a_watermark_rounds_down() -> None:
 
 
 def test_a_watermark_is_exact_where_a_float_is_not() -> None:
-    largest = Resources(MAX_VCPU_MILLI, MAX_MEMORY_BYTES)
-    assert Watermark(700_000, 700_000).of(largest) == Resources(
-        MAX_VCPU_MILLI * 7 // 10, MAX_MEMORY_BYTES * 7 // 10
-    )
-    assert int(MAX_MEMORY_BYTES * 0.7) != MAX_MEMORY_BYTES * 7 // 10
+    cpu, memory = MAX_VCPU_MILLI, MAX_MEMORY_BYTES
+    found = Watermark(999_998, 700_000).of(Resources(cpu, memory))
+    assert found == Resources(cpu - cpu // 500_000 - 1, memory * 7 // 10)
+    assert found.vcpu_milli != int(cpu * 999_998 / 1_000_000)
+    assert found.memory_bytes != int(memory * 0.7)
+    assert [type(amount) for _, amount in found.named()] == [int, int]
 
 
 def test_the_whole_is_a_watermark_too() -> None:

@@ -1,6 +1,8 @@
 """The configuration: all faults at once, shares read exactly, and a bad new file that changes nothing."""
 
 import asyncio
+import contextlib
+import gc
 import os
 import threading
 from pathlib import Path
@@ -266,6 +268,14 @@ def test_wrong_shapes_are_faults_and_not_crashes(text: str) -> None:
 def test_a_file_that_nests_without_end_is_a_fault_and_no_crash(text: str) -> None:
     """The parser in C recurses without regard for the stack, where nobody counts."""
     assert faults(text * 1_000_000) == ["not valid YAML: lists and mappings nest deeper than 100"]
+
+
+@pytest.mark.parametrize("text", ["growth: {stop: true}", "growth: [", "more: 1"])
+def test_the_garbage_collector_is_on_again_after_a_file_was_read(text: str) -> None:
+    assert gc.isenabled()
+    with contextlib.suppress(SettingsError):
+        read(text)
+    assert gc.isenabled()
 
 
 # ------------------------------------------------------------ reading again
