@@ -1,0 +1,123 @@
+"""HTTP/1.1 as raw bytes: one request at a time on a keep-alive connection, replies parsed only as far as needed."""
+
+import asyncio
+import contextlib
+from typing import Any, Protocol, cast
+
+CALL_S = 5.0
+
+
+class Owner(Protocol):
+    """Who uses a connection and hears what becomes of it."""
+
+    def replied(self, connection: "Connection", status: int, body: bytes) -> None:
+        """A reply is complete."""
+        ...
+
+    def lost(self, connection: "Connection") -> None:
+        """The connection has ended; a request in progress will get no reply."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A connection. `since` and `token` are the owner's: the moment a latency counts from, and what was asked."""
+
+    __slots__ = ("_buffer", "_owner", "_transport", "is_busy", "is_open", "since", "token")
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self.is_open = False
+        self.is_busy = False
+        self.since = 0.0
+        self.token: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+
+    def send(self, request: bytes) -> None:
+        """Send a whole request."""
+        assert self._transport is not None
+        self.is_busy = True
+        self._transport.write(request)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            self._buffer = data
+            return
+        head = data[:end].lower()
+        at = head.find(b"content-length:")
+        if at < 0 or not self.is_busy:  # chunked or unasked: nothing that a benchmark could count
+            self.abort()
+            return
+        stop = head.find(b"\r\n", at)
+        size = end + 4 + int(head[at + 15 : stop if stop >= 0 else end])
+        if len(data) < size:
+            self._buffer = data
+            return
+        self._buffer = data[size:]
+        self.is_busy = False
+        self._owner.replied(self, int(head[9:12]), data[end + 4 : size])
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio passes it
+        self.is_open = False
+        self._owner.lost(self)
+
+
+async def connect(owner: Owner, port: int) -> Connection:
+    """A new connection on loopback. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: Connection(owner), "127.0.0.1", port)
+    return connection
+
+
+class _Once:
+    """The owner of a connection for one call."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+
+    def replied(self, connection: Connection, status: int, body: bytes) -> None:
+        del connection
+        self.answer.set_result((status, body))
+
+    def lost(self, connection: Connection) -> None:
+        del connection
+        if not self.answer.done():
+            self.answer.set_exception(ConnectionResetError("closed without an answer"))
+
+
+async def call(port: int, request: bytes) -> tuple[int, bytes]:
+    """One request on a connection of its own. Raises `OSError` (also for a time-out)."""
+    once = _Once()
+    async with asyncio.timeout(CALL_S):
+        connection = await connect(once, port)
+        try:
+            connection.send(request)
+            return await once.answer
+        finally:
+            connection.abort()
+            once.answer.cancel()
+
+
+async def get(port: int, path: str) -> tuple[int, bytes]:
+    """`GET` a page. Raises `OSError`."""
+    return await call(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+
+
+async def is_ready(port: int) -> bool:
+    """Whether a server listens there and says that it is ready."""
+    with contextlib.suppress(OSError):
+        status, _ = await get(port, "/readyz")
+        return status == 200
+    return False
