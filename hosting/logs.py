@@ -4,7 +4,6 @@ Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. L
 "wanted X, could not, because", error for faults of ours.
 """
 
-import contextlib
 import json
 import logging
 import sys
@@ -37,9 +36,7 @@ class _Stderr:
             return len(text)
 
     def flush(self) -> None:
-        """Pass on what is buffered."""
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.flush()
+        """Nothing: standard error passes on whole lines by itself."""
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=repr)

@@ -4,6 +4,7 @@ No float ever holds a resource. The wire forms of protocol v1.x (whole vCPUs and
 `protocol.wire`; `protocol.translate` turns one into the other.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,9 +77,15 @@ class Resources(Value, frozen=True):
         return max(-(-self.vcpu_milli // unit.vcpu_milli), -(-self.memory_bytes // unit.memory_bytes))
 
     def __str__(self) -> str:
-        cpu = quantities.from_milli(self.vcpu_milli)
-        memory = quantities.from_value(self.memory_bytes, binary=True)
-        return f"{cpu} CPU / {memory}"
+        return _text(self.vcpu_milli, self.memory_bytes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _text(vcpu_milli: int, memory_bytes: int) -> str:
+    """An amount for people. Cached, because every permit that changes is a log line with two of them."""
+    cpu = quantities.from_milli(vcpu_milli)
+    memory = quantities.from_value(memory_bytes, binary=True)
+    return f"{cpu} CPU / {memory}"
 
 
 ZERO: Final = Resources(0, 0)

@@ -12,7 +12,7 @@ from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events, progress
 from scheduler.core.book import Progress, Reply, VmRecord
-from scheduler.core.judging import Desk, compute_unit, judge
+from scheduler.core.judging import Desk, compute_unit, judge, slot_bytes
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
 
 _UNSETTLED = Reason(
@@ -198,7 +198,7 @@ def _decided(
         before,
         reply.permit,
         reply.unit,
-        spec.slot_bytes,
+        slot_bytes(desk, record),
         reply.reasons,
         events.Echo(ask.number, terms.instance, terms.epoch),
         record.row.state.migrating,

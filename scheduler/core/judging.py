@@ -1,6 +1,7 @@
 """What every answer takes: the terms, the rules, the ledger; and the limits that come before the node's room."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -84,6 +85,17 @@ def _named(desk: Desk, record: VmRecord, reason: Reason, now_s: float) -> Reason
         return reason
     obstacles = desk.ledger.obstacles(record.spec.node, record.row.holder, reason.resource)
     return accounts.named(reason, obstacles, now_s, desk.terms.unsettled_s)
+
+
+DEFAULT_SLOT_BYTES: Final = 2**30
+
+
+def slot_bytes(desk: Desk, record: VmRecord) -> int:
+    """The size of a memory slot on the wire: the VM's, else the memory of its compute unit or the node's."""
+    if record.spec.slot_bytes is not None:
+        return record.spec.slot_bytes
+    unit = compute_unit(desk, record, None)
+    return unit.memory_bytes if unit is not None else DEFAULT_SLOT_BYTES
 
 
 def compute_unit(desk: Desk, record: VmRecord, asked: Resources | None) -> Resources | None:

@@ -43,7 +43,7 @@ class Migration(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VmSpec:
-    """A VM's pod, where it runs, its bounds, the size of a memory slot, and its own compute unit, if it has one.
+    """A VM's pod, where it runs, its bounds, and, if it has them, its own memory slot and compute unit.
 
     Growth of a VM with a `pool` waits for the pool's word. A `terminal` pod (succeeded or failed) holds nothing.
     """
@@ -52,7 +52,7 @@ class VmSpec:
     uid: str
     node: str
     bounds: Bounds
-    slot_bytes: int
+    slot_bytes: int | None = None
     compute_unit: Resources | None = None
     migration: Migration = Migration.AUTO
     pool: str | None = None

@@ -14,7 +14,7 @@ from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources, Value
 from scheduler.core import events, limits, progress
 from scheduler.core.book import Progress, Terms, VmRecord
-from scheduler.core.judging import Desk, compute_unit
+from scheduler.core.judging import Desk, compute_unit, slot_bytes
 from scheduler.core.judging import judge as judge_all
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
 
@@ -45,9 +45,10 @@ def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tupl
         message = f"callers without the extension are not served on node {spec.node} (--published-agents)"
         return (events.Refused(ticket, 403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED, message),)
     reading = arrived.look.reading if arrived.look is not None else None
-    wanted = translate.from_slots(request.resources, spec.slot_bytes)
+    slot = slot_bytes(desk, record)
+    wanted = translate.from_slots(request.resources, slot)
     unit = compute_unit(desk, record, None)
-    why = _unanswerable(desk.terms, record, wanted, unit, has_sizes=reading is not None)
+    why = _unanswerable(desk.terms, record, wanted, unit, slot, has_sizes=reading is not None)
     if why:
         record.condition = why
         return (events.HungUp(ticket, spec.pod, why),)
@@ -73,7 +74,7 @@ def commit(
     now_s: float,
 ) -> tuple[events.Output, ...]:
     """The pool's word is here: judge the request again with it, against the latest reading."""
-    wanted = translate.from_slots(request.resources, record.spec.slot_bytes)
+    wanted = translate.from_slots(request.resources, slot_bytes(desk, record))
     unit = compute_unit(desk, record, None)
     if unit is None:
         return (events.HungUp(waited.ticket, record.spec.pod, "no compute unit is known for the VM"),)
@@ -87,10 +88,10 @@ def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
 
 
 def _unanswerable(
-    terms: Terms, record: VmRecord, wanted: Resources, unit: Resources | None, *, has_sizes: bool
+    terms: Terms, record: VmRecord, wanted: Resources, unit: Resources | None, slot: int, *, has_sizes: bool
 ) -> str:
     """Why this caller cannot be answered at all, or nothing."""
-    slot, bounds = record.spec.slot_bytes, record.spec.bounds
+    bounds = record.spec.bounds
     if not wanted.is_positive():
         return "a request of zero resources"
     if unit is None:
@@ -206,7 +207,7 @@ def _reply(
     state: RowState,
     cause: OverCause | None,
 ) -> events.Answer:
-    slot = record.spec.slot_bytes
+    slot = slot_bytes(desk, record)
     permit = translate.permit_slots(grant.permit, slot)
     if caller.wanted.min(caller.use).exceeds(translate.from_slots(permit, slot)):
         why = "the VM uses fractions of a CPU or slot, which callers without the extension cannot express"

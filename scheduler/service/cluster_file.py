@@ -4,8 +4,6 @@ A new file with faults is reported with all of them, and the old one stays in fo
 `target`), which then is what a read of the cluster shows; without one the cluster shows no sizes.
 """
 
-import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -15,16 +13,14 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from hosting import logs
-from hosting.settings import Cpu, Memory, Resources, Settings, load
+from hosting.settings import Cpu, Memory, Resources, Settings
+from protocol import values
 from protocol.values import Bounds
 from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import Amounts, Migration, NodeSpec, PodSpec, Reading, VmSpec, pod_holds
-from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
+from scheduler.service.watched_file import WatchedFile
 
-DEFAULT_SLOT_BYTES: Final = 2**30
-REFRESH_DEADLINE_S: Final = 120.0
-"""How long reading a changed file may take: one of 10,000 VMs takes seconds."""
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 _ENDED: Final = ("Succeeded", "Failed")
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -153,33 +149,34 @@ class ClusterFile(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class _Vm:
+    spec: VmSpec
+    size: values.Resources | None
+    target: values.Resources | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Contents:
     nodes: dict[str, NodeSpec]
-    vms: dict[PodName, tuple[VmSpec, Reading | None]]
+    vms: dict[PodName, _Vm]
     pods: dict[str, PodSpec]
 
 
-def _contents(file: ClusterFile, begun_s: float) -> _Contents:
+def _contents(file: ClusterFile) -> _Contents:
     nodes = {entry.name: entry.spec() for entry in file.nodes}
     vms = {}
     for entry in file.vms:
-        node = nodes[entry.node]
-        unit = entry.compute_unit or node.compute_unit
         spec = VmSpec(
             PodName(entry.name, entry.namespace),
             entry.uid,
             entry.node,
             Bounds(entry.min, entry.max),
-            entry.slot_size or (unit.memory_bytes if unit is not None else 0) or DEFAULT_SLOT_BYTES,
+            entry.slot_size,
             entry.compute_unit,
             Migration(entry.migration),
             terminal=entry.phase in _ENDED,
         )
-        size = entry.size
-        vms[spec.pod] = (
-            spec,
-            Reading(size, entry.target or size, begun_s) if size is not None else None,
-        )
+        vms[spec.pod] = _Vm(spec, entry.size, entry.target)
     pods = {entry.uid: entry.spec() for entry in file.pods}
     return _Contents(nodes, vms, pods)
 
@@ -189,82 +186,71 @@ class FileCluster:
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self._log = logs.logger("cluster file")
-        self._path = path
+        self._file = WatchedFile(path, ClusterFile, _contents)
         self._clock = clock
-        self._stamp: tuple[int, int, int] | None = None
         self._now = _Contents({}, {}, {})
+        self._read_s: dict[PodName, float] = {}
         self._has_begun = False
-        self._reading = asyncio.Lock()
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
-        return await self._in_time(REFRESH_DEADLINE_S)
+        begun_s = self._clock()
+        read = await self._file.refresh()
+        if read is None:
+            return ()
+        changes = self._changes(read, begun_s)
+        if self._has_begun:
+            self._say_changes(changes)
+        self._now, self._has_begun = read, True
+        self._read_s = dict.fromkeys(read.vms, begun_s)
+        return changes
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """What changed in the file, and a new reading of `pods`: what it says of them now."""
         begun_s = self._clock()
-        changes = await self._in_time(LOOK_DEADLINE_S)
+        changes = await self.refresh()
         again: list[events.Input] = []
         for pod in pods:
-            spec, reading = self._now.vms.get(pod, (None, None))
-            if spec is not None and reading is not None:
-                fresh = Reading(reading.size, reading.target, max(begun_s, reading.begun_s))
-                self._now.vms[pod] = (spec, fresh)
-                again.append(events.VmSeen(spec, fresh, begun_s))
+            found = self._now.vms.get(pod)
+            if found is not None and found.size is not None:
+                self._read_s[pod] = max(begun_s, self._read_s[pod])
+                again.append(events.VmSeen(found.spec, self._reading(pod, found), begun_s))
         return (*changes, *again)
 
-    async def _in_time(self, deadline_s: float) -> tuple[events.Input, ...]:
-        try:
-            # One at a time: an older read that ends later must not undo a newer one.
-            async with asyncio.timeout(deadline_s), self._reading:
-                return await self._refresh()
-        except TimeoutError:
-            raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
-
-    async def _refresh(self) -> tuple[events.Input, ...]:
-        begun_s = self._clock()
-        try:
-            status = await asyncio.to_thread(os.stat, self._path)
-        except OSError as error:
-            raise ClusterUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
-        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if stamp == self._stamp:
-            return ()
-        read = _contents(await asyncio.to_thread(load, self._path, ClusterFile), begun_s)
-        changes = self._changes(read, begun_s)
-        if self._has_begun:
-            self._say_changes(changes)
-        self._stamp, self._now, self._has_begun = stamp, read, True
-        return changes
+    def _reading(self, pod: PodName, vm: _Vm) -> Reading | None:
+        if vm.size is None:
+            return None
+        return Reading(vm.size, vm.target if vm.target is not None else vm.size, self._read_s[pod])
 
     def _say_changes(self, changes: tuple[events.Input, ...]) -> None:
         counts = Counter(type(change).__name__ for change in changes)
         self._log.info("cluster file read again", **dict(sorted(counts.items())))
 
     def look(self, pod: PodName) -> events.Look:
-        """What the last refresh showed of one pod."""
+        """What the last refresh or read showed of one pod."""
         found = self._now.vms.get(pod)
-        return events.Look(found is not None, found[1] if found is not None else None)
+        if found is None or found.spec.terminal:
+            return events.Look(found=False)
+        return events.Look(found=True, reading=self._reading(pod, found))
 
     def _changes(self, read: _Contents, now_s: float) -> tuple[events.Input, ...]:
         """Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
         old = self._now
         changes: list[events.Input] = []
-        for pod, (spec, _) in old.vms.items():
-            if pod not in read.vms or read.vms[pod][0].uid != spec.uid:
-                changes.append(events.VmGone(pod, spec.uid, now_s))
+        for pod, vm in old.vms.items():
+            if pod not in read.vms or read.vms[pod].spec.uid != vm.spec.uid:
+                changes.append(events.VmGone(pod, vm.spec.uid, now_s))
         changes += [events.PodGone(pod) for uid, pod in old.pods.items() if uid not in read.pods]
         changes += [events.NodeGone(name) for name in old.nodes if name not in read.nodes]
         changes += [events.NodeSeen(node) for name, node in read.nodes.items() if old.nodes.get(name) != node]
         changes += [events.PodSeen(pod) for uid, pod in read.pods.items() if old.pods.get(uid) != pod]
-        known = {spec.uid: (spec, _shown(reading)) for spec, reading in old.vms.values()}
-        for spec, reading in read.vms.values():
-            if known.get(spec.uid) != (spec, _shown(reading)):
-                is_new = self._has_begun and spec.uid not in known
-                changes.append(events.VmSeen(spec, reading, now_s, is_new=is_new))
+        known = {vm.spec.uid: vm for vm in old.vms.values()}
+        for vm in read.vms.values():
+            if known.get(vm.spec.uid) != vm:
+                is_new = self._has_begun and vm.spec.uid not in known
+                target = vm.target if vm.target is not None else vm.size
+                reading = (
+                    Reading(vm.size, target, now_s) if vm.size is not None and target is not None else None
+                )
+                changes.append(events.VmSeen(vm.spec, reading, now_s, is_new=is_new))
         return tuple(changes)
-
-
-def _shown(reading: Reading | None) -> tuple[object, ...] | None:
-    """What a reading says, whenever it was made."""
-    return (reading.size, reading.target) if reading is not None else None

@@ -4,7 +4,6 @@ A new file with faults is reported with all of them, and the rules that were rea
 the file should put a new one in its place (rename), so that no half of it is ever read.
 """
 
-import asyncio
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -14,10 +13,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, core_schema
 
 from hosting import logs
-from hosting.settings import MAX_FILE_BYTES, Resources, Settings, SettingsError, parse
+from hosting.settings import Resources, Settings
 from protocol import values
 from scheduler.core import rules
-from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
+from scheduler.service.watched_file import WatchedFile
 
 MAX_OVERRIDES: Final = 256
 MAX_GLOBS: Final = 200
@@ -232,74 +231,23 @@ def rules_of(file: Config) -> rules.Rules:
     )
 
 
-_Stamp = tuple[int, int, int]
-"""What tells one state of a file from the next: time of its last change (ns), size in bytes, inode."""
-
-
-def _stamp_of(path: Path) -> _Stamp:
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _content_of(path: Path) -> bytes:
-    """What the file holds; of one that is too large a byte more than it may have."""
-    with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES + 1)
-
-
-def _rules_in(path: Path, content: bytes, model: type[Config]) -> rules.Rules:
-    if len(content) > MAX_FILE_BYTES:
-        raise SettingsError(path, [f"is larger than {MAX_FILE_BYTES} bytes"])
-    return rules_of(parse(path, content, model))
-
-
 class ConfigFile:
     """The rules in the file at `path`. Without a migrator (`migrator_present`) migration cannot be switched on."""
 
     def __init__(self, path: Path, migrator_present: bool) -> None:
         self._log = logs.logger("config file")
-        self._path = path
-        self._model = Config if migrator_present else _ConfigWithoutMigrator
-        self._stamp: _Stamp | None = None
-        self._faults: list[str] = []
+        self._file = WatchedFile(path, Config if migrator_present else _ConfigWithoutMigrator, rules_of)
         self._has_begun = False
-        self._reading = asyncio.Lock()
 
     async def refresh(self) -> rules.Rules | None:
         """The rules, where the file was read for the first time or has changed since; else None.
 
-        Raises `SettingsError` with every fault, again and again until the file changes, and `ClusterUnreachableError`
-        where it cannot be read within `LOOK_DEADLINE_S`. Then the rules that were returned before stay in force.
+        Raises `SettingsError` and `ClusterUnreachableError` as `WatchedFile.refresh` does; then the rules that were
+        returned before stay in force.
         """
-        async with self._reading:  # one at a time: an older read that ends later must not undo a newer one
-            found = await self._changed()
-            if found is None:
-                return None
-            stamp, content = found
-            # No deadline: this is computation, bounded by the size of the file, and is done once for each change.
-            try:
-                read = await asyncio.to_thread(_rules_in, self._path, content, self._model)
-            except SettingsError as error:
-                self._stamp, self._faults = stamp, error.faults
-                raise
-            self._stamp, self._faults = stamp, []
+        read = await self._file.refresh()
+        if read is not None:
             if self._has_begun:
                 self._log.info("configuration read again")
             self._has_begun = True
-            return read
-
-    async def _changed(self) -> tuple[_Stamp, bytes] | None:
-        """The content, where the file is another than the last time; its stamp is no younger than the content."""
-        try:
-            async with asyncio.timeout(LOOK_DEADLINE_S):
-                stamp = await asyncio.to_thread(_stamp_of, self._path)
-                if stamp != self._stamp:
-                    return stamp, await asyncio.to_thread(_content_of, self._path)
-        except TimeoutError:
-            raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
-        except OSError as error:
-            raise ClusterUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
-        if self._faults:
-            # A new error each time: one that is raised again grows by a traceback.
-            raise SettingsError(self._path, self._faults)
-        return None
+        return read

@@ -80,7 +80,7 @@ class World:
         is_new: bool = True,
         at: float = 0.0,
         unit: Resources | None = None,
-        slot: int = GIB,
+        slot: int | None = GIB,
     ) -> None:
         """The cluster shows a VM; `use` None where it shows no sizes."""
         bounds = Bounds(UNIT, most or cu(8))

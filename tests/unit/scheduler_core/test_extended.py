@@ -310,3 +310,12 @@ def test_the_epoch_and_instance_of_the_terms_are_told() -> None:
     assert isinstance(answer, events.Decided)
     assert isinstance(answer.response, ExtendedResponse)
     assert (answer.response.scheduler_instance, answer.response.scheduler_epoch) == (ELSEWHERE, 12)
+
+
+def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes() -> None:
+    for own, unit, slots in ((GIB, cu(1, 4), 8), (None, cu(1, 4), 2), (None, None, 4)):
+        world = World(cu(20, 40), unit=cu(1, 2))
+        world.vm(most=cu(8, 8), slot=own, unit=unit)
+        answer = world.send(world.request("vm", cu(2, 8)))
+        assert isinstance(answer, events.Decided)
+        assert answer.response.permit.mem == slots

@@ -14,7 +14,7 @@ from protocol.values import Bounds, Resources
 from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
-from scheduler.service import cluster_file
+from scheduler.service import watched_file
 from scheduler.service.cluster_file import ClusterFile, FileCluster
 from scheduler.service.ports import ClusterUnreachableError
 
@@ -80,9 +80,8 @@ async def test_a_good_file_becomes_events(cluster: Cluster) -> None:
     found = await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u2", more="") + "pods:\n" + pod())
     bounds = Bounds(Resources(1000, 2 * GIB), Resources(4000, 8 * GIB))
     size = Resources(2000, 4 * GIB)
-    # The slot of a VM is the compute unit's memory where nothing else is said.
-    first = VmSpec(PodName("a", "d"), "u1", "n1", bounds, 2 * GIB)
-    second = VmSpec(PodName("b", "d"), "u2", "n1", bounds, 2 * GIB)
+    first = VmSpec(PodName("a", "d"), "u1", "n1", bounds)
+    second = VmSpec(PodName("b", "d"), "u2", "n1", bounds)
     reading = Reading(size, size, 100.0)
     assert found == [
         events.NodeSeen(NODE_SPEC),
@@ -95,11 +94,8 @@ async def test_a_good_file_becomes_events(cluster: Cluster) -> None:
     assert cluster.file.look(PodName("z", "d")) == events.Look(found=False)
 
 
-SLOTS = [("", 2 * GIB), ("slotSize: 512Mi", GIB // 2), ("computeUnit: {cpu: 1, memory: 4Gi}", 4 * GIB)]
-
-
-@pytest.mark.parametrize(("more", "slot"), SLOTS)
-async def test_a_vm_has_the_slot_of_its_own_or_of_its_unit(cluster: Cluster, more: str, slot: int) -> None:
+@pytest.mark.parametrize(("more", "slot"), [("", None), ("slotSize: 512Mi", GIB // 2)])
+async def test_a_vm_has_the_slot_that_it_names(cluster: Cluster, more: str, slot: int | None) -> None:
     seen = (await cluster.refresh(NODE + "vms:\n" + vm(more=more)))[-1]
     assert isinstance(seen, events.VmSeen)
     assert seen.vm.slot_bytes == slot
@@ -228,15 +224,15 @@ async def test_an_older_read_that_ends_later_does_not_undo_a_newer_one(
     began, may_end = threading.Event(), threading.Event()
     reads = []
 
-    def slow_first(path: Path, model: type[ClusterFile]) -> ClusterFile:
-        read = settings.load(path, model)
+    def slow_first(path: Path, content: bytes, model: type[ClusterFile]) -> ClusterFile:
+        read = settings.parse(path, content, model)
         reads.append(read)
         if len(reads) == 1:
             began.set()
             may_end.wait(1)  # where reads follow one another, the first one must not wait for the second
         return read
 
-    monkeypatch.setattr(cluster_file, "load", slow_first)
+    monkeypatch.setattr(watched_file, "parse", slow_first)
     cluster.write(NODE)
     older = asyncio.create_task(cluster.refresh())
     await asyncio.to_thread(began.wait)

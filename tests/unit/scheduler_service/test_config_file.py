@@ -13,7 +13,7 @@ from hosting import settings
 from hosting.settings import SettingsError
 from protocol.values import ZERO, Resources
 from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, NodeRules, Rules, Watermark
-from scheduler.service import config_file
+from scheduler.service import config_file, watched_file
 from scheduler.service.config_file import Config, ConfigFile, rules_of
 from scheduler.service.ports import ClusterUnreachableError
 
@@ -314,7 +314,7 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         parsed.append(content)
         return settings.parse(path, content, model)
 
-    monkeypatch.setattr(config_file, "parse", counted)
+    monkeypatch.setattr(watched_file, "parse", counted)
     return parsed
 
 
@@ -413,7 +413,7 @@ async def test_a_file_that_fails_while_it_is_read_is_unreachable_and_read_when_i
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(config_file, "_content_of", forbidden)
+        patched.setattr(watched_file, "_content_of", forbidden)
         for _ in range(2):
             with pytest.raises(ClusterUnreachableError, match="cannot be read: Permission denied"):
                 await written.refresh()
@@ -425,13 +425,13 @@ async def test_a_disk_that_does_not_answer_is_unreachable(
 ) -> None:
     may_end = threading.Event()
 
-    def stuck(path: Path) -> config_file._Stamp:
+    def stuck(path: Path) -> tuple[int, int, int]:
         may_end.wait(10)
         return 0, 0, 0
 
     with monkeypatch.context() as patched:
-        patched.setattr(config_file, "_stamp_of", stuck)
-        patched.setattr(config_file, "LOOK_DEADLINE_S", 0.01)
+        patched.setattr(watched_file, "_stamp_of", stuck)
+        patched.setattr(watched_file, "LOOK_DEADLINE_S", 0.01)
         with pytest.raises(ClusterUnreachableError, match="could not be read in time"):
             await written.refresh(WHOLE)
     may_end.set()
