@@ -160,9 +160,8 @@ def restore(snapshot: Snapshot) -> Core:
 # ---------------------------------------------------------------- lines
 
 
-def snapshot_line(core: Core) -> str:
-    """The first line of a journal's file."""
-    taken = snapshot_of(core)
+def snapshot_line(taken: Snapshot) -> str:
+    """The first line of a journal's file. It takes a second at 10,000 VMs: not on the loop's thread."""
     body = {item.name: _written(getattr(taken, item.name)) for item in dataclasses.fields(taken)}
     return _line({"snapshot": {"format": FORMAT, **body}})
 

@@ -28,6 +28,7 @@ from scheduler.service.permits import PermitService
 from scheduler.service.ports import ClusterUnreachableError
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
+SWITCH_S: Final = 0.001
 TICK_S = 1.0
 REFRESH_S = 2.0
 
@@ -110,6 +111,8 @@ class Program:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        # Threads that write the journal or read a changed file must not hold the loop for Python's usual 5 ms.
+        sys.setswitchinterval(SWITCH_S)
         supervisor = Supervisor(self._log, random.Random())
         supervisor.start("clock", self._tick)
         supervisor.start("cluster", self._refresh)

@@ -7,9 +7,10 @@ import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from hosting.logs import Logger
+from protocol.values import Value
 from scheduler.core import events, journal
 from scheduler.core.core import Core
 
@@ -25,8 +26,29 @@ def files_of(directory: Path) -> list[Path]:
     return sorted(directory.glob(_PATTERN))
 
 
+class _Gap(Value, frozen=True):
+    lost: int
+
+
+class _Input(Value, frozen=True):
+    event: events.Input
+    outputs: tuple[events.Output, ...]
+
+
+class _Request(Value, frozen=True):
+    arrived: events.RequestArrived | events.Asked
+    body: bytes
+    outputs: tuple[events.Output, ...]
+
+
+_Item: TypeAlias = journal.Snapshot | _Gap | _Input | _Request
+
+
 class JournalWriter:
-    """Records what goes through one core. Raises `OSError` when the directory cannot be used at the start."""
+    """Records what goes through one core. Raises `OSError` when the directory cannot be used at the start.
+
+    The loop's thread only puts values into the queue; the writer's thread turns them into lines.
+    """
 
     def __init__(self, directory: Path, core: Core, log: Logger, rotate_bytes: int = ROTATE_BYTES) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -34,8 +56,8 @@ class JournalWriter:
         self._core = core
         self._log = log
         self._rotate_bytes = rotate_bytes
-        self._queue: queue.Queue[str | None] = queue.Queue(QUEUE_LINES)
-        self._written_bytes = 0
+        self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_LINES)
+        self._is_long = threading.Event()
         self._lost = 0
         self.lost_total = 0
         present = files_of(directory)
@@ -47,13 +69,13 @@ class JournalWriter:
 
     def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
         """Record an input that is no request."""
-        self._put(journal.input_line(event, outputs))
+        self._put(_Input(event, outputs))
 
     def request(
         self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Record a request with the bytes that it came as."""
-        self._put(journal.request_line(arrived, body, outputs))
+        self._put(_Request(arrived, body, outputs))
 
     def close(self) -> None:
         """Write what is waiting and close the file; given up after `CLOSE_S` where the disk does not take it."""
@@ -63,25 +85,24 @@ class JournalWriter:
             self._log.error("journal cut off", lost=self._queue.qsize())
         self._thread.join(CLOSE_S)
 
-    def _put(self, line: str) -> None:
-        if self._written_bytes > self._rotate_bytes:
+    def _put(self, item: _Input | _Request) -> None:
+        if self._is_long.is_set():
             self._begin()  # the present input is part of the new snapshot
             return
-        self._written_bytes += len(line)
         try:
             if self._lost:
-                self._queue.put_nowait(journal.gap_line(self._lost))
+                self._queue.put_nowait(_Gap(self._lost))
                 self._lost = 0
-            self._queue.put_nowait(line)
+            self._queue.put_nowait(item)
         except queue.Full:
             self._lost += 1
             self.lost_total += 1
 
     def _begin(self) -> None:
-        """Begin a file with the state of now. Its line is large; where it does not fit, this file goes on."""
+        """Begin a file with the state of now. Where the queue is full, this file goes on."""
         try:
-            self._queue.put_nowait(journal.snapshot_line(self._core))
-            self._written_bytes = 0
+            self._queue.put_nowait(journal.snapshot_of(self._core))
+            self._is_long.clear()
         except queue.Full:
             self._lost += 1
             self.lost_total += 1
@@ -91,22 +112,40 @@ class JournalWriter:
         return self._directory / f"journal-{self._number:06}.jsonl"
 
     def _write(self) -> None:
-        """The writer thread: a snapshot line begins a new file."""
-        file = self._file
+        """The writer thread: a snapshot begins a new file."""
+        file, written_bytes = self._file, 0
         try:
-            while (line := self._queue.get()) is not None:
-                if line.startswith('{"snapshot"') and file.tell():
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, journal.Snapshot) and file.tell():
                     file.close()
-                    file = self._next_path().open("a", encoding="utf-8")
+                    file, written_bytes = self._next_path().open("a", encoding="utf-8"), 0
                     for old in files_of(self._directory)[:-KEEP_FILES]:
                         old.unlink(missing_ok=True)
+                line = _line_of(item)
                 file.write(line)
+                if not isinstance(item, journal.Snapshot):
+                    written_bytes += len(line)
+                if written_bytes > self._rotate_bytes:
+                    self._is_long.set()
+                    written_bytes = 0  # asked for once
                 if self._queue.empty():
                     file.flush()
-        except OSError as error:
-            self._log.error("journal stopped", error=str(error))
+        except Exception as error:  # noqa: BLE001 - nothing that happens to the journal may end the daemon
+            self._log.error("journal stopped", error=str(error) or repr(error), exc_info=error)
         finally:
             file.close()
+
+
+def _line_of(item: _Item) -> str:
+    match item:
+        case journal.Snapshot():
+            return journal.snapshot_line(item)
+        case _Gap(lost):
+            return journal.gap_line(lost)
+        case _Input(event, outputs):
+            return journal.input_line(event, outputs)
+        case _Request(arrived, body, outputs):
+            return journal.request_line(arrived, body, outputs)
 
 
 def lines(path: Path) -> Iterator[str]:

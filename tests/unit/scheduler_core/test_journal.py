@@ -9,9 +9,15 @@ import pytest
 from protocol import codec, wire
 from protocol.values import Resources
 from scheduler.core import events, journal
+from scheduler.core.core import Core
 from tests.unit.scheduler_core.core_worlds import AGENT, EVERYWHERE, HERE, NEXT_AGENT, World, cu, pod
 
 SEEDS = range(12)
+
+
+def whole_state(core: Core) -> str:
+    """The first line of a journal that begins now."""
+    return journal.snapshot_line(journal.snapshot_of(core))
 
 
 class RecordingWorld(World):
@@ -80,12 +86,12 @@ def _replay(lines: list[str]) -> journal.Replay:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_replay_gives_the_same_decisions_and_the_same_ledger(seed: int) -> None:
     world = RecordingWorld()
-    begin = journal.snapshot_line(World(cu(12), terms=EVERYWHERE).core)
+    begin = whole_state(World(cu(12), terms=EVERYWHERE).core)
     world.lines = [begin]  # the empty world has its node already
     _live(world, random.Random(seed), 150)
     running = _replay(world.lines)
     assert running.steps == len(world.lines) - 1
-    assert journal.snapshot_line(running.core) == journal.snapshot_line(world.core)
+    assert whole_state(running.core) == whole_state(world.core)
     assert running.core.ledger.audit() == []
 
 
@@ -93,10 +99,10 @@ def test_a_replay_gives_the_same_decisions_and_the_same_ledger(seed: int) -> Non
 def test_a_replay_may_begin_at_a_snapshot_in_mid_life(seed: int) -> None:
     world, dice = RecordingWorld(), random.Random(seed)
     _live(world, dice, 80)
-    world.lines = [journal.snapshot_line(world.core)]
+    world.lines = [whole_state(world.core)]
     _live(world, dice, 80)
     running = _replay(world.lines)
-    assert journal.snapshot_line(running.core) == journal.snapshot_line(world.core)
+    assert whole_state(running.core) == whole_state(world.core)
 
 
 def test_a_snapshot_does_not_change_with_the_core() -> None:
@@ -105,14 +111,14 @@ def test_a_snapshot_does_not_change_with_the_core() -> None:
     taken = journal.snapshot_of(world.core)
     before = journal.restore(taken)
     world.permit(world.request("a", cu(3), claim=cu(1)))
-    assert journal.snapshot_line(journal.restore(taken)) == journal.snapshot_line(before)
-    assert journal.snapshot_line(world.core) != journal.snapshot_line(before)
+    assert whole_state(journal.restore(taken)) == whole_state(before)
+    assert whole_state(world.core) != whole_state(before)
 
 
 def test_another_decision_is_found_and_told() -> None:
     world = RecordingWorld()
     world.vm("a", cu(1), most=cu(4))
-    world.lines = [journal.snapshot_line(world.core)]
+    world.lines = [whole_state(world.core)]
     world.permit(world.request("a", cu(3), claim=cu(1)))
     first, step = (journal.read_line(line) for line in world.lines)
     assert isinstance(first, journal.Snapshot)
@@ -152,7 +158,7 @@ def test_a_gap_says_how_much_was_lost() -> None:
 def test_huge_amounts_are_kept_exactly() -> None:
     """Amounts beyond 2^53 are kept exactly: JSON integers, never floats."""
     world = RecordingWorld()
-    world.lines = [journal.snapshot_line(world.core)]
+    world.lines = [whole_state(world.core)]
     huge = Resources(2**53, 2**63 - 1)
     world.node("huge", huge)
     running = _replay(world.lines)

@@ -2,6 +2,7 @@
 
 import json
 import queue
+import time
 import uuid
 from pathlib import Path
 
@@ -25,10 +26,12 @@ def _core() -> Core:
 
 
 def _record(writer: JournalWriter, core: Core, count: int, first: int = 0) -> None:
-    """Nodes appear, one after the other."""
+    """Nodes appear, one after the other; the writer's thread gets its turn now and then."""
     for index in range(first, first + count):
         event = events.NodeSeen(NodeSpec(f"node-{index}", Resources(1000, 1)))
         writer.input(event, core.apply(event))
+        while index % 10 == 9 and not writer._queue.empty():
+            time.sleep(0.001)
 
 
 def test_what_was_recorded_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +87,7 @@ def test_an_overflow_is_counted_and_said(
     writer = JournalWriter(tmp_path, core, LOG)
     taken = writer._queue.put_nowait
 
-    def full(line: str | None) -> None:
+    def full(item: object) -> None:
         raise queue.Full
 
     monkeypatch.setattr(writer._queue, "put_nowait", full)
