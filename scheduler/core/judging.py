@@ -78,9 +78,12 @@ def _before_room(
 
 def _named(desk: Desk, record: VmRecord, reason: Reason, now_s: float) -> Reason:
     """The node's refusal with the floors that stand in the way; where no row has any there is nothing to look for."""
-    account = desk.ledger.node(record.spec.node)
-    if reason.code is not ReasonCode.NODE_HEADROOM or reason.resource is None or account is None:
+    if reason.code is not ReasonCode.NODE_HEADROOM or reason.resource is None:
         return reason
+    account = desk.ledger.node(record.spec.node)
+    if account is None:
+        message = f"the cluster shows no node {record.spec.node}"
+        return Reason(ReasonCode.NODE_HEADROOM, message, reason.resource)
     if (account.buffer - (record.row.reserved - record.row.state.current)).fits_in(ZERO):
         return reason
     obstacles = desk.ledger.obstacles(record.spec.node, record.row.holder, reason.resource)

@@ -1,0 +1,454 @@
+"""Migrations: who is asked, what becomes of it, and when it is tried again.
+
+The world of these tests serves their neighbours, too: a service around one core, a pool and a migrator that can be told
+what to do, in virtual time: when nothing is left to do, the clock jumps to the next timer.
+"""
+
+import asyncio
+import functools
+import json
+import selectors
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, ParamSpec
+from uuid import UUID
+
+import pytest
+
+from hosting.server import HangUp, Reply, Request
+from protocol.values import Bounds, Resources
+from protocol.wire import PodName
+from scheduler.core import events
+from scheduler.core.book import Terms, VmRecord
+from scheduler.core.core import Core
+from scheduler.core.ledger import Cause
+from scheduler.core.model import Migration, NodeSpec, Reading, VmSpec
+from scheduler.core.rules import DEFAULT_RULES
+from scheduler.service.batch import BatchService
+from scheduler.service.permits import PermitService
+from scheduler.service.ports import Journal, Migrator, MigratorError
+from tests.unit.hosting.raw_peers import recorded
+
+GIB = 2**30
+INSTANCE = UUID(int=5)
+P = ParamSpec("P")
+Word = events.PoolWord
+
+
+def cu(count: int) -> Resources:
+    """So many units."""
+    return Resources(1000 * count, GIB * count)
+
+
+class _Jumping(selectors.DefaultSelector):
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "everybody waits, and nothing will ever happen"
+        self.now_s += max(timeout, 0.0)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop that never waits: its clock jumps."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """The virtual time in seconds."""
+        return self._jumping.now_s
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an asynchronous test in virtual time; at its end nothing but itself may run."""
+
+    async def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        await test(*args, **kwargs)
+        await turns(3)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert {task.get_name() for task in left} == set()
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(checked(*args, **kwargs))
+
+    return run
+
+
+def now_s() -> float:
+    """The loop's clock."""
+    return asyncio.get_running_loop().time()
+
+
+async def turns(count: int = 10) -> None:
+    """Let everybody else go on who can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Bank:
+    """A pool that says what `behaviour` says; at first it waits until `word` is set."""
+
+    def __init__(self) -> None:
+        self.asked: list[events.ConsultNeeded] = []
+        self.ended = 0
+        self.word: asyncio.Future[Any] | None = None
+        self.behaviour: Callable[[events.ConsultNeeded], Awaitable[Any]] = self._wait
+
+    async def consult(self, needed: events.ConsultNeeded) -> Word:
+        """The port."""
+        self.asked.append(needed)
+        try:
+            word: Word = await self.behaviour(needed)
+            return word
+        finally:
+            self.ended += 1
+
+    async def _wait(self, _: events.ConsultNeeded) -> Any:
+        if self.word is None:
+            self.word = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self.word)
+
+    def say(self, word: object) -> None:
+        """Answer everybody who waits, and who will ask."""
+        assert self.word is not None
+        self.word.set_result(word)
+
+    def says(self, word: object) -> None:
+        """Answer at once from now on."""
+
+        async def answer(_: events.ConsultNeeded) -> Any:
+            return word
+
+        self.behaviour = answer
+
+
+class Sight:
+    """A cluster that shows `changes` once; `before` is awaited first."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.changes: tuple[events.Input, ...] = ()
+        self.reads = 0
+        self.before: Callable[[], Awaitable[None]] | None = None
+
+    async def refresh(self) -> tuple[events.Input, ...]:
+        """The port."""
+        self.reads += 1
+        if self.before is not None:
+            await self.before()
+        changes, self.changes = self.changes, ()
+        return changes
+
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        """The port."""
+        del pods
+        return await self.refresh()
+
+    def look(self, pod: PodName) -> events.Look:
+        """The port: what the core knows by now."""
+        record = self._core.book.find(pod)
+        return events.Look(record is not None, record.reading if record is not None else None)
+
+
+class House:
+    """A service with a node of `room` units, a pool that can be told what to say, and VMs `uid-<name>` of one unit."""
+
+    def __init__(
+        self,
+        *names: str,
+        pool: str | None = "bank",
+        room: int = 20,
+        core: type[Core] = Core,
+        journal: Journal | None = None,
+        migrator: Migrator | None = None,
+    ) -> None:
+        self.core = core(Terms(INSTANCE, published_agents=("*",)))
+        self.bank, self.sight = Bank(), Sight(self.core)
+        log, self.lines = recorded()
+        self.service = PermitService(self.core, self.sight, now_s, log, journal, self.bank, migrator)
+        self.batches = BatchService(self.service, self.core.book)
+        self.core.apply(events.NodeSeen(NodeSpec("n1", cu(room), cu(1))))
+        for name in names:
+            self.core.apply(seen(name, pool=pool))
+
+    @property
+    def answers(self) -> Counter[tuple[str, str]]:
+        """How requests were answered."""
+        return self.service.counts.answers
+
+    def record(self, name: str = "a") -> VmRecord:
+        """What the core knows of a VM."""
+        found = self.core.book.find(PodName(name, "d"))
+        assert found is not None
+        return found
+
+    async def post(self, body: bytes, *, header: bool = False) -> Reply | HangUp:
+        """Send one request."""
+        headers = {"parley-agent": str(UUID(int=1))} if header else {}
+        return await self.service.serve(Request("POST", "/", body, headers))
+
+    async def reply(self, body: bytes) -> Reply:
+        """Send one request that is answered."""
+        got = await self.post(body)
+        assert isinstance(got, Reply)
+        return got
+
+    async def begin(self, body: bytes) -> asyncio.Task[Reply | HangUp]:
+        """Send one request, and let it come as far as it can."""
+        task = asyncio.create_task(self.post(body))
+        await turns()
+        return task
+
+    async def is_clean(self) -> bool:
+        """Nobody waits, nothing is pending, the accounts are right."""
+        await turns()
+        assert self.service._waiting == {}
+        assert not self.service._is_full()
+        assert self.service._effects._tasks == {}
+        assert self.core.desk.consults == {}
+        assert self.core.audit() == []
+        return not any(
+            floor.cause is Cause.PENDING for row in self.core.ledger.rows() for floor in row.state.floors
+        )
+
+
+def seen(
+    name: str, *, pool: str | None = "bank", most: int = 8, is_new: bool = True, has_size: bool = True
+) -> events.VmSeen:
+    """The cluster shows a VM of one unit."""
+    spec = VmSpec(PodName(name, "d"), f"uid-{name}", "n1", Bounds(cu(1), cu(most)), GIB, cu(1), pool=pool)
+    return events.VmSeen(spec, Reading(cu(1), cu(1), 0.0) if has_size else None, 0.0, is_new=is_new)
+
+
+def plain(name: str, cpus: int) -> bytes:
+    """A request without the extension."""
+    slots = {"vCPUs": cpus, "mem": cpus}
+    pod = {"name": name, "namespace": "d"}
+    return json.dumps({"protoVersion": 2, "pod": pod, "resources": slots, "metrics": None}).encode()
+
+
+def ask(name: str, cpus: int, number: int = 1, claim: int = 1, **changes: Any) -> bytes:
+    """A request with the extension that names this process."""
+    raw = {
+        "resources": {"cpu": str(cpus), "memory": f"{cpus}Gi"},
+        "lastPermit": {"cpu": str(claim), "memory": f"{claim}Gi"},
+        "computeUnit": {"cpu": "1", "memory": "1Gi"},
+    }
+    content = {
+        **json.loads(plain(name, cpus)),
+        "agentID": str(UUID(int=1)),
+        "agentStartedAtMs": 1,
+        "podUID": f"uid-{name}",
+        "sequenceNumber": number,
+        "seenEpoch": 0,
+        "schedulerInstance": str(INSTANCE),
+        "raw": raw,
+    }
+    return json.dumps({**content, **changes}).encode()
+
+
+def permit(got: object) -> tuple[int, list[str]]:
+    """The CPUs of a permit, and the codes of its reasons."""
+    assert isinstance(got, Reply), got
+    content = json.loads(got.body)
+    assert got.status == 200, content
+    return int(content["raw"]["permit"]["cpu"]), [reason["code"] for reason in content["reasons"]]
+
+
+def refusal(got: object) -> tuple[int, str]:
+    """The status and the code of an error."""
+    assert isinstance(got, Reply), got
+    return got.status, json.loads(got.body)["code"]
+
+
+# ---------------------------------------------------------------- migrations
+
+
+class Mover:
+    """A migrator that does what `behaviour` says."""
+
+    def __init__(self, behaviour: Callable[[events.MigrationWanted], Awaitable[None]]) -> None:
+        self.wanted: list[tuple[str, float]] = []
+        self.behaviour = behaviour
+
+    async def start(self, wanted: events.MigrationWanted) -> None:
+        """The port."""
+        self.wanted.append((wanted.pod.name, now_s()))
+        await self.behaviour(wanted)
+
+
+async def _starts(_: events.MigrationWanted) -> None:
+    await asyncio.sleep(0)
+
+
+async def _hangs(_: events.MigrationWanted) -> None:
+    await asyncio.sleep(1000)
+
+
+def _fails(error: BaseException) -> Callable[[events.MigrationWanted], Awaitable[None]]:
+    async def fail(_: events.MigrationWanted) -> None:
+        raise error
+
+    return fail
+
+
+def crowded(mover: Mover | None, *names: str) -> House:
+    """A node whose VMs `names` may leave at once, and migration switched on."""
+    house = House(migrator=mover)
+    for name in names:
+        event = seen(name, pool=None)
+        house.core.apply(replace(event, vm=replace(event.vm, migration=Migration.ALWAYS)))
+        house.record(name).load1 = 0.5
+    house.service.take(events.Configured(replace(DEFAULT_RULES, migration_enabled=True)))
+    return house
+
+
+async def ticks(house: House, count: int) -> None:
+    """So many seconds pass, each with a tick of the clock."""
+    for _ in range(count):
+        await asyncio.sleep(1.0)
+        await house.service.tick()
+        await turns()
+
+
+@virtually
+async def test_a_migration_is_started_once_and_counted() -> None:
+    mover = Mover(_starts)
+    house = crowded(mover, "a")
+    await ticks(house, 20)
+    assert [name for name, _ in mover.wanted] == ["a"]
+    assert house.record().row.state.migrating
+    assert house.service.counts.migrations == {"started": 1}
+    assert [line["event"] for line in house.lines] == ["migration started"]
+    assert permit(await house.reply(ask("a", 4))) == (1, ["migrating"])
+    assert await house.is_clean()
+
+
+@virtually
+async def test_one_vm_of_a_node_after_the_other_leaves() -> None:
+    mover = Mover(_hangs)
+    house = crowded(mover, "a", "b")
+    await ticks(house, 3)
+    assert [name for name, _ in mover.wanted] == ["a"], "the first one is still being started"
+    mover.behaviour = _starts
+    await ticks(house, 200)
+    assert {name for name, _ in mover.wanted} == {"a", "b"}
+    assert house.service.counts.migrations == {"failed": 1, "started": 2}
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_migration_that_hangs_is_given_up_after_five_seconds() -> None:
+    mover = Mover(_hangs)
+    house = crowded(mover, "a")
+    await ticks(house, 5)
+    assert house.service.counts.migrations == {}
+    await ticks(house, 2)
+    assert house.service.counts.migrations == {"failed": 1}
+    assert not house.record().is_leaving
+    assert not house.record().row.state.migrating
+    (line,) = house.lines
+    assert (line["event"], line["error"]) == ("migration failed to start", "not started in time")
+    assert await house.is_clean()
+
+
+FAILURES = {
+    "as the port says": (MigratorError("no other node"), "no other node"),
+    "without a word": (MigratorError(), "MigratorError()"),
+    "otherwise": (RuntimeError("the adapter is broken"), "the adapter is broken"),
+    "with a task of its own that was cancelled": (asyncio.CancelledError(), "CancelledError()"),
+}
+
+
+@pytest.mark.parametrize(("error", "told"), FAILURES.values(), ids=FAILURES)
+@virtually
+async def test_a_migration_that_fails_is_told_and_changes_nothing(error: BaseException, told: str) -> None:
+    house = crowded(Mover(_fails(error)), "a")
+    before = house.record().row.state
+    await ticks(house, 1)
+    assert house.record().row.state == before
+    assert not house.record().is_leaving
+    assert [(line["event"], line["error"]) for line in house.lines] == [("migration failed to start", told)]
+    assert house.service.counts.migrations == {"failed": 1}
+    assert await house.is_clean()
+
+
+@virtually
+async def test_failures_are_tried_again_less_and_less_often() -> None:
+    mover = Mover(_fails(MigratorError("no")))
+    house = crowded(mover, "a")
+    await ticks(house, 600)
+    times = [at_s for _, at_s in mover.wanted]
+    waits = [after - before for before, after in pairwise(times)]
+    assert 5 <= waits[0] <= 11, "half of ten seconds to all of them, and the next tick"
+    assert all(30 <= wait <= 61 for wait in waits[3:]), waits
+    assert house.service.counts.migrations == {"failed": len(times)}
+
+
+@virtually
+async def test_after_a_success_the_next_failure_waits_as_short_as_the_first_one() -> None:
+    mover = Mover(_fails(MigratorError("no")))
+    house = crowded(mover, "a")
+    await ticks(house, 600)
+    mover.behaviour = _starts
+    await ticks(house, 61)
+    assert house.record().row.state.migrating
+    house.service.take(events.MigrationEnded("uid-a"))
+    mover.behaviour = _fails(MigratorError("no"))
+    mover.wanted.clear()
+    await ticks(house, 20)
+    first, second, *_ = [at_s for _, at_s in mover.wanted]
+    assert second - first <= 11
+
+
+@virtually
+async def test_without_a_migrator_it_is_a_failure_and_said() -> None:
+    house = crowded(None, "a")
+    await ticks(house, 1)
+    assert house.service.counts.migrations == {"failed": 1}
+    assert [line["error"] for line in house.lines] == ["nothing here can migrate VMs"]
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_vm_that_goes_while_its_migration_starts_is_no_fault() -> None:
+    mover = Mover(_hangs)
+    house = crowded(mover, "a")
+    await ticks(house, 1)
+    house.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
+    await ticks(house, 7)
+    assert house.service.counts.migrations == {"failed": 1}
+    assert house.core.audit() == []
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_vm_that_comes_back_while_its_old_migration_starts_leaves_no_task_behind() -> None:
+    mover = Mover(_hangs)
+    house = crowded(mover, "a")
+    await ticks(house, 3)
+    house.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
+    event = seen("a", pool=None)
+    reading = Reading(cu(1), cu(1), now_s() + 120)
+    house.service.take(replace(event, vm=replace(event.vm, migration=Migration.ALWAYS)))
+    house.service.take(replace(event, reading=reading, vm=replace(event.vm, migration=Migration.ALWAYS)))
+    house.record().settled, house.record().load1 = True, 0.5
+    await ticks(house, 3)
+    assert len(mover.wanted) == 2
+    assert len(house.service._effects._tasks) == 1, "the second one is still known after the first one ended"
+    await house.service.close()
+
+
+@virtually
+async def test_close_ends_a_migration_that_is_being_started() -> None:
+    house = crowded(Mover(_hangs), "a")
+    await ticks(house, 1)
+    await house.service.close()
+    assert house.service.counts.migrations == {}
+    assert await house.is_clean()

@@ -1,0 +1,491 @@
+"""Requests that wait, for a pool or for a look at the cluster: bounded in number and time, and nothing is left behind."""
+
+import asyncio
+import functools
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hosting.server import HangUp, Reply
+from protocol.reasons import Reason, ReasonCode
+from protocol.wire import PodName
+from scheduler.core import events
+from scheduler.service import permits
+from scheduler.service.ports import ClusterUnreachableError
+from tests.unit.scheduler_service.test_migrations import (
+    House,
+    Word,
+    ask,
+    cu,
+    now_s,
+    permit,
+    plain,
+    refusal,
+    seen,
+    turns,
+    virtually,
+)
+
+REFUSAL = Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=30.0))
+
+# ---------------------------------------------------------------- what a pool says
+
+SAID = {"all": (Word(), 4, []), "some": (Word(2), 2, ["pool"]), "nothing": (Word(0), 1, ["pool"])}
+
+
+@pytest.mark.parametrize("word", SAID)
+@virtually
+async def test_growth_waits_for_the_pool_and_gets_what_it_allows(word: str) -> None:
+    said, cpus, reasons = SAID[word]
+    house = House("a")
+    task = await house.begin(ask("a", 4))
+    assert not task.done()
+    assert house.record().row.reserved == cu(4), "what is wanted is kept meanwhile"
+    house.bank.say(said)
+    assert permit(await task) == (cpus, reasons)
+    assert await house.is_clean()
+
+
+@virtually
+async def test_the_reason_of_a_pool_reaches_the_caller() -> None:
+    house = House("a")
+    house.bank.says(REFUSAL)
+    reply = await house.reply(ask("a", 4))
+    (reason,) = json.loads(reply.body)["reasons"]
+    assert reason == {"code": "pool", "message": "quota", "retryAfterSeconds": 30.0}
+
+
+@virtually
+async def test_decreases_and_renewals_ask_no_pool() -> None:
+    house = House("a")
+    house.bank.says(Word())
+    assert permit(await house.reply(ask("a", 4))) == (4, [])
+    house.bank.says(Word(0))
+    assert permit(await house.reply(ask("a", 4, 2))) == (4, [])
+    assert permit(await house.reply(ask("a", 2, 3))) == (2, [])
+    assert len(house.bank.asked) == 1
+
+
+async def _broken(_: events.ConsultNeeded) -> None:
+    raise RuntimeError("no such account")
+
+
+async def _cancelled(_: events.ConsultNeeded) -> None:
+    raise asyncio.CancelledError  # as who awaits a task of his own that was cancelled
+
+
+async def _timed_out(_: events.ConsultNeeded) -> None:
+    raise TimeoutError
+
+
+@pytest.mark.parametrize("behaviour", [_broken, _cancelled, _timed_out])
+@virtually
+async def test_a_pool_that_fails_refuses(
+    behaviour: Callable[[events.ConsultNeeded], Awaitable[None]],
+) -> None:
+    house = House("a")
+    house.bank.behaviour = behaviour
+    assert permit(await house.reply(ask("a", 4))) == (1, ["pool"])
+    assert now_s() == 0.0, "the failure is not waited for"
+    assert await house.is_clean()
+
+
+NONSENSE = {
+    "nothing": None,
+    "a number": 3,
+    "negative units": Word(-1),
+    "a fraction": Word(1.5),  # type: ignore[arg-type]  # whoever wrote the pool did not check his types
+    "a text": Word("2"),  # type: ignore[arg-type]  # as above
+    "a truth": Word(True),
+    "a text for a reason": Word(1, "quota"),  # type: ignore[arg-type]  # as above
+    "an unpaired surrogate": Word(1, Reason(ReasonCode.POOL, "\ud800")),
+    "no message": Word(1, Reason(ReasonCode.POOL, None)),  # type: ignore[arg-type]  # as above
+    "retry after NaN": Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=float("nan"))),
+    "retry never": Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=float("inf"))),
+}
+
+
+@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
+@virtually
+async def test_nonsense_of_a_pool_is_a_permit_not_below_current(said: object) -> None:
+    house = House("a")
+    house.bank.says(said)
+    cpus, reasons = permit(await house.reply(ask("a", 4)))
+    assert (cpus, reasons) == (1, ["pool"])
+    assert await house.is_clean()
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+@virtually
+async def test_a_pool_that_hangs_is_given_up_after_two_seconds() -> None:
+    house = House("a")
+    reply = await house.reply(ask("a", 4))
+    assert now_s() == pytest.approx(2.0)
+    assert permit(reply) == (1, ["pool"])
+    assert b"did not answer in time" in reply.body
+    assert house.bank.ended == 1
+    assert await house.is_clean()
+
+
+@virtually
+async def test_the_two_seconds_begin_with_the_arrival_of_the_request() -> None:
+    house = House()
+    house.sight.changes = (seen("late"),)
+    house.sight.before = functools.partial(asyncio.sleep, 1.5)
+    assert permit(await house.reply(ask("late", 4))) == (1, ["pool"])
+    assert now_s() == pytest.approx(2.0)
+
+
+@virtually
+async def test_a_pool_that_cannot_be_cancelled_holds_nobody_up_for_ever() -> None:
+    house, free = House("a"), asyncio.Event()
+
+    async def stubborn(_: events.ConsultNeeded) -> Word:
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+        return Word()
+
+    house.bank.behaviour = stubborn
+    task = await house.begin(ask("a", 4))
+    await asyncio.sleep(5.0)
+    await house.service.tick()
+    assert refusal(await task) == (500, "internal")
+    assert house.record().row.reserved == cu(1)
+    free.set()
+    await turns()
+    assert house.record().row.reserved == cu(1), "the word came too late"
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_look_that_takes_too_long_is_503_for_the_extension_and_a_hang_up_for_others() -> None:
+    house = House("a", pool=None)
+    house.sight.before = functools.partial(asyncio.sleep, 100)
+    assert refusal(await house.post(ask("unknown", 4))) == (503, "cluster-unreachable")
+    assert now_s() == pytest.approx(2.0)
+    assert isinstance(await house.post(plain("a", 2)), HangUp)
+    assert now_s() <= 5.0
+    await asyncio.sleep(1000)
+    assert await house.is_clean()
+
+
+# ---------------------------------------------------------------- the same pod twice
+
+
+@virtually
+async def test_a_duplicate_joins_and_gets_the_same_answer() -> None:
+    house = House("a")
+    first, second = await house.begin(ask("a", 4)), await house.begin(ask("a", 4))
+    house.bank.say(REFUSAL)
+    assert (await first) == (await second)
+    assert len(house.bank.asked) == 1
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_higher_number_cancels_and_a_late_word_for_the_lower_one_is_ignored() -> None:
+    house = House("a")
+    first = await house.begin(ask("a", 8))
+    joined = await house.begin(ask("a", 8))
+    assert permit(await house.reply(ask("a", 1, 2))) == (1, [])
+    for overtaken in (first, joined):
+        assert refusal(await overtaken) == (409, "sequence-stale")
+    house.bank.say(Word())
+    await turns()
+    assert (house.bank.ended, house.record().row.reserved) == (1, cu(1))
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_grant_whose_caller_has_gone_is_found_again_by_its_number() -> None:
+    house = House("a")
+    gone = await house.begin(ask("a", 4))
+    gone.cancel()
+    again = await house.begin(ask("a", 4))
+    house.bank.say(Word())
+    assert permit(await again) == (4, [])
+    assert permit(await house.reply(ask("a", 4))) == (4, [])
+    assert len(house.bank.asked) == 1
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_grant_that_nobody_waits_for_any_more_is_kept_for_its_number() -> None:
+    house = House("a")
+    gone = await house.begin(ask("a", 4))
+    gone.cancel()
+    await turns()
+    house.bank.say(Word())
+    await turns()
+    assert house.record().row.state.current == cu(4)
+    assert permit(await house.reply(ask("a", 4))) == (4, [])
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_vm_that_goes_ends_what_waits_for_it() -> None:
+    house = House("a")
+    task = await house.begin(ask("a", 4))
+    house.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
+    assert refusal(await task) == (404, "unknown-pod")
+    assert await house.service.refresh()
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_retry_of_the_extension_is_never_answered_with_a_published_reply() -> None:
+    house = House("a")
+    house.bank.says(Word())
+    assert permit(await house.reply(ask("a", 2))) == (2, [])
+    await asyncio.sleep(61)  # silent for longer than the hand-over: the other caller owns the row now
+    house.bank.behaviour = house.bank._wait
+    other = await house.begin(plain("a", 4))
+    assert not other.done()
+    retry = await house.begin(ask("a", 2))
+    house.bank.say(Word())
+    assert permit(await retry)[0] <= 2
+    await other
+    assert await house.is_clean()
+
+
+# ---------------------------------------------------------------- what the cluster shows, whoever asked for it
+
+
+@virtually
+async def test_changes_that_a_look_brings_are_taken_whole_whoever_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(permits, "SLICE", 1)
+    house = House()
+    names = [f"vm-{number}" for number in range(50)]
+    house.sight.changes = tuple(seen(name, pool=None) for name in names)
+    task = asyncio.create_task(house.post(ask("unknown", 1)))
+    while len(house.core.book) == 0:
+        await turns(1)
+    task.cancel()  # the caller goes, or his time is up
+    await asyncio.wait([task])
+    await asyncio.sleep(10)
+    assert len(house.core.book) == len(names)
+    assert await house.service.refresh()
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_cluster_that_fails_while_somebody_looks_is_told_once() -> None:
+    house = House()
+
+    async def fail() -> None:
+        raise ClusterUnreachableError("away")
+
+    house.sight.before = fail
+    got = await asyncio.gather(*(house.post(ask(f"x{number}", 1)) for number in range(20)))
+    assert {refusal(each) for each in got} == {(503, "cluster-unreachable")}
+    assert [line["error"] for line in house.lines] == ["away"]
+    assert await house.is_clean()
+
+
+# ---------------------------------------------------------------- callers without the extension
+
+
+@virtually
+async def test_published_callers_of_one_pod_are_served_one_after_the_other() -> None:
+    house = House("a", pool=None)
+    begun: list[float] = []
+
+    async def slow() -> None:
+        begun.append(now_s())
+        await asyncio.sleep(1.0)
+
+    house.sight.before = slow
+    got = await asyncio.gather(*(house.post(plain("a", cpus)) for cpus in (4, 3)))
+    assert [json.loads(each.body)["permit"]["vCPUs"] for each in got if isinstance(each, Reply)] == [4, 3]
+    assert begun == pytest.approx([0.0, 1.0])
+    assert house.record().row.state.current == cu(3), "by arrival: the last one counts"
+    assert await house.is_clean()
+
+
+@virtually
+async def test_published_callers_of_different_pods_do_not_wait_for_each_other() -> None:
+    house = House("a", "b")
+    house.bank.behaviour = lambda needed: asyncio.sleep(0 if needed.pod.name == "b" else 100, Word())
+    a, b = await house.begin(plain("a", 4)), await house.begin(plain("b", 4))
+    assert (a.done(), b.done()) == (False, True)
+    await a
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_published_caller_is_hung_up_after_three_seconds_queueing_included() -> None:
+    house = House("a")
+    first, second = await house.begin(plain("a", 4)), await house.begin(plain("a", 5))
+    assert isinstance(await first, Reply)
+    assert now_s() == pytest.approx(2.0)
+    assert isinstance(await second, HangUp)
+    assert now_s() == pytest.approx(3.0)
+    assert house.answers["hang-up", "deadline"] == 1
+    await asyncio.sleep(10)
+    assert await house.is_clean()
+
+
+@virtually
+async def test_a_published_caller_that_gives_up_frees_the_pod_for_the_next_one() -> None:
+    house = House("a")
+    gone, second = await house.begin(plain("a", 4)), await house.begin(plain("a", 1))
+    gone.cancel()
+    assert isinstance(await second, Reply)
+    assert now_s() == 0.0
+    await asyncio.sleep(10)
+    assert await house.is_clean()
+
+
+# ---------------------------------------------------------------- more than may wait
+
+
+@pytest.fixture
+def two_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only two requests may wait."""
+    monkeypatch.setattr(permits, "MAX_WAITING", 2)
+
+
+async def _full(*more: str) -> House:
+    """A house where as many wait as may: for the pool, on behalf of `x` and `y`."""
+    house = House("x", "y", *more)
+    for name in ("x", "y"):
+        assert not (await house.begin(ask(name, 2))).done()
+    return house
+
+
+async def _drained(house: House) -> bool:
+    house.bank.say(Word())
+    await turns()
+    return await house.is_clean()
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_who_would_have_to_wait_is_told_to_come_back() -> None:
+    house = await _full("a")
+    reply = await house.reply(ask("a", 4))
+    assert refusal(reply) == (429, "overloaded")
+    assert reply.headers["Retry-After"] == "1"
+    assert refusal(await house.reply(ask("unknown", 4))) == (429, "overloaded")
+    assert (house.sight.reads, len(house.bank.asked)) == (0, 2)
+    assert house.answers["error", "overloaded"] == 2
+    assert await _drained(house)
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_a_429_moves_no_gate() -> None:
+    house = await _full("a")
+    before = house.record().gate
+    assert refusal(await house.reply(ask("a", 4, 7))) == (429, "overloaded")
+    assert house.record().gate == before
+    house.bank.say(Word())
+    await turns()
+    assert permit(await house.reply(ask("a", 3, 7))) == (3, []), "another body under the same number"
+    assert await house.is_clean()
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_decreases_and_renewals_are_never_turned_away() -> None:
+    house = House("a", "x", "y")
+    house.bank.says(Word())
+    await house.reply(ask("a", 4))
+    house.bank.behaviour = house.bank._wait
+    for name in ("x", "y"):
+        await house.begin(ask(name, 2))
+    assert permit(await house.reply(ask("a", 4, 2, claim=4))) == (4, [])
+    assert permit(await house.reply(ask("a", 2, 3, claim=4))) == (2, [])
+    assert house.answers["error", "overloaded"] == 0
+    assert await _drained(house)
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_the_first_word_after_a_start_is_no_growth_where_it_claims_as_much() -> None:
+    house = await _full()
+    house.core.apply(seen("old", is_new=False, has_size=False))
+    elsewhere = ask("old", 4, 1, claim=4, schedulerInstance=None)
+    assert permit(await house.reply(elsewhere)) == (4, ["unsettled"])
+    assert permit(await house.reply(ask("old", 4, 2, claim=4))) == (4, []), "a renewal"
+    assert await _drained(house)
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_a_known_uid_under_a_wrong_name_is_no_way_around_the_limit() -> None:
+    house = await _full("a")
+    got = await house.begin(ask("other", 1, podUID="uid-a"))
+    assert (refusal(await got), house.sight.reads) == ((429, "overloaded"), 0)
+    assert await _drained(house)
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_published_callers_are_hung_up_and_never_told_429() -> None:
+    house = await _full("a")
+    assert isinstance(await house.post(plain("a", 1)), HangUp)
+    assert house.answers["hang-up", "overloaded"] == 1
+    assert house.sight.reads == 0
+    assert await _drained(house)
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_looks_count_like_consults() -> None:
+    house, free = House("a"), asyncio.Event()
+
+    async def hold() -> None:
+        await free.wait()
+
+    house.sight.before = hold
+    waiting = [await house.begin(ask(f"unknown-{number}", 1)) for number in range(2)]
+    assert refusal(await house.post(ask("a", 4))) == (429, "overloaded")
+    free.set()
+    assert {refusal(await each) for each in waiting} == {(404, "unknown-pod")}
+    house.bank.says(Word())
+    assert permit(await house.reply(ask("a", 4))) == (4, []), "there is room again"
+    assert await house.is_clean()
+
+
+# ---------------------------------------------------------------- the end
+
+
+@virtually
+async def test_close_ends_everybody_who_waits_for_a_pool() -> None:
+    house = House("a", "b")
+    waiting = [await house.begin(body) for body in (ask("a", 4), ask("a", 4), plain("b", 4))]
+    await house.service.close()
+    await turns()
+    assert all(task.done() for task in waiting)
+    assert refusal(waiting[0].result()) == refusal(waiting[1].result()) == (500, "internal")
+    assert isinstance(waiting[2].result(), HangUp)
+    assert now_s() == 0.0
+    assert await house.is_clean()
+
+
+@virtually
+async def test_what_ended_undecided_may_come_again_under_its_number() -> None:
+    house = House("a")
+    task = await house.begin(ask("a", 4))
+    await house.service.close()
+    assert refusal(await task) == (500, "internal")
+    house.bank.says(Word())
+    assert permit(await house.reply(ask("a", 4))) == (4, [])
+    assert await house.is_clean()
+
+
+@virtually
+async def test_close_without_anybody_waiting_is_no_fault() -> None:
+    house = House("a")
+    await house.service.close()
+    await house.service.close()
+    assert await house.is_clean()
