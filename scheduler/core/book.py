@@ -22,7 +22,8 @@ class Terms:
     agent may still hold what it was granted; `command_deadline_s` how long a command that was sent may still take
     effect. `published_agents` are node globs where callers without the extension are served; `trust_published`
     lets their word count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
-    named in every refusal that it causes. A pool that has not answered after `consult_s` is given up.
+    named in every refusal that it causes. A pool that has not answered after `consult_s` is given up. What an agent has
+    reported as free and the last read still showed is read again after `read_again_s`.
     """
 
     instance: UUID
@@ -34,6 +35,7 @@ class Terms:
     trust_published: bool = False
     unsettled_s: float = 120.0
     consult_s: float = 5.0
+    read_again_s: float = 1.0
 
 
 class Reply(Value, frozen=True):

@@ -64,8 +64,14 @@ def _needs_read(desk: Desk, record: VmRecord, state: RowState, now_s: float) -> 
     told = any(
         floor.told_less_s is not None and now_s >= floor.told_less_s + deadline_s for floor in state.floors
     )
+    again = any(
+        floor.cause is Cause.OBSERVED
+        and floor.since_s is not None
+        and now_s >= floor.since_s + desk.terms.read_again_s
+        for floor in state.floors
+    )
     is_silent = now_s >= record.silent_since_s() + desk.terms.handover_s
-    return told or (is_silent and _may_fall(desk, record, state))
+    return told or again or (is_silent and _may_fall(desk, record, state))
 
 
 def _may_fall(desk: Desk, record: VmRecord, state: RowState) -> bool:
@@ -95,6 +101,11 @@ def due(desk: Desk, record: VmRecord) -> float | None:
             floor.told_less_s + terms.command_deadline_s
             for floor in state.floors
             if floor.told_less_s is not None
+        ]
+        reads += [
+            floor.since_s + terms.read_again_s
+            for floor in state.floors
+            if floor.cause is Cause.OBSERVED and floor.since_s is not None
         ]
         if _may_fall(desk, record, state):
             reads.append(record.silent_since_s() + terms.handover_s)

@@ -115,9 +115,9 @@ def _decide(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -
         assert unit is not None
         state = replace(verdict.state, current=current.min(verdict.grant.permit))
         waiting = Progress(ticket, ask, now_s)
-        observed = _with_observed(desk, record, ask, state)
+        observed = _with_observed(record, state, now_s)
         return progress.begin(desk, record, waiting, observed, verdict.grant.permit, unit)
-    return _commit(desk, record, ticket, ask, verdict, unit)
+    return _commit(desk, record, ticket, ask, verdict, unit, now_s)
 
 
 def commit(
@@ -126,17 +126,23 @@ def commit(
     """The pool's word is here: judge the request again with it."""
     unit = compute_unit(desk, record, ask.unit)
     verdict = judge(desk, record, ask.want, unit, now_s, progress.limits_of(word))
-    return progress.for_all(_commit(desk, record, waited.ticket, ask, verdict, unit), waited)
+    return progress.for_all(_commit(desk, record, waited.ticket, ask, verdict, unit, now_s), waited)
 
 
 def _commit(
-    desk: Desk, record: VmRecord, ticket: int, ask: Ask, verdict: Verdict, unit: Resources | None
+    desk: Desk,
+    record: VmRecord,
+    ticket: int,
+    ask: Ask,
+    verdict: Verdict,
+    unit: Resources | None,
+    now_s: float,
 ) -> events.Decided:
     granted, state = verdict.grant, verdict.state
     assert granted is not None
     assert state is not None
     before = record.row.state.current
-    observed = _with_observed(desk, record, ask, state)
+    observed = _with_observed(record, state, now_s)
     if observed is state:
         desk.ledger.post(verdict)
     else:
@@ -145,12 +151,16 @@ def _commit(
     return _decided(desk, record, ticket, ask, record.reply, before=before, changed=granted.permit != before)
 
 
-def _with_observed(desk: Desk, record: VmRecord, ask: Ask, state: RowState) -> RowState:
-    """Who never heard from this process may be a packet from before its start: what a read showed stays."""
-    if record.reading is None or ask.names == desk.terms.instance:
+def _with_observed(record: VmRecord, state: RowState, now_s: float) -> RowState:
+    """What the last read showed stays until a later one shows less: this agent may not know of an edit yet."""
+    if record.reading is None:
         return state
     use = record.reading.use
-    return state.with_floor(Floor(Cause.OBSERVED, use)) if use.exceeds(state.current) else state
+    if not use.exceeds(state.current) or any(
+        floor.cause is Cause.OBSERVED and floor.amount == use for floor in state.floors
+    ):
+        return state
+    return state.with_floor(Floor(Cause.OBSERVED, use, since_s=now_s))
 
 
 def settle(desk: Desk, record: VmRecord, use: Resources) -> None:

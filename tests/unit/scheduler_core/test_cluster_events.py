@@ -278,6 +278,7 @@ def test_rows_count_again_when_their_node_comes_back() -> None:
     assert world.permit(world.request("vm", cu(2), claim=cu(3))) == cu(2)
     assert world.permit(world.request("vm", cu(4), claim=cu(2), unit=UNIT)) == cu(2)
     world.vm("other", cu(1))
+    world.read("vm", cu(2), at=1.0)
     world.node("n1", cu(10))
     assert world.node_reserved() == cu(3)
     assert world.permit(world.request("vm", cu(4), claim=cu(2))) == cu(4)

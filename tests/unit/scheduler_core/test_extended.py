@@ -319,3 +319,25 @@ def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes() -> None:
         answer = world.send(world.request("vm", cu(2, 8)))
         assert isinstance(answer, events.Decided)
         assert answer.response.permit.mem == slots
+
+
+def test_what_the_last_read_showed_stays_until_a_later_one_shows_less() -> None:
+    """The agent does not know yet of an edit that the cluster has shown already."""
+    world = world_with_vm(cu(2))
+    assert world.permit(world.request("vm", cu(3), claim=cu(2)), at=1.0) == cu(3)
+    world.read("vm", cu(2), target=cu(3), at=2.0)
+    assert world.permit(world.request("vm", cu(2), claim=cu(2)), at=3.0) == cu(2)
+    assert world.floors() == [(Cause.OBSERVED, cu(3))]
+    world.permit(world.request("vm", cu(2), claim=cu(2)), at=3.5)
+    assert world.tick(3.9) == []
+    assert world.tick(4.0) == ["vm"]  # nothing tells of it by itself: it is read again
+    world.read("vm", cu(2), at=4.0)
+    assert world.floors() == []
+
+
+def test_an_edit_that_a_read_confirms_is_not_read_again_and_again() -> None:
+    world = world_with_vm(cu(2))
+    world.permit(world.request("vm", cu(1), claim=cu(2)), at=1.0)
+    world.read("vm", cu(2), at=2.0)
+    assert world.floors() == [(Cause.OBSERVED, cu(2))]
+    assert world.tick(30.0) == []

@@ -214,6 +214,7 @@ def test_the_published_examples_hold(
     world.other_pod("filler", others)
     world.vm("vm", current)
     assert world.permit(world.request("vm", request_, claim=current)) == permit
+    world.read("vm", permit, at=1.0)
     assert world.node_reserved() == others + permit
 
 
