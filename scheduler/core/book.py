@@ -49,11 +49,17 @@ class Reply(Value, frozen=True):
 
 @dataclass(slots=True)
 class Progress:
-    """The request of a pod that waits for its pool's word. `joined` are the duplicates that wait for the same answer."""
+    """The request of a pod that waits for its pool's word. `joined` are the duplicates that wait for the same answer.
+
+    `before` was the permit before the request; the pool is asked for `wanted`, in steps of `unit`.
+    """
 
     ticket: int
     request: Ask | wire.AgentRequest
     began_s: float
+    before: Resources
+    wanted: Resources
+    unit: Resources
     joined: list[int] = field(default_factory=list)
 
 
@@ -131,9 +137,10 @@ class Book:
         """Keep the gate of a VM that goes, so that a late packet of an old agent stays old should it come back."""
         self._retired[record.spec.uid] = Retired(record.gate, until_s)
 
-    def revive(self, uid: str) -> Retired | None:
-        """What was kept of a VM that comes back."""
-        return self._retired.pop(uid, None)
+    def revive(self, uid: str, now_s: float) -> Retired | None:
+        """What is still kept of a VM that comes back."""
+        retired = self._retired.pop(uid, None)
+        return retired if retired is not None and retired.until_s > now_s else None
 
     def retired(self) -> dict[str, Retired]:
         """What is kept, by UID."""

@@ -28,14 +28,18 @@ class Agenda:
         """The VM has gone."""
         self._due.pop(uid, None)
 
-    def next_due(self, now_s: float) -> str | None:
-        """Take the next VM that is due off the agenda."""
+    def take_due(self, now_s: float) -> list[str]:
+        """Take the VMs that are due off the agenda, in an order that does not depend on how they came onto it.
+
+        Each is looked at once, so that one that is due again at the same instant (times are rounded) cannot hold the clock.
+        """
+        found = []
         while self._heap and self._heap[0][0] <= now_s:
             due_s, uid = heapq.heappop(self._heap)
             if self._due.get(uid) == due_s:
                 del self._due[uid]
-                return uid
-        return None
+                found.append(uid)
+        return sorted(found)
 
 
 def elapse(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:

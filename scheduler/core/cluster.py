@@ -5,12 +5,12 @@ from msgspec.structs import replace
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO
-from scheduler.core import events, progress, published
+from scheduler.core import events, placement, progress, published
 from scheduler.core.book import Book, VmRecord
 from scheduler.core.clock import Agenda
 from scheduler.core.judging import Desk
 from scheduler.core.ledger import Cause, Floor, NodeTerms, OverCause, RowState, Verdict
-from scheduler.core.model import NodeSpec, Reading, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, Reading, VmSpec
 from scheduler.core.rules import Rules
 
 _Outputs = tuple[events.Output, ...]
@@ -63,6 +63,7 @@ class Cluster:
 
     def pod_gone(self, event: events.PodGone) -> _Outputs:
         """A pod that is no VM has gone."""
+        self._desk.placements.pop(event.pod.holder, None)
         if self._desk.ledger.row(event.pod.holder) is not None:
             self._desk.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
         return ()
@@ -78,6 +79,7 @@ class Cluster:
             outputs = self._forget(record, seen.now_s)
             record = None
         if vm.terminal:
+            placement.forget(self._desk, vm.holder)
             return outputs
         if record is None:
             if self._book.by_uid(vm.uid) is None:  # one UID under two names: the first keeps the row
@@ -95,6 +97,7 @@ class Cluster:
         """A VM's pod has gone."""
         record = self._book.find(event.pod)
         if record is None or record.spec.uid != event.uid:
+            placement.forget(self._desk, Holder(Kind.VM, event.uid))
             return ()
         return self._forget(record, event.now_s)
 
@@ -104,7 +107,7 @@ class Cluster:
         One that went and has come back is not new: its agent may still hold what it was permitted.
         """
         vm, use = seen.vm, seen.reading.use if seen.reading is not None else ZERO
-        retired = self._book.revive(vm.uid)
+        retired = self._book.revive(vm.uid, seen.now_s)
         settled = seen.is_new and seen.reading is not None and retired is None
         floor = Floor(Cause.START_UP, vm.bounds.max.max(use), since_s=seen.now_s)
         state = RowState(use, () if settled else (floor,))

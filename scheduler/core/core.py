@@ -172,7 +172,7 @@ class Core:
         self.book.forget_retired(now_s)
         placement.expire(self.desk, now_s)
         outputs: list[events.Output] = []
-        while (uid := self.agenda.next_due(now_s)) is not None:
+        for uid in self.agenda.take_due(now_s):
             record = self.book.by_uid(uid)
             if record is not None:
                 outputs += self._look_at(record, now_s)

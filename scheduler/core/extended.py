@@ -29,20 +29,19 @@ def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) ->
     judged = gate.judge(life, ask.number, ask)
     overtaken: tuple[events.Output, ...] = ()
     if isinstance(judged, sequence.Passed):
-        if record.progress is not None:
-            overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, ask))
-        if record.owned_by_published or judged is sequence.Passed.SUPERSEDES:
-            _hand_over(desk, record, now_s)
+        overtaken = _take_over(desk, record, ask, now_s, is_later_life=judged is sequence.Passed.SUPERSEDES)
         record.gate = gate.take(life, ask.number, ask)
         record.reply = None
     elif not isinstance(judged, sequence.Retry):
         return (_refused(ticket, judged),)
     record.heard_s = now_s  # the reply renews the agent's lease, also a repeated one
     if isinstance(judged, sequence.Retry):
-        if record.progress is not None:
+        if record.progress is not None and isinstance(record.progress.request, Ask):
             return (progress.join(record, ticket),)
         if record.reply is not None:
-            return (_repeat(desk, record, ticket, ask, record.reply),)
+            overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, ask))
+            return (*overtaken, _repeat(desk, record, ticket, ask, record.reply))
+        overtaken = _take_over(desk, record, ask, now_s)
     record.owned_by_published = False
     if record.published_heard_s is None or now_s - record.published_heard_s >= desk.terms.handover_s:
         record.condition = ""
@@ -50,6 +49,20 @@ def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) ->
         record.load1 = ask.load1
     decided = _decide(desk, record, ticket, ask, now_s)
     return (*overtaken, decided) if overtaken else (decided,)
+
+
+def _take_over(
+    desk: Desk, record: VmRecord, ask: Ask, now_s: float, *, is_later_life: bool = False
+) -> tuple[events.Output, ...]:
+    """Nobody waits for an earlier request any more, and what another caller had stays reserved for a while."""
+    overtaken: tuple[events.Output, ...] = ()
+    if record.progress is not None:
+        overtaken = progress.cancel(
+            desk, record, lambda other: _overtaken(other, ask, is_superseded=is_later_life)
+        )
+    if record.owned_by_published or is_later_life:
+        _hand_over(desk, record, now_s)
+    return overtaken
 
 
 def _refused(ticket: int, judged: sequence.Judgement) -> events.Refused:
@@ -68,7 +81,10 @@ def _refused(ticket: int, judged: sequence.Judgement) -> events.Refused:
     return events.Refused(ticket, 409, code, f"the last sequence number was {last}", last)
 
 
-def _overtaken(ticket: int, by: Ask) -> events.Refused:
+def _overtaken(ticket: int, by: Ask, *, is_superseded: bool = False) -> events.Refused:
+    if is_superseded:
+        message = f"agent {by.agent_id}, started at {by.started_at_ms} ms, owns this VM"
+        return events.Refused(ticket, 409, ErrorCode.AGENT_SUPERSEDED, message, by.number, by.started_at_ms)
     message = f"request {by.number} of agent {by.agent_id} has overtaken this one"
     return events.Refused(ticket, 409, ErrorCode.SEQUENCE_STALE, message, by.number)
 
@@ -114,9 +130,8 @@ def _decide(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -
     if record.spec.pool is not None and verdict.grant.permit.exceeds(current):
         assert unit is not None
         state = replace(verdict.state, current=current.min(verdict.grant.permit))
-        waiting = Progress(ticket, ask, now_s)
-        observed = _with_observed(record, state, now_s)
-        return progress.begin(desk, record, waiting, observed, verdict.grant.permit, unit)
+        waiting = Progress(ticket, ask, now_s, current, verdict.grant.permit, unit)
+        return progress.begin(desk, record, waiting, _with_observed(record, state, now_s))
     return _commit(desk, record, ticket, ask, verdict, unit, now_s)
 
 
@@ -125,8 +140,12 @@ def commit(
 ) -> tuple[events.Output, ...]:
     """The pool's word is here: judge the request again with it."""
     unit = compute_unit(desk, record, ask.unit)
-    verdict = judge(desk, record, ask.want, unit, now_s, progress.limits_of(word))
-    return progress.for_all(_commit(desk, record, waited.ticket, ask, verdict, unit, now_s), waited)
+    admitted = progress.limits_of(record, waited, word, record.row.state.current, ask.want, unit)
+    verdict = progress.plain(judge(desk, record, ask.want, unit, now_s, admitted))
+    decided = _commit(desk, record, waited.ticket, ask, verdict, unit, now_s)
+    # What the request gave back counted when it began to wait; it is told together with what it got.
+    decided = replace(decided, before=waited.before, changed=decided.permit != waited.before)
+    return progress.for_all(decided, waited)
 
 
 def _commit(

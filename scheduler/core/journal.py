@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.core import book, events, ledger, model, rules
 from scheduler.core.core import Core
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raised when older journals cannot be read any more."""
 
 _TYPES: Final[dict[str, Any]] = {
@@ -147,7 +147,7 @@ def restore(snapshot: Snapshot) -> Core:
         row = core.ledger.require(parts["spec"].holder)
         record = book.VmRecord(row=row, **parts)
         if record.progress is not None:
-            record.progress.joined = list(record.progress.joined)
+            record.progress = dataclasses.replace(record.progress, joined=list(record.progress.joined))
             core.desk.consults[record.progress.ticket] = record
         core.book.enter(record)
         core.agenda.look_after(core.desk, record)

@@ -47,7 +47,7 @@ def judge(
         row = Row(row.holder, row.name, row.node, state, state.reserved)
     if wanted.fits_in(row.state.current):
         return desk.ledger.judge(row, wanted, unit, bound)
-    earlier = _before_room(desk, record, wanted, unit)
+    earlier = _before_room(desk, record, row, wanted, unit)
     verdict = desk.ledger.judge(row, wanted, unit, bound, earlier, later)
     assert verdict.grant is not None
     reasons = verdict.grant.reasons
@@ -58,7 +58,7 @@ def judge(
 
 
 def _before_room(
-    desk: Desk, record: VmRecord, wanted: Resources, unit: Resources | None
+    desk: Desk, record: VmRecord, row: Row, wanted: Resources, unit: Resources | None
 ) -> tuple[Limit, ...]:
     """Stop, recommend-only and migration: each allows no growth at all."""
     found = []
@@ -66,7 +66,7 @@ def _before_room(
     if rules.growth.stopped:
         found.append(Limit(0, Reason(ReasonCode.STOPPED, "growth is stopped by configuration")))
     if rules.is_recommend_only(pod.namespace, pod.name):
-        would = desk.ledger.judge(record.row, wanted, unit, record.spec.bounds.max).grant
+        would = desk.ledger.judge(row, wanted, unit, record.spec.bounds.max).grant
         assert would is not None
         message = f"growth is only recommended here; {would.permit} would be permitted"
         found.append(Limit(0, Reason(ReasonCode.RECOMMEND_ONLY, message)))

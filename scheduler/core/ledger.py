@@ -144,6 +144,11 @@ class NodeAccount:
         """Whether more is reserved than may be."""
         return self.reserved.exceeds(self.terms.reservable)
 
+    @property
+    def excess(self) -> Resources:
+        """How much more is reserved than may be."""
+        return (self.reserved - self.terms.reservable).max(ZERO)
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -192,8 +197,11 @@ class Ledger:
             for row in self._rows.values():
                 if row.node == terms.name:
                     _enter(account, row)
+            before = ZERO
+        else:
+            before = account.excess
         account.terms = terms
-        _record_over(account, cause)
+        _record_over(account, cause, before)
 
     def remove_node(self, name: str) -> None:
         """Forget a node."""
@@ -279,8 +287,9 @@ class Ledger:
         row.node, row.state, row.reserved = verdict.node, verdict.state, reserved
         account = self._nodes.get(verdict.node)
         if account is not None:
+            before = account.excess
             _enter(account, row)
-            _record_over(account, cause)
+            _record_over(account, cause, before)
 
     def _change(self, row: Row, state: RowState, cause: OverCause | None) -> None:
         """A row that stays on its node: the sums move by the difference."""
@@ -289,6 +298,7 @@ class Ledger:
         row.state, row.reserved = state, reserved
         if account is None:
             return
+        excess = account.excess if cause is not None else ZERO
         if reserved is not before:
             account.reserved += reserved - before
         if state.floors or old.floors:
@@ -297,7 +307,7 @@ class Ledger:
             account.pressure += state.pressure - old.pressure
             account.accounted += state.accounted - _accounted(old, before)
         if account.over or account.is_over_full:
-            _record_over(account, cause if reserved.exceeds(before) else None)
+            _record_over(account, cause, excess)
 
     def note_over(self, name: str, causes: tuple[OverCause, ...]) -> None:
         """Restore why a node is over-full."""
@@ -367,12 +377,13 @@ def _accounted(state: RowState, reserved: Resources) -> Resources:
     return reserved + state.pressure if state.migrating else ZERO
 
 
-def _record_over(account: NodeAccount, cause: OverCause | None) -> None:
-    """Note why a node is over-full, and forget it when it is not any more."""
+def _record_over(account: NodeAccount, cause: OverCause | None, before: Resources = ZERO) -> None:
+    """Note why a node is over-full, and forget it when it is not any more. A cause is one only where it has added to
+    the excess of `before`."""
     if not account.is_over_full:
         if account.over:
             account.over.clear()
-    elif cause is not None:
+    elif cause is not None and account.excess.exceeds(before):
         account.over[cause] = None
 
 

@@ -6,6 +6,8 @@ every limit allows, so it always lies between current and requested. The smalles
 one, and every limit below the request is listed. Source: design section 4.
 """
 
+from typing import Final
+
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources, Value
 
@@ -15,6 +17,12 @@ class Limit(Value, frozen=True):
 
     units: int
     reason: Reason
+
+
+_BEFORE_BOUNDS: Final = (ReasonCode.STOPPED, ReasonCode.RECOMMEND_ONLY)
+_NO_UNIT: Final = Limit(
+    0, Reason(ReasonCode.COMPUTE_UNIT, "no compute unit is known from the VM, the request or the node")
+)
 
 
 class Grant(Value, frozen=True):
@@ -56,6 +64,25 @@ def headroom(current: Resources, request: Resources, unit: Resources, room: Reso
     """
     if request.vcpu_milli <= room.vcpu_milli and request.memory_bytes <= room.memory_bytes:
         return None
+    tightest = _tightest(current, request, unit, room)
+    if tightest is None:
+        return None
+    units, name, free = tightest
+    message = f"the other holders leave {amount_text(name, max(free, 0))} of the node to this VM"
+    return Limit(units, Reason(ReasonCode.NODE_HEADROOM, message, name))
+
+
+def units_within(current: Resources, request: Resources, unit: Resources, most: Resources) -> int | None:
+    """The largest n for which permit(n) stays within `most` where it grows; None where the whole request does."""
+    tightest = _tightest(current, request, unit, most)
+    return None if tightest is None else tightest[0]
+
+
+def _tightest(
+    current: Resources, request: Resources, unit: Resources, room: Resources
+) -> tuple[int, str, int] | None:
+    """Of the growing resources that `room` does not cover the one that allows the fewest units: these, its name and
+    its room."""
     tightest: tuple[int, str, int] | None = None
     pairs = zip(current.named(), request.named(), unit.named(), room.named(), strict=True)
     for (name, have), (_, want), (_, step), (_, free) in pairs:
@@ -63,11 +90,7 @@ def headroom(current: Resources, request: Resources, unit: Resources, room: Reso
             units = max(have, free, 0) // step
             if tightest is None or units < tightest[0]:
                 tightest = units, name, free
-    if tightest is None:
-        return None
-    units, name, free = tightest
-    message = f"the other holders leave {amount_text(name, max(free, 0))} of the node to this VM"
-    return Limit(units, Reason(ReasonCode.NODE_HEADROOM, message, name))
+    return tightest
 
 
 def amount_text(resource: str, amount: int) -> str:
@@ -109,12 +132,13 @@ def grant_cut(
     """What `wanted`, which is the request within its bounds, gets by `limits`; `cut` as `cut_by_bounds` gave it."""
     listed = () if cut is None else (cut,)
     if wanted.fits_in(current):
-        return Grant(wanted, listed)
+        if cut is None:
+            return Grant(wanted)
+        switches = tuple(limit.reason for limit in limits if limit.reason.code in _BEFORE_BOUNDS)
+        return Grant(wanted, switches + listed)
     if unit is None or not unit.is_positive():
-        missing = Reason(
-            ReasonCode.COMPUTE_UNIT, "no compute unit is known from the VM, the request or the node"
-        )
-        return Grant(wanted.min(current), (missing, *listed))
+        none = tuple(limit.reason for limit in (*limits, _NO_UNIT) if limit.units <= 0)
+        return Grant(wanted.min(current), none + listed)
     if not limits:
         return Grant(wanted, listed)
     units = units_for(current, wanted, unit)

@@ -23,7 +23,12 @@ def assume(desk: Desk, asked: events.PlacementAssumed) -> events.Output:
     if desk.ledger.node(asked.node) is None:
         message = f"there is no node {asked.node}"
         return events.NotPlaced(asked.ticket, Reason(ReasonCode.NODE_HEADROOM, message))
-    room = desk.ledger.headroom(asked.node, asked.holder)
+    is_here = row is not None and row.node == asked.node
+    kept = row.reserved if row is not None and is_here else ZERO
+    if is_here and asked.amount == kept and desk.placements[asked.holder] is None:
+        return events.Placed(asked.ticket)  # a late repeat takes no confirmation back
+    # What is kept already, and nothing at all, fit whatever became of the node since.
+    room = desk.ledger.headroom(asked.node, asked.holder).max(kept)
     for (resource, wanted), (_, free) in zip(asked.amount.named(), room.named(), strict=True):
         if wanted > free:
             left = amount_text(resource, max(free, 0))

@@ -5,6 +5,7 @@ when the word comes everything is judged again, because the world has gone on me
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -14,27 +15,26 @@ from protocol.values import Resources
 from scheduler.core import events
 from scheduler.core.book import Progress, VmRecord
 from scheduler.core.judging import Desk
-from scheduler.core.ledger import Cause, Floor, RowState, Verdict
-from scheduler.core.limits import Limit
+from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
+from scheduler.core.limits import Limit, cut_by_bounds, permit_of, units_for, units_within
+
+_ASKED_FOR_LESS: Final = Reason(
+    ReasonCode.POOL, "there is more room by now than the VM's pool was asked for", retry_after_s=0.0
+)
 
 
-def begin(
-    desk: Desk,
-    record: VmRecord,
-    waiting: Progress,
-    state: RowState,
-    wanted: Resources,
-    unit: Resources,
-) -> events.ConsultNeeded:
-    """Keep `wanted`, which every other limit allows, above `state`, and ask the pool."""
+def begin(desk: Desk, record: VmRecord, waiting: Progress, state: RowState) -> events.ConsultNeeded:
+    """Keep what is wanted, which every other limit allows, above `state`, and ask the pool."""
     assert record.progress is None
     assert record.spec.pool is not None
-    held = state.with_floor(Floor(Cause.PENDING, wanted))
-    desk.ledger.post(Verdict(record.row.holder, record.row.node, held))
+    held = state.with_floor(Floor(Cause.PENDING, waiting.wanted))
+    # Beyond what is wanted, which fits, lies only what a read has shown.
+    desk.ledger.post(Verdict(record.row.holder, record.row.node, held), OverCause.OBSERVED)
     record.progress = waiting
     desk.consults[waiting.ticket] = record
+    spec = record.spec
     return events.ConsultNeeded(
-        waiting.ticket, record.spec.pod, record.spec.uid, record.spec.pool, state.current, wanted, unit
+        waiting.ticket, spec.pod, spec.uid, record.spec.pool, state.current, waiting.wanted, waiting.unit
     )
 
 
@@ -64,8 +64,9 @@ def cancel(
         return ()
     progress = release(desk, record)
     is_extended = isinstance(progress.request, Ask)
+    why = "the request was overtaken while its pool was asked"
     told = (
-        refusal(ticket) if is_extended else _hung_up(record, ticket)
+        refusal(ticket) if is_extended else events.HungUp(ticket, record.spec.pod, why)
         for ticket in (progress.ticket, *progress.joined)
     )
     return (events.ConsultCancelled(progress.ticket), *told)
@@ -76,23 +77,48 @@ def undecided(desk: Desk, record: VmRecord) -> tuple[events.Output, ...]:
     progress = release(desk, record)
     tickets = (progress.ticket, *progress.joined)
     if not isinstance(progress.request, Ask):
-        return tuple(_hung_up(record, ticket) for ticket in tickets)
+        why = "the VM's pool could not be asked"
+        return tuple(events.HungUp(ticket, record.spec.pod, why) for ticket in tickets)
     record.gate = record.gate.fail()
     return tuple(events.Refused(ticket, 500, ErrorCode.INTERNAL, "internal error") for ticket in tickets)
 
 
-def limits_of(word: events.PoolWord) -> tuple[Limit, ...]:
-    """The pool's word as a limit of the permit."""
-    if word.units is None:
+def limits_of(
+    record: VmRecord,
+    waited: Progress,
+    word: events.PoolWord,
+    current: Resources,
+    request: Resources,
+    unit: Resources | None,
+) -> tuple[Limit, ...]:
+    """The pool's word as a limit of the permit.
+
+    It was said of `waited.wanted` in steps of `waited.unit`. Should there be more room, a wider bound or another unit
+    by now, no more than what was admitted is granted.
+    """
+    if unit is None or not unit.is_positive():
         return ()
-    reason = word.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
-    return (Limit(word.units, reason),)
+    admitted = waited.wanted
+    if word.units is not None:
+        admitted = permit_of(word.units, current, waited.wanted, waited.unit)
+    requested, _ = cut_by_bounds(current, request, record.spec.bounds.max)
+    units = units_within(current, requested, unit, admitted)
+    if units is None:
+        return ()
+    if word.units is None or word.units > units_for(current, waited.wanted, waited.unit):
+        return (Limit(units, _ASKED_FOR_LESS),)
+    return (Limit(units, word.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")),)
+
+
+def plain(verdict: Verdict) -> Verdict:
+    """The verdict; that the pool was asked for less is said only where nothing else allows no more either."""
+    granted = verdict.grant
+    if granted is None or _ASKED_FOR_LESS not in granted.reasons[1:]:
+        return verdict
+    reasons = tuple(reason for reason in granted.reasons if reason is not _ASKED_FOR_LESS)
+    return replace(verdict, grant=replace(granted, reasons=reasons))
 
 
 def for_all(decided: events.Decided, progress: Progress) -> tuple[events.Output, ...]:
     """The answer, for everybody who waits for it."""
     return (decided, *(replace(decided, ticket=ticket) for ticket in progress.joined))
-
-
-def _hung_up(record: VmRecord, ticket: int) -> events.HungUp:
-    return events.HungUp(ticket, record.spec.pod, "the request was overtaken while its pool was asked")

@@ -22,7 +22,8 @@ TWO_KINDS = "an agent with the extension and one without it run for this VM; rem
 
 
 class _Caller(Value, frozen=True):
-    """One request with everything that judging it takes. `word` is what the VM's pool said, once it was asked."""
+    """One request with everything that judging it takes. `word` is what the VM's pool said once it was asked, `waited`
+    what it was asked for."""
 
     ticket: int
     request: wire.AgentRequest
@@ -31,6 +32,7 @@ class _Caller(Value, frozen=True):
     unit: Resources
     now_s: float
     word: events.PoolWord | None = None
+    waited: Progress | None = None
 
 
 def is_allowed(terms: Terms, node: str) -> bool:
@@ -79,7 +81,7 @@ def commit(
     if unit is None:
         return (events.HungUp(waited.ticket, record.spec.pod, "no compute unit is known for the VM"),)
     use = record.reading.use if record.reading is not None else wanted
-    return (_own(desk, record, _Caller(waited.ticket, request, wanted, use, unit, now_s, word)),)
+    return (_own(desk, record, _Caller(waited.ticket, request, wanted, use, unit, now_s, word, waited)),)
 
 
 def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
@@ -121,7 +123,9 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     terms, base = desk.terms, record.row.state
     if not record.settled:
         base = _settled_state(base, caller.wanted.min(caller.use))
-    verdict = judge_all(desk, record, caller.wanted, caller.unit, caller.now_s, _pool(caller), base)
+    verdict = judge_all(
+        desk, record, caller.wanted, caller.unit, caller.now_s, _pool(record, caller, base), base
+    )
     assert verdict.grant is not None
     permit = verdict.grant.permit.max(caller.wanted.min(caller.use))
     assert record.published_since_s is not None
@@ -130,8 +134,9 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
         why = "the scheduler has just started and waits for a read that shows the VM's use"
         return events.HungUp(caller.ticket, record.spec.pod, why)
     if caller.word is None and record.spec.pool is not None and verdict.grant.permit.exceeds(base.current):
-        waiting = Progress(caller.ticket, caller.request, caller.now_s)
-        return progress.begin(desk, record, waiting, record.row.state, verdict.grant.permit, caller.unit)
+        before, wanted = record.row.state.current, verdict.grant.permit
+        waiting = Progress(caller.ticket, caller.request, caller.now_s, before, wanted, caller.unit)
+        return progress.begin(desk, record, waiting, record.row.state)
     if not base.current.fits_in(permit):
         base = _with_told(base, base.current, "before")
     told = _tell(base, permit, caller.now_s)
@@ -149,8 +154,10 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     return outcome
 
 
-def _pool(caller: _Caller) -> tuple[limits.Limit, ...]:
-    return progress.limits_of(caller.word) if caller.word is not None else ()
+def _pool(record: VmRecord, caller: _Caller, state: RowState) -> tuple[limits.Limit, ...]:
+    if caller.word is None or caller.waited is None:
+        return ()
+    return progress.limits_of(record, caller.waited, caller.word, state.current, caller.wanted, caller.unit)
 
 
 def _with_told(state: RowState, amount: Resources, about: str) -> RowState:

@@ -5,18 +5,21 @@ After every input the ledger's sums are audited, so that every test checks the i
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from protocol.extension import ExtendedRequest, ExtendedResponse, RawRequest
-from protocol.values import Bounds, Resources
+from protocol.reasons import ReasonCode
+from protocol.values import ZERO, Bounds, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, Metrics, PodName
 from protocol.wire import Resources as Slots
 from scheduler.core import events
 from scheduler.core.book import Terms, VmRecord
 from scheduler.core.core import Core
-from scheduler.core.ledger import Cause, Floor, RowState
+from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.rules import Growth, NodeOverride, NodeRules, Rules, Watermark
 
 GIB = 2**30
 HERE = UUID(int=1)
@@ -92,6 +95,11 @@ class World:
         """The cluster shows a known VM again, with `changes` of its spec."""
         spec: VmSpec = replace(self.record(name).spec, **changes)  # type: ignore[arg-type]  # fields of any type
         self.apply(events.VmSeen(spec, reading, at))
+
+    def see_ended(self, name: str, *, at: float) -> tuple[events.Output, ...]:
+        """The cluster shows that a VM's pod has ended; its UID is `uid-name`."""
+        spec = VmSpec(pod(name), f"uid-{name}", "n1", Bounds(UNIT, cu(8)), GIB, terminal=True)
+        return self.apply(events.VmSeen(spec, Reading(UNIT, UNIT, at), at))
 
     def read(self, name: str, use: Resources, *, at: float, target: Resources | None = None) -> None:
         """A read of the cluster, begun at `at`, shows `use` (and is moving to `target`)."""
@@ -188,6 +196,52 @@ class World:
             self.see(name, reading, at=at)
         return self.send(request, at=at, look=events.Look(found=True, reading=reading))
 
+    # ------------------------------------------------------------ pools, placements, configuration
+
+    def take(
+        self, request: AgentRequest, ticket: int, *, at: float = 0.0, look: events.Look | None = None
+    ) -> tuple[events.Output, ...]:
+        """All outputs of the core for one request with a ticket of its own."""
+        return self.apply(events.RequestArrived(ticket, request, at, look))
+
+    def take_published(
+        self, name: str, want: Slots, ticket: int, *, at: float = 0.0, use: Resources = UNIT
+    ) -> tuple[events.Output, ...]:
+        """All outputs for one request without the extension, after a fresh look that shows `use`."""
+        reading = Reading(use, use, at)
+        self.see(name, reading, at=at)
+        request = AgentRequest(PluginProtoVersion(2), pod(name), want, METRICS)
+        return self.take(request, ticket, at=at, look=events.Look(found=True, reading=reading))
+
+    def told(
+        self, ticket: int, word: events.PoolWord | None, *, at: float = 0.0
+    ) -> tuple[events.Output, ...]:
+        """The pool's word on the request of `ticket` is here."""
+        return self.apply(events.ConsultEnded(ticket, word, at))
+
+    def assume(
+        self,
+        holder: Holder,
+        amount: Resources,
+        *,
+        node: str = "n1",
+        name: str = "default/placed",
+        until: float = 10.0,
+        at: float = 0.0,
+    ) -> events.Output:
+        """What becomes of a placement that somebody assumes."""
+        asked = events.PlacementAssumed(1, holder, name, node, amount, until, at)
+        (output,) = self.apply(asked)
+        return output
+
+    def configure(self, rules: Rules) -> None:
+        """The operator changes the rules."""
+        assert self.apply(events.Configured(rules)) == ()
+
+    def ticked(self, at: float) -> tuple[events.Output, ...]:
+        """All outputs of the clock."""
+        return self.apply(events.ClockTicked(at))
+
     # ------------------------------------------------------------ what the core knows
 
     def record(self, name: str = "vm") -> VmRecord:
@@ -219,9 +273,47 @@ class World:
 
     def node_reserved(self, name: str = "n1") -> Resources:
         """What all rows keep of a node."""
+        return self.account(name).reserved
+
+    def account(self, name: str = "n1") -> NodeAccount:
+        """A node's account."""
         account = self.core.ledger.node(name)
         assert account is not None
-        return account.reserved
+        return account
+
+    def over(self, name: str = "n1") -> set[OverCause]:
+        """Why a node is over-full."""
+        return set(self.account(name).over)
+
+
+class AuditedWorld(World):
+    """A world that audits the whole core after every input, not only the ledger's sums."""
+
+    def apply(self, event: events.Input) -> tuple[events.Output, ...]:
+        """One input, and the core's own audit after it."""
+        outputs = super().apply(event)
+        assert self.core.audit() == []
+        return outputs
+
+
+def rules(
+    *,
+    system: Resources = ZERO,
+    watermark: float = 0.9,
+    unit: Resources | None = UNIT,
+    overrides: tuple[NodeOverride, ...] = (),
+    migration: bool = False,
+    **growth: Any,
+) -> Rules:
+    """Rules with the same watermark for both resources; `growth` are the switches of `Growth`."""
+    ppm = round(watermark * 1_000_000)
+    return Rules(NodeRules(system, Watermark(ppm, ppm), unit), overrides, Growth(**growth), migration)
+
+
+def codes(outcome: events.Output) -> list[ReasonCode]:
+    """The codes of an answer's reasons, the binding one first."""
+    assert isinstance(outcome, events.Decided), outcome
+    return [reason.code for reason in outcome.reasons]
 
 
 def world_with_vm(

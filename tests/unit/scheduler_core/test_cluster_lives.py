@@ -1,0 +1,356 @@
+"""Lives of pods, VMs and nodes: what has ended holds nothing, what comes back is known again, and the clock's agenda."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from protocol.reasons import ErrorCode
+from protocol.values import ZERO, Resources
+from protocol.wire import Resources as Slots
+from scheduler.core import clock, events, journal
+from scheduler.core.book import Terms, VmRecord
+from scheduler.core.judging import Desk
+from scheduler.core.ledger import Cause
+from scheduler.core.model import Amounts, Holder, Kind, PodSpec, pod_holds
+from tests.unit.scheduler_core.core_worlds import (
+    AGENT,
+    EVERYWHERE,
+    GIB,
+    HERE,
+    NEXT_AGENT,
+    UNIT,
+    AuditedWorld,
+    cu,
+    pod,
+)
+
+# ------------------------------------------------------------ what a pod holds
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "holds"),
+    [
+        (Amounts(500, GIB), Amounts(), Resources(500, GIB)),
+        (Amounts(), Amounts(500, GIB), Resources(500, GIB)),
+        (Amounts(500), Amounts(900, GIB), Resources(500, GIB)),
+        (Amounts(None, GIB), Amounts(900, 2 * GIB), Resources(900, GIB)),
+        (Amounts(0, 0), Amounts(900, GIB), ZERO),  # a request of nothing is a request
+        (Amounts(), Amounts(), ZERO),
+    ],
+)
+def test_a_pod_holds_its_requests_else_its_limits(
+    requests: Amounts, limits: Amounts, holds: Resources
+) -> None:
+    assert pod_holds(requests, limits) == holds
+
+
+# ------------------------------------------------------------ what has ended
+
+
+def test_a_pod_that_ended_holds_nothing() -> None:
+    world = AuditedWorld()
+    spec = PodSpec(pod("job"), "uid-job", "n1", cu(3))
+    ended = PodSpec(pod("job"), "uid-job", "n1", cu(3), terminal=True)
+    world.apply(events.PodSeen(spec))
+    for _ in range(2):
+        world.apply(events.PodSeen(ended))
+        assert world.node_reserved() == ZERO
+    world.apply(events.PodGone(ended))
+    assert list(world.core.ledger.rows()) == []
+
+
+def test_a_pod_that_is_first_seen_ended_never_holds_anything() -> None:
+    world = AuditedWorld()
+    world.apply(events.PodSeen(PodSpec(pod("job"), "uid-job", "n1", cu(30), terminal=True)))
+    assert (world.node_reserved(), world.over()) == (ZERO, set())
+
+
+def test_a_vm_that_ended_holds_nothing_and_is_not_found() -> None:
+    world = AuditedWorld()
+    world.vm("vm", cu(3), is_new=False)
+    for at in (1.0, 2.0):
+        world.see_ended("vm", at=at)
+        assert world.node_reserved() == ZERO
+    assert world.core.book.find(pod("vm")) is None
+    assert isinstance(world.send(world.request("vm", cu(1))), events.LookNeeded)
+    assert world.ticked(500.0) == ()
+
+
+def test_a_vm_that_is_first_seen_ended_is_none() -> None:
+    world = AuditedWorld()
+    world.see_ended("vm", at=0.0)
+    assert (world.node_reserved(), len(world.core.book), list(world.core.ledger.rows())) == (ZERO, 0, [])
+
+
+def test_the_end_of_an_older_vm_of_the_name_is_not_the_end_of_this_one() -> None:
+    world = AuditedWorld()
+    world.vm("vm", cu(3), uid="second")
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 1.0))
+    assert world.node_reserved() == cu(3)
+
+
+# ------------------------------------------------------------ what comes back
+
+
+def returned(*, gone_s: float, tick: bool = False, is_new: bool = True) -> AuditedWorld:
+    """A VM that asked as number 7, went at 10 s and came back `gone_s` later."""
+    world = AuditedWorld()
+    world.vm("vm")
+    world.permit(world.request("vm", cu(5), seq=7), at=0.0)
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 10.0))
+    if tick:
+        world.ticked(10.0 + gone_s)
+    world.vm("vm", UNIT, at=10.0 + gone_s, is_new=is_new)
+    return world
+
+
+def test_a_vm_that_comes_back_soon_is_not_settled_from_birth() -> None:
+    """Its agent may still hold what it was permitted."""
+    world = returned(gone_s=59.9, tick=True)
+    assert not world.record().settled
+    assert world.floors() == [(Cause.START_UP, cu(8))]
+
+
+def test_a_vm_that_comes_back_soon_keeps_its_gate() -> None:
+    world = returned(gone_s=59.9, tick=True)
+    refused = world.refusal(world.request("vm", cu(1), seq=6), at=70.0)
+    assert (refused.code, refused.last_sequence_number) == (ErrorCode.SEQUENCE_STALE, 7)
+    refused = world.refusal(world.request("vm", cu(1), agent=NEXT_AGENT, started=500), at=70.0)
+    assert refused.code is ErrorCode.AGENT_SUPERSEDED
+    assert world.permit(world.request("vm", cu(2), seq=8, claim=UNIT), at=70.0) == cu(2)
+
+
+def test_the_last_number_of_before_is_judged_anew() -> None:
+    """The answer was about a row that is no more."""
+    world = returned(gone_s=5.0)
+    assert world.permit(world.request("vm", cu(5), seq=7), at=20.0) == cu(5)
+    assert world.record().settled
+
+
+@pytest.mark.parametrize("tick", [False, True])
+def test_a_vm_that_comes_back_after_the_hand_over_is_new(tick: bool) -> None:
+    """Also where no tick came between: what holds goes by time."""
+    world = returned(gone_s=60.0, tick=tick)
+    assert (world.record().settled, world.floors()) == (True, [])
+    assert world.permit(world.request("vm", cu(2), seq=1), at=71.0) == cu(2)
+    assert world.core.book.retired() == {}
+
+
+def test_a_vm_that_comes_back_and_goes_again_is_kept_anew() -> None:
+    world = returned(gone_s=30.0)
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 50.0))
+    world.ticked(109.0)
+    world.vm("vm", UNIT, at=109.0)
+    assert not world.record().settled
+    assert world.refusal(world.request("vm", UNIT, seq=3), at=109.0).last_sequence_number == 7
+
+
+def test_what_went_in_turn_is_forgotten_in_turn() -> None:
+    world = AuditedWorld(cu(30))
+    for number, name in enumerate("abc"):
+        world.vm(name)
+        world.apply(events.VmGone(pod(name), f"uid-{name}", number * 10.0))
+    for at, left in ((59.9, 3), (60.0, 2), (79.9, 1), (80.0, 0)):
+        world.ticked(at)
+        assert len(world.core.book.retired()) == left
+
+
+def test_a_terminal_vm_that_comes_back_alive_keeps_its_gate() -> None:
+    world = AuditedWorld()
+    world.vm("vm")
+    world.permit(world.request("vm", cu(2), seq=7))
+    world.see_ended("vm", at=1.0)
+    world.vm("vm", UNIT, at=2.0)
+    assert not world.record().settled
+    assert world.refusal(world.request("vm", UNIT, seq=2), at=3.0).last_sequence_number == 7
+
+
+def test_the_same_name_with_a_new_uid_begins_anew() -> None:
+    world = AuditedWorld()
+    world.vm("vm")
+    world.permit(world.request("vm", cu(5), seq=7))
+    world.vm("vm", cu(2), uid="second", at=1.0)
+    assert (world.node_reserved(), world.record().settled) == (cu(2), True)
+    assert world.permit(world.request("vm", cu(3), uid="second", seq=1, started=1)) == cu(3)
+    look = events.Look(found=True)
+    refused = world.send(world.request("vm", cu(1), seq=8), look=look)
+    assert isinstance(refused, events.Refused)
+    assert refused.code is ErrorCode.WRONG_POD_UID
+
+
+def test_a_node_that_went_and_came_back_knows_its_rows_again() -> None:
+    world = AuditedWorld()
+    world.vm("vm", cu(2))
+    world.other_pod("filler", cu(3))
+    world.assume(Holder(Kind.POD, "uid-new"), cu(1))
+    world.apply(events.NodeGone("n1"))
+    world.other_pod("filler", cu(4))
+    world.apply(events.NodeGone("n1"))
+    world.node("n1", cu(10))
+    assert world.node_reserved() == cu(7)
+    assert world.permit(world.request("vm", cu(9))) == cu(5)
+
+
+# ------------------------------------------------------------ the agenda
+
+
+def looked_at(world: AuditedWorld, at: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The VMs that the clock looks at."""
+    seen: list[str] = []
+    elapse = clock.elapse
+
+    def counted(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
+        seen.append(record.spec.pod.name)
+        return elapse(desk, record, now_s)
+
+    monkeypatch.setattr(clock, "elapse", counted)
+    world.ticked(at)
+    monkeypatch.undo()
+    return seen
+
+
+def test_the_clock_leaves_vms_alone_for_which_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = AuditedWorld(cu(100))
+    for number in range(9):
+        world.vm(f"quiet-{number}")
+    world.vm("vm")
+    world.permit(world.request("vm", cu(2)), at=0.0)
+    assert looked_at(world, 59.0, monkeypatch) == []
+    assert looked_at(world, 60.0, monkeypatch) == ["vm"]
+
+
+def test_a_vm_that_has_gone_leaves_nothing_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = AuditedWorld()
+    world.vm("vm", is_new=False)
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 1.0))
+    assert looked_at(world, 500.0, monkeypatch) == []
+    assert is_empty(world)
+
+
+def is_empty(world: AuditedWorld) -> bool:
+    """Whether nothing at all is on the agenda."""
+    return world.core.agenda._heap == [] and world.core.agenda._due == {}
+
+
+def test_no_entry_is_left_over_when_nothing_can_change_any_more() -> None:
+    world = AuditedWorld(terms=EVERYWHERE)
+    world.vm("vm")
+    world.see("vm", None, at=0.0, pool="blue")
+    for round_ in range(50):
+        at = float(round_)
+        world.take(world.request("vm", cu(2 + round_ % 3)), round_, at=at)
+        world.told(round_, events.PoolWord(), at=at)
+    world.permit(world.request("vm", cu(1), agent=NEXT_AGENT, started=2000), at=50.0)
+    assert len(world.core.agenda._heap) < 20
+    world.ticked(110.0)
+    assert is_empty(world)
+
+
+@pytest.mark.parametrize("term", [5.0, 60.0])
+def test_times_that_are_rounded_do_not_hold_the_clock(term: float) -> None:
+    """(t + 5) - t may be less than 5: what is due is looked at once per tick, whatever the look comes to."""
+    start = next(t for t in (k / 10 for k in range(700, 99999)) if (t + term) - t < term)
+    if term == 5.0:
+        world = AuditedWorld()
+        world.vm("vm")
+        world.permit(world.request("vm", cu(6)), at=0.0)
+        world.ticked(start)  # asks for a read; the next one is due a command deadline later
+    else:
+        world = AuditedWorld(terms=EVERYWHERE)
+        world.vm("vm")
+        world.permit(world.request("vm", cu(6)), at=start)
+        world.published("vm", Slots(6, 6), at=start, use=UNIT)  # a bystander: its silence ends the floor
+    looks = counting(world)
+    world.ticked(start + term)
+    world.ticked(start + term + 0.001)
+    assert 0 < len(looks) < 9
+
+
+def counting(world: AuditedWorld) -> list[None]:
+    """Counts what is put on the agenda, and stops a clock that never ends."""
+    looks: list[None] = []
+    look_after = world.core.agenda.look_after
+
+    def counted(desk: Desk, record: VmRecord) -> None:
+        looks.append(None)
+        assert len(looks) < 100, "the clock is held"
+        look_after(desk, record)
+
+    world.core.agenda.look_after = counted  # type: ignore[method-assign]  # a spy
+    return looks
+
+
+class Scanning(AuditedWorld):
+    """A world whose clock looks at every VM at every tick, and has no agenda to go wrong."""
+
+    def apply(self, event: events.Input) -> tuple[events.Output, ...]:
+        """One input; at a tick all VMs are due."""
+        if isinstance(event, events.ClockTicked):
+            agenda = self.core.agenda = clock.Agenda()
+            self.core.cluster._agenda = agenda
+            for record in self.core.book:
+                uid = record.spec.uid
+                record.due_s = agenda._due[uid] = event.now_s
+                agenda._heap.append((event.now_s, uid))
+        return super().apply(event)
+
+
+def script(seed: int) -> list[Callable[[AuditedWorld], tuple[events.Output, ...]]]:
+    """Steps of a lively cluster, the same for every world that takes them."""
+    dice, now_s, steps = random.Random(seed), 0.0, []
+    for ticket in range(150):
+        now_s = round(now_s + dice.choice((0.0, 0.3, 2.0, 5.0, 21.0, 60.0)), 1)
+        steps.append(_step(dice, ticket, now_s))
+    return steps
+
+
+def _step(
+    dice: random.Random, ticket: int, now_s: float
+) -> Callable[[AuditedWorld], tuple[events.Output, ...]]:
+    name, size, other = dice.choice("abc"), dice.randint(1, 4), dice.randint(1, 4)
+    agent, flag, kind = dice.choice((AGENT, NEXT_AGENT)), dice.random() < 0.5, dice.randrange(9)
+
+    def step(world: AuditedWorld) -> tuple[events.Output, ...]:
+        if world.core.book.find(pod(name)) is None:
+            world.vm(name, cu(size), is_new=flag, at=now_s, most=cu(5))
+            world.see(name, None, at=now_s, pool="blue" if name == "a" else None)
+            return ()
+        match kind:
+            case 0 | 1 | 2:
+                started = 1000 if agent is AGENT else 2000 + ticket
+                names = HERE if flag else None
+                request = world.request(
+                    name, cu(size, other), agent=agent, started=started, names=names, claim=cu(1)
+                )
+                return world.take(request, ticket, at=now_s)
+            case 3:
+                world.read(name, cu(size), at=now_s, target=cu(other) if flag else None)
+            case 4:
+                return world.take_published(name, Slots(size, other), ticket, at=now_s, use=cu(other))
+            case 5:
+                waiting = next(iter(world.core.desk.consults), 0)
+                return world.told(waiting, events.PoolWord(size) if flag else None, at=now_s)
+            case 6:
+                world.apply(events.VmGone(pod(name), f"uid-{name}", now_s))
+            case _:
+                return world.ticked(now_s)
+        return ()
+
+    return step
+
+
+def state_of(world: AuditedWorld) -> str:
+    """Everything that the core knows."""
+    return journal.snapshot_line(journal.snapshot_of(world.core))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_clock_does_what_a_look_at_every_vm_would(seed: int) -> None:
+    terms = Terms(HERE, published_agents=("n1",) if seed % 2 else ())
+    one, other = AuditedWorld(cu(12), terms=terms), Scanning(cu(12), terms=terms)
+    for number, step in enumerate(script(seed)):
+        assert sorted(map(repr, step(one))) == sorted(map(repr, step(other)))
+        if number % 15 == 0:
+            assert state_of(one) == state_of(other)
+    assert state_of(one) == state_of(other)

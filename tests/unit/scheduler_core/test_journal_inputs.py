@@ -1,0 +1,459 @@
+"""The journal knows every input and output of the core, and a replay may begin in the middle of anything."""
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from protocol import codec, hot
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import ZERO
+from protocol.wire import Metrics
+from protocol.wire import Resources as Slots
+from scheduler.core import events, journal
+from scheduler.core.book import Terms
+from scheduler.core.ledger import OverCause
+from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec
+from scheduler.core.rules import NodeOverride, Rules, Watermark
+from tests.unit.scheduler_core.core_worlds import (
+    AGENT,
+    GIB,
+    HERE,
+    NEXT_AGENT,
+    UNIT,
+    AuditedWorld,
+    World,
+    cu,
+    pod,
+    rules,
+)
+
+WHY = Reason(ReasonCode.POOL, "quota: “blue” is used up", "cpu", 1.5)
+TERMS = Terms(HERE, epoch=3, published_agents=("n1",), consult_s=7.0)
+RULES = rules(
+    system=UNIT,
+    overrides=(NodeOverride(("n*",), watermark=Watermark(500_000, 1)), NodeOverride(("x",), system=ZERO)),
+    migration=True,
+    recommend_only_vms=("other/*",),
+)
+
+
+def line_of(event: events.Input, outputs: tuple[events.Output, ...]) -> str:
+    """The line of an input of either kind."""
+    if isinstance(event, events.RequestArrived):
+        return journal.request_line(event, codec.encode(event.request), outputs)
+    return journal.input_line(event, outputs)
+
+
+def snapshot(world: World) -> str:
+    """The snapshot of a world as a line."""
+    return journal.snapshot_line(journal.snapshot_of(world.core))
+
+
+class RecordingWorld(AuditedWorld):
+    """A world that journals all that it does; `kinds` are the outputs that came."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.kinds: set[type] = set()
+        super().__init__(cu(20), terms=TERMS)
+        self.cut()
+
+    def cut(self) -> None:
+        """Begin the journal anew with a snapshot of now."""
+        self.lines = [snapshot(self)]
+
+    def apply(self, event: events.Input) -> tuple[events.Output, ...]:
+        """One input, recorded with what came of it."""
+        outputs = super().apply(event)
+        self.lines.append(line_of(event, outputs))
+        self.kinds |= {type(output) for output in outputs}
+        return outputs
+
+
+def replayed(lines: list[str]) -> journal.Replay:
+    """The journal once more; every decision is the same."""
+    first = journal.read_line(lines[0])
+    assert isinstance(first, journal.Snapshot)
+    running = journal.Replay(first)
+    assert journal.snapshot_line(journal.snapshot_of(running.core)) == lines[0]
+    for line in lines[1:]:
+        step = journal.read_line(line)
+        assert isinstance(step, journal.Step)
+        assert running.take(step) is None
+        assert running.core.audit() == []
+    return running
+
+
+def check(world: RecordingWorld) -> None:
+    """A replay comes to the same decisions and to the same state."""
+    running = replayed(world.lines)
+    assert journal.snapshot_line(journal.snapshot_of(running.core)) == snapshot(world)
+
+
+# ------------------------------------------------------------ every kind of line
+
+vm = AuditedWorld()
+vm.vm("vm")
+SPEC = dataclasses.replace(
+    vm.record().spec, compute_unit=cu(0.5), migration=Migration.ALWAYS, pool="blue", terminal=True
+)
+READING = vm.record().reading
+HOLDERS = [Holder(kind, "u-1") for kind in Kind]
+
+INPUTS: list[events.Input] = [
+    events.Configured(RULES),
+    events.NodeSeen(NodeSpec("n1", cu(4))),
+    events.NodeSeen(NodeSpec("n2", cu(4), UNIT, ZERO)),
+    events.NodeGone("n1"),
+    events.PodSeen(PodSpec(pod("p"), "u", "n1", cu(0.123), terminal=True)),
+    events.PodGone(PodSpec(pod("p"), "u", "n1", ZERO)),
+    events.VmSeen(SPEC, READING, 1.25, is_new=True),
+    events.VmSeen(vm.record().spec, None, 1.0),
+    events.VmGone(pod("vm"), "uid-vm", 7.0),
+    events.ConsultEnded(3, None, 1.0),
+    events.ConsultEnded(3, events.PoolWord(), 1.0),
+    events.ConsultEnded(3, events.PoolWord(0, WHY), 1.0),
+    *(events.PlacementAssumed(4, holder, "ns/p", "n1", cu(1, 2), 9.5, 1.0) for holder in HOLDERS),
+    *(events.PlacementConfirmed(holder) for holder in HOLDERS),
+    *(events.PlacementForgotten(holder) for holder in HOLDERS),
+    events.MigrationStarted("u"),
+    events.MigrationFailed("u", 12.5),
+    events.MigrationEnded("u"),
+    events.ClockTicked(1234.5),
+    events.RequestArrived(1, vm.request("vm", cu(2), claim=UNIT, unit=cu(0.5)), 2.0),
+    events.RequestArrived(1, vm.request("vm", cu(2), names=None, metrics=None), 2.0, events.Look(False)),
+    events.RequestArrived(1, vm.request("vm", cu(2)), 2.0, events.Look(True, READING)),
+]
+
+
+@pytest.mark.parametrize("event", INPUTS, ids=lambda event: type(event).__name__)
+def test_an_input_is_read_back_as_it_was(event: events.Input) -> None:
+    step = journal.read_line(line_of(event, ()))
+    assert isinstance(step, journal.Step)
+    assert (step.event, step.outputs) == (event, [])
+
+
+def test_every_kind_of_input_is_among_them() -> None:
+    as_bytes = {events.Asked}  # the same requests, read by the faster reader
+    assert {type(event) for event in INPUTS} == set(get_args(events.Input)) - as_bytes
+
+
+def test_a_request_read_by_either_reader_makes_the_same_line() -> None:
+    request = vm.request("vm", cu(2), claim=UNIT)
+    asked = events.Asked(5, hot.ask_of(request), 2.0)
+    arrived = events.RequestArrived(5, request, 2.0)
+    body = codec.encode(request)
+    assert journal.request_line(asked, body, ()) == journal.request_line(arrived, body, ())
+
+
+def lively(world: RecordingWorld) -> None:
+    """A life in which every kind of output comes."""
+    world.configure(rules(watermark=0.5, migration=True))
+    world.take(world.request("nobody", UNIT), 1)
+    world.node("n2", cu(10))
+    world.vm("silent", node="n2")
+    world.take(world.request("silent", cu(2)), 1)
+    for name in ("a", "b", "c"):
+        world.vm(name, cu(2), is_new=name != "c")
+    world.see("a", None, at=0.0, pool="blue", migration=Migration.ALWAYS)
+    first = world.request("a", cu(5))
+    world.take(first, 2, at=1.0)
+    world.take(first, 3, at=1.5)
+    world.told(2, events.PoolWord(3, WHY), at=2.0)
+    world.take(world.request("a", cu(6)), 4, at=3.0)
+    world.take(world.request("a", cu(2)), 5, at=4.0)
+    world.take(world.request("a", cu(2), seq=1), 6, at=4.0)
+    world.take_published("b", Slots(0, 1), 7, at=5.0)
+    world.take_published("b", Slots(3, 3), 8, at=5.0)
+    world.assume(HOLDERS[0], cu(2), at=6.0)
+    world.assume(HOLDERS[1], cu(50), at=6.0)
+    world.ticked(7.0)
+    world.ticked(80.0)
+
+
+def test_every_kind_of_output_is_told_and_replayed() -> None:
+    world = RecordingWorld()
+    lively(world)
+    assert world.kinds == set(get_args(events.Output))
+    check(world)
+
+
+# ------------------------------------------------------------ in the middle of things
+
+
+def consulting(world: RecordingWorld) -> None:
+    """Two requests wait for pools, one with a duplicate; another caller is of the published kind."""
+    world.vm("a")
+    world.vm("b")
+    for name in ("a", "b"):
+        world.see(name, None, at=0.0, pool="blue")
+    request = world.request("a", cu(5, 3))
+    world.take(request, 11, at=1.0)
+    world.take(request, 12, at=2.0)
+    world.take_published("b", Slots(4, 4), 13, at=2.0)
+
+
+def middle_of_a_consult(world: RecordingWorld) -> Callable[[], None]:
+    """The words come after the snapshot; a duplicate joins after it, too."""
+    consulting(world)
+
+    def after() -> None:
+        world.take(world.request("a", cu(5, 3), seq=1), 14, at=3.0)
+        assert len(world.told(11, events.PoolWord(2, WHY), at=3.0)) == 3
+        assert len(world.told(13, events.PoolWord(), at=3.0)) == 1
+
+    return after
+
+
+def consult_given_up(world: RecordingWorld) -> Callable[[], None]:
+    """The clock of the replay gives up what began before the snapshot."""
+    consulting(world)
+
+    def after() -> None:
+        _some(world.ticked(8.0))
+        _some(world.ticked(9.0))
+
+    return after
+
+
+def consult_undecided(world: RecordingWorld) -> Callable[[], None]:
+    """The gate remembers that the last number ended undecided."""
+    consulting(world)
+    world.told(11, None, at=2.0)
+    return lambda: _some(world.take(world.request("a", cu(5, 3), seq=1), 15, at=3.0))
+
+
+def placements(world: RecordingWorld) -> Callable[[], None]:
+    """One is assumed, one confirmed, one was taken over by its pod."""
+    for holder in HOLDERS:
+        world.assume(holder, cu(2), until=10.0, name=f"ns/{holder.kind}")
+    world.apply(events.PlacementConfirmed(HOLDERS[1]))
+    world.apply(events.PodSeen(PodSpec(pod("p"), "u-1", "n1", cu(1))))
+    world.assume(Holder(Kind.POD, "u-2"), cu(3), until=10.0)
+    world.apply(events.PlacementConfirmed(Holder(Kind.POD, "u-2")))
+
+    def after() -> None:
+        world.ticked(10.0)
+        world.apply(events.PlacementForgotten(Holder(Kind.POD, "u-2")))
+        world.assume(HOLDERS[0], cu(50))
+
+    return after
+
+
+def retired_gates(world: RecordingWorld) -> Callable[[], None]:
+    """Two VMs went; one comes back soon, one late."""
+    for name, at in (("a", 1.0), ("b", 2.0)):
+        world.vm(name)
+        world.take(world.request(name, cu(2), seq=9), 1, at=at)
+        world.apply(events.VmGone(pod(name), f"uid-{name}", at))
+
+    def after() -> None:
+        world.vm("a", at=20.0)
+        assert not world.record("a").settled
+        world.take(world.request("a", cu(2), seq=3), 2, at=21.0)
+        world.ticked(62.0)
+        world.vm("b", at=63.0)
+        assert world.record("b").settled
+
+    return after
+
+
+def over_full(world: RecordingWorld) -> Callable[[], None]:
+    """Three causes stand; later they are cleared together."""
+    world.vm("a", cu(2), is_new=False)
+    world.other_pod("filler", cu(14))
+    world.other_pod("filler", cu(15))
+    world.read("a", cu(9), at=1.0)
+    world.configure(rules(system=UNIT))
+    assert world.over() == {OverCause.BYPASSED, OverCause.OBSERVED, OverCause.CONFIGURATION}
+
+    def after() -> None:
+        world.other_pod("filler", UNIT)
+        assert world.over() == set()
+
+    return after
+
+
+def migrations(world: RecordingWorld) -> Callable[[], None]:
+    """One is under way, one is being started, and on another node the last one failed."""
+    world.configure(rules(watermark=0.1, migration=True))
+    world.node("n2", cu(10))
+    for name, node in (("a", "n1"), ("b", "n1"), ("c", "n2")):
+        world.vm(name, cu(2), node=node)
+        world.take(world.request(name, cu(2), metrics=Metrics(0.25, 0.0)), 1)
+    world.configure(rules(watermark=0.15, migration=True))
+    _some(world.ticked(1.0))
+    world.apply(events.MigrationStarted("uid-a"))
+    world.ticked(2.0)
+    world.apply(events.MigrationFailed("uid-c", 31.0))
+
+    def after() -> None:
+        world.ticked(30.0)
+        world.take(world.request("a", cu(3)), 2, at=30.5)
+        world.ticked(31.0)
+        world.apply(events.VmGone(pod("a"), "uid-a", 32.0))
+        world.ticked(33.0)
+
+    return after
+
+
+def floors_of_all_kinds(world: RecordingWorld) -> Callable[[], None]:
+    """Hand-over, told, claimed, observed and start-up floors, with their times."""
+    world.vm("a", cu(2))
+    world.take_published("a", Slots(6, 6), 1, at=0.0)
+    world.take_published("a", Slots(3, 3), 2, at=1.0, use=cu(2))
+    world.take(world.request("a", cu(2), claim=cu(2)), 3, at=2.0)
+    world.take(world.request("a", cu(2), agent=NEXT_AGENT, started=2000, names=None), 4, at=3.0)
+    world.vm("b", cu(2), is_new=False)
+    world.read("b", cu(9), at=4.0)
+    world.take(world.request("b", cu(3), claim=cu(3), names=None), 5, at=4.0)
+
+    def after() -> None:
+        for at in (5.0, 7.0, 62.0, 64.0, 200.0):
+            world.ticked(at)
+        world.read("a", UNIT, at=201.0)
+        world.take(world.request("b", cu(11), names=None), 6, at=202.0)
+        world.read("b", UNIT, at=300.0)
+
+    return after
+
+
+def _some(outputs: tuple[events.Output, ...]) -> None:
+    assert outputs
+
+
+MIDDLES = [
+    middle_of_a_consult,
+    consult_given_up,
+    consult_undecided,
+    placements,
+    retired_gates,
+    over_full,
+    migrations,
+    floors_of_all_kinds,
+]
+
+
+@pytest.mark.parametrize("begin", MIDDLES)
+def test_a_replay_may_begin_in_the_middle(begin: Callable[[RecordingWorld], Callable[[], None]]) -> None:
+    world = RecordingWorld()
+    after = begin(world)
+    check(world)
+    world.cut()
+    after()
+    check(world)
+
+
+@pytest.mark.parametrize("rules_", [RULES, rules(), rules(stopped=True, unit=None)])
+def test_the_rules_and_terms_are_kept(rules_: Rules) -> None:
+    world = RecordingWorld()
+    world.configure(rules_)
+    world.cut()
+    running = replayed(world.lines)
+    assert running.core.desk.rules == rules_
+    assert running.core.terms == TERMS
+
+
+def test_what_is_restored_twice_is_shared_by_nobody() -> None:
+    world = RecordingWorld()
+    consulting(world)
+    taken = journal.snapshot_of(world.core)
+    before = journal.snapshot_line(taken)
+    one, other = journal.restore(taken), journal.restore(taken)
+    again = world.request("a", cu(5, 3), seq=1)
+    for core, ticket in ((one, 21), (other, 22), (world.core, 23)):
+        assert core.apply(events.RequestArrived(ticket, again, 3.0)) == (events.Joined(ticket, 11),)
+    assert journal.snapshot_line(taken) == before
+    answers = [len(core.apply(events.ConsultEnded(11, events.PoolWord(), 3.0))) for core in (one, other)]
+    assert answers == [3, 3]
+
+
+def test_vms_that_are_due_in_one_tick_are_told_in_one_order() -> None:
+    """`a` was heard twice before the snapshot, so that its earlier time still stood on the agenda then."""
+    world = RecordingWorld()
+    world.node("n2", cu(10))
+    for name in ("a", "b"):
+        world.vm(name, node="n2")
+    for name, at in (("a", 0.0), ("b", 1.0), ("a", 2.0)):
+        world.take(world.request(name, cu(2)), 1, at=at)
+    world.cut()
+    assert len(world.ticked(100.0)) == 2
+    check(world)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lively_clusters_replay_from_any_point(seed: int) -> None:
+    dice, world, now_s = random.Random(seed), RecordingWorld(), 0.0
+    world.configure(rules(watermark=0.4, migration=True))
+    for ticket in range(1, 160):
+        now_s += dice.choice((0.0, 0.5, 4.0, 30.0))
+        if ticket % 40 == 0:
+            check(world)
+            world.cut()
+        name = dice.choice("abcd")
+        if world.core.book.find(pod(name)) is None:
+            world.vm(name, cu(dice.randint(1, 3)), is_new=dice.random() < 0.6, at=now_s)
+            world.see(name, None, at=now_s, pool="blue" if name in "ab" else None)
+        else:
+            _live(world, dice, name, ticket, now_s)
+    check(world)
+
+
+def _live(world: RecordingWorld, dice: random.Random, name: str, ticket: int, now_s: float) -> None:
+    waiting = next(iter(world.core.desk.consults), 0)
+    leaving = next((record.spec.uid for record in world.core.book if record.is_leaving), "nobody")
+    agent = dice.choice((AGENT, AGENT, NEXT_AGENT))
+    acts: list[Callable[[], Any]] = [
+        lambda: world.take(
+            world.request(
+                name,
+                cu(dice.randint(1, 7), dice.randint(1, 7)),
+                agent=agent,
+                started=1000 if agent is AGENT else 1000 + ticket,
+                names=dice.choice((HERE, None)),
+            ),
+            ticket,
+            at=now_s,
+        ),
+        lambda: world.take_published(name, Slots(dice.randint(1, 5), 2), ticket, at=now_s),
+        lambda: world.told(waiting, dice.choice((None, events.PoolWord(2, WHY))), at=now_s),
+        lambda: world.ticked(now_s),
+        lambda: world.apply(dice.choice((events.MigrationStarted, events.MigrationEnded))(leaving)),
+        lambda: world.apply(events.MigrationFailed(leaving, now_s + 10)),
+        lambda: world.assume(dice.choice(HOLDERS), cu(dice.randint(1, 3)), until=now_s + 20, at=now_s),
+        lambda: world.apply(events.PlacementConfirmed(dice.choice(HOLDERS))),
+        lambda: world.apply(events.PlacementForgotten(dice.choice(HOLDERS))),
+        lambda: world.read(name, cu(dice.randint(1, 4)), at=now_s),
+        lambda: world.apply(events.VmGone(pod(name), f"uid-{name}", now_s)),
+        lambda: world.other_pod("filler", cu(dice.randint(0, 9))),
+        lambda: world.configure(rules(watermark=0.4, migration=True, system=cu(dice.randint(0, 4)))),
+    ]
+    weights = [6, 3, 3, 3, 2, 1, 1, 1, 1, 2, 1, 1, 1]
+    dice.choices(acts, weights)[0]()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"input":{"type":"ConsultEnded","ticket":1,"word":{"type":"Nonsense"},"now_s":1},"outputs":[]}',
+        '{"input":{"type":"MigrationStarted","uid":{"enum":"Kind","value":"none"}},"outputs":[]}',
+        '{"input":{"type":"VmRecordings"},"outputs":[]}',
+    ],
+)
+def test_new_kinds_that_are_broken_are_journal_errors(broken: str) -> None:
+    with pytest.raises(journal.JournalError):
+        journal.read_line(broken)
+
+
+def test_lines_are_one_line_of_json_each() -> None:
+    world = RecordingWorld()
+    lively(world)
+    consulting(RecordingWorld())
+    for line in world.lines:
+        assert line.count("\n") == 1
+        assert isinstance(json.loads(line), dict)
+    assert str(GIB) in "".join(world.lines)

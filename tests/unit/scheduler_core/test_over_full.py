@@ -1,0 +1,382 @@
+"""Over-full nodes: each documented cause, for as long as it applies; what stands in the way, named; and no grant."""
+
+import random
+
+import pytest
+
+from protocol.reasons import ReasonCode
+from protocol.values import ZERO, Bounds, Resources
+from protocol.wire import Resources as Slots
+from scheduler.core import events
+from scheduler.core.ledger import Cause, Obstacle, OverCause
+from scheduler.core.model import Holder, Kind
+from tests.unit.scheduler_core.core_worlds import (
+    ELSEWHERE,
+    EVERYWHERE,
+    UNIT,
+    AuditedWorld,
+    World,
+    codes,
+    cu,
+    pod,
+    rules,
+)
+
+
+def full(others: Resources | None = None) -> AuditedWorld:
+    """A node of 10 of which another pod holds 8 (`others`)."""
+    world = AuditedWorld()
+    world.other_pod("filler", others or cu(8))
+    return world
+
+
+# ------------------------------------------------------------ each cause
+
+
+def test_a_node_within_its_bounds_has_no_cause() -> None:
+    world = full(cu(10))
+    assert (world.over(), world.account().is_over_full) == (set(), False)
+    world.other_pod("filler", cu(10, 9))
+    assert world.over() == set()
+
+
+@pytest.mark.parametrize("amount", [cu(10.001, 1), Resources(1, 10 * 2**30 + 1)])
+def test_a_pod_that_bypassed_us(amount: Resources) -> None:
+    world = full(ZERO)
+    world.other_pod("more", amount)
+    assert world.over() == {OverCause.BYPASSED}
+
+
+def test_a_pod_that_grows_without_asking() -> None:
+    world = full()
+    world.other_pod("filler", cu(11))
+    assert world.over() == {OverCause.BYPASSED}
+    world.other_pod("filler", cu(10))
+    assert world.over() == set()
+
+
+def test_a_vm_born_on_a_full_node() -> None:
+    world = full()
+    world.vm("vm", cu(3))
+    assert world.over() == {OverCause.BYPASSED}
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 1.0))
+    assert world.over() == set()
+
+
+def test_start_up() -> None:
+    world = full()
+    world.vm("vm", cu(2), is_new=False)
+    assert world.over() == {OverCause.START_UP}
+    world.permit(world.request("vm", cu(2), claim=cu(2)))
+    assert world.over() == set()
+
+
+def test_a_claim_above_the_start_up_floor() -> None:
+    world = full()
+    world.vm("vm", cu(1), most=cu(2), is_new=False)
+    assert world.over() == set()
+    world.permit(world.request("vm", cu(5), claim=cu(5), names=ELSEWHERE))
+    assert world.over() == {OverCause.CLAIM}
+    world.permit(world.request("vm", cu(2), claim=cu(2)))
+    assert world.over() == set()
+
+
+def test_a_claim_that_settles() -> None:
+    world = full()
+    world.vm("vm", cu(1), most=cu(2), is_new=False)
+    assert world.permit(world.request("vm", cu(5), claim=cu(5))) == cu(5)
+    assert world.over() == {OverCause.CLAIM}
+
+
+def test_configuration() -> None:
+    world = full()
+    world.configure(rules(system=cu(3)))
+    assert world.over() == {OverCause.CONFIGURATION}
+    world.configure(rules(system=cu(2)))
+    assert world.over() == set()
+
+
+def test_bounds_raised_while_the_vm_is_unsettled() -> None:
+    world = full()
+    world.vm("vm", cu(1), most=cu(2), is_new=False)
+    world.vm("vm", cu(1), most=cu(3), is_new=False)
+    assert world.over() == {OverCause.BOUNDS}
+
+
+def test_bounds_raised_on_a_settled_vm_are_no_cause() -> None:
+    world = full()
+    world.vm("vm", cu(2), most=cu(2))
+    world.vm("vm", cu(2), most=cu(9))
+    assert world.over() == set()
+
+
+def test_an_observed_edit() -> None:
+    world = full()
+    world.vm("vm", cu(1))
+    world.read("vm", cu(4), at=1.0)
+    assert world.over() == {OverCause.OBSERVED}
+    world.read("vm", cu(2), at=2.0)
+    assert world.over() == set()
+
+
+def test_an_observed_edit_that_fits_is_none() -> None:
+    world = full()
+    world.vm("vm", cu(1))
+    world.read("vm", cu(2), at=1.0)
+    assert world.over() == set()
+
+
+def test_what_a_caller_without_the_extension_uses_already() -> None:
+    world = AuditedWorld(terms=EVERYWHERE)
+    world.other_pod("filler", cu(8))
+    world.vm("vm", cu(1))
+    world.published("vm", Slots(4, 4), use=cu(4))
+    assert (world.state().current, world.over()) == (cu(4), {OverCause.OBSERVED})
+
+
+def test_a_node_that_shrinks_without_asking() -> None:
+    world = full()
+    world.node("n1", cu(7))
+    assert world.over() == {OverCause.BYPASSED}
+
+
+def test_a_vm_that_moves_to_a_full_node() -> None:
+    world = full()
+    world.node("n2", cu(10))
+    world.vm("vm", cu(3), node="n2")
+    world.see("vm", None, at=1.0, node="n1")
+    assert (world.over("n1"), world.over("n2")) == ({OverCause.BYPASSED}, set())
+
+
+def test_a_node_that_comes_back_to_more_than_it_has() -> None:
+    world = full()
+    world.apply(events.NodeGone("n1"))
+    world.vm("vm", cu(3))
+    world.node("n1", cu(10))
+    assert world.over() == {OverCause.BYPASSED}
+
+
+# ------------------------------------------------------------ exactly when they apply
+
+
+def over_by_start_up() -> AuditedWorld:
+    """A node of 10 with 16 reserved: 8 by a pod, 8 by an unsettled VM that uses 2."""
+    world = full()
+    world.vm("vm", cu(2), is_new=False)
+    return world
+
+
+def test_two_causes_stand_beside_each_other_until_the_node_is_within_its_bounds() -> None:
+    world = over_by_start_up()
+    world.other_pod("filler", cu(9))
+    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED}
+    world.permit(world.request("vm", cu(2), claim=cu(2)))
+    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED}
+    world.permit(world.request("vm", UNIT))
+    world.read("vm", UNIT, at=1.0)
+    assert world.over() == set()
+
+
+def test_words_that_add_nothing_add_no_cause() -> None:
+    """Nodes are shown every few seconds; that one is over-full by start-up is not to be lost in them."""
+    world = over_by_start_up()
+    world.node("n1", cu(10))
+    world.node("n1", cu(11))
+    world.other_pod("filler", cu(8))
+    world.other_pod("filler", cu(7))
+    world.other_pod("nothing", ZERO)
+    world.configure(rules())
+    world.vm("vm", cu(2), is_new=False)
+    world.read("vm", cu(2), at=1.0)
+    world.vm("vm", cu(2), most=cu(7), is_new=False)
+    assert world.over() == {OverCause.START_UP}
+
+
+def test_a_cause_is_one_only_in_the_resource_that_is_over_full() -> None:
+    """The CPUs are over-full by start-up; of memory there is enough for everything else that comes."""
+    world = full(cu(8, 2))
+    world.vm("vm", cu(2, 1), most=cu(8, 2), is_new=False)
+    world.other_pod("memory", cu(0, 3))
+    world.read("vm", cu(2, 4), at=1.0)
+    world.configure(rules(system=cu(0, 1)))
+    assert world.over() == {OverCause.START_UP}
+
+
+def test_a_lower_node_that_was_over_full_already_adds_its_cause() -> None:
+    world = over_by_start_up()
+    world.node("n1", cu(9))
+    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED}
+    world.configure(rules(system=UNIT))
+    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED, OverCause.CONFIGURATION}
+
+
+def test_the_audit_finds_an_over_full_node_without_a_cause() -> None:
+    world = over_by_start_up()
+    world.account().over.clear()
+    (fault,) = world.core.audit()
+    assert "no cause is recorded" in fault
+
+
+# ------------------------------------------------------------ no grant while over-full
+
+
+@pytest.mark.parametrize("want", [cu(3), cu(1, 2.5), cu(2.001, 1)])
+def test_nothing_is_granted_while_over_full(want: Resources) -> None:
+    world = full()
+    world.vm("vm", cu(2))
+    world.node("n1", cu(9))
+    answer = world.send(world.request("vm", want))
+    assert isinstance(answer, events.Decided)
+    assert answer.permit == want.min(cu(2))
+    assert codes(answer) == [ReasonCode.NODE_HEADROOM]
+    assert isinstance(world.assume(Holder(Kind.POD, "p"), UNIT), events.NotPlaced)
+
+
+def test_growth_in_the_resource_that_has_room_is_granted() -> None:
+    world = full(cu(11, 2))
+    world.vm("vm", cu(1))
+    assert world.permit(world.request("vm", cu(1, 8))) == cu(1, 8)
+
+
+def test_a_vms_own_uncertainty_does_not_stop_it() -> None:
+    """The node is over-full by what this very VM observed; the others leave it 8."""
+    world = AuditedWorld()
+    world.vm("vm", cu(2))
+    world.other_pod("filler", cu(2))
+    world.read("vm", cu(9), at=1.0)
+    assert world.over() == {OverCause.OBSERVED}
+    assert world.permit(world.request("vm", cu(9))) == cu(8)
+    assert world.node_reserved() == cu(11)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_while_over_full_the_sum_rises_only_by_what_is_documented(seed: int) -> None:
+    """Requests, words of pools, the clock and placements never raise an over-full resource."""
+    dice, world, now_s = random.Random(seed), AuditedWorld(), 0.0
+    for name in "abc":
+        world.vm(name, cu(dice.randint(1, 3)), is_new=dice.random() < 0.5)
+    world.see("a", None, at=0.0, pool="blue")
+    for ticket in range(120):
+        now_s += dice.choice((0.0, 1.0, 6.0, 30.0))
+        name = dice.choice("abc")
+        before, reservable = world.node_reserved(), world.account().terms.reservable
+        match dice.randrange(8):
+            case 0:
+                world.other_pod("filler", cu(dice.randint(0, 7)))
+                continue
+            case 1:
+                world.node("n1", cu(dice.choice((6, 10, 12))))
+                continue
+            case 2:
+                world.read(name, cu(dice.randint(1, 4)), at=now_s)
+                continue
+            case 3:
+                world.ticked(now_s)
+            case 4:
+                waiting = next(iter(world.core.desk.consults), 0)
+                world.told(waiting, events.PoolWord(dice.choice((None, 0, 3))), at=now_s)
+            case 5:
+                world.assume(Holder(Kind.POD, "p"), cu(dice.randint(0, 4)), until=now_s + 10, at=now_s)
+            case _:
+                want = cu(dice.randint(1, 6), dice.randint(1, 6))
+                world.take(world.request(name, want), ticket, at=now_s)  # no claim above what is current
+        after = world.node_reserved()
+        for (_, was), (_, is_), (_, limit) in zip(
+            before.named(), after.named(), reservable.named(), strict=True
+        ):
+            assert is_ <= max(was, limit)
+
+
+# ------------------------------------------------------------ obstacles
+
+
+def obstructed() -> World:
+    """Around `vm`: a pod of 2, an unsettled VM that uses 1 of its maximum of 4, one observed at 3 with 1 permitted."""
+    world = AuditedWorld()
+    world.vm("vm", UNIT)
+    world.other_pod("filler", cu(2))
+    world.vm("late", UNIT, most=cu(4), is_new=False, at=5.0)
+    world.vm("edited", UNIT)
+    world.read("edited", cu(3), at=6.0)
+    return world
+
+
+def test_obstacles_are_the_permits_and_floors_of_the_others_the_largest_first() -> None:
+    found = obstructed().core.ledger.obstacles("n1", Holder(Kind.VM, "uid-vm"), "cpu")
+    assert found == [
+        Obstacle("default/late", Cause.START_UP, 3000, 5.0),
+        Obstacle("default/edited", Cause.OBSERVED, 2000),
+        Obstacle("default/filler", None, 2000),
+        Obstacle("default/edited", None, 1000),
+        Obstacle("default/late", None, 1000),
+    ]
+
+
+def test_obstacles_are_of_one_resource_and_one_node() -> None:
+    world = AuditedWorld()
+    world.other_pod("filler", cu(2, 0))
+    ledger = world.core.ledger
+    assert ledger.obstacles("n1", Holder(Kind.VM, "x"), "memory") == []
+    assert ledger.obstacles("n9", Holder(Kind.VM, "x"), "cpu") == []
+    assert len(ledger.obstacles("n1", Holder(Kind.VM, "x"), "cpu")) == 1
+    assert ledger.obstacles("n1", Holder(Kind.POD, "uid-filler"), "cpu") == []
+
+
+def test_of_a_row_the_largest_floor_counts() -> None:
+    world = obstructed()
+    world.read("late", cu(3), at=6.0)
+    found = world.core.ledger.obstacles("n1", Holder(Kind.VM, "uid-vm"), "cpu")
+    assert [each.cause for each in found if each.name == "default/late"] == [Cause.START_UP, None]
+
+
+def refusal(world: World, at: float) -> str:
+    """Why `vm` does not grow."""
+    answer = world.send(world.request("vm", cu(8)), at=at)
+    assert isinstance(answer, events.Decided)
+    (reason, *_) = [each for each in answer.reasons if each.code is ReasonCode.NODE_HEADROOM]
+    return reason.message
+
+
+def test_a_refusal_names_the_floors_in_the_way() -> None:
+    message = refusal(obstructed(), 124.9)
+    assert message.endswith(
+        "kept beyond what is permitted: default/late 3 CPU (start-up), default/edited 2 CPU (observed)"
+    )
+
+
+def test_a_vm_unsettled_for_two_minutes_is_named_as_such() -> None:
+    assert "default/late 3 CPU (start-up, unsettled for 120 s)" in refusal(obstructed(), 125.0)
+
+
+def test_a_vm_that_is_unsettled_for_long_is_named_behind_larger_floors_too() -> None:
+    world = AuditedWorld(cu(30))
+    world.vm("vm", UNIT)
+    for number in range(4):
+        world.vm(f"edited-{number}", UNIT)
+        world.read(f"edited-{number}", cu(6), at=1.0)
+    world.vm("late", UNIT, most=cu(2), is_new=False)
+    message = refusal(world, 130.0)
+    assert "and 2 more" in message
+    assert message.endswith("; unsettled too: default/late")
+
+
+def test_a_refusal_without_floors_names_none() -> None:
+    world = full(cu(8))
+    world.vm("vm", cu(2))
+    assert "kept" not in refusal(world, 200.0)
+
+
+def test_a_vms_own_floors_are_no_obstacle() -> None:
+    world = full(cu(8))
+    world.vm("vm", UNIT)
+    world.see("vm", None, at=0.0, bounds=Bounds(UNIT, cu(9)))
+    world.read("vm", cu(2), at=1.0)
+    assert "kept" not in refusal(world, 200.0)
+
+
+def test_a_message_stays_short_whatever_the_names() -> None:
+    world = AuditedWorld(cu(40))
+    world.vm("vm", UNIT)
+    for number in range(9):
+        world.vm("x" * 253 + str(number), UNIT, most=cu(5), is_new=False)
+    assert len(refusal(world, 500.0)) <= 1024

@@ -1,0 +1,355 @@
+"""Room for what is not there yet: assumed, then confirmed or forgotten, and taken over by what the cluster shows."""
+
+import pytest
+
+from protocol.reasons import ReasonCode
+from protocol.values import ZERO, Bounds, Resources
+from scheduler.core import events
+from scheduler.core.ledger import Cause, OverCause
+from scheduler.core.model import Holder, Kind, PodSpec, VmSpec
+from tests.unit.scheduler_core.core_worlds import GIB, UNIT, AuditedWorld, codes, cu, pod, world_with_vm
+
+KINDS = list(Kind)
+PLACED = events.Placed(1)
+
+
+def holder(kind: Kind = Kind.POD, name: str = "new") -> Holder:
+    """Whose row it is."""
+    return Holder(kind, f"uid-{name}")
+
+
+def placed(kind: Kind = Kind.POD, amount: Resources | None = None, *, until: float = 10.0) -> AuditedWorld:
+    """A world where 3 units (`amount`) are kept for `new`."""
+    world = AuditedWorld()
+    assert world.assume(holder(kind), amount or cu(3), until=until) == PLACED
+    return world
+
+
+def confirmed(kind: Kind = Kind.POD) -> AuditedWorld:
+    """A world where 3 units are kept for good."""
+    world = placed(kind)
+    assert world.apply(events.PlacementConfirmed(holder(kind))) == ()
+    return world
+
+
+def refusal(output: events.Output) -> events.NotPlaced:
+    """A placement that was refused."""
+    assert isinstance(output, events.NotPlaced), output
+    return output
+
+
+# ------------------------------------------------------------ all or nothing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_fits_is_kept(kind: Kind) -> None:
+    world = AuditedWorld()
+    assert world.assume(holder(kind), cu(10)) == PLACED
+    assert (world.node_reserved(), world.floors("new")) == (cu(10), [(Cause.PENDING, cu(10))])
+    assert world.over() == set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("amount", "resource"), [(cu(8, 1), "cpu"), (cu(1, 8), "memory"), (cu(8), "cpu"), (cu(7.001, 7), "cpu")]
+)
+def test_what_does_not_fit_whole_keeps_nothing(kind: Kind, amount: Resources, resource: str) -> None:
+    world = AuditedWorld()
+    world.other_pod("filler", cu(3))
+    refused = refusal(world.assume(holder(kind), amount))
+    assert (refused.reason.code, refused.reason.resource) == (ReasonCode.NODE_HEADROOM, resource)
+    assert ("7 CPU" if resource == "cpu" else "7Gi") in refused.reason.message
+    assert world.node_reserved() == cu(3)
+    assert world.core.ledger.row(holder(kind)) is None
+    assert world.ticked(100.0) == ()
+
+
+def test_a_refusal_names_the_floors_in_the_way_and_vms_that_stay_unsettled() -> None:
+    world = world_with_vm(cu(2), is_new=False)
+    refused = refusal(world.assume(holder(), cu(3), at=119.0))
+    assert "default/vm 6 CPU (start-up)" in refused.reason.message
+    refused = refusal(world.assume(holder(), cu(3), at=120.0))
+    assert "default/vm 6 CPU (start-up, unsettled for 120 s)" in refused.reason.message
+
+
+def test_an_over_full_node_leaves_nothing_and_not_less() -> None:
+    world = AuditedWorld()
+    world.other_pod("filler", cu(50))
+    refused = refusal(world.assume(holder(), UNIT))
+    assert "-" not in refused.reason.message.replace("default/", "")
+    assert world.node_reserved() == cu(50)
+
+
+@pytest.mark.parametrize("amount", [ZERO, Resources(0, 2 * GIB)])
+def test_nothing_at_all_of_a_resource_fits_wherever_that_is_used_up(amount: Resources) -> None:
+    """A pod without requests is not kept off a node whose CPUs are over-full."""
+    world = AuditedWorld()
+    world.other_pod("filler", cu(50, 5))
+    assert world.assume(holder(), amount) == PLACED
+    assert world.node_reserved() == cu(50, 5) + amount
+
+
+def test_an_unknown_node_places_nothing() -> None:
+    world = AuditedWorld()
+    refused = refusal(world.assume(holder(), UNIT, node="n9"))
+    assert "n9" in refused.reason.message
+    assert list(world.core.ledger.rows()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_growth_sees_what_is_assumed(kind: Kind) -> None:
+    world = placed(kind, cu(6))
+    world.vm("vm")
+    answer = world.send(world.request("vm", cu(8)))
+    assert isinstance(answer, events.Decided)
+    assert (answer.permit, codes(answer)) == (cu(4), [ReasonCode.NODE_HEADROOM])
+    assert "default/placed 6 CPU (pending)" in answer.reasons[0].message
+
+
+def test_placement_sees_what_growth_waits_for() -> None:
+    world = AuditedWorld()
+    world.vm("vm")
+    world.see("vm", None, at=0.0, pool="blue")
+    world.take(world.request("vm", cu(8)), 11)
+    assert "default/vm 7 CPU (pending)" in refusal(world.assume(holder(), cu(3))).reason.message
+    world.told(11, events.PoolWord(0))
+    assert world.assume(holder(), cu(3)) == PLACED
+
+
+# ------------------------------------------------------------ again
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_repeat_keeps_the_same_once(kind: Kind) -> None:
+    world = placed(kind)
+    assert world.assume(holder(kind), cu(3)) == PLACED
+    assert world.node_reserved() == cu(3)
+
+
+def test_a_repeat_counts_its_time_anew() -> None:
+    world = placed(until=10.0)
+    world.assume(holder(), cu(3), until=20.0, at=9.0)
+    world.ticked(19.9)
+    assert world.node_reserved() == cu(3)
+    world.ticked(20.0)
+    assert world.node_reserved() == ZERO
+
+
+def test_a_repeat_finds_its_room_also_where_the_node_is_over_full_by_now() -> None:
+    """Else a lost reply would be followed by "nothing is kept", while the room is."""
+    world = placed()
+    world.other_pod("filler", cu(50))
+    assert world.assume(holder(), cu(3)) == PLACED
+    assert world.assume(holder(), cu(2)) == PLACED
+    assert world.node_reserved() == cu(52)
+    refusal(world.assume(holder(), cu(2.5)))
+    assert world.node_reserved() == cu(52)
+
+
+@pytest.mark.parametrize(("amount", "reserved"), [(cu(5), cu(5)), (UNIT, UNIT), (cu(10), cu(10))])
+def test_another_amount_takes_the_place_of_the_first(amount: Resources, reserved: Resources) -> None:
+    world = placed()
+    assert world.assume(holder(), amount) == PLACED
+    assert world.node_reserved() == reserved
+
+
+def test_another_amount_that_does_not_fit_leaves_the_first() -> None:
+    world = placed()
+    world.other_pod("filler", cu(4))
+    refusal(world.assume(holder(), cu(7)))
+    assert world.state("new").reserved == cu(3)
+    world.ticked(10.0)
+    assert world.node_reserved() == cu(4)
+
+
+def test_another_node_moves_it_whole() -> None:
+    world = placed()
+    world.node("n2", cu(3))
+    assert world.assume(holder(), cu(3), node="n2") == PLACED
+    assert (world.node_reserved("n1"), world.node_reserved("n2")) == (ZERO, cu(3))
+
+
+def test_another_node_without_room_leaves_it_where_it_is() -> None:
+    world = placed()
+    world.node("n2", cu(2))
+    refusal(world.assume(holder(), cu(3), node="n2"))
+    assert (world.node_reserved("n1"), world.node_reserved("n2")) == (cu(3), ZERO)
+
+
+# ------------------------------------------------------------ the end
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_forgotten_by_the_clock(kind: Kind) -> None:
+    world = placed(kind)
+    world.ticked(9.999)
+    assert world.node_reserved() == cu(3)
+    world.ticked(10.0)
+    assert (world.node_reserved(), world.core.desk.placements) == (ZERO, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_confirmed_stays(kind: Kind) -> None:
+    world = confirmed(kind)
+    assert (world.state("new").current, world.floors("new")) == (cu(3), [])
+    world.apply(events.PlacementConfirmed(holder(kind)))
+    world.ticked(1000.0)
+    assert world.node_reserved() == cu(3)
+
+
+def test_a_late_repeat_takes_no_confirmation_back() -> None:
+    world = confirmed()
+    assert world.assume(holder(), cu(3), until=20.0, at=5.0) == PLACED
+    world.ticked(20.0)
+    assert world.node_reserved() == cu(3)
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_it_may_be_forgotten_before_and_after_it_is_confirmed(is_confirmed: bool) -> None:
+    world = confirmed() if is_confirmed else placed()
+    world.apply(events.PlacementForgotten(holder()))
+    world.apply(events.PlacementForgotten(holder()))
+    assert (world.node_reserved(), world.core.desk.placements) == (ZERO, {})
+    world.apply(events.PlacementConfirmed(holder()))
+    assert list(world.core.ledger.rows()) == []
+
+
+def test_what_nobody_assumed_is_not_ours() -> None:
+    world = AuditedWorld()
+    assert world.apply(events.PlacementConfirmed(holder())) == ()
+    assert world.apply(events.PlacementForgotten(holder())) == ()
+    assert list(world.core.ledger.rows()) == []
+
+
+def test_a_confirmation_after_its_time_keeps_nothing() -> None:
+    world = placed()
+    world.ticked(10.0)
+    world.apply(events.PlacementConfirmed(holder()))
+    assert world.node_reserved() == ZERO
+
+
+def test_it_survives_its_node() -> None:
+    world = placed()
+    world.apply(events.NodeGone("n1"))
+    world.ticked(5.0)
+    world.node("n1", cu(10))
+    assert world.node_reserved() == cu(3)
+    world.apply(events.NodeGone("n1"))
+    world.ticked(10.0)
+    world.node("n1", cu(10))
+    assert world.node_reserved() == ZERO
+
+
+# ------------------------------------------------------------ what the cluster shows
+
+
+def test_what_the_cluster_shows_is_the_clusters_to_end() -> None:
+    world = AuditedWorld()
+    world.other_pod("new", cu(2))
+    world.vm("vm", cu(2))
+    for known in (holder(), Holder(Kind.VM, "uid-vm")):
+        world.apply(events.PlacementForgotten(known))
+        world.apply(events.PlacementConfirmed(known))
+        assert world.assume(known, cu(9)) == PLACED
+    world.ticked(100.0)
+    assert world.node_reserved() == cu(4)
+    assert world.core.desk.placements == {}
+
+
+def test_a_holder_that_the_cluster_shows_elsewhere_is_told_so() -> None:
+    world = AuditedWorld()
+    world.node("n2", cu(10))
+    world.other_pod("new", cu(2))
+    refused = refusal(world.assume(holder(), cu(2), node="n2"))
+    assert refused.reason.code is ReasonCode.PLACED_ELSEWHERE
+    assert "n1" in refused.reason.message
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_pod_takes_its_row_over(is_confirmed: bool) -> None:
+    world = confirmed() if is_confirmed else placed()
+    world.other_pod("new", cu(2))
+    assert (world.state("new").current, world.floors("new")) == (cu(2), [])
+    world.ticked(10.0)
+    world.apply(events.PlacementForgotten(holder()))
+    assert world.node_reserved() == cu(2)
+
+
+def test_a_pod_of_exactly_the_assumed_amount_takes_its_row_over() -> None:
+    world = confirmed()
+    world.other_pod("new", cu(3))
+    world.apply(events.PlacementForgotten(holder()))
+    assert world.node_reserved() == cu(3)
+
+
+def test_a_pod_that_went_elsewhere_takes_its_row_along() -> None:
+    world = placed()
+    world.node("n2", UNIT)
+    world.other_pod("new", cu(3), node="n2")
+    assert (world.node_reserved("n1"), world.node_reserved("n2")) == (ZERO, cu(3))
+    assert world.over("n2") == {OverCause.BYPASSED}
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_vm_born_settled_takes_its_row_over(is_confirmed: bool) -> None:
+    world = confirmed(Kind.VM) if is_confirmed else placed(Kind.VM)
+    world.vm("new", cu(2))
+    world.ticked(10.0)
+    assert (world.node_reserved(), world.record("new").settled) == (cu(2), True)
+    assert world.permit(world.request("new", cu(10))) == cu(8)
+
+
+def test_an_unsettled_vm_takes_its_row_over_at_its_maximum() -> None:
+    world = placed(Kind.VM)
+    world.vm("new", cu(2), is_new=False)
+    assert world.floors("new") == [(Cause.START_UP, cu(8))]
+    assert world.core.desk.placements == {}
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_pod_that_ended_before_it_was_seen_frees_its_room(is_confirmed: bool, terminal: bool) -> None:
+    world = confirmed() if is_confirmed else placed()
+    spec = PodSpec(pod("new"), "uid-new", "n1", cu(3), terminal)
+    world.apply(events.PodSeen(spec) if terminal else events.PodGone(spec))
+    assert world.node_reserved() == ZERO
+    assert world.ticked(10.0) == ()
+    world.apply(events.PlacementConfirmed(holder()))
+    world.apply(events.PlacementForgotten(holder()))
+    assert list(world.core.ledger.rows()) == []
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_vm_that_ended_before_it_was_seen_frees_its_room(is_confirmed: bool, terminal: bool) -> None:
+    world = confirmed(Kind.VM) if is_confirmed else placed(Kind.VM)
+    spec = VmSpec(pod("new"), "uid-new", "n1", Bounds(UNIT, cu(8)), GIB, terminal=terminal)
+    seen = events.VmSeen(spec, None, 1.0)
+    world.apply(seen if terminal else events.VmGone(spec.pod, spec.uid, 1.0))
+    assert world.node_reserved() == ZERO
+    assert world.core.desk.placements == {}
+
+
+# ------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_named_as_their_placement_says(kind: Kind) -> None:
+    row = placed(kind).core.ledger.require(holder(kind))
+    assert (row.name, row.node, row.holder) == ("default/placed", "n1", holder(kind))
+
+
+def test_rows_of_the_cluster_are_named_by_namespace_and_name() -> None:
+    world = AuditedWorld()
+    world.other_pod("filler", UNIT)
+    world.vm("vm")
+    assert sorted(row.name for row in world.core.ledger.rows()) == ["default/filler", "default/vm"]
+
+
+def test_kinds_of_one_uid_are_holders_of_their_own() -> None:
+    world = AuditedWorld()
+    for kind in KINDS:
+        assert world.assume(holder(kind), cu(2)) == PLACED
+    assert world.node_reserved() == cu(6)
+    world.apply(events.PlacementForgotten(holder(Kind.RESERVATION)))
+    assert world.node_reserved() == cu(4)
