@@ -4,6 +4,7 @@ import heapq
 
 from msgspec.structs import replace
 
+from protocol.values import ZERO
 from scheduler.core import events, published
 from scheduler.core.book import VmRecord
 from scheduler.core.judging import Desk
@@ -50,12 +51,20 @@ def elapse(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, .
         state = replace(state, floors=live)
     if record.published_heard_s is not None:
         state = published.silent(desk.terms, state, now_s, record.published_heard_s)
+    if state.pressure != ZERO and now_s >= _pressure_until_s(desk, record):
+        state = replace(state, pressure=ZERO)
     if state is not row.state:
         desk.ledger.post(Verdict(row.holder, row.node, state))
     if not _needs_read(desk, record, state, now_s):
         return ()
     record.read_asked_s = now_s
     return (events.ReadNeeded(record.spec.pod),)
+
+
+def _pressure_until_s(desk: Desk, record: VmRecord) -> float:
+    """When nobody wants any more what was denied: nobody has asked for so long."""
+    heard_s = max(record.silent_since_s(), record.published_heard_s or 0.0)
+    return heard_s + desk.terms.handover_s
 
 
 def _needs_read(desk: Desk, record: VmRecord, state: RowState, now_s: float) -> bool:
@@ -95,6 +104,8 @@ def due(desk: Desk, record: VmRecord) -> float | None:
     times = [floor.until_s for floor in state.floors if floor.until_s is not None]
     if record.progress is not None:
         times.append(record.progress.began_s + terms.consult_s)
+    if state.pressure != ZERO:
+        times.append(_pressure_until_s(desk, record))
     is_told = [floor for floor in state.floors if floor.cause is Cause.TOLD and floor.told_less_s is None]
     if record.published_heard_s is not None and is_told:
         times.append(record.published_heard_s + terms.handover_s)

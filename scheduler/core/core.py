@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from protocol.extension import ExtendedRequest
 from protocol.hot import Ask, ask_of
 from protocol.reasons import ErrorCode
+from protocol.values import ZERO
 from protocol.versions import PLUGIN_SPOKEN, PluginProtoVersion
 from protocol.wire import PodName
 from scheduler.core import clock, cluster, events, extended, migration, placement, progress, published
@@ -49,9 +50,9 @@ class Core:
             events.PlacementAssumed: lambda event: (placement.assume(self.desk, event),),
             events.PlacementConfirmed: self._placement_confirmed,
             events.PlacementForgotten: self._placement_forgotten,
-            events.MigrationStarted: lambda event: self._migrating(event.uid, is_under_way=True),
-            events.MigrationEnded: lambda event: self._migrating(event.uid, is_under_way=False),
-            events.MigrationFailed: self._migration_failed,
+            events.MigrationStarted: self._migration_started,
+            events.MigrationEnded: self._migration_over,
+            events.MigrationFailed: self._migration_over,
         }
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
@@ -101,8 +102,11 @@ class Core:
         record = self.book.by_uid(ask.pod_uid)
         if record is not None and record.spec.pod == ask.pod:
             outputs = extended.answer(self.desk, record, asked.ticket, ask, asked.now_s)
-            # Without floors only a fall to a reading can be due, and only a later request can put that off.
-            if record.row.state.floors or (record.due_s is None and record.reading is not None):
+            # Without floors only what silence ends can be due, and a request can but put that off.
+            state = record.row.state
+            if state.floors or (
+                record.due_s is None and (record.reading is not None or state.pressure is not ZERO)
+            ):
                 self.agenda.look_after(self.desk, record)
             return outputs
         if asked.look is None:
@@ -137,21 +141,27 @@ class Core:
         placement.forget(self.desk, event.holder)
         return NOTHING
 
-    def _migrating(self, uid: str, *, is_under_way: bool) -> tuple[events.Output, ...]:
+    def _migration_started(self, started: events.MigrationStarted) -> tuple[events.Output, ...]:
+        self._set_migrating(started.uid, is_under_way=True)
+        return NOTHING
+
+    def _migration_over(
+        self, over: events.MigrationFailed | events.MigrationEnded
+    ) -> tuple[events.Output, ...]:
+        """It did not start, or was given up: the VM stays, and its node is left alone for a while."""
+        record = self._set_migrating(over.uid, is_under_way=False)
+        if record is not None:
+            self.desk.migrate_after_s[record.spec.node] = over.retry_at_s
+        return NOTHING
+
+    def _set_migrating(self, uid: str, *, is_under_way: bool) -> VmRecord | None:
         record = self.book.by_uid(uid)
         if record is not None:
             row = record.row
             record.is_leaving = False
-            state = replace(row.state, migrating=is_under_way)
-            self.ledger.post(Verdict(row.holder, row.node, state))
-        return NOTHING
-
-    def _migration_failed(self, failed: events.MigrationFailed) -> tuple[events.Output, ...]:
-        record = self.book.by_uid(failed.uid)
-        if record is not None:
-            record.is_leaving = False
-            self.desk.migrate_after_s[record.spec.node] = failed.retry_at_s
-        return NOTHING
+            if row.state.migrating is not is_under_way:
+                self.ledger.post(Verdict(row.holder, row.node, replace(row.state, migrating=is_under_way)))
+        return record
 
     def _choose_victims(self, now_s: float) -> list[events.Output]:
         wanted: list[events.Output] = []

@@ -165,9 +165,13 @@ class MigrationFailed:
 
 @dataclass(frozen=True, slots=True)
 class MigrationEnded:
-    """A migration was given up, and the VM stays. (When it succeeds, the VM's pod goes.)"""
+    """A migration was given up, and the VM stays; none is tried on its node before `retry_at_s`.
+
+    When a migration succeeds, the VM's pod goes.
+    """
 
     uid: str
+    retry_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,16 @@ def test_a_retry_counts_once() -> None:
     assert world.account().pressure == cu(3)
 
 
+def test_what_was_denied_to_an_agent_that_is_heard_no_more_is_forgotten() -> None:
+    world = denied(cu(4), cu(1))
+    account = world.account()
+    assert account.pressure != ZERO
+    world.ticked(59.0)
+    assert account.pressure != ZERO
+    world.ticked(61.0)
+    assert account.pressure == ZERO
+
+
 def test_the_pressure_of_vms_adds_up_and_goes_with_them() -> None:
     world = denied(cu(6), cu(2))
     world.vm("other")  # bypassed: the node is over-full
@@ -344,6 +354,14 @@ def test_a_migration_that_is_given_up_lets_the_vm_grow_again() -> None:
     world.apply(events.MigrationEnded("uid-a"))
     assert world.account().accounted == ZERO
     assert world.permit(world.request("a", cu(4))) == cu(4)
+
+
+def test_a_migration_that_was_given_up_is_not_tried_again_at_once() -> None:
+    world = leaving()
+    world.apply(events.MigrationStarted("uid-a"))
+    world.apply(events.MigrationEnded("uid-a", retry_at_s=30.0))
+    assert wanted(world, at=29.0) == []
+    assert wanted(world, at=30.0) == ["a"]
 
 
 def test_a_start_that_failed_changes_nothing_but_the_next_try() -> None:
