@@ -17,6 +17,7 @@ from scheduler.core.book import Progress, Terms, VmRecord
 from scheduler.core.judging import Desk, compute_unit, slot_bytes
 from scheduler.core.judging import judge as judge_all
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
+from scheduler.core.model import Reading
 
 TWO_KINDS = "an agent with the extension and one without it run for this VM; remove one of them"
 
@@ -46,7 +47,7 @@ def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tupl
     if not is_allowed(desk.terms, spec.node):
         message = f"callers without the extension are not served on node {spec.node} (--published-agents)"
         return (events.Refused(ticket, 403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED, message),)
-    reading = arrived.look.reading if arrived.look is not None else None
+    reading = _newer(arrived.look.reading if arrived.look is not None else None, record.reading)
     slot = slot_bytes(desk, record)
     wanted = translate.from_slots(request.resources, slot)
     unit = compute_unit(desk, record, None)
@@ -65,6 +66,13 @@ def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tupl
         return (_stand_by(desk, record, caller),)
     overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, record))
     return (*overtaken, _own(desk, record, caller))
+
+
+def _newer(look: Reading | None, known: Reading | None) -> Reading | None:
+    """What the look showed, unless a read that began later is in already."""
+    if look is None or known is None or look.begun_s >= known.begun_s:
+        return look
+    return known
 
 
 def commit(

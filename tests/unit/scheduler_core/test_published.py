@@ -10,8 +10,10 @@ from protocol.wire import Resources as Slots
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
+from scheduler.core.model import Reading
 from tests.unit.scheduler_core.core_worlds import (
     EVERYWHERE,
+    METRICS,
     GIB,
     HERE,
     METRICS,
@@ -391,3 +393,15 @@ def test_an_agents_retry_makes_the_other_caller_a_bystander_again() -> None:
     world.permit(request, at=61.0)
     world.published("vm", Slots(1, 1), at=62.0)
     assert world.state().current == cu(4)
+
+
+def test_a_look_that_began_before_the_latest_read_is_no_news() -> None:
+    world = world_with_vm(cu(4), terms=EVERYWHERE)
+    world.permit(world.request("vm", cu(4)), at=0.0)
+    world.permit(world.request("vm", cu(2), claim=cu(4)), at=2.0)
+    world.read("vm", cu(2), at=2.0)
+    look = events.Look(found=True, reading=Reading(cu(4), cu(4), 1.0))
+    request = AgentRequest(PluginProtoVersion.V1_1, pod("vm"), Slots(4, 4), METRICS)
+    answer = world.send(request, at=3.0, look=look)
+    assert isinstance(answer, events.Decided)
+    assert answer.permit == cu(2)
