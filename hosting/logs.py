@@ -7,7 +7,6 @@ Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. L
 import json
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any, Literal, TextIO, TypeAlias, cast
 
 import msgspec
@@ -42,12 +41,26 @@ class _Stderr:
 _ENCODER = msgspec.json.Encoder(enc_hook=repr)
 
 
-def _json(event: dict[str, Any], default: Callable[[Any], Any] | None = None, **_: Any) -> str:
-    """A line as JSON. The usual library is asked only for what the fast one refuses, such as unpaired surrogates."""
+def _json(event: dict[str, Any], **_: Any) -> str:
+    """A line as JSON in ASCII, whatever is in it: a line that cannot be written must not stop who wrote it."""
     try:
-        return _ENCODER.encode(event).decode()
-    except (ValueError, TypeError, NotImplementedError):
-        return json.dumps(event, default=default or repr)
+        line = _ENCODER.encode(event).decode()
+        return line if line.isascii() else json.dumps(json.loads(line))
+    except Exception:  # noqa: BLE001 - the values are anybody's: unpaired surrogates, loops, a `repr` that fails
+        return json.dumps({str(key): _shown(value) for key, value in event.items()})
+
+
+def _shown(value: object) -> object:
+    """A value that JSON can carry; what cannot be shown is named by its type."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.loads(_ENCODER.encode(value))
+    except Exception:  # noqa: BLE001 - as above
+        try:
+            return repr(value)
+        except Exception:  # noqa: BLE001 - as above
+            return f"({type(value).__name__}, which cannot be shown)"
 
 
 def lost_lines() -> int:

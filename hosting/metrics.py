@@ -48,6 +48,10 @@ class Durations:
         self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
         self.sum_s += duration_s
 
+    def now(self) -> "Durations":
+        """What was counted until now, for a reader in another thread."""
+        return Durations(list(self.counts), self.sum_s)
+
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:

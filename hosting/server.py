@@ -320,6 +320,8 @@ async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:
         return found if len(found) <= limit else None
     if (request.content_length or 0) > limit:
         return None
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # who expects it sends nothing before
     body = bytearray()
     async for chunk in content.iter_any():
         body += chunk

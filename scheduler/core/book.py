@@ -69,7 +69,8 @@ class VmRecord:
 
     `heard_s` is the last answer to an agent with the extension, `published_since_s` the first and
     `published_heard_s` the last request of a caller without it. `load1` is the last load average known. `due_s` is
-    when the clock looks at the VM next. `is_leaving` says that its migration is being started.
+    when the clock looks at the VM next. `is_leaving` says that its migration is being started, `is_late` that the VM
+    came, or came back, while this process served already.
     """
 
     spec: VmSpec
@@ -89,6 +90,7 @@ class VmRecord:
     due_s: float | None = None
     progress: Progress | None = None
     is_leaving: bool = False
+    is_late: bool = False
 
     @property
     def name(self) -> str:

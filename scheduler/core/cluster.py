@@ -117,7 +117,7 @@ class Cluster:
         self._desk.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
         row = self._desk.ledger.require(vm.holder)
         gate = retired.gate if retired is not None else AgentGate()
-        record = VmRecord(vm, row, settled, seen.now_s, seen.reading, gate)
+        record = VmRecord(vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._desk.is_serving)
         self._book.enter(record)
         self._agenda.look_after(self._desk, record)
 

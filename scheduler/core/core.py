@@ -179,6 +179,7 @@ class Core:
 
     def _tick(self, ticked: events.ClockTicked) -> tuple[events.Output, ...]:
         now_s = ticked.now_s
+        self.desk.is_serving = True
         self.book.forget_retired(now_s)
         placement.expire(self.desk, now_s)
         outputs: list[events.Output] = []

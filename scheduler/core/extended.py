@@ -115,7 +115,7 @@ def _decide(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -
     if not record.settled:
         is_known = ask.claim is not None or reading is not None
         if is_known and ask.names == terms.instance:
-            settle(desk, record, claim.max(reading.use) if reading is not None else claim)
+            settle(desk, record, _settled_at(record, claim))
     _note_claim(desk, record, ask.want, claim)
     unit = compute_unit(desk, record, ask.unit)
     current = record.row.state.current
@@ -180,6 +180,17 @@ def _with_observed(record: VmRecord, state: RowState, now_s: float) -> RowState:
     ):
         return state
     return state.with_floor(Floor(Cause.OBSERVED, use, since_s=now_s))
+
+
+def _settled_at(record: VmRecord, claim: Resources) -> Resources:
+    """What a row is settled at: its claim, or its use where that is more.
+
+    A VM that came (back) while we served is settled at its use. Its room may be somebody else's by now, and the request a
+    late packet: the claim becomes a floor, which keeps room and lets nothing grow (docs/decisions/0012).
+    """
+    if record.reading is None:
+        return claim
+    return record.reading.use if record.is_late else claim.max(record.reading.use)
 
 
 def settle(desk: Desk, record: VmRecord, use: Resources) -> None:

@@ -101,6 +101,7 @@ class Snapshot:
     retired: tuple[tuple[str, book.Retired], ...]
     placements: tuple[tuple[model.Holder, float | None], ...]
     migrate_after: tuple[tuple[str, float], ...]
+    is_serving: bool
 
 
 _NOT_RECORDED: Final = frozenset({"row", "due_s"})
@@ -119,6 +120,7 @@ def snapshot_of(core: Core) -> Snapshot:
         tuple(core.book.retired().items()),
         tuple(desk.placements.items()),
         tuple(desk.migrate_after_s.items()),
+        desk.is_serving,
     )
 
 
@@ -154,6 +156,7 @@ def restore(snapshot: Snapshot) -> Core:
     core.book.retired().update(snapshot.retired)
     core.desk.placements.update(snapshot.placements)
     core.desk.migrate_after_s.update(snapshot.migrate_after)
+    core.desk.is_serving = snapshot.is_serving
     return core
 
 

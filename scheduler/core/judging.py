@@ -21,7 +21,7 @@ class Desk:
 
     `consults` are the VMs whose pool is being asked, by ticket; `placements` the rows of what the cluster does not show
     yet, with the time when they are forgotten (None: confirmed); `migrate_after_s` tells nodes from which no migration
-    is tried before that time.
+    is tried before that time. `is_serving` is set by the first tick of the clock, when everything has been listed.
     """
 
     terms: Terms
@@ -30,6 +30,7 @@ class Desk:
     consults: dict[int, VmRecord] = field(default_factory=dict)
     placements: dict[Holder, float | None] = field(default_factory=dict)
     migrate_after_s: dict[str, float] = field(default_factory=dict)
+    is_serving: bool = False
 
 
 def judge(

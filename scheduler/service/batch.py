@@ -17,7 +17,7 @@ from protocol.extension import ExtendedRequest
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
 from scheduler.core.book import Book
-from scheduler.service.permits import MAX_BATCH, Outcome, PermitService
+from scheduler.service.permits import MAX_BATCH, Outcome, PermitService, grows
 
 MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
 
@@ -58,7 +58,7 @@ class BatchService:
 
     def _grows(self, ask: Ask) -> bool:
         record = self._book.by_uid(ask.pod_uid)
-        return record is None or ask.want.exceeds(record.row.state.current)
+        return record is None or grows(record, ask)
 
     def _read(self, item: bytes) -> Ask | server.Reply:
         if len(item) > codec.MAX_REQUEST_BYTES:

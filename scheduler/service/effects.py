@@ -1,12 +1,14 @@
 """What the core's outputs ask of the world, each as a task with a deadline that ends as exactly one input."""
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from hosting.backoff import Backoff
 from hosting.logs import Logger
+from protocol import codec, extension
 from protocol.reasons import Reason, ReasonCode
 from scheduler.core import events
 from scheduler.service.counts import Counts
@@ -19,6 +21,8 @@ from scheduler.service.ports import (
 )
 
 RETRY_MIGRATION: Final = Backoff(base_s=10.0, cap_s=60.0)
+MAX_MESSAGE: Final = 1024
+"""Characters of a reason; agents refuse a reply with more."""
 
 
 class Effects:
@@ -72,15 +76,22 @@ class Effects:
     def _start(self, key: object, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _forget(self, key: object, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:  # else another one has taken its place
+            del self._tasks[key]
 
     async def _consult(self, needed: events.ConsultNeeded, deadline_s: float) -> None:
         try:
             async with asyncio.timeout(deadline_s):
                 word = await self._pools.consult(needed)
+            word = _usable(word)
         except TimeoutError:
             word = _refusal(f"pool {needed.pool} did not answer in time")
-        except Exception as error:  # noqa: BLE001 - whatever a pool raises is a refusal, never a fault of the daemon
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled():
+                raise
             self._log.error("pool failed", pool=needed.pool, error=repr(error), exc_info=error)
             word = _refusal(f"pool {needed.pool} failed")
         self._report(events.ConsultEnded(needed.ticket, word, self._clock()))
@@ -91,7 +102,9 @@ class Effects:
                 raise MigratorError("nothing here can migrate VMs")
             async with asyncio.timeout(MIGRATE_DEADLINE_S):
                 await self._migrator.start(wanted)
-        except Exception as error:  # noqa: BLE001 - the world's failure becomes an event, whatever its type
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled():
+                raise
             self._failures += 1
             self._counts.migrations["failed"] += 1
             wait_s = RETRY_MIGRATION.delay_s(self._failures, self._rng)
@@ -103,6 +116,28 @@ class Effects:
             self._counts.migrations["started"] += 1
             self._log.info("migration started", pod=str(wanted.pod), node=wanted.node)
             self._report(events.MigrationStarted(wanted.uid))
+
+
+def _is_cancelled() -> bool:
+    """Whether this task itself was cancelled, rather than something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _usable(word: object) -> events.PoolWord:
+    """What a pool said. Anybody may write one, so what reaches the ledger and the wire is checked here."""
+    if not isinstance(word, events.PoolWord):
+        raise TypeError(f"a pool says a PoolWord, not {type(word).__name__}")
+    if word.units is not None and (type(word.units) is not int or word.units < 0):
+        raise ValueError(f"units must be a whole number from 0, not {word.units!r}")
+    reason = word.reason
+    if reason is None:
+        return word
+    if not isinstance(reason, Reason):
+        raise TypeError(f"a reason must be a Reason, not {type(reason).__name__}")
+    short = dataclasses.replace(reason, message=reason.message[:MAX_MESSAGE])
+    codec.encode(extension.WireReason.from_reason(short))  # raises for what JSON cannot carry
+    return dataclasses.replace(word, reason=short)
 
 
 def _refusal(message: str) -> events.PoolWord:

@@ -21,6 +21,7 @@ from protocol.extension import AGENT_HEADER, ExtendedRequest
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
 from scheduler.core import events, journal
+from scheduler.core.book import VmRecord
 from scheduler.core.core import Core
 from scheduler.service.counts import Counts, Notes
 from scheduler.service.effects import Effects
@@ -73,13 +74,13 @@ class PermitService:
         self._journal = journal or NoJournal()
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[events.Output]] = {}
-        self._looking = 0
+        self._looking: set[asyncio.Task[Outcome]] = set()
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self._entering = asyncio.Lock()
         self._cluster_fault = ""
         self.counts = Counts()
         self._notes = Notes(self.counts, log)
-        self._effects = Effects(self.take, pools or NoPools(), migrator, clock, self.counts, log)
+        self._effects = Effects(self._report, pools or NoPools(), migrator, clock, self.counts, log)
 
     # ------------------------------------------------------------ the cluster and the clock
 
@@ -97,10 +98,19 @@ class PermitService:
         return await self._enter(lambda: self._cluster.read(pods))
 
     async def _enter(self, read: Callable[[], Awaitable[tuple[events.Input, ...]]]) -> bool:
-        """Take what a read of the cluster shows. One at a time: an older read must not be applied after a newer one."""
+        """Take what a read of the cluster shows. One at a time: an older read must not be applied after a newer one.
+
+        Whoever waits for it may go away or run out of time in the middle; what the adapter has handed out it tells only
+        once, so it is taken whole all the same.
+        """
+        await self._entering.acquire()
+        work = asyncio.create_task(self._enter_read(read), name="read of the cluster")
+        work.add_done_callback(lambda _: self._entering.release())
+        return await asyncio.shield(work)
+
+    async def _enter_read(self, read: Callable[[], Awaitable[tuple[events.Input, ...]]]) -> bool:
         try:
-            async with self._entering:
-                await self._take_all(await read())
+            await self._take_all(await read())
         except (ClusterUnreachableError, SettingsError) as error:
             if str(error) != self._cluster_fault:
                 self._log.warning(
@@ -120,6 +130,8 @@ class PermitService:
             self.take(change)
             if isinstance(change, events.VmGone):
                 self._notes.forget(change.pod)
+            elif isinstance(change, events.VmSeen) and change.vm.terminal:
+                self._notes.forget(change.vm.pod)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
 
@@ -136,6 +148,17 @@ class PermitService:
         self._journal.input(event, outputs)
         self._follow(outputs, None)
         return outputs
+
+    def _report(self, event: events.Input) -> None:
+        """Take what became of an effect. Where that fails by our fault, whoever waits for it is told now."""
+        try:
+            self.take(event)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
+            future = self._waiting.get(event.ticket) if isinstance(event, events.ConsultEnded) else None
+            if future is not None and not future.done():
+                future.set_exception(error)
+            else:
+                self._log.error("outcome not taken by our fault", error=repr(error), exc_info=error)
 
     async def close(self) -> None:
         """End what still waits."""
@@ -190,14 +213,14 @@ class PermitService:
             return self._our_fault(error, ask.pod, for_extension=True)
 
     def _is_full(self) -> bool:
-        return len(self._waiting) + self._looking >= MAX_WAITING
+        return len(self._waiting) + len(self._looking) >= MAX_WAITING
 
     def _would_wait(self, ask: Ask) -> bool:
         """Whether the request cannot be decided at once; a decrease always can."""
         record = self._core.book.by_uid(ask.pod_uid)
-        if record is None:
+        if record is None or record.spec.pod != ask.pod:
             return True
-        return record.spec.pool is not None and ask.want.exceeds(record.row.state.current)
+        return record.spec.pool is not None and grows(record, ask)
 
     def _overloaded(self) -> server.Reply:
         self.counts.answers["error", ErrorCode.OVERLOADED.value] += 1
@@ -227,9 +250,15 @@ class PermitService:
     ) -> Outcome | Awaitable[Outcome]:
         match answer:
             case events.LookNeeded():
-                return self._after_look(arrived, body)
+                look = asyncio.get_running_loop().create_task(self._after_look(arrived, body))
+                self._looking.add(look)
+                look.add_done_callback(self._looking.discard)
+                return look
             case events.ConsultNeeded() | events.Joined():
-                return self._after_consult(arrived)
+                # A task counts from now on and is counted out however it ends, even before its first step.
+                consult = asyncio.get_running_loop().create_task(self._after_consult(arrived))
+                consult.add_done_callback(lambda _: self._waiting.pop(arrived.ticket, None))
+                return consult
             case _:
                 return self._write(answer, for_extension=isinstance(arrived, events.Asked))
 
@@ -238,14 +267,14 @@ class PermitService:
         for_extension = isinstance(arrived, events.Asked)
         pod = _pod(arrived)
         try:
-            self._looking += 1
             try:
                 async with asyncio.timeout(LOOK_DEADLINE_S):
                     is_fresh = await self._read([pod])
             except TimeoutError:
                 is_fresh = False
-            finally:
-                self._looking -= 1
+            task = asyncio.current_task()
+            assert task is not None
+            self._looking.discard(task)  # who goes on to wait for a pool counts there
             if not is_fresh:
                 return self._unreachable(for_extension=for_extension)
             again = _with_look(arrived, self._clock(), self._cluster.look(pod))
@@ -265,13 +294,13 @@ class PermitService:
         try:
             async with asyncio.timeout(CONSULT_DEADLINE_S + self._core.terms.consult_s):
                 answer = await future
+            return self._write(answer, for_extension=for_extension)
         except TimeoutError:
             return self._our_fault(
                 AssertionError("no answer came"), _pod(arrived), for_extension=for_extension
             )
-        finally:
-            self._waiting.pop(arrived.ticket, None)
-        return self._write(answer, for_extension=for_extension)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
+            return self._our_fault(error, _pod(arrived), for_extension=for_extension)
 
     def _follow(
         self,
@@ -365,6 +394,14 @@ class PermitService:
             return server.text(status, message)
         body = codec.ErrorBody(message, code, last_sequence_number, current_started_at_ms)
         return server.Reply(status, codec.encode_error(body))
+
+
+def grows(record: VmRecord, ask: Ask) -> bool:
+    """Whether a request can be growth; of a VM that is not settled yet what its agent claims counts as its own."""
+    current = record.row.state.current
+    if not record.settled and ask.claim is not None:
+        current = current.max(ask.claim)
+    return ask.want.exceeds(current)
 
 
 def _pod(arrived: events.Asked | events.RequestArrived) -> wire.PodName:

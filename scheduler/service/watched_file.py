@@ -4,9 +4,11 @@ Whoever writes it should put a new one in its place (rename), so that no half of
 """
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hosting.settings import MAX_FILE_BYTES, Settings, SettingsError, parse
 from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
@@ -39,6 +41,7 @@ class WatchedFile(Generic[M, T]):
         self._stamp: _Stamp | None = None
         self._faults: list[str] = []
         self._reading = asyncio.Lock()
+        self._looking: asyncio.Future[tuple[_Stamp, bytes] | None] | None = None
 
     async def refresh(self) -> T | None:
         """What the file says, where it is read for the first time or has changed since; else None.
@@ -69,14 +72,45 @@ class WatchedFile(Generic[M, T]):
         """The content, where the file is another than the last time; its stamp is no younger than the content."""
         try:
             async with asyncio.timeout(LOOK_DEADLINE_S):
-                stamp = await asyncio.to_thread(_stamp_of, self._path)
-                if stamp != self._stamp:
-                    return stamp, await asyncio.to_thread(_content_of, self._path)
+                if self._looking is not None and not self._looking.done():
+                    # One that hangs is waited for: more of them would hang, too. What it finds is too old by then.
+                    await asyncio.wait([self._looking])
+                self._looking = _in_own_thread(lambda: _found(self._path, self._stamp))
+                found = await asyncio.shield(self._looking)
         except TimeoutError:
             raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
         except OSError as error:
             raise ClusterUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
-        if self._faults:
+        if found is None and self._faults:
             # A new error each time: one that is raised again grows by a traceback.
             raise SettingsError(self._path, self._faults)
-        return None
+        return found
+
+
+def _found(path: Path, known: _Stamp | None) -> tuple[_Stamp, bytes] | None:
+    stamp = _stamp_of(path)
+    return None if stamp == known else (stamp, _content_of(path))
+
+
+def _in_own_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """The outcome of `call`. A file system that hangs takes neither the loop's threads nor the end of the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    future.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # whoever waited may have gone
+
+    def tell(set_outcome: Callable[[Any], None], outcome: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(lambda: None if future.done() else set_outcome(outcome))
+
+    def run() -> None:
+        try:
+            outcome = call()
+        except Exception as error:  # noqa: BLE001 - it is raised where the outcome is awaited
+            tell(future.set_exception, error)
+        else:
+            tell(future.set_result, outcome)
+
+    threading.Thread(target=run, name="file", daemon=True).start()
+    return future

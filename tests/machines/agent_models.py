@@ -1,136 +1,212 @@
-"""Small models of VMs and of their agents with the extension, obeying the held rule of design section 4."""
+"""A small model of an agent with the extension, obeying the held rule of design section 4 to the letter."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from protocol.extension import ExtendedRequest, ExtendedResponse, RawRequest
-from protocol.reasons import ErrorCode, Reason
+from protocol.extension import ExtendedRequest, RawRequest
+from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import Resources as Slots
-from scheduler.core import events
-from scheduler.core.model import Reading, VmSpec
+from tests.machines.core_port import COMMAND_DEADLINE_S, Answer, Permitted, Rejected
+
+if TYPE_CHECKING:
+    from tests.machines.cluster_models import Snapshot, Vm
 
 HOLD_S = 30.0
 REQUEST_DEADLINE_S = 4.0
-COMMAND_DEADLINE_S = 5.0
+_ONE_SLOT = Slots(1, 1)
 
 
-@dataclass(slots=True)
-class VmModel:
-    """A VM: a command that was sent becomes the target within its deadline or never; the size follows the target."""
-
-    spec: VmSpec
-    size: Resources
-    target: Resources
-    command: tuple[Resources, float] | None = None
-
-    @property
-    def in_use(self) -> Resources:
-        """What is in use as far as the agent knows: size, target, and a command of unknown fate."""
-        return self.size.max(self.target).max(self.command[0] if self.command is not None else ZERO)
-
-    def may_use(self, now_s: float) -> Resources:
-        """What it may come to use without another command: one that is too late counts no more."""
-        is_late = self.command is not None and now_s > self.command[1] + COMMAND_DEADLINE_S
-        return self.size.max(self.target) if is_late else self.in_use
-
-    def accept(self, now_s: float) -> None:
-        """The command takes effect, or it was too late."""
-        if self.command is not None and now_s <= self.command[1] + COMMAND_DEADLINE_S:
-            self.target = self.command[0]
-        self.command = None
-
-    def read(self, now_s: float) -> Reading:
-        """What a read of the cluster shows."""
-        return Reading(self.size, self.target, now_s)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, frozen=True)
 class Packet:
-    """One sending of a request."""
+    """One sending of a request. `edits` are the external edits that its sender had seen."""
 
+    agent: "ExtendedAgent"
     request: ExtendedRequest
+    attempt: int
+    edits: int
     sent_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, frozen=True)
 class Returned:
-    """The answer to one sending."""
+    """The answer to one sending, on its way back."""
 
     packet: Packet
-    answer: events.Answer
+    answer: Answer
 
 
-@dataclass(slots=True)
-class AgentModel:
-    """The living runner of one VM. A new life fences the VM first: no older command can take effect any more."""
+@dataclass(slots=True, eq=False)
+class ExtendedAgent:
+    """One life of a runner. `ident` names it to the observer.
 
-    vm: VmModel
+    `attempt` is the sending under way, 0 when there is none; `sent` is a resize whose end was not seen yet. A dormant
+    life was superseded: it does nothing more, and another life of its daemon starts after `named_ms`. `must_look` says
+    that it observes before it asks again. `is_misled` is no part of an agent: it marks, for the observer, one that takes
+    to be in use what a documented cause put there or took from the ledger.
+    """
+
+    ident: int
+    vm: "Vm"
     life: UUID
     started_ms: int
     held: Resources = ZERO
-    lease_from_s: float | None = None
+    lease_until_s: float = 0.0
     knows: UUID | None = None
     number: int = 0
     latest: ExtendedRequest | None = None
-    reasons: tuple[Reason, ...] = ()
+    latest_use: Resources = ZERO
+    latest_edits: int = 0
+    is_answered: bool = False
+    attempt: int = 0
+    attempts: int = 0
+    attempt_sent_s: float = 0.0
+    fences: int = 0
+    size: Resources = ZERO
+    target: Resources = ZERO
+    edits: int = 0
+    writes: int = 0
+    looking: tuple["Snapshot", int] | None = None
+    sent: Resources | None = None
+    sent_until_s: float = 0.0
+    sent_is_seen: bool = False
+    must_look: bool = False
+    is_misled: bool = False
+    codes: tuple[ReasonCode, ...] = ()
+    wants: Resources = ZERO
+    is_dormant: bool = False
+    dormant_since_s: float = 0.0
+    named_ms: int = 0
 
-    def holds(self, now_s: float) -> Resources:
-        """What the agent may use: nothing without a live lease."""
-        alive = self.lease_from_s is not None and now_s <= self.lease_from_s + HOLD_S
-        return self.held if alive else ZERO
+    # ------------------------------------------------------------ what everything rests on
+
+    def in_use(self) -> Resources:
+        """max(size, target, a resize that was sent and whose target is not seen yet), as this agent knows it."""
+        amount = self.size.max(self.target)
+        return amount if self.sent is None else amount.max(self.sent)
+
+    def hold(self, amount: Resources) -> None:
+        """Held changes: one line for the observer."""
+        if amount != self.held:
+            self.held = amount if amount != ZERO else ZERO
+            self.vm.observer.held(self.vm.account, self.ident, self.held)
+
+    def lapse(self, now_s: float) -> None:
+        """Time has passed: without a live lease nothing is held, and an attempt ends at its deadline."""
+        if self.held is not ZERO and now_s >= self.lease_until_s:
+            self.hold(ZERO)
+        if self.attempt and now_s >= self.attempt_sent_s + REQUEST_DEADLINE_S:
+            self.attempt = 0
+
+    # ------------------------------------------------------------ requests
 
     def ask(self, want: Resources, now_s: float) -> Packet:
         """Send a new request; from now on no more is held than was asked for."""
-        claim = self.holds(now_s).max(self.vm.in_use)
-        wanted = want.max(self.vm.in_use)
-        self.held = self.holds(now_s).min(wanted)
+        self.wants = want
+        use = self.in_use()
+        claim, wanted = self.held.max(use), want.max(use)
+        self.hold(self.held.min(wanted))
         self.number += 1
         self.latest = ExtendedRequest(
             PluginProtoVersion.V1_1,
-            self.vm.spec.pod,
-            Slots(1, 1),
+            self.vm.name,
+            _ONE_SLOT,
             None,
             self.life,
             self.started_ms,
-            self.vm.spec.uid,
+            self.vm.uid,
             self.number,
             0,
             self.knows,
             RawRequest(wanted, claim, None),
         )
-        return Packet(self.latest, now_s)
+        self.latest_use, self.latest_edits, self.is_answered = use, self.edits, False
+        return self._attempt(now_s)
 
-    def ask_again(self, now_s: float) -> Packet | None:
-        """Re-send the latest request, unless the use rose or the stored claim is no longer true."""
-        if self.latest is None or self.latest.raw.last_permit is None:
-            return None
-        claims_too_much = self.latest.raw.last_permit.exceeds(self.holds(now_s).max(self.vm.in_use))
-        if claims_too_much or self.vm.in_use.exceeds(self.latest.raw.resources):
-            return None
-        self.held = self.holds(now_s).min(self.latest.raw.resources)
-        return Packet(self.latest, now_s)
+    def may_ask_again(self) -> bool:
+        """Whether the latest request may be sent again: unanswered, and still the truth."""
+        if self.latest is None or self.is_answered:
+            return False
+        use, claim = self.in_use(), self.latest.raw.last_permit
+        return (
+            claim is not None
+            and self.latest.raw.resources.fits_in(self.wants.max(use))
+            and use.fits_in(self.latest_use)
+            and claim.fits_in(self.held.max(use))
+        )
 
-    def resize(self, to: Resources, now_s: float) -> None:
-        """Send a command: what grows stays within what is held, what shrinks is free."""
-        if self.vm.command is None:
-            ceiling = self.holds(now_s).max(self.vm.target)
-            self.vm.command = (to.min(ceiling), now_s)
+    def ask_again(self, now_s: float) -> Packet:
+        """Send the latest request again."""
+        assert self.latest is not None
+        self.hold(self.held.min(self.latest.raw.resources))
+        return self._attempt(now_s)
 
-    def take(self, returned: Returned, now_s: float) -> int | None:
-        """Take an answer. Gives the start of the life that superseded this one, if one did."""
-        request, answer = returned.packet.request, returned.answer
-        is_mine = request.agent_id == self.life and request == self.latest
-        if not is_mine or now_s > returned.packet.sent_s + REQUEST_DEADLINE_S:
+    def _attempt(self, now_s: float) -> Packet:
+        assert self.latest is not None
+        self.attempts += 1
+        self.attempt, self.attempt_sent_s = self.attempts, now_s
+        return Packet(self, self.latest, self.attempt, self.latest_edits, now_s)
+
+    def take(self, returned: Returned, now_s: float) -> None:
+        """An answer arrives; one to any attempt but the one under way is dropped with its connection."""
+        if returned.packet.attempt != self.attempt or self.is_dormant:
+            return
+        self.attempt, answer = 0, returned.answer
+        match answer:
+            case Permitted():
+                self.is_answered = True
+                if answer.is_unsettled:
+                    # Growth was refused, so nothing is added to what is held. The next request names this process and
+                    # settles at its claim; a use that is over may be somebody else's room by now: it is looked at anew.
+                    self.must_look, self.looking = True, None
+                    answer = replace(answer, permit=answer.permit.min(self.held))
+                self.knows = answer.instance
+                self.codes = answer.codes
+                self.lease_until_s = self.attempt_sent_s + HOLD_S
+                self.hold(answer.permit)
+            case Rejected(code=ErrorCode.AGENT_SUPERSEDED):
+                self.is_dormant, self.dormant_since_s = True, now_s
+                self.named_ms = answer.current_started_ms
+                self.hold(ZERO)
+            case Rejected():
+                self.number = max(self.number, answer.last_number)
+                self.latest = None
+            case _:
+                pass  # the connection was closed: the same number goes again
+
+    # ------------------------------------------------------------ the VM
+
+    def look(self, snapshot: "Snapshot", writes: int) -> None:
+        """An observation begins."""
+        self.looking = (snapshot, writes)
+
+    def observe(self) -> None:
+        """The observation that began earlier is in."""
+        if self.looking is None:
+            return
+        (snapshot, self.writes), self.looking = self.looking, None
+        self.must_look = False
+        seen = snapshot.reading
+        if self.sent is not None:
+            if seen.target == self.sent:
+                self.sent_is_seen = True
+            is_reached = self.sent_is_seen and (seen.size == seen.target or seen.target != self.sent)
+            if is_reached or seen.begun_s >= self.sent_until_s:
+                self.sent = None
+        self.is_misled = snapshot.edits != self.edits or (
+            self.is_misled and (seen.size != seen.target or self.vm.is_vanished)
+        )
+        self.size, self.target, self.edits = seen.size, seen.target, snapshot.edits
+        self.hold(self.held.min(self.vm.bounds.max.max(self.in_use())))
+
+    def resize_to(self, want: Resources, now_s: float) -> tuple[Resources, bool] | None:
+        """Send a resize: its target, and whether it rests on what was observed. Growth stays within what is held."""
+        if self.sent is not None or self.is_dormant:
             return None
-        if isinstance(answer, events.Refused):
-            if answer.code is ErrorCode.AGENT_SUPERSEDED:
-                return answer.current_started_at_ms
-            self.number = max(self.number, answer.last_sequence_number or 0)
-        if isinstance(answer, events.Decided) and isinstance(answer.response, ExtendedResponse):
-            self.held = answer.permit
-            self.lease_from_s = max(returned.packet.sent_s, self.lease_from_s or 0.0)
-            self.knows = answer.response.scheduler_instance
-            self.reasons = answer.reasons
-        return None
+        to = want.min(self.held.max(self.target)).max(self.vm.bounds.min)
+        if to == self.target:
+            return None
+        self.sent, self.sent_until_s, self.sent_is_seen = to, now_s + COMMAND_DEADLINE_S, False
+        return to, to.exceeds(self.held)

@@ -13,7 +13,6 @@ from scheduler.core.ledger import Cause
 from scheduler.core.model import Reading
 from tests.unit.scheduler_core.core_worlds import (
     EVERYWHERE,
-    METRICS,
     GIB,
     HERE,
     METRICS,

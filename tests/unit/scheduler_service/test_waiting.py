@@ -401,7 +401,7 @@ async def test_decreases_and_renewals_are_never_turned_away() -> None:
     await house.reply(ask("a", 4))
     house.bank.behaviour = house.bank._wait
     for name in ("x", "y"):
-        await house.begin(ask(name, 2))
+        assert not (await house.begin(ask(name, 2))).done()
     assert permit(await house.reply(ask("a", 4, 2, claim=4))) == (4, [])
     assert permit(await house.reply(ask("a", 2, 3, claim=4))) == (2, [])
     assert house.answers["error", "overloaded"] == 0

@@ -1,0 +1,274 @@
+"""The scheduler's core as the model sees it: the only module of the model that calls `scheduler.core`.
+
+Everything that the model says to the core, and all that it learns from it, goes through one `CorePort`. Its words are
+the model's own (`Permitted`, `Rejected`, ...), so that a change of the core's inputs and outputs changes this module only.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+from protocol.extension import ExtendedRequest
+from protocol.hot import ask_of
+from protocol.reasons import ErrorCode, ReasonCode
+from protocol.sequence import Life, Retry
+from protocol.values import ZERO, Bounds, Resources
+from protocol.wire import AgentRequest, PodName
+from scheduler.core import events
+from scheduler.core.book import Terms
+from scheduler.core.core import Core
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, Rules
+
+__all__ = ["Holder", "PodSpec", "Reading", "VmSpec"]
+
+HANDOVER_S = 60.0
+SLOT_BYTES = 2**30
+COMMAND_DEADLINE_S = 5.0
+
+
+@dataclass(slots=True, frozen=True)
+class Permitted:
+    """A permit. `instance` is the scheduler process that gave it."""
+
+    permit: Resources
+    codes: tuple[ReasonCode, ...]
+    instance: UUID
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the scheduler wants to be named first."""
+        return ReasonCode.UNSETTLED in self.codes
+
+
+@dataclass(slots=True, frozen=True)
+class Rejected:
+    """An error status."""
+
+    status: int
+    code: ErrorCode
+    last_number: int
+    current_started_ms: int
+
+
+@dataclass(slots=True, frozen=True)
+class HungUp:
+    """The connection was closed without a response."""
+
+    why: str
+
+
+@dataclass(slots=True, frozen=True)
+class LookWanted:
+    """The core wants a fresh look at the cluster before it answers."""
+
+
+@dataclass(slots=True, frozen=True)
+class Waits:
+    """The request waits for its pool's word. `is_joined` says that it waits for the answer to an earlier sending."""
+
+    ticket: int
+    is_joined: bool
+
+
+Answer: TypeAlias = Permitted | Rejected | HungUp
+_LOOK_WANTED = LookWanted()
+
+
+class Glance(NamedTuple):
+    """What the ledger says of one VM: its row, its use as last read, whether it is settled, and its node's sum.
+
+    `heard_until_s` is until when an agent with the extension counts as heard, `is_late` that the VM came, or came back,
+    while the process served already.
+    """
+
+    current: Resources
+    reserved: Resources
+    shown: Resources
+    is_settled: bool
+    node_reserved: Resources
+    heard_until_s: float
+    is_late: bool
+
+
+def vm_spec(
+    name: PodName, uid: str, node: str, bounds: Bounds, unit: Resources | None, pool: str | None
+) -> VmSpec:
+    """A VM as the core is told of it. Growth of one with a pool waits for the pool's word."""
+    return VmSpec(name, uid, node, bounds, SLOT_BYTES, unit, pool=pool)
+
+
+def pod_spec(name: PodName, uid: str, node: str, requests: Resources) -> PodSpec:
+    """A pod that is no VM as the core is told of it."""
+    return PodSpec(name, uid, node, requests)
+
+
+class CorePort:
+    """One scheduler process. A restart of the scheduler is a new port with a new instance."""
+
+    def __init__(self, instance: UUID, published_agents: tuple[str, ...] = ()) -> None:
+        self.instance = instance
+        self._core = Core(
+            Terms(
+                instance,
+                handover_s=HANDOVER_S,
+                command_deadline_s=COMMAND_DEADLINE_S,
+                published_agents=published_agents,
+            )
+        )
+        self._tickets = 0
+        self._now_s = 0.0
+        self.told: list[tuple[int, Answer]] = []
+        """Answers to requests that waited, by their ticket; the world takes them."""
+
+    # ------------------------------------------------------------ inputs
+
+    def node_seen(self, name: str, allocatable: Resources, unit: Resources) -> None:
+        """The cluster shows a node."""
+        self._core.apply(events.NodeSeen(NodeSpec(name, allocatable, unit)))
+
+    def configured(self, system: dict[str, Resources], *, is_stopped: bool) -> None:
+        """The configuration is loaded again: what each node keeps for itself, and whether anything may grow."""
+        overrides = tuple([NodeOverride((name,), amount) for name, amount in system.items()])
+        self._core.apply(events.Configured(Rules(DEFAULT_RULES.node, overrides, Growth(stopped=is_stopped))))
+
+    def vm_seen(self, vm: VmSpec, reading: Reading | None, now_s: float, *, is_new: bool) -> None:
+        """The cluster shows a VM."""
+        self._now_s = now_s
+        self._core.apply(events.VmSeen(vm, reading, now_s, is_new))
+
+    def vm_gone(self, vm: VmSpec) -> None:
+        """The cluster shows that a VM is gone."""
+        self._take(self._core.apply(events.VmGone(vm.pod, vm.uid, self._now_s)))
+
+    def pod_seen(self, pod: PodSpec) -> None:
+        """The cluster shows a pod that is no VM."""
+        self._core.apply(events.PodSeen(pod))
+
+    def pod_gone(self, pod: PodSpec) -> None:
+        """The cluster shows that a pod is gone or has ended."""
+        self._core.apply(events.PodGone(pod))
+
+    def tick(self, now_s: float) -> list[PodName]:
+        """The clock; the pods that are to be read."""
+        self._now_s = now_s
+        outputs = self._core.apply(events.ClockTicked(now_s))
+        self._take(outputs)
+        return [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
+
+    def consult_ends(self, ticket: int, units: int | None, now_s: float, *, is_decided: bool = True) -> None:
+        """The pool's word is here: so many units (None: all of it); or it could not be asked."""
+        word = events.PoolWord(units) if is_decided else None
+        self._take(self._core.apply(events.ConsultEnded(ticket, word, now_s)))
+
+    def _take(self, outputs: tuple[events.Output, ...], own: int = 0) -> Answer | LookWanted | Waits | None:
+        """Turn outputs into answers: those to others who waited are told, the one to the request itself is returned."""
+        found: Answer | LookWanted | Waits | None = None
+        for output in outputs:
+            if isinstance(output, events.Answer):
+                answer = self._answer(output)
+                if output.ticket == own:
+                    found = answer
+                else:
+                    assert isinstance(answer, Permitted | Rejected | HungUp)
+                    self.told.append((output.ticket, answer))
+        return found
+
+    def ask(
+        self,
+        request: AgentRequest,
+        now_s: float,
+        *,
+        is_looked: bool = False,
+        is_found: bool = False,
+        reading: Reading | None = None,
+    ) -> Answer | LookWanted | Waits:
+        """A request; with `is_looked` on its second pass, after the look that the core wanted."""
+        self._tickets += 1
+        self._now_s = now_s
+        look = events.Look(is_found, reading) if is_looked else None
+        outputs = self._core.apply(events.RequestArrived(self._tickets, request, now_s, look))
+        answer = self._take(outputs, self._tickets)
+        assert answer is not None
+        return answer
+
+    def _answer(self, answer: events.Answer) -> Answer | LookWanted | Waits:
+        match answer:
+            case events.Decided():
+                codes = tuple([reason.code for reason in answer.reasons])
+                return Permitted(answer.permit, codes, self.instance)
+            case events.Refused():
+                return Rejected(
+                    answer.status,
+                    answer.code,
+                    answer.last_sequence_number or 0,
+                    answer.current_started_at_ms or 0,
+                )
+            case events.HungUp():
+                return HungUp(answer.why)
+            case events.LookNeeded():
+                return _LOOK_WANTED
+            case events.ConsultNeeded():
+                return Waits(answer.ticket, is_joined=False)
+            case events.Joined():
+                return Waits(answer.ticket, is_joined=True)
+
+    # ------------------------------------------------------------ what may be read
+
+    def glance(self, vm: VmSpec, holder: Holder) -> Glance | None:
+        """What the ledger says of a VM, None where the scheduler does not know it."""
+        row, record = self._core.ledger.row(holder), self._core.book.find(vm.pod)
+        account = self._core.ledger.node(vm.node)
+        if row is None or record is None or account is None:
+            return None
+        shown = record.reading.use if record.reading is not None else ZERO
+        heard_s = record.heard_s if record.heard_s is not None else -HANDOVER_S
+        return Glance(
+            row.state.current,
+            row.reserved,
+            shown,
+            record.settled,
+            account.reserved,
+            heard_s + HANDOVER_S,
+            record.is_late and record.reading is not None,
+        )
+
+    def reserved(self, holder: Holder) -> Resources:
+        """What the ledger keeps for one holder."""
+        row = self._core.ledger.row(holder)
+        return row.reserved if row is not None else ZERO
+
+    def node_reserved(self, name: str) -> Resources:
+        """What the ledger keeps of a node."""
+        account = self._core.ledger.node(name)
+        return account.reserved if account is not None else ZERO
+
+    def node_buffer(self, name: str) -> Resources:
+        """What the rows of a node keep above their current permits."""
+        account = self._core.ledger.node(name)
+        return account.buffer if account is not None else ZERO
+
+    def is_retry(self, request: ExtendedRequest, vm: VmSpec) -> bool:
+        """Whether a request repeats one that was answered with a permit: its reply is remembered."""
+        record = self._core.book.find(vm.pod)
+        if record is None or record.reply is None:
+            return False
+        life = Life(request.agent_id, request.agent_started_at_ms)
+        return isinstance(record.gate.judge(life, request.sequence_number, ask_of(request)), Retry)
+
+    def audit(self) -> list[str]:
+        """The differences between the ledger's sums and its rows."""
+        return self._core.audit()
+
+    def describe(self, holder: Holder) -> str:
+        """A row in words, for messages."""
+        row = self._core.ledger.row(holder)
+        if row is None:
+            return "no row"
+        floors = ", ".join(f"{floor.cause.value} {floor.amount}" for floor in row.state.floors)
+        return f"current {row.state.current}" + (f", floors {floors}" if floors else "")
+
+
+def vm_holder(uid: str) -> Holder:
+    """Whose row a VM's is."""
+    return Holder(Kind.VM, uid)

@@ -1,0 +1,183 @@
+"""The end of each run: faults stop, and everything must come right.
+
+First every VM wants much: it gets it or carries a reason. Then one VM of each node wants all the rest and the others
+little, which the node can bear: everybody gets exactly that, so what was released must have been given back. At the
+end every row is settled, no floor keeps more than a permit, and no runner is dormant.
+"""
+
+from protocol.values import ZERO, Resources
+from tests.machines import ledger_laws
+from tests.machines.agent_models import ExtendedAgent
+from tests.machines.cluster_models import UNIT, Node, Vm
+from tests.machines.ledger_observer import LawBrokenError
+from tests.machines.ledger_world import World
+from tests.machines.published_models import Phase, PublishedAgent
+
+ROUND_S = 6.0
+_GREEDY_ROUNDS = 5
+# Longer than a hand-over, a silence and a command deadline after the last word of anybody from before.
+_MODEST_ROUNDS = 15
+
+
+def drain(world: World) -> None:
+    """Bring a world to rest and check it. Raises `LawBrokenError`."""
+    _end_faults(world)
+    greedy = {vm.uid: vm.bounds.max for vm in world.vms}
+    for _ in range(_GREEDY_ROUNDS):
+        _round(world, greedy)
+    for vm in world.vms:
+        if not (_is_at(vm, greedy[vm.uid]) or _has_reason(vm)):
+            raise LawBrokenError(
+                f"{_told(world, vm)}: it does not reach {greedy[vm.uid]} and carries no reason"
+            )
+    modest = _modest_goals(world)
+    for _ in range(_MODEST_ROUNDS):
+        _round(world, modest)
+    for vm in world.vms:
+        if not _is_at(vm, modest[vm.uid]):
+            raise LawBrokenError(
+                f"{_told(world, vm)}: it does not reach {modest[vm.uid]}, which its node can bear"
+            )
+        _check_rest(world, vm)
+    for node in world.nodes:
+        buffer = world.port.node_buffer(node.name)
+        if buffer != ZERO:
+            raise LawBrokenError(f"{node.name}: floors keep {buffer} above the permits for ever")
+    ledger_laws.check_audit(world)
+
+
+def _end_faults(world: World) -> None:
+    """The network delivers, one agent lives for each VM, and the cluster shows everything."""
+    world.packets, world.answers = [], []
+    world.switch_growth(is_stopped=False)
+    _pools_answer(world)
+    for pod in list(world.pods):
+        if pod.has_ended or not pod.is_told:
+            world.pod_is_told(pod)
+    for vm in world.untold_deaths:
+        world.tell_death(vm)
+    world.untold_deaths = []
+    for vm in world.vms:
+        vm.is_vanished = False
+        if vm.agents and vm.published is not None:
+            world.published_dies(vm)
+        if vm.published is not None and vm.published.usage != vm.target:
+            world.published_dies(vm)  # it never learns of an edit
+            world.published_starts(vm)
+        for agent in vm.agents[:-1]:
+            world.dies(agent)
+        if vm.agents and vm.agents[0].fences != vm.fences:
+            world.dies(vm.agents[0])  # a life that died later fenced it off: its daemon starts another one
+        if not vm.agents and vm.published is None:
+            world.new_life(vm, round(world.now_s * 1000))
+
+
+def _round(world: World, goals: dict[str, Resources]) -> None:
+    world.pass_time(ROUND_S)
+    for vm in world.vms:
+        for command in list(vm.commands):
+            vm.end(command, lands=True)
+        vm.set_size(vm.target)
+    world.watch.tell_all()
+    for vm in world.vms:
+        if vm.published is not None:
+            _published_works(world, vm.published, goals[vm.uid])
+        else:
+            _agent_works(world, vm.agents[-1], goals[vm.uid])
+    world.watch.tell_all()
+
+
+def _agent_works(world: World, agent: ExtendedAgent, goal: Resources) -> None:
+    if agent.is_dormant:
+        if world.now_s < agent.dormant_since_s + 1.0:
+            return
+        agent = world.wake(agent)
+    for _ in range(2):  # a scheduler that has just started wants to be named
+        world.observe(agent)
+        _resize(world, agent, goal)
+        world.observe(agent)
+        returned = world.deliver(agent.ask(goal, world.now_s), is_taken=True)
+        _pools_answer(world)
+        if returned is not None:
+            world.takes(returned)
+    _resize(world, agent, goal)
+
+
+def _pools_answer(world: World) -> None:
+    for ticket in list(world.asking):
+        world.consult_ends(ticket, None)
+
+
+def _resize(world: World, agent: ExtendedAgent, goal: Resources) -> None:
+    vm = agent.vm
+    command = world.resize(agent, goal)
+    if command is not None:
+        vm.end(command, lands=True)
+        vm.set_size(vm.target)
+
+
+def _published_works(world: World, agent: PublishedAgent, goal: Resources) -> None:
+    vm = agent.vm
+    if agent.phase is Phase.ENDED:
+        world.published_dies(vm)
+        agent = world.published_starts(vm)
+    for _ in range(2):  # its first request names what is in use
+        agent.wants = goal
+        _published_resizes(world, agent)
+        if agent.is_idle:
+            waiting = world.published_asks(agent)
+            if waiting is not None:
+                world.published_look_ends(waiting, is_answered=True)
+                _pools_answer(world)
+        _published_resizes(world, agent)
+
+
+def _published_resizes(world: World, agent: PublishedAgent) -> None:
+    command = agent.command or world.published_resizes(agent)
+    if command is not None:
+        agent.vm.end(command, lands=True)
+        agent.vm.set_size(agent.vm.target)
+
+
+def _modest_goals(world: World) -> dict[str, Resources]:
+    """The first VM of each node takes what the others leave at their least, in whole units; else the least, too."""
+    goals = {vm.uid: vm.bounds.min for vm in world.vms}
+    for node in world.nodes:
+        there = [vm for vm in world.vms if vm.node is node]
+        if there:
+            goals[there[0].uid] = _the_rest(world, node, there)
+    return goals
+
+
+def _the_rest(world: World, node: Node, there: list[Vm]) -> Resources:
+    first, room = there[0], node.reservable
+    for pod in world.pods:
+        if pod.node is node:
+            room -= pod.spec.requests
+    for vm in there[1:]:
+        room -= vm.bounds.min
+    room, unit = room.min(first.bounds.max), first.unit or UNIT
+    units = min(room.vcpu_milli // unit.vcpu_milli, room.memory_bytes // unit.memory_bytes)
+    return (unit * units).max(first.bounds.min)
+
+
+def _is_at(vm: Vm, goal: Resources) -> bool:
+    return vm.size == vm.target == goal
+
+
+def _has_reason(vm: Vm) -> bool:
+    if vm.published is not None:
+        return vm.published.is_denied or vm.published.phase is Phase.ENDED
+    return bool(vm.agents[-1].codes)
+
+
+def _check_rest(world: World, vm: Vm) -> None:
+    glance = world.port.glance(vm.spec, vm.holder)
+    if glance is None or not glance.is_settled:
+        raise LawBrokenError(f"{_told(world, vm)}: it stays unsettled")
+    if any(agent.is_dormant for agent in vm.agents):
+        raise LawBrokenError(f"{_told(world, vm)}: its runner stays dormant")
+
+
+def _told(world: World, vm: Vm) -> str:
+    return f"{vm.name.name} on {vm.node.name} of {vm.node.reservable} ({world.port.describe(vm.holder)}, size {vm.size})"

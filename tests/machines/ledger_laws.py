@@ -1,0 +1,81 @@
+"""What must hold after every input of the scheduler's core, beside the observer's law."""
+
+from typing import TYPE_CHECKING
+
+from protocol.extension import ExtendedRequest
+from protocol.values import ZERO, Resources
+from tests.machines.cluster_models import Node, Vm
+from tests.machines.core_port import Glance, Permitted, Reading
+from tests.machines.ledger_observer import LawBrokenError
+
+if TYPE_CHECKING:
+    from tests.machines.ledger_world import World
+
+
+def check_row(world: "World", vm: Vm) -> None:
+    """A row keeps what its VM may use, up to what a documented cause did behind the scheduler's back."""
+    if not world.checks_rows or vm.is_gone:
+        return
+    account, kept = vm.account, world.port.reserved(vm.holder)
+    if account.cpu_milli <= kept.vcpu_milli and account.memory_bytes <= kept.memory_bytes:
+        return
+    use = Resources(account.cpu_milli, account.memory_bytes)
+    if use.exceeds(kept.max(account.excused())):
+        row = world.port.describe(vm.holder)
+        raise LawBrokenError(f"{vm.name.name}: {use} may be in use, but its row keeps {kept} ({row})")
+
+
+def check_permit(
+    request: ExtendedRequest, answer: Permitted, before: Glance | None, after: Glance | None
+) -> None:
+    """A permit lies between current and requested; a decrease is exact. `before` is None for a remembered reply."""
+    wanted, permit = request.raw.resources, answer.permit
+    if permit.exceeds(wanted):
+        raise LawBrokenError(f"a permit of {permit} for a request of {wanted}")
+    if before is None or after is None:
+        return
+    least = before.current
+    if after.is_settled and not before.is_settled:
+        claim = request.raw.last_permit or ZERO
+        least = before.shown if before.is_late else claim  # it settles at no less than its claim, or its use
+    if wanted.min(least).exceeds(permit):
+        raise LawBrokenError(f"a permit of {permit} for a request of {wanted} where {least} was current")
+
+
+def check_growth(node: Node, before: Glance, after: Glance, claim: Resources) -> None:
+    """A request lifts an over-full node's sum only by what is in use: by its claim, or as the last read showed it."""
+    over = after.node_reserved.exceeds(node.account.reservable)
+    if over and after.node_reserved.exceeds(before.node_reserved):
+        for name, new, old, limit, row, most in zip(
+            ("cpu", "memory"),
+            _pair(after.node_reserved),
+            _pair(before.node_reserved),
+            _pair(node.account.reservable),
+            _pair(after.reserved),
+            _pair(before.reserved.max(claim).max(after.shown)),
+            strict=True,
+        ):
+            if new > limit and new > old and row > most:
+                raise LawBrokenError(
+                    f"{node.name}: a request lifted the reserved {name} from {old} to {new} of {limit}"
+                )
+
+
+def check_bystander(answer: Permitted, before: Glance, reading: Reading | None) -> None:
+    """A caller beside an agent with the extension gets what is current or in use, never what is pending."""
+    use = reading.use if reading is not None else answer.permit  # without sizes its word counts
+    if answer.permit.exceeds(before.current.max(use).max(before.shown)):
+        raise LawBrokenError(
+            f"a bystander got {answer.permit} where {before.current} was current, {use} in use"
+        )
+
+
+def check_audit(world: "World") -> None:
+    """The ledger identity."""
+    wrong = world.port.audit()
+    if wrong:
+        raise LawBrokenError("the ledger's sums are wrong: " + "; ".join(wrong))
+
+
+def _pair(amount: Resources) -> tuple[int, int]:
+    return amount.vcpu_milli, amount.memory_bytes

@@ -1,0 +1,159 @@
+"""Every move of the model world with the ranges of its numbers and how often the walk makes it.
+
+One table serves the seeded walk and the Hypothesis machine: a move and its numbers are all that it takes to repeat it.
+"""
+
+import bisect
+import inspect
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.wire import PodName
+from tests.machines import moves_agents, moves_cluster
+from tests.machines.cluster_models import cu
+from tests.machines.ledger_world import World
+from tests.machines.moves_agents import AMOUNTS, FATES, SKEWS_MS, SPANS_S
+from tests.machines.moves_cluster import MAXIMA, POD_AMOUNTS, STEPS
+
+VM: Final = 12
+POOL: Final = "pool"
+MANY: Final = 24
+_YES_NO: Final = 2
+_WANT: Final = len(AMOUNTS)
+_FATE: Final = len(FATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move: each of its numbers lies in 0..size - 1. `is_fault` moves are rarer in calm worlds."""
+
+    act: Callable[..., None]
+    sizes: tuple[int, ...]
+    weight: float
+    is_fault: bool = False
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(inspect.signature(self.act).parameters)[1:]
+        assert len(names) == len(self.sizes), self.act
+        object.__setattr__(self, "names", names)
+
+    @property
+    def name(self) -> str:
+        """What the move is called."""
+        return self.act.__name__
+
+    def told(self, numbers: tuple[int, ...]) -> str:
+        """The move with its numbers, in words."""
+        given = ", ".join(f"{name}={number}" for name, number in zip(self.names, numbers, strict=True))
+        return f"{self.name}({given})"
+
+
+MOVES: Final = (
+    Move(moves_agents.agent_asks, (VM, 2, _WANT, _FATE), 14),
+    Move(moves_agents.agent_asks_again, (VM, 2, _FATE), 9),
+    Move(moves_agents.agent_goes_up, (VM, _WANT, 3), 10),
+    Move(moves_agents.agent_goes_down, (VM, _WANT, _FATE), 9),
+    Move(moves_agents.agent_observes, (VM, 2, 3), 7),
+    Move(moves_agents.agent_resizes, (VM, 2, _WANT, 3), 9),
+    Move(moves_agents.packet_arrives, (MANY, _YES_NO, _YES_NO), 6),
+    Move(moves_agents.answer_arrives, (MANY, _YES_NO), 4),
+    Move(moves_agents.pool_answers, (MANY, 9, 4), 5),
+    Move(moves_agents.command_ends, (VM, 3, _YES_NO), 5),
+    Move(moves_agents.vm_moves, (VM, 3), 5),
+    Move(moves_cluster.time_passes, (len(SPANS_S), _YES_NO), 10),
+    Move(moves_cluster.read_begins, (VM,), 4),
+    Move(moves_cluster.reading_is_told, (MANY,), 6),
+    Move(moves_cluster.all_is_read, (), 2),
+    Move(moves_agents.published_scales, (VM, _WANT, 4), 9),
+    Move(moves_agents.published_asks, (VM, 3), 3),
+    Move(moves_agents.look_ends, (MANY, _YES_NO), 4),
+    Move(moves_agents.agent_restarts, (VM, len(SKEWS_MS)), 1.2, is_fault=True),
+    Move(moves_agents.agent_overlaps, (VM, len(SKEWS_MS)), 0.8, is_fault=True),
+    Move(moves_agents.agent_dies, (VM, 2), 0.5, is_fault=True),
+    Move(moves_agents.dormant_wakes, (VM,), 2),
+    Move(moves_agents.published_restarts, (VM,), 0.6, is_fault=True),
+    Move(moves_agents.published_dies, (VM,), 0.2, is_fault=True),
+    Move(moves_cluster.scheduler_restarts, (_YES_NO,), 0.5, is_fault=True),
+    Move(moves_cluster.vm_is_replaced, (VM, _YES_NO, 3), 0.6, is_fault=True),
+    Move(moves_cluster.vm_is_edited, (VM, _WANT, _YES_NO), 0.6, is_fault=True),
+    Move(moves_cluster.growth_is_switched, (4,), 0.4, is_fault=True),
+    Move(moves_cluster.bounds_change, (VM, len(MAXIMA)), 0.4, is_fault=True),
+    Move(moves_cluster.vm_vanishes, (VM,), 0.06, is_fault=True),
+    Move(moves_cluster.vm_returns, (VM,), 1.0),
+    Move(moves_cluster.late_word, (MANY,), 1.5),
+    Move(moves_cluster.pod_comes, (3, len(POD_AMOUNTS), _YES_NO), 0.4, is_fault=True),
+    Move(moves_cluster.pod_ends, (3, _YES_NO), 0.5),
+    Move(moves_cluster.node_changes, (3, len(STEPS)), 0.3, is_fault=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a world begins with: units per node, the nodes that serve published agents, and VMs per node."""
+
+    nodes: tuple[tuple[float, float, bool], ...]
+    vms_each: int
+    has_published: bool = False
+    shows_sizes: bool = True
+
+
+SHAPES: Final = (
+    Shape(((10, 10, False),), 3),
+    Shape(((6, 8, False),), 2),
+    Shape(((9, 9, False), (5, 7, False)), 3),
+    Shape(((10, 10, True),), 3, has_published=True),
+    Shape(((9, 9, True), (8, 6, False)), 3, has_published=True),
+    Shape(((10, 10, False),), 3, shows_sizes=False),
+    Shape(((16, 16, False), (12, 12, True), (7, 9, False)), 4, has_published=True),
+)
+
+
+def build(shape: Shape, *, is_known: bool) -> World:
+    """A world of that shape; `is_known` says that the scheduler saw the births of its VMs."""
+    world = World(shows_sizes=shape.shows_sizes)
+    for index, (cpus, gib, serves) in enumerate(shape.nodes):
+        world.add_node(f"n{index}", cu(cpus, gib), serves_published=serves)
+    if is_known:
+        world.start_scheduler()
+    for number, node in itertools.product(range(shape.vms_each), world.nodes):
+        name = PodName(f"vm{len(world.vms)}", "default")
+        vm = world.born(
+            name,
+            node,
+            MAXIMA[number % 2],
+            unit=cu(2) if number == 2 else None,
+            pool=POOL if number % 3 == 1 else None,
+        )
+        world.vms.append(vm)
+        moves_cluster.start_agent(world, vm, is_published=node.serves_published and number % 2 == 0)
+        if is_known:
+            world.watch.tell(world.read(vm))
+    if not is_known:
+        world.start_scheduler()
+    return world
+
+
+class Chooser:
+    """Draws moves. `calm` worlds have rarer faults, so that what faults leave behind has time to matter."""
+
+    def __init__(self, dice: random.Random, shape: Shape, calm: float) -> None:
+        self._draw = dice.random
+        moves = [
+            move
+            for move in MOVES
+            if shape.has_published or not (move.name.startswith("published") or move.name == "look_ends")
+        ]
+        weights = [move.weight * (calm if move.is_fault else 1.0) for move in moves]
+        self._moves = moves
+        self._bounds = list(itertools.accumulate(weights))
+        self._total = self._bounds[-1]
+
+    def next(self) -> tuple[Move, tuple[int, ...]]:
+        """The next move and its numbers."""
+        draw = self._draw
+        move = self._moves[bisect.bisect(self._bounds, draw() * self._total)]
+        return move, tuple([int(draw() * size) for size in move.sizes])

@@ -1,0 +1,597 @@
+"""One model world: nodes, VMs, agents of both kinds, the network between, the cluster as read, and the scheduler's core.
+
+Its methods are what can happen, on objects of the models; `ledger_moves` turns small numbers into such happenings for
+the walk and for Hypothesis, `tests/scenarios` names them for stories. An observer checks every change (see there), and
+after every input of the core the laws of `ledger_laws` are checked.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from protocol.values import ZERO, Bounds, Resources
+from protocol.wire import AgentRequest, PodName
+from tests.machines import ledger_laws
+from tests.machines.agent_models import ExtendedAgent, Packet, Returned
+from tests.machines.cluster_models import UNIT, Command, Node, OtherPod, Snapshot, Vm
+from tests.machines.cluster_watch import Watch
+from tests.machines.core_port import (
+    COMMAND_DEADLINE_S,
+    HANDOVER_S,
+    Answer,
+    CorePort,
+    LookWanted,
+    Permitted,
+    Waits,
+    pod_spec,
+)
+from tests.machines.ledger_observer import Observer
+from tests.machines.published_models import Phase, PublishedAgent
+
+BORN = UNIT
+LOOK_DEADLINE_S = 3.0
+WATCH_LAG_S = 40.0
+PACKET_LIFE_S = 60.0
+READ_GAP_S = 2.0**-20
+_MOST_IN_FLIGHT = 24
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request without the extension that waits inside the scheduler for a look that began earlier."""
+
+    agent: PublishedAgent
+    request: AgentRequest
+    look: Snapshot | None
+    until_s: float
+
+
+@dataclass(slots=True, eq=False, frozen=True)
+class Asking:
+    """A request that waits for its pool's word, of either kind of agent; `is_taken` says that its answer arrives."""
+
+    packet: Packet | None
+    waiting: Waiting | None
+    is_taken: bool
+
+
+class World:
+    """See the module. `checks_rows` off leaves the observer's law alone, so that a failure is an overcommit."""
+
+    def __init__(self, *, shows_sizes: bool = True, checks_rows: bool = True) -> None:
+        self.now_s = 1000.0
+        self.shows_sizes = shows_sizes
+        self.checks_rows = checks_rows
+        self.observer = Observer()
+        self.nodes: list[Node] = []
+        self.vms: list[Vm] = []
+        self.by_uid: dict[str, Vm] = {}
+        self.pods: list[OtherPod] = []
+        self.packets: list[Packet] = []
+        self.answers: list[Returned] = []
+        self.waiting: list[Waiting] = []
+        self.asking: dict[int, Asking] = {}
+        self.is_stopped = False
+        self.untold_births: list[Vm] = []
+        self.untold_deaths: list[Vm] = []
+        self.is_starting = False
+        self._counts = 0
+        self._reads = 0
+        self.port = CorePort(UUID(int=0))
+        self.watch = Watch(self)
+
+    def count(self) -> int:
+        """A number that was not used before."""
+        self._counts += 1
+        return self._counts
+
+    def read(self, vm: Vm) -> Snapshot:
+        """What a read of a VM that begins now will show. No two begin at the same moment."""
+        self._reads += 1
+        return vm.snapshot(self.now_s + self._reads * READ_GAP_S)
+
+    # ------------------------------------------------------------ the scheduler
+
+    def start_scheduler(self, *, is_cached: bool = False) -> None:
+        """A new process begins to serve, after a consistent list; before that it may have read an old one."""
+        for waiting in self.waiting:
+            self._published_takes(waiting.agent, None)
+        for asking in self.asking.values():
+            if asking.waiting is not None:
+                self._published_takes(asking.waiting.agent, None)
+        self.asking = {}
+        self.waiting, self.untold_births, self.untold_deaths = [], [], []
+        for vm in self.vms:
+            vm.heard_until_s = 0.0
+            self._one_life(vm)
+        published = tuple(node.name for node in self.nodes if node.serves_published)
+        self.port = CorePort(UUID(int=self.count()), published)
+        self.watch = Watch(self)
+        self.is_starting = True
+        for node in self.nodes:
+            self.port.node_seen(node.name, node.allocatable, UNIT)
+        self._configure()
+        self.pods = [pod for pod in self.pods if not pod.has_ended]
+        for pod in self.pods:
+            self.port.pod_seen(pod.spec)
+            if not pod.is_told:
+                pod.is_told = True
+                self.observer.other_told(pod.node.account, pod.spec.requests)
+        self.watch.start(is_cached=is_cached)
+        self.is_starting = False
+        for vm in self.vms:
+            self.believed(vm)
+        self._check_all()
+        for vm in self.vms:
+            self.watch.is_told(vm, edits=vm.edits)
+
+    def _one_life(self, vm: Vm) -> None:
+        """The node lock: what a life beside another one holds is known to the process that heard both, to no later one."""
+        living = [agent for agent in vm.agents if not agent.is_dormant] or vm.agents
+        for agent in [agent for agent in vm.agents if agent is not living[-1]]:
+            self.dies(agent)
+
+    def believed(self, vm: Vm) -> None:
+        """What causes of the past left with agents is more than a new process can know of.
+
+        They hold what an edit or a change of bounds left above the VM's maximum; and they claim what was in use before
+        an edit that they did not see yet.
+        """
+        account, use = vm.account, vm.size.max(vm.target)
+        if use.exceeds(vm.bounds.max) and not self.shows_sizes:
+            account.edited = use
+            self.observer.excuse(account)
+        self._cut(vm)
+        self.learnt(vm)
+
+    def _beliefs(self, vm: Vm) -> None:
+        believed, use = ZERO, vm.size.max(vm.target)
+        for agent in vm.agents:
+            if agent.is_misled or (agent.edits != vm.edits and agent.in_use().exceeds(use)):
+                believed = believed.max(agent.in_use())
+        if believed != vm.account.believed:
+            self.observer.believed(vm.account, believed)
+            self.ledger_changed(vm.node)
+
+    def ledger_changed(self, node: Node) -> None:
+        """The ledger of a node may have changed: excuses that it took up or that are over end."""
+        account = node.account
+        if not self.is_starting and (account.excused or account.excess is not ZERO):
+            self.observer.ledger_changed(account, self.port.node_reserved(node.name))
+
+    def _check_all(self) -> None:
+        for node in self.nodes:
+            self.ledger_changed(node)
+        for vm in self.vms:
+            if vm.account.is_mixed or vm.account.is_cut:
+                self.learnt(vm)
+            ledger_laws.check_row(self, vm)
+
+    def pass_time(self, span_s: float, *, ticks: bool = True) -> None:
+        """Leases, commands and attempts end; the scheduler's clock may lag behind."""
+        self.now_s += span_s
+        now_s = self.now_s
+        self._reads = 0
+        for vm in self.vms:
+            if vm.commands:
+                vm.expire(now_s)
+            for agent in vm.agents:
+                agent.lapse(now_s)
+            if vm.published is not None:
+                vm.published.lapse(now_s)
+            if vm.version != vm.told_version:
+                vm.untold_s += span_s
+        if self.waiting:
+            self.waiting = [waiting for waiting in self.waiting if now_s < waiting.until_s]
+        if self.packets and now_s >= self.packets[0].sent_s + PACKET_LIFE_S:
+            self.packets = [packet for packet in self.packets if now_s < packet.sent_s + PACKET_LIFE_S]
+        self._end_the_lag()
+        if ticks:
+            self.tick()
+
+    def _end_the_lag(self) -> None:
+        """The watch lags, but by less than a hand-over."""
+        for vm in self.vms:
+            if vm.untold_s >= WATCH_LAG_S and vm not in self.untold_births and self.shows_sizes:
+                self.watch.tell(self.read(vm))
+            if vm.version == vm.told_version:
+                vm.untold_s = 0.0
+
+    def tick(self) -> None:
+        """The scheduler looks at its clock; the reads that it wants begin and are told later."""
+        wanted = self.port.tick(self.now_s)
+        self._tell_waiting()
+        for name in wanted:
+            vm = self.find(name)
+            if vm is not None:
+                self.watch.begin(vm)
+        self._check_all()
+
+    def find(self, name: PodName) -> Vm | None:
+        """The living VM of that name."""
+        return next((vm for vm in self.vms if vm.name == name and not vm.is_gone), None)
+
+    # ------------------------------------------------------------ agents with the extension
+
+    def new_life(self, vm: Vm, started_ms: int) -> ExtendedAgent:
+        """Another life of a runner: it fences the VM, then observes it, before anything else."""
+        ident = self.count()
+        agent = ExtendedAgent(ident, vm, UUID(int=ident), max(0, started_ms))
+        self.fence(vm)
+        agent.fences = vm.fences
+        agent.look(vm.snapshot(self.now_s), vm.writes)
+        agent.observe()
+        agent.is_misled = vm.account.edited != ZERO
+        vm.agents.append(agent)
+        self._mixed(vm)
+        return agent
+
+    @staticmethod
+    def fence(vm: Vm) -> None:
+        """When this returns, no command of an earlier life can take effect any more."""
+        vm.fence()
+
+    def dies(self, agent: ExtendedAgent) -> None:
+        """A life ends; its packets and commands may still arrive."""
+        agent.hold(ZERO)
+        agent.is_dormant = True
+        agent.vm.agents.remove(agent)
+        self.learnt(agent.vm)
+
+    def wake(self, agent: ExtendedAgent) -> ExtendedAgent:
+        """Another life of the daemon of a dormant one."""
+        self.dies(agent)
+        return self.new_life(agent.vm, max(round(self.now_s * 1000), agent.named_ms + 1))
+
+    def deliver(self, packet: Packet, *, is_taken: bool = False) -> Returned | None:
+        """A packet arrives at the scheduler, which answers; None where the answer must wait for the VM's pool.
+
+        `is_taken` says that such an answer arrives as soon as there is one.
+        """
+        vm, request = packet.agent.vm, packet.request
+        before = self.port.glance(vm.spec, vm.holder)
+        is_retry = before is not None and self.port.is_retry(request, vm.spec)
+        answer = self.port.ask(request, self.now_s)
+        if isinstance(answer, LookWanted):
+            shown = self._look(request.pod)
+            before = self.port.glance(vm.spec, vm.holder)
+            answer = self.port.ask(request, self.now_s, is_looked=True, is_found=shown)
+            assert not isinstance(answer, LookWanted)
+        self._tell_waiting()
+        self.ledger_changed(vm.node)
+        if isinstance(answer, Permitted | Waits):
+            after = self.port.glance(vm.spec, vm.holder)
+            if isinstance(answer, Permitted):
+                ledger_laws.check_permit(request, answer, None if is_retry else before, after)
+            if before is not None and after is not None:
+                claim = (request.raw.last_permit or ZERO).min(request.raw.resources)
+                ledger_laws.check_growth(vm.node, before, after, claim)
+            vm.heard_until_s = self.now_s + HANDOVER_S
+            if not is_retry:
+                self._claim_is_told(vm, packet)
+        ledger_laws.check_row(self, vm)
+        if isinstance(answer, Waits):
+            self.asking[answer.ticket] = Asking(packet, None, is_taken)
+            return None
+        return Returned(packet, answer)
+
+    # ------------------------------------------------------------ pools
+
+    def consult_ends(self, ticket: int, units: int | None, *, is_decided: bool = True) -> None:
+        """A pool's word is here; whoever waits for it is answered."""
+        self.port.consult_ends(ticket, units, self.now_s, is_decided=is_decided)
+        self._tell_waiting()
+        for node in self.nodes:
+            self.ledger_changed(node)
+
+    def _tell_waiting(self) -> None:
+        """Answers to requests that waited are on their way, or lost with who asked."""
+        told, self.port.told = self.port.told, []
+        for ticket, answer in told:
+            asking = self.asking.pop(ticket, None)
+            if asking is None:
+                continue
+            if asking.packet is not None:
+                returned = Returned(asking.packet, answer)
+                if isinstance(answer, Permitted):
+                    ledger_laws.check_permit(asking.packet.request, answer, None, None)
+                if asking.is_taken:
+                    self.takes(returned)
+                else:
+                    self.send_back(returned)
+            elif asking.waiting is not None:
+                waiting = asking.waiting
+                self._published_takes(waiting.agent, answer if asking.is_taken else None)
+
+    def _look(self, name: PodName) -> bool:
+        """A fresh look at one pod, told at once; whether the cluster shows it."""
+        vm = self.find(name)
+        if vm is None or vm.is_vanished:
+            return False
+        self.watch.tell(self.read(vm))
+        return True
+
+    def _claim_is_told(self, vm: Vm, packet: Packet) -> None:
+        """The scheduler knows now of an edit that this agent saw before it asked; and of two kinds of agent."""
+        account = vm.account
+        claim = packet.request.raw.last_permit
+        if account.edited == ZERO or packet.edits != vm.edits or claim is None:
+            return
+        if account.edited.min(vm.size.max(vm.target)).fits_in(claim):
+            account.edited = ZERO
+            self.observer.excuse(account)
+
+    def _mixed(self, vm: Vm) -> None:
+        """Two kinds of agent on one VM are a documented cause, until one is gone and the ledger keeps all that is left."""
+        account, published = vm.account, vm.published
+        is_mixed = published is not None and (bool(vm.agents) or published.is_beside)
+        if published is not None:
+            published.is_beside = is_mixed
+        if account.is_mixed and not is_mixed:
+            is_mixed = bool(vm.commands) or account.use.exceeds(account.ledger_keeps())
+        if is_mixed != account.is_mixed:
+            account.is_mixed = is_mixed
+            self.observer.excuse(account)
+            for agent in vm.agents:
+                agent.is_misled = True
+
+    def send(self, packet: Packet) -> None:
+        """A packet is on its way; when too many are, the oldest is lost."""
+        self.packets.append(packet)
+        if len(self.packets) > _MOST_IN_FLIGHT:
+            del self.packets[0]
+
+    def send_back(self, returned: Returned) -> None:
+        """An answer is on its way."""
+        self.answers.append(returned)
+        if len(self.answers) > _MOST_IN_FLIGHT:
+            del self.answers[0]
+
+    def takes(self, returned: Returned) -> None:
+        """An answer arrives at its agent."""
+        agent = returned.packet.agent
+        agent.take(returned, self.now_s)
+        ledger_laws.check_row(self, agent.vm)
+
+    def observe(self, agent: ExtendedAgent) -> None:
+        """An agent looks at its VM and sees at once what is there."""
+        agent.look(agent.vm.snapshot(self.now_s), agent.vm.writes)
+        self.observed(agent)
+
+    def observed(self, agent: ExtendedAgent) -> None:
+        """What an agent's look showed is in; it learns the VM's bounds, too."""
+        agent.observe()
+        self.learnt(agent.vm)
+
+    def learnt(self, vm: Vm) -> None:
+        """Causes end: bounds that fell, once nobody holds more than they allow; two kinds of agent; beliefs."""
+        account = vm.account
+        if account.is_cut:
+            most, kept = vm.bounds.max.max(vm.size.max(vm.target)), account.ledger_keeps()
+            account.is_cut = account.exceeds(most) or account.use.exceeds(kept)
+            self.observer.excuse(account)
+        if account.is_mixed:
+            self._mixed(vm)
+        self._beliefs(vm)
+
+    def resize(self, agent: ExtendedAgent, want: Resources) -> Command | None:
+        """An agent sends a resize; one of a life that was fenced off has no effect.
+
+        Nor has one that was overtaken by a foreign write: where it is conditional, or sets what that write has set (who
+        observes the target could not tell whose it is).
+        """
+        sent = agent.resize_to(want, self.now_s)
+        if sent is None or agent.fences != agent.vm.fences:
+            return None
+        target, is_conditional = sent
+        if agent.writes != agent.vm.writes and (is_conditional or target == agent.vm.target):
+            return None
+        command = Command(
+            self.count(),
+            target,
+            self.now_s + COMMAND_DEADLINE_S,
+            is_published=False,
+            is_conditional=is_conditional,
+        )
+        agent.vm.send(command)
+        ledger_laws.check_row(self, agent.vm)
+        return command
+
+    # ------------------------------------------------------------ agents without the extension
+
+    def published_starts(self, vm: Vm) -> PublishedAgent:
+        """Such an agent starts; it reads the VM once."""
+        agent = vm.published = PublishedAgent(self.count(), vm, vm.target)
+        self._mixed(vm)
+        return agent
+
+    def published_dies(self, vm: Vm) -> None:
+        """Such an agent ends; its command may still land."""
+        if vm.published is not None:
+            self.observer.held(vm.account, vm.published.ident, ZERO)
+            vm.published = None
+            self.learnt(vm)
+
+    def published_resizes(self, agent: PublishedAgent) -> Command | None:
+        """It sets the target as far as its last permit goes."""
+        target = agent.next_target()
+        if not agent.is_idle or target is None:
+            return None
+        command = Command(self.count(), target, self.now_s + COMMAND_DEADLINE_S, is_published=True)
+        agent.phase, agent.command = Phase.RESIZING, command
+        agent.vm.send(command)
+        return command
+
+    def published_asks(self, agent: PublishedAgent) -> Waiting | None:
+        """It asks, and the look that every such request takes begins. None where it was answered without one."""
+        request = agent.ask(self.now_s)
+        answer = self.port.ask(request, self.now_s)
+        assert not isinstance(answer, Waits), "it is judged after the look only"
+        if not isinstance(answer, LookWanted):
+            self._published_takes(agent, answer)
+            return None
+        shown = self.find(request.pod)
+        look = self.read(shown) if shown is not None and not shown.is_vanished else None
+        waiting = Waiting(agent, request, look, self.now_s + LOOK_DEADLINE_S)
+        self.waiting.append(waiting)
+        return waiting
+
+    def published_look_ends(self, waiting: Waiting, *, is_answered: bool) -> None:
+        """The look is in: it is told, and the request is answered; the answer may be lost."""
+        self.waiting.remove(waiting)
+        vm = self.find(waiting.request.pod)
+        before = None
+        if vm is not waiting.agent.vm:
+            return  # the pod was made anew meanwhile: what was looked at is not what is asked about
+        if waiting.look is not None:
+            self.watch.tell(waiting.look)
+        if vm is not None:
+            before = self.port.glance(vm.spec, vm.holder)
+        reading = waiting.look.reading if waiting.look is not None and self.shows_sizes else None
+        answer = self.port.ask(
+            waiting.request, self.now_s, is_looked=True, is_found=waiting.look is not None, reading=reading
+        )
+        assert not isinstance(answer, LookWanted)
+        self._tell_waiting()
+        if vm is not None:
+            self.ledger_changed(vm.node)
+            after = self.port.glance(vm.spec, vm.holder)
+            if before is not None and after is not None:
+                ledger_laws.check_growth(vm.node, before, after, ZERO)
+                if isinstance(answer, Permitted) and self.now_s < before.heard_until_s:
+                    ledger_laws.check_bystander(answer, before, reading)
+        if isinstance(answer, Waits):
+            self.asking[answer.ticket] = Asking(None, waiting, is_answered)
+        else:
+            self._published_takes(waiting.agent, answer if is_answered else None)
+        if vm is not None:
+            ledger_laws.check_row(self, vm)
+
+    def _published_takes(self, agent: PublishedAgent, answer: Answer | None) -> None:
+        """The answer reaches the agent, if it still waits for it; it acts on a permit at once."""
+        if agent.vm.published is not agent or agent.phase is not Phase.ASKING:
+            return
+        agent.take(answer)
+        if isinstance(answer, Permitted):
+            # A bystander, also beside one that has just gone: what it was told is forgotten when it is silent.
+            agent.is_beside = bool(agent.vm.agents) or self.now_s < agent.vm.heard_until_s
+            self._mixed(agent.vm)
+            if agent.is_idle:
+                self.published_resizes(agent)
+
+    # ------------------------------------------------------------ the cluster
+
+    def add_node(self, name: str, reservable: Resources, *, serves_published: bool = False) -> Node:
+        """A node, before the scheduler starts."""
+        node = Node(name, reservable, serves_published, self.observer.node(name, reservable))
+        self.nodes.append(node)
+        return node
+
+    def born(
+        self,
+        name: PodName,
+        node: Node,
+        most: Resources,
+        size: Resources = BORN,
+        *,
+        unit: Resources | None = None,
+        pool: str | None = None,
+    ) -> Vm:
+        """A VM begins on a node. The scheduler does not know it yet: that it was not asked is a documented cause."""
+        uid = f"{name.name}-{self.count()}"
+        holder_of: list[Vm] = []
+        account = self.observer.vm(name.name, node.account, lambda: self.port.reserved(holder_of[0].holder))
+        vm = Vm(
+            name, uid, node, Bounds(UNIT, most), unit, pool, node.serves_published, self.observer, account
+        )
+        holder_of.append(vm)
+        account.is_unknown = True
+        self.observer.excuse(account)
+        vm.set_size(size)
+        vm.set_target(size)
+        self.by_uid[uid] = vm
+        return vm
+
+    def dead(self, vm: Vm) -> None:
+        """A VM is really gone, with its agents; the scheduler is told when `vm_gone` is."""
+        vm.is_gone = True
+        for agent in vm.agents:
+            agent.is_dormant = True
+        vm.agents, vm.published, vm.commands = [], None, []
+        self.observer.gone(vm.account)
+
+    def tell_death(self, vm: Vm) -> None:
+        """The scheduler is told that a VM is gone."""
+        self.port.vm_gone(vm.spec)
+        self._tell_waiting()
+        self.ledger_changed(vm.node)
+
+    def vanish(self, vm: Vm) -> None:
+        """The cluster ceases to show a VM that is still there."""
+        vm.is_vanished, vm.vanished_with = True, self.port.reserved(vm.holder)
+        self.port.vm_gone(vm.spec)
+        for agent in vm.agents:
+            agent.is_misled = True
+        vm.account.is_unknown = True
+        self.observer.excuse(vm.account)
+        self.ledger_changed(vm.node)
+
+    def edit(self, vm: Vm, amount: Resources) -> None:
+        """Somebody sets a VM's target behind everybody's back."""
+        vm.edited(amount)
+        vm.written()
+        self.ledger_changed(vm.node)
+        vm.set_target(amount)
+        self._beliefs(vm)
+
+    def change_bounds(self, vm: Vm, most: Resources) -> None:
+        """A VM's maximum changes; its agents learn that when they look."""
+        vm.set_bounds(Bounds(UNIT, most))
+        self._cut(vm)
+
+    def _cut(self, vm: Vm) -> None:
+        """What is held above the VM's maximum is a cause."""
+        if vm.account.exceeds(vm.bounds.max.max(vm.size.max(vm.target))):
+            vm.account.is_cut = True
+            self.observer.excuse(vm.account)
+
+    def change_node(self, node: Node, reservable: Resources) -> None:
+        """The configuration of a node is loaded again."""
+        node.reservable = reservable
+        self._configure()
+        self.observer.reservable(node.account, reservable)
+        self.ledger_changed(node)
+
+    def switch_growth(self, *, is_stopped: bool) -> None:
+        """The configuration is loaded again, with growth stopped or not."""
+        self.is_stopped = is_stopped
+        self._configure()
+
+    def _configure(self) -> None:
+        self.port.configured({node.name: node.system for node in self.nodes}, is_stopped=self.is_stopped)
+
+    def pod_comes(self, node: Node, requests: Resources) -> OtherPod:
+        """A pod begins that the scheduler was not asked about; it is told later."""
+        name = f"pod-{self.count()}"
+        pod = OtherPod(pod_spec(PodName(name, "default"), name, node.name, requests), node)
+        self.pods.append(pod)
+        node.account.other_unseen += requests
+        self.observer.other(node.account, requests)
+        return pod
+
+    def pod_is_told(self, pod: OtherPod) -> None:
+        """The scheduler is told of a pod, or that it has ended."""
+        if pod.has_ended:
+            self.pods.remove(pod)
+            self.port.pod_gone(pod.spec)
+        elif not pod.is_told:
+            pod.is_told = True
+            self.port.pod_seen(pod.spec)
+            self.observer.other_told(pod.node.account, pod.spec.requests)
+        self.ledger_changed(pod.node)
+
+    def pod_ends(self, pod: OtherPod) -> None:
+        """A pod has run to its end: it uses nothing more, whether it is still listed or not."""
+        pod.has_ended = True
+        self.observer.other(pod.node.account, ZERO - pod.spec.requests)
+        if not pod.is_told:
+            pod.node.account.other_unseen -= pod.spec.requests

@@ -1,0 +1,278 @@
+"""What agents, VMs and the network do, chosen by small numbers. Each move takes a world and numbers, any of them valid."""
+
+from protocol.values import ZERO, Resources
+from tests.machines.agent_models import ExtendedAgent, Packet
+from tests.machines.cluster_models import Vm, cu
+from tests.machines.ledger_world import World
+from tests.machines.published_models import Phase, PublishedAgent
+
+AMOUNTS = (
+    cu(1),
+    cu(2),
+    cu(3),
+    cu(5),
+    cu(8),
+    cu(4, 2),
+    cu(2, 6),
+    cu(1.5, 2),
+    cu(6),
+    cu(1, 3),
+)
+# In eighths of a second, so that sums of them are exact and two deadlines that are equal on paper are equal here.
+SPANS_S = (0.125, 1.0, 1.0, 2.0, 4.0, 4.5, 5.0, 5.5, 12.0, 20.0, 31.0, 61.0)
+SKEWS_MS = (0, 0, 1, 5_000, -1, -20_000)
+ANSWERED, ANSWER_UNDER_WAY, UNDER_WAY, ANSWER_LOST, LOST = range(5)
+FATES = (ANSWERED, ANSWERED, ANSWERED, ANSWER_UNDER_WAY, UNDER_WAY, UNDER_WAY, ANSWER_LOST, LOST)
+
+
+def pick_vm(world: World, vm: int) -> Vm:
+    """The VM of that number."""
+    return world.vms[vm % len(world.vms)]
+
+
+def pick_agent(world: World, vm: int, life: int = 0) -> ExtendedAgent | None:
+    """One of a VM's living agents that is not dormant; 0 is the newest."""
+    agents = pick_vm(world, vm).agents
+    if not agents:
+        return None
+    agent = agents[-1 - life % len(agents)]
+    return None if agent.is_dormant else agent
+
+
+def pick_published(world: World, vm: int) -> PublishedAgent | None:
+    """A VM's agent without the extension, where it has one that is not stuck."""
+    agent = pick_vm(world, vm).published
+    return agent if agent is not None and agent.phase is not Phase.ENDED else None
+
+
+def amount_for(vm: Vm, amount: int) -> Resources:
+    """An amount; in whole units where agents without the extension may read it."""
+    wanted = AMOUNTS[amount]
+    return cu(-(-wanted.vcpu_milli // 1000), wanted.memory_bytes // 2**30) if vm.is_whole else wanted
+
+
+# ------------------------------------------------------------ agents with the extension
+
+
+def agent_asks(world: World, vm: int, life: int, want: int, fate: int) -> None:
+    """An agent asks for an amount. A request under way before that ended with its connection."""
+    agent = pick_agent(world, vm, life)
+    if agent is not None:
+        if agent.must_look:
+            world.observe(agent)
+        agent.attempt = 0
+        _send(world, agent.ask(amount_for(agent.vm, want), world.now_s), FATES[fate])
+
+
+def agent_asks_again(world: World, vm: int, life: int, fate: int) -> None:
+    """An agent sends its request again, or asks for the same anew where it must not."""
+    agent = pick_agent(world, vm, life)
+    if agent is not None:
+        if agent.must_look:
+            world.observe(agent)
+        agent.attempt = 0
+        again = agent.may_ask_again()
+        packet = agent.ask_again(world.now_s) if again else agent.ask(agent.wants, world.now_s)
+        _send(world, packet, FATES[fate])
+
+
+def _send(world: World, packet: Packet, fate: int) -> None:
+    if fate == UNDER_WAY:
+        world.send(packet)
+    elif fate != LOST:
+        returned = world.deliver(packet, is_taken=fate == ANSWERED)
+        if returned is None:
+            return
+        if fate == ANSWERED:
+            world.takes(returned)
+        elif fate == ANSWER_UNDER_WAY:
+            world.send_back(returned)
+
+
+def agent_observes(world: World, vm: int, life: int, how: int) -> None:
+    """An agent looks at its VM: at once, or a look begins, or the one that began before is in."""
+    agent = pick_agent(world, vm, life)
+    if agent is None:
+        return
+    if how == 0:
+        world.observe(agent)
+    elif how == 1 and agent.looking is None:
+        agent.look(agent.vm.snapshot(world.now_s), agent.vm.writes)
+    else:
+        world.observed(agent)
+
+
+def agent_resizes(world: World, vm: int, life: int, want: int, how: int) -> None:
+    """An agent sends a resize, which may land at once, and the VM may reach it at once."""
+    agent = pick_agent(world, vm, life)
+    if agent is None:
+        return
+    command = world.resize(agent, amount_for(agent.vm, want))
+    if command is not None and how > 0:
+        agent.vm.end(command, lands=True)
+        if how > 1:
+            agent.vm.set_size(agent.vm.target)
+
+
+def agent_goes_up(world: World, vm: int, want: int, how: int) -> None:
+    """An agent asks and uses at once what it was permitted."""
+    agent = pick_agent(world, vm)
+    if agent is not None:
+        agent_asks(world, vm, 0, want, 0)
+        agent_resizes(world, vm, 0, want, how)
+
+
+def agent_goes_down(world: World, vm: int, want: int, fate: int) -> None:
+    """An agent shrinks its VM, sees that, and reports it."""
+    agent = pick_agent(world, vm)
+    if agent is not None:
+        agent_resizes(world, vm, 0, want, 2)
+        world.observe(agent)
+        agent_asks(world, vm, 0, want, fate)
+
+
+# ------------------------------------------------------------ the network
+
+
+def packet_arrives(world: World, which: int, again: int, is_back: int) -> None:
+    """A packet arrives, in any order, perhaps not for the last time; its answer is on its way or lost."""
+    if world.packets:
+        at = which % len(world.packets)
+        returned = world.deliver(world.packets[at] if again else world.packets.pop(at))
+        if is_back and returned is not None:
+            world.send_back(returned)
+
+
+def answer_arrives(world: World, which: int, again: int) -> None:
+    """An answer arrives, in any order, perhaps not for the last time."""
+    if world.answers:
+        at = which % len(world.answers)
+        world.takes(world.answers[at] if again else world.answers.pop(at))
+
+
+def pool_answers(world: World, which: int, units: int, how: int) -> None:
+    """A pool admits all of it or some units, or it could not be asked; or it says nothing, and the core gives up."""
+    if world.asking:
+        ticket = list(world.asking)[which % len(world.asking)]
+        world.consult_ends(ticket, None if how == 0 else units, is_decided=how < 3)
+
+
+# ------------------------------------------------------------ lives
+
+
+def agent_restarts(world: World, vm: int, skew: int) -> None:
+    """All runners of a VM are killed and one starts, on a clock that may have been set."""
+    there = pick_vm(world, vm)
+    for agent in list(there.agents):
+        world.dies(agent)
+    _start(world, there, skew)
+
+
+def agent_overlaps(world: World, vm: int, skew: int) -> None:
+    """A second daemon starts a runner while the first one still lives.
+
+    Not while the first one holds what only an earlier scheduler process knows of, nor where nobody but an agent sees
+    what the first one does: there the node lock is what helps.
+    """
+    there = pick_vm(world, vm)
+    are_known = all(
+        agent.knows == world.port.instance or (agent.held is ZERO and not agent.attempt)
+        for agent in there.agents
+    )
+    if len(there.agents) < 3 and are_known and world.shows_sizes:
+        _start(world, there, skew)
+
+
+def agent_dies(world: World, vm: int, life: int) -> None:
+    """A runner is killed."""
+    agents = pick_vm(world, vm).agents
+    if agents:
+        world.dies(agents[-1 - life % len(agents)])
+
+
+def _start(world: World, vm: Vm, skew: int) -> None:
+    # Where the cluster shows no sizes, nobody sees what a life did that a late packet of a life with a wrong clock
+    # superseded: the clocks are right there.
+    skew_ms = SKEWS_MS[skew] if world.shows_sizes else 0
+    world.new_life(vm, round(world.now_s * 1000) + skew_ms)
+
+
+def dormant_wakes(world: World, vm: int) -> None:
+    """The daemon of a superseded runner starts another life, when no other daemon has the node lock."""
+    agents = pick_vm(world, vm).agents
+    if agents and all(agent.is_dormant for agent in agents):
+        agent = agents[-1]
+        if world.now_s >= agent.dormant_since_s + 1.0:
+            world.wake(agent)
+
+
+# ------------------------------------------------------------ VMs
+
+
+def command_ends(world: World, vm: int, which: int, lands: int) -> None:
+    """A command takes effect, or it is refused."""
+    there = pick_vm(world, vm)
+    if there.commands:
+        there.end(there.commands[which % len(there.commands)], lands=lands > 0)
+
+
+def vm_moves(world: World, vm: int, part: int) -> None:
+    """A VM reaches its target, or only one resource of it does."""
+    there = pick_vm(world, vm)
+    size, target = there.size, there.target
+    if part == 1:
+        target = Resources(target.vcpu_milli, size.memory_bytes)
+    elif part == 2:
+        target = Resources(size.vcpu_milli, target.memory_bytes)
+    there.set_size(target)
+
+
+# ------------------------------------------------------------ agents without the extension
+
+
+def published_scales(world: World, vm: int, want: int, how: int) -> None:
+    """It wants an amount: it sets what it may, and asks, unless its resize takes time or its informant is away."""
+    agent = pick_published(world, vm)
+    if agent is None or not agent.is_idle:
+        return
+    agent.wants = amount_for(agent.vm, want)
+    command = world.published_resizes(agent)
+    if command is not None and how > 0:
+        agent.vm.end(command, lands=True)
+    if how > 1:
+        agent.vm.set_size(agent.vm.target)
+    if how < 3 and agent.may_ask():
+        _published_asks(world, agent, how)
+
+
+def published_asks(world: World, vm: int, how: int) -> None:
+    """It asks for what it wanted before."""
+    agent = pick_published(world, vm)
+    if agent is not None and agent.is_idle and agent.next_target() is None:
+        _published_asks(world, agent, how)
+
+
+def _published_asks(world: World, agent: PublishedAgent, how: int) -> None:
+    waiting = world.published_asks(agent)
+    if waiting is not None and how > 0:
+        world.published_look_ends(waiting, is_answered=how > 1)
+
+
+def look_ends(world: World, which: int, is_answered: int) -> None:
+    """The look of a request without the extension is in."""
+    if world.waiting:
+        waiting = world.waiting[which % len(world.waiting)]
+        world.published_look_ends(waiting, is_answered=is_answered > 0)
+
+
+def published_restarts(world: World, vm: int) -> None:
+    """It is killed and started again, where agents of its kind are served."""
+    there = pick_vm(world, vm)
+    if there.node.serves_published and not there.is_gone:
+        world.published_dies(there)
+        world.published_starts(there)
+
+
+def published_dies(world: World, vm: int) -> None:
+    """It is killed."""
+    world.published_dies(pick_vm(world, vm))

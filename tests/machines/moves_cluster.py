@@ -1,0 +1,146 @@
+"""What happens to the clock, the scheduler and the cluster, chosen by small numbers."""
+
+from tests.machines.cluster_models import UNIT, Vm, cu
+from tests.machines.ledger_world import BORN, World
+from tests.machines.moves_agents import SPANS_S, amount_for, pick_vm
+
+POD_AMOUNTS = (cu(1), cu(3), cu(0.5, 2))
+STEPS = (0, 1, -1, -3)
+MAXIMA = (cu(8), cu(4), cu(6, 5), cu(2))
+_MOST_PODS = 3
+
+
+def time_passes(world: World, span: int, ticks: int) -> None:
+    """Time passes, and the scheduler looks at its clock, or is late."""
+    world.pass_time(SPANS_S[span], ticks=ticks > 0)
+
+
+def read_begins(world: World, vm: int) -> None:
+    """A read of a VM begins; what it shows is told later."""
+    world.watch.begin(pick_vm(world, vm))
+
+
+def reading_is_told(world: World, which: int) -> None:
+    """What a read showed is told, in any order."""
+    if world.watch.pending:
+        world.watch.tell(world.watch.pending.pop(which % len(world.watch.pending)))
+
+
+def all_is_read(world: World) -> None:
+    """A fresh look at everything, told at once."""
+    world.watch.tell_all()
+
+
+def scheduler_restarts(world: World, is_cached: int) -> None:
+    """Another process takes over."""
+    world.start_scheduler(is_cached=is_cached > 0)
+
+
+def vm_is_edited(world: World, vm: int, amount: int, at_once: int) -> None:
+    """Somebody sets a VM's target.
+
+    Not while a command under way has the old or the new target: who observes one of the two could not tell whose it
+    is (conditional writes exclude that). A published agent never learns of a lower target: it is spared.
+    """
+    there, to = pick_vm(world, vm), amount_for(pick_vm(world, vm), amount)
+    if there.is_gone or any(command.target in (to, there.target) for command in there.commands):
+        return
+    if there.published is not None:
+        to = to.max(there.target)
+    if to != there.target:
+        world.edit(there, to)
+        if at_once:
+            there.set_size(to)
+
+
+def growth_is_switched(world: World, stopped: int) -> None:
+    """The configuration stops growth, or lets it go on (more often)."""
+    world.switch_growth(is_stopped=stopped == 0)
+
+
+def bounds_change(world: World, vm: int, most: int) -> None:
+    """A VM's maximum changes."""
+    there = pick_vm(world, vm)
+    if not there.is_gone:
+        world.change_bounds(there, MAXIMA[most])
+
+
+def vm_vanishes(world: World, vm: int) -> None:
+    """The cluster ceases to show a VM for a while."""
+    there = pick_vm(world, vm)
+    if not (there.is_gone or there.is_vanished or there in world.untold_births):
+        world.vanish(there)
+
+
+def vm_returns(world: World, vm: int) -> None:
+    """The cluster shows a VM again that had vanished, with the same UID."""
+    there = pick_vm(world, vm)
+    if there.is_vanished:
+        there.is_vanished = False
+        world.watch.tell(world.read(there))
+
+
+def vm_is_replaced(world: World, vm: int, is_late: int, death: int) -> None:
+    """A VM goes and another one begins under its name; either may be told late, and the death never."""
+    at = vm % len(world.vms)
+    old = world.vms[at]
+    if old in world.untold_births:
+        world.untold_births.remove(old)
+    world.dead(old)
+    if death == 0:
+        world.tell_death(old)
+    elif death == 1:
+        world.untold_deaths.append(old)
+    new = world.vms[at] = world.born(old.name, old.node, old.bounds.max, BORN, unit=old.unit, pool=old.pool)
+    del world.by_uid[old.uid]
+    start_agent(world, new, is_published=old.node.serves_published and old.published is not None)
+    if is_late:
+        world.untold_births.append(new)
+    else:
+        world.watch.tell(world.read(new))
+
+
+def start_agent(world: World, vm: Vm, *, is_published: bool) -> None:
+    """A VM's first agent."""
+    if is_published:
+        world.published_starts(vm)
+    else:
+        world.new_life(vm, round(world.now_s * 1000))
+
+
+def late_word(world: World, which: int) -> None:
+    """A birth, a death or a pod is told at last."""
+    if world.untold_births:
+        vm = world.untold_births.pop(which % len(world.untold_births))
+        world.watch.tell(vm.cached or world.read(vm))
+    if world.untold_deaths:
+        world.tell_death(world.untold_deaths.pop(which % len(world.untold_deaths)))
+    untold = [pod for pod in world.pods if pod.has_ended or not pod.is_told]
+    if untold:
+        world.pod_is_told(untold[which % len(untold)])
+
+
+def pod_comes(world: World, node: int, amount: int, is_late: int) -> None:
+    """A pod begins that bypassed the scheduler."""
+    if len(world.pods) < _MOST_PODS:
+        pod = world.pod_comes(world.nodes[node % len(world.nodes)], POD_AMOUNTS[amount])
+        if not is_late:
+            world.pod_is_told(pod)
+
+
+def pod_ends(world: World, which: int, is_late: int) -> None:
+    """A pod runs to its end; it may stay listed for a while, terminal."""
+    running = [pod for pod in world.pods if not pod.has_ended]
+    if running:
+        pod = running[which % len(running)]
+        world.pod_ends(pod)
+        if not is_late:
+            world.pod_is_told(pod)
+
+
+def node_changes(world: World, node: int, by: int) -> None:
+    """A node's configuration is loaded again: it may reserve some units more or less than it did at first."""
+    there = world.nodes[node % len(world.nodes)]
+    reservable = (there.born_with + UNIT * STEPS[by]).max(UNIT)
+    if reservable != there.reservable:
+        world.change_node(there, reservable)

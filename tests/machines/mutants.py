@@ -1,0 +1,288 @@
+"""Known bugs of such schedulers and agents, each as a small patch: the model must find every one of them.
+
+The numbers are those of the scenarios that overcommit a node with the bug (`tests/scenarios`).
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+from msgspec.structs import replace
+
+from protocol import sequence
+from protocol.hot import Ask
+from protocol.values import ZERO, Resources
+from scheduler.core import extended, published
+from scheduler.core.cluster import Cluster
+from scheduler.core.core import Core
+from scheduler.core.events import VmSeen
+from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, Row, RowState, Verdict
+from scheduler.core.model import Reading
+from tests.machines.agent_models import ExtendedAgent
+from tests.machines.cluster_models import Vm
+from tests.machines.cluster_watch import Watch
+
+Patch = AbstractContextManager[object]
+
+
+def _patch(owner: object, name: str, new: object) -> Patch:
+    return mock.patch.object(owner, name, new)
+
+
+@contextlib.contextmanager
+def grant_before_the_reserve() -> Iterator[None]:
+    """The permit is told at once and posted only after the next input, as after an `await` between the two."""
+    post, apply = Ledger.post, Core.apply
+    late: list[tuple[Ledger, Verdict]] = []
+
+    def post_later(ledger: Ledger, verdict: Verdict, cause: OverCause | None = None) -> None:
+        if verdict.grant is None:
+            post(ledger, verdict, cause)
+        else:
+            late.append((ledger, verdict))
+
+    def apply_and_post(core: Core, event: Any) -> Any:
+        due = [verdict for ledger, verdict in late if ledger is core.ledger]
+        late.clear()
+        outputs = apply(core, event)
+        for verdict in due:
+            if core.ledger.row(verdict.holder) is not None:
+                post(core.ledger, verdict, OverCause.CLAIM)
+        return outputs
+
+    with _patch(Ledger, "post", post_later), _patch(Core, "apply", apply_and_post):
+        yield
+
+
+def lost_release() -> Patch:
+    """A decrease is told and never posted."""
+    post = Ledger.post
+
+    def post_no_decrease(ledger: Ledger, verdict: Verdict, cause: OverCause | None = None) -> None:
+        row = ledger.row(verdict.holder)
+        if verdict.grant is not None and verdict.state is not None and row is not None:
+            current = verdict.state.current.max(row.state.current)
+            verdict = replace(verdict, state=replace(verdict.state, current=current))
+        post(ledger, verdict, cause)
+
+    return _patch(Ledger, "post", post_no_decrease)
+
+
+def reply_remembered_too_long() -> Patch:
+    """A retry gets the remembered permit, though the row has fallen since."""
+
+    def repeat(desk: Any, record: Any, ticket: Any, ask: Any, reply: Any) -> Any:
+        return extended._decided(desk, record, ticket, ask, reply, before=record.row.state.current)
+
+    return _patch(extended, "_repeat", repeat)
+
+
+def supersession_by_arrival() -> Patch:
+    """Whoever comes last owns the VM, whenever its life started."""
+    judge = sequence.AgentGate.judge
+
+    def judge_by_arrival(gate: sequence.AgentGate, life: sequence.Life, number: int, body: object) -> Any:
+        judged = judge(gate, life, number, body)
+        return sequence.Passed.SUPERSEDES if isinstance(judged, sequence.Superseded) else judged
+
+    return _patch(sequence.AgentGate, "judge", judge_by_arrival)
+
+
+def buffer_subtracted_twice() -> Patch:
+    """A row that changes takes its buffer out of the node's sum once more."""
+    change = Ledger._change
+
+    def change_twice(ledger: Ledger, row: Row, state: RowState, cause: OverCause | None) -> None:
+        buffer = row.reserved - row.state.current
+        change(ledger, row, state, cause)
+        account = ledger.node(row.node)
+        if account is not None and buffer != ZERO:
+            account.reserved -= buffer
+
+    return _patch(Ledger, "_change", change_twice)
+
+
+def settled_by_anybody() -> Patch:
+    """A request settles a row though it does not name this process."""
+    decide = extended._decide
+
+    def decide_for_all(desk: Any, record: Any, ticket: Any, ask: Ask, now_s: float) -> Any:
+        return decide(desk, record, ticket, replace(ask, names=desk.terms.instance), now_s)
+
+    return _patch(extended, "_decide", decide_for_all)
+
+
+def one_hand_over_floor() -> Patch:
+    """A second hand-over takes the place of the first, whoever it was about."""
+    with_floor = RowState.with_floor
+
+    def with_one(state: RowState, floor: Floor) -> RowState:
+        if floor.cause is Cause.HANDOVER:
+            floor = replace(floor, about="")
+        return with_floor(state, floor)
+
+    return _patch(RowState, "with_floor", with_one)
+
+
+def bounds_cut_below_use() -> Patch:
+    """Bounds cut the whole request, not only its growth."""
+    judge = Ledger.judge
+
+    def judge_cut(
+        ledger: Ledger, row: Row, request: Resources, unit: Any, bound: Resources, *limits: Any
+    ) -> Any:
+        return judge(ledger, row, request.min(bound), unit, bound, *limits)
+
+    return _patch(Ledger, "judge", judge_cut)
+
+
+@contextlib.contextmanager
+def bystander_gets_what_is_pending() -> Iterator[None]:
+    """A caller beside an agent with the extension gets all that the row keeps, what waits for a pool included."""
+    stand_by = published._stand_by
+
+    def stand_by_reserved(desk: Any, record: Any, caller: Any) -> Any:
+        return stand_by(desk, record, replace(caller, use=record.row.reserved))
+
+    with _patch(published, "_stand_by", stand_by_reserved):
+        yield
+
+
+def decrease_believed_at_once() -> Patch:
+    """What a published agent was told ends with any read, also one from before it was told less."""
+
+    def after_read(terms: Any, state: RowState, use: Resources, begun_s: float) -> RowState:
+        kept = tuple(
+            floor for floor in state.floors if floor.cause is not Cause.TOLD or floor.told_less_s is None
+        )
+        return replace(state, floors=kept)
+
+    return _patch(published, "after_read", after_read)
+
+
+def targets_left_out() -> Patch:
+    """Only the size counts as use, not the target that it moves to."""
+    return _patch(Reading, "use", property(lambda reading: reading.size))
+
+
+def sent_resize_left_out() -> Patch:
+    """An agent forgets the resize that it sent until it sees the target."""
+    return _patch(ExtendedAgent, "in_use", lambda agent: agent.size.max(agent.target))
+
+
+def no_fence() -> Patch:
+    """A new life begins while commands of an earlier one are under way."""
+    return _patch(Vm, "fence", lambda _: None)
+
+
+def late_event_ends_claim() -> Patch:
+    """Any event of the cluster ends what only the agent knows of."""
+    observe = Cluster._observe
+
+    def observe_and_forget(cluster: Cluster, record: Any, reading: Reading) -> None:
+        row = record.row
+        cluster._desk.ledger.post(Verdict(row.holder, row.node, row.state.without(Cause.CLAIMED)))
+        observe(cluster, record, reading)
+
+    return _patch(Cluster, "_observe", observe_and_forget)
+
+
+def new_because_the_watch_lagged() -> Patch:
+    """A VM is called new because an old list did not hold it."""
+    return _patch(Watch, "is_new", lambda watch, uid: uid not in watch.first and uid not in watch.seen)
+
+
+@contextlib.contextmanager
+def no_lease() -> Iterator[None]:
+    """An agent holds its permit for ever."""
+    lapse = ExtendedAgent.lapse
+
+    def lapse_nothing(agent: ExtendedAgent, now_s: float) -> None:
+        agent.lease_until_s = float("inf")
+        lapse(agent, now_s)
+
+    with _patch(ExtendedAgent, "lapse", lapse_nothing):
+        yield
+
+
+def own_floor_is_headroom() -> Patch:
+    """A row may grow within what its own floors keep, also on a node that is over-full."""
+    headroom = Ledger.headroom
+
+    def headroom_and_floor(ledger: Ledger, node: str, holder: Any) -> Resources:
+        row = ledger.row(holder)
+        room = headroom(ledger, node, holder)
+        return room if row is None else room.max(row.reserved)
+
+    return _patch(Ledger, "headroom", headroom_and_floor)
+
+
+def resize_forgotten_at_its_deadline() -> Patch:
+    """An agent takes a resize for failed when its deadline is over, without a look."""
+    lapse = ExtendedAgent.lapse
+
+    def lapse_and_forget(agent: ExtendedAgent, now_s: float) -> None:
+        lapse(agent, now_s)
+        if agent.sent is not None and now_s >= agent.sent_until_s:
+            agent.sent = None
+
+    return _patch(ExtendedAgent, "lapse", lapse_and_forget)
+
+
+@contextlib.contextmanager
+def old_event_ends_silence() -> Iterator[None]:
+    """A silent row falls to whatever is told last, whenever that was read."""
+    see, after_silence = Cluster.vm_seen, Cluster._after_silence
+    told_s = 0.0
+
+    def see_when(cluster: Cluster, seen: VmSeen) -> Any:
+        nonlocal told_s
+        told_s = seen.now_s
+        return see(cluster, seen)
+
+    def fall(cluster: Cluster, record: Any, state: RowState, reading: Reading) -> RowState:
+        return after_silence(cluster, record, state, dataclasses.replace(reading, begun_s=told_s))
+
+    with _patch(Cluster, "vm_seen", see_when), _patch(Cluster, "_after_silence", fall):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug by number, and a seed whose walk finds it soon."""
+
+    number: int
+    patch: Callable[[], AbstractContextManager[object]]
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the bug is called."""
+        return self.patch.__name__.replace("_", " ")
+
+
+MUTANTS: Final = (
+    Mutant(1, grant_before_the_reserve),
+    Mutant(2, lost_release),
+    Mutant(3, reply_remembered_too_long),
+    Mutant(4, supersession_by_arrival),
+    Mutant(5, buffer_subtracted_twice),
+    Mutant(6, settled_by_anybody),
+    Mutant(7, one_hand_over_floor),
+    Mutant(8, bounds_cut_below_use),
+    Mutant(9, bystander_gets_what_is_pending),
+    Mutant(10, decrease_believed_at_once),
+    Mutant(11, targets_left_out),
+    Mutant(12, sent_resize_left_out),
+    Mutant(13, no_fence),
+    Mutant(14, late_event_ends_claim),
+    Mutant(15, new_because_the_watch_lagged),
+    Mutant(16, no_lease),
+    Mutant(17, own_floor_is_headroom),
+    Mutant(18, resize_forgotten_at_its_deadline),
+    Mutant(19, old_event_ends_silence),
+)

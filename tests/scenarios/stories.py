@@ -1,0 +1,325 @@
+"""A small language for stories about nodes, VMs, agents, the network and the scheduler, told over the model world.
+
+Each method of `Story` is one happening. It is logged as a numbered line with its time, like `7. at 31.0 s: agent a2
+asks for 3 CPU / 3Gi, which the network holds back as "late"`; whatever breaks a law is told with the lines so far.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from protocol.values import Resources
+from protocol.wire import PodName
+from tests.machines import ledger_laws
+from tests.machines.agent_models import ExtendedAgent, Packet, Returned
+from tests.machines.cluster_models import Command, Node, Snapshot, Vm
+from tests.machines.core_port import Answer, HungUp, Permitted, Rejected
+from tests.machines.ledger_observer import LawBrokenError
+from tests.machines.ledger_world import BORN, World
+from tests.machines.published_models import Phase, PublishedAgent
+
+
+class StoryBrokenError(AssertionError):
+    """A law was broken, or something did not come out as the story says. The text has the steps so far."""
+
+
+class Story:
+    """One story. Nodes, VMs, agents, and what the network or the cluster holds back have the names that it gives them.
+
+    `checks_rows` adds the law that a row keeps what its VM may use; without it a broken law is a real overcommit.
+    """
+
+    def __init__(self, *, checks_rows: bool = False) -> None:
+        self.world = World(checks_rows=checks_rows)
+        self.steps: list[str] = []
+        self._began_s = self.world.now_s
+        self._is_served = False
+        self._nodes: dict[str, Node] = {}
+        self._vms: dict[str, Vm] = {}
+        self._agents: dict[str, ExtendedAgent] = {}
+        self._published: dict[str, PublishedAgent] = {}
+        self._packets: dict[str, Packet] = {}
+        self._answers: dict[str, Returned] = {}
+        self._reads: dict[str, Snapshot] = {}
+        self._commands: dict[str, tuple[Vm, Command]] = {}
+
+    # ------------------------------------------------------------ how it is told
+
+    @contextlib.contextmanager
+    def _step(self, text: str) -> Iterator[None]:
+        at_s = self.world.now_s - self._began_s
+        self.steps.append(f"{len(self.steps) + 1:>2}. at {at_s:.1f} s: {text}")
+        try:
+            yield
+        except LawBrokenError as error:
+            raise self._broken(str(error)) from error
+
+    def _then(self, text: str) -> None:
+        """What came of the step that is being told."""
+        self.steps[-1] += text
+
+    def _broken(self, what: str) -> StoryBrokenError:
+        return StoryBrokenError("\n".join((what, *self.steps)))
+
+    def _expect(self, text: str, found: Resources, wanted: Resources) -> None:
+        with self._step(f"{text} {wanted}"):
+            if found != wanted:
+                raise self._broken(f"expected {wanted}, found {found}")
+
+    # ------------------------------------------------------------ nodes and VMs
+
+    def node(self, name: str, reservable: Resources, *, serves_published: bool = False) -> None:
+        """A node, before the scheduler starts."""
+        callers = ", with agents without the extension" if serves_published else ""
+        with self._step(f"node {name} has {reservable} for VMs{callers}"):
+            self._nodes[name] = self.world.add_node(name, reservable, serves_published=serves_published)
+
+    def vm(
+        self, name: str, node: str, most: Resources, size: Resources = BORN, *, pool: str | None = None
+    ) -> None:
+        """A VM begins, and a scheduler that serves already is told at once."""
+        belongs = f" and belongs to pool {pool}" if pool else ""
+        with self._step(f"VM {name} of {size} begins on {node}, may have {most}{belongs}"):
+            pod = PodName(name, "default")
+            vm = self.world.born(pod, self._nodes[node], most, size, pool=pool)
+            self._vms[name] = vm
+            self.world.vms.append(vm)
+            if self._is_served:
+                self.world.watch.tell(self.world.read(vm))
+
+    def vm_reaches_target(self, vm: str) -> None:
+        """A VM has the size that was its target."""
+        there = self._vms[vm]
+        with self._step(f"VM {vm} reaches its target {there.target}"):
+            there.set_size(there.target)
+
+    def bounds_change(self, vm: str, most: Resources) -> None:
+        """A VM's maximum changes; agents learn that when they look, the scheduler by the next read."""
+        with self._step(f"the maximum of VM {vm} becomes {most}"):
+            self.world.change_bounds(self._vms[vm], most)
+
+    def edited_behind_our_back(self, vm: str, target: Resources) -> None:
+        """Somebody whom the scheduler does not follow sets a VM's target."""
+        with self._step(f"somebody sets the target of VM {vm} to {target} behind our back"):
+            self.world.edit(self._vms[vm], target)
+
+    def vm_has(self, vm: str, size: Resources) -> None:
+        """What must have come of it: a VM's size."""
+        self._expect(f"VM {vm} must have", self._vms[vm].size, size)
+
+    # ------------------------------------------------------------ agents with the extension
+
+    def agent_starts(self, agent: str, vm: str) -> None:
+        """A life of a runner begins: it fences the VM and observes it."""
+        with self._step(f"agent {agent} starts for VM {vm}, fences it and looks at it"):
+            started_ms = round(self.world.now_s * 1000) + len(self._agents)
+            self._agents[agent] = self.world.new_life(self._vms[vm], started_ms)
+
+    def agent_dies(self, agent: str) -> None:
+        """A runner is killed; what it sent may still arrive."""
+        with self._step(f"agent {agent} is killed"):
+            self.world.dies(self._agents[agent])
+
+    def agent_asks(
+        self,
+        agent: str,
+        want: Resources,
+        *,
+        held_back: str = "",
+        answer_held_back: str = "",
+        answer_lost: bool = False,
+    ) -> None:
+        """An agent asks. The network may hold back the request, or lose or hold back the answer."""
+        actor = self._agents[agent]
+        with self._step(f"agent {agent} asks for {want}"):
+            if actor.must_look:
+                self._then(" after another look at its VM")
+                self.world.observe(actor)
+            packet = actor.ask(want, self.world.now_s)
+            if packet.request.raw.resources != want:
+                self._then(f" and so, because of what is in use, for {packet.request.raw.resources}")
+            self._goes(packet, held_back, answer_held_back, is_lost=answer_lost)
+
+    def agent_asks_again(self, agent: str) -> None:
+        """An agent that was not answered sends the same request, with the same number, again."""
+        actor = self._agents[agent]
+        with self._step(f"agent {agent} sends its request again"):
+            assert actor.may_ask_again(), f"{agent} may not send it again"
+            self._goes(actor.ask_again(self.world.now_s), "", "", is_lost=False)
+
+    def packet_arrives(self, name: str, *, answer_held_back: str = "", answer_lost: bool = False) -> None:
+        """A request that was held back arrives, perhaps not for the last time."""
+        with self._step(f'the request "{name}" arrives at the scheduler'):
+            self._goes(self._packets[name], "", answer_held_back, is_lost=answer_lost)
+
+    def answer_arrives(self, name: str) -> None:
+        """An answer that was held back arrives at its agent, perhaps not for the last time."""
+        with self._step(f'the answer "{name}" arrives at its agent'):
+            self.world.takes(self._answers[name])
+
+    def _goes(self, packet: Packet, held_back: str, answer_held_back: str, *, is_lost: bool) -> None:
+        if held_back:
+            self._packets[held_back] = packet
+            self._then(f', which the network holds back as "{held_back}"')
+            return
+        returned = self.world.deliver(packet, is_taken=not (answer_held_back or is_lost))
+        if returned is None:
+            self._then(", which waits for the pool's word")
+            return
+        self._then(_told(returned.answer))
+        if is_lost:
+            self._then(", and the network loses the answer")
+        elif answer_held_back:
+            self._answers[answer_held_back] = returned
+            self._then(f', and the network holds back the answer as "{answer_held_back}"')
+        else:
+            self.world.takes(returned)
+
+    def pool_answers(self, vm: str, units: int | None) -> None:
+        """The word on the growth of a VM that waits for its pool: all of it, or so many units."""
+        admitted = "all of it" if units is None else f"{units} compute unit{'s' * (units != 1)}"
+        with self._step(f"the pool of VM {vm} admits {admitted}"):
+            asked = [
+                ticket
+                for ticket, asking in self.world.asking.items()
+                if asking.packet is not None and asking.packet.agent.vm is self._vms[vm]
+            ]
+            self.world.consult_ends(asked[0], units)
+
+    def agent_resizes(self, agent: str, want: Resources) -> None:
+        """An agent sends a resize, within what it holds."""
+        actor = self._agents[agent]
+        with self._step(f"agent {agent} resizes to {want}"):
+            command = self.world.resize(actor, want)
+            if command is None:
+                self._then(", for which it sends nothing")
+            else:
+                self._commands[agent] = actor.vm, command
+
+    def command_lands(self, agent: str) -> None:
+        """The resize that an agent sent sets the VM's target, unless it can have no effect any more."""
+        vm, command = self._commands[agent]
+        with self._step(f"the resize of agent {agent} to {command.target} gets to VM {vm.name.name}"):
+            if command in vm.commands:
+                vm.end(command, lands=True)
+            else:
+                self._then(", which refuses it")
+
+    def agent_observes(self, agent: str) -> None:
+        """An agent looks at its VM and sees at once what is there."""
+        actor = self._agents[agent]
+        with self._step(f"agent {agent} looks at its VM"):
+            self.world.observe(actor)
+            self._then(f" and sees {_seen(actor.size, actor.target)}")
+
+    def agent_holds(self, agent: str, amount: Resources) -> None:
+        """What must have come of it: what an agent holds."""
+        self._expect(f"agent {agent} must hold", self._agents[agent].held, amount)
+
+    def agent_grows(self, agent: str, to: Resources) -> None:
+        """An agent asks for more and uses at once what it is permitted."""
+        self.agent_asks(agent, to)
+        self.agent_resizes(agent, to)
+        self._is_done(agent)
+
+    def agent_shrinks(self, agent: str, to: Resources) -> None:
+        """An agent shrinks its VM, sees that and reports it."""
+        self.agent_resizes(agent, to)
+        self._is_done(agent)
+        self.agent_asks(agent, to)
+
+    def _is_done(self, agent: str) -> None:
+        vm = self._agents[agent].vm
+        if vm.commands:
+            self.command_lands(agent)
+            self.vm_reaches_target(vm.name.name)
+        self.agent_observes(agent)
+
+    # ------------------------------------------------------------ agents without the extension
+
+    def published_starts(self, agent: str, vm: str) -> None:
+        """An agent without the extension starts; it reads its VM once."""
+        with self._step(f"published agent {agent} starts for VM {vm}"):
+            self._published[agent] = self.world.published_starts(self._vms[vm])
+
+    def published_dies(self, agent: str) -> None:
+        """Such an agent is killed; its resize may still land."""
+        with self._step(f"published agent {agent} is killed"):
+            self.world.published_dies(self._published[agent].vm)
+
+    def published_asks(self, agent: str, want: Resources) -> None:
+        """Such an agent asks, first of all for what is in use, and sets at once what it is permitted."""
+        actor = self._published[agent]
+        actor.wants = want
+        with self._step(f"published agent {agent} asks for {want}"):
+            waiting = self.world.published_asks(actor)
+            if waiting is not None:
+                self.world.published_look_ends(waiting, is_answered=True)
+            self._then(f" and is permitted {actor.approved}")
+            if actor.phase is Phase.RESIZING and actor.command is not None:
+                self._then(f", to which it sends a resize ({actor.command.target})")
+                self._commands[agent] = actor.vm, actor.command
+
+    def published_holds(self, agent: str, amount: Resources) -> None:
+        """What must have come of it: up to where such an agent may go."""
+        self._expect(f"published agent {agent} must hold", self._published[agent].holds(), amount)
+
+    # ------------------------------------------------------------ the clock, the cluster, the scheduler
+
+    def time_passes(self, span_s: float) -> None:
+        """Time passes; leases end, and the scheduler looks at its clock."""
+        with self._step(f"{span_s:g} s pass"):
+            self.world.pass_time(span_s)
+
+    def read_begins(self, vm: str, name: str) -> None:
+        """A read of a VM begins; what it shows is told later."""
+        with self._step(f'a read of VM {vm} begins ("{name}")'):
+            there = self._vms[vm]
+            self._reads[name] = self.world.read(there)
+            self._then(f": it shows {_seen(there.size, there.target)}")
+
+    def read_is_told(self, name: str) -> None:
+        """The scheduler is told what a read showed."""
+        with self._step(f'the scheduler is told what the read "{name}" showed'):
+            self.world.watch.tell(self._reads[name])
+
+    def vm_is_read(self, vm: str) -> None:
+        """The scheduler is told at once what a VM is like now."""
+        with self._step(f"the scheduler reads VM {vm}"):
+            self.world.watch.tell(self.world.read(self._vms[vm]))
+
+    def cache_lags_behind(self, vm: str) -> None:
+        """The cache that the next scheduler reads first does not show a VM yet."""
+        with self._step(f"the cluster's cache lags: it does not show VM {vm} yet"):
+            self._vms[vm].cached = None
+
+    def scheduler_starts(self) -> None:
+        """The first scheduler process begins to serve."""
+        with self._step("the scheduler starts"):
+            self.world.start_scheduler()
+            self._is_served = True
+
+    def scheduler_restarts(self, *, from_cache: bool = False) -> None:
+        """Another process takes over: it lists the cluster, perhaps first from a cache that lags."""
+        before = ", which reads an old list from a cache before it makes its own" if from_cache else ""
+        with self._step(f"the scheduler is killed and another process takes over{before}"):
+            self.world.start_scheduler(is_cached=from_cache)
+
+    def ends(self) -> None:
+        """The end: the ledger's sums are right."""
+        with self._step("the ledger is audited"):
+            ledger_laws.check_audit(self.world)
+
+
+def _seen(size: Resources, target: Resources) -> str:
+    return f"{size}" if size == target else f"{size} on its way to {target}"
+
+
+def _told(answer: Answer) -> str:
+    match answer:
+        case Permitted(permit=permit, codes=codes):
+            why = f" ({', '.join(codes)})" if codes else ""
+            return f" and is permitted {permit}{why}"
+        case Rejected(status=status, code=code):
+            return f" and is refused with {status} {code.value}"
+        case HungUp(why=why):
+            return f", and the connection is closed: {why}"

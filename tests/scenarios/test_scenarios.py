@@ -1,0 +1,75 @@
+"""Each story is fine with the real core, and breaks the law that it names when its bug is put in."""
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from tests.machines.cluster_models import cu
+from tests.machines.mutants import MUTANTS
+from tests.scenarios import overcommits
+from tests.scenarios.stories import Story, StoryBrokenError
+
+OVERCOMMITTED: Final = "n1 is overcommitted"
+LAWS: Final = {2: r"expected 5 CPU / 5Gi, found 1 CPU / 1Gi", 9: "a bystander got"}
+"""What breaks where it is not the sum of what may be in use."""
+
+PREFIX: Final = "story_"
+STORIES: Final = {
+    int(name.removeprefix(PREFIX).partition("_")[0]): story
+    for name, story in vars(overcommits).items()
+    if name.startswith(PREFIX)
+}
+NUMBERS: Final = sorted(STORIES)
+
+
+def _name(number: int) -> str:
+    told: Callable[[Story], None] = STORIES[number]
+    return told.__name__.removeprefix(PREFIX)
+
+
+def test_every_bug_has_a_story() -> None:
+    assert [mutant.number for mutant in MUTANTS] == NUMBERS
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=_name)
+def test_a_story_is_fine_without_its_bug(number: int) -> None:
+    story = Story()
+    STORIES[number](story)
+    story.ends()
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=_name)
+def test_a_story_breaks_with_its_bug(number: int) -> None:
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.number == number)
+    story = Story()
+    with mutant.patch(), pytest.raises(StoryBrokenError) as broken:
+        STORIES[number](story)
+    what, *steps = str(broken.value).splitlines()
+    assert LAWS.get(number, OVERCOMMITTED) in what
+    assert steps == story.steps
+
+
+def test_a_broken_story_tells_its_steps() -> None:
+    story = Story()
+    story.node("n1", cu(6))
+    story.scheduler_starts()
+    story.vm("a", "n1", most=cu(8))
+    story.agent_starts("a1", "a")
+    story.agent_asks("a1", cu(3), answer_held_back="x")
+    story.time_passes(4.0)
+    story.answer_arrives("x")
+    with pytest.raises(StoryBrokenError) as broken:
+        story.agent_holds("a1", cu(3))
+    held_back = ', and the network holds back the answer as "x"'
+    assert str(broken.value).splitlines() == [
+        "expected 3 CPU / 3Gi, found 0 CPU / 0",
+        " 1. at 0.0 s: node n1 has 6 CPU / 6Gi for VMs",
+        " 2. at 0.0 s: the scheduler starts",
+        " 3. at 0.0 s: VM a of 1 CPU / 1Gi begins on n1, may have 8 CPU / 8Gi",
+        " 4. at 0.0 s: agent a1 starts for VM a, fences it and looks at it",
+        " 5. at 0.0 s: agent a1 asks for 3 CPU / 3Gi and is permitted 3 CPU / 3Gi" + held_back,
+        " 6. at 0.0 s: 4 s pass",
+        ' 7. at 4.0 s: the answer "x" arrives at its agent',
+        " 8. at 4.0 s: agent a1 must hold 3 CPU / 3Gi",
+    ]
