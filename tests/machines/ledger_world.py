@@ -29,7 +29,7 @@ from tests.machines.published_models import Phase, PublishedAgent
 
 BORN = UNIT
 LOOK_DEADLINE_S = 3.0
-WATCH_LAG_S = 40.0
+WATCH_LAG_S = 75.0
 PACKET_LIFE_S = 60.0
 READ_GAP_S = 2.0**-20
 _MOST_IN_FLIGHT = 24

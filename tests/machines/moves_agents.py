@@ -265,12 +265,15 @@ def look_ends(world: World, which: int, is_answered: int) -> None:
         world.published_look_ends(waiting, is_answered=is_answered > 0)
 
 
-def published_restarts(world: World, vm: int) -> None:
-    """It is killed and started again, where agents of its kind are served."""
+def published_restarts(world: World, vm: int, how: int) -> None:
+    """It is killed and started again, where agents of its kind are served, and may ask for what it has at once."""
     there = pick_vm(world, vm)
     if there.node.serves_published and not there.is_gone:
         world.published_dies(there)
-        world.published_starts(there)
+        agent = world.published_starts(there)
+        if how < 3:
+            _published_asks(world, agent, how)
+            world.watch.begin(there)
 
 
 def published_dies(world: World, vm: int) -> None:

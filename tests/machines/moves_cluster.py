@@ -31,8 +31,9 @@ def all_is_read(world: World) -> None:
     world.watch.tell_all()
 
 
-def scheduler_restarts(world: World, is_cached: int) -> None:
-    """Another process takes over."""
+def scheduler_restarts(world: World, is_cached: int, behind: int) -> None:
+    """Another process takes over. The cache that it may begin with may not have one of the VMs yet."""
+    pick_vm(world, behind).cached = None
     world.start_scheduler(is_cached=is_cached > 0)
 
 
