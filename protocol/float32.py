@@ -22,9 +22,15 @@ def round32(number: float) -> float:
     return rounded
 
 
-@functools.lru_cache(maxsize=1024)
 def shortest(number: float) -> str:
     """The shortest decimal text that reads back as the same float32, valid as a JSON number."""
+    if number == 0:  # 0.0 and -0.0 are equal, so a cache would take one for the other
+        return "-0" if math.copysign(1, number) < 0 else "0"
+    return _shortest(number)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shortest(number: float) -> str:
     for digits in range(1, 10):
         text = f"{number:.{digits}g}"
         if abs(float(text)) < _MAX_PLUS_HALF and round32(float(text)) == number:

@@ -46,3 +46,7 @@ def test_subnormal_numbers_keep_their_value() -> None:
     assert float32.round32(smallest) == smallest
     assert float32.round32(float(float32.shortest(smallest))) == smallest
     assert float32.round32(2.0**-151) == 0.0
+
+
+def test_the_sign_of_zero_is_kept_whichever_was_written_first() -> None:
+    assert [float32.shortest(zero) for zero in (-0.0, 0.0, -0.0)] == ["-0", "0", "-0"]
