@@ -23,6 +23,7 @@ from aiohttp import HttpVersion11, StreamReader, web
 from aiohttp.helpers import rfc822_formatted_time
 
 from hosting.logs import Logger
+from protocol.values import Value
 
 KEEP_ALIVE_S: Final = 75.0
 SWEEP_S: Final = 0.5
@@ -40,14 +41,13 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value, frozen=True):
     """What to answer."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

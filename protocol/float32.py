@@ -11,15 +11,15 @@ _MAX_PLUS_HALF = 2.0**128 - 2.0**103
 
 def round32(number: float) -> float:
     """`number` rounded to the nearest float32. Raises `ValueError` for NaN, infinities and values out of range."""
-    if not math.isfinite(number):
-        raise ValueError(f"{number} is not a finite number")
     try:
         rounded: float = _FORMAT.unpack(_FORMAT.pack(number))[0]
     except OverflowError:
         rounded = math.inf
-    if math.isinf(rounded):
-        raise ValueError(f"{number} is beyond the range of a 32-bit float")
-    return rounded
+    if rounded - rounded == 0:  # neither NaN nor infinite: one step on the path of every request
+        return rounded
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a finite number")
+    raise ValueError(f"{number} is beyond the range of a 32-bit float")
 
 
 def shortest(number: float) -> str:
