@@ -92,12 +92,7 @@ class Program:
                 await asyncio.to_thread(self._journal.close)
 
     async def _run(self, stop: lifecycle.Stop) -> int:
-        try:
-            if self._config is not None:
-                self._configure(await self._config.refresh())
-            await self._service.load()
-        except (SettingsError, ClusterUnreachableError) as error:
-            click.echo(str(error), err=True)
+        if not await self._load():
             return 2
         try:
             port = await self._server.start(self._options["host"], self._options["port"])
@@ -122,6 +117,22 @@ class Program:
         await supervisor.stop()
         await self._service.close()
         return 0
+
+    async def _load(self) -> bool:
+        """Read both files, and tell the faults of both at once."""
+        faults = []
+        try:
+            if self._config is not None:
+                self._configure(await self._config.refresh())
+        except (SettingsError, ClusterUnreachableError) as error:
+            faults.append(str(error))
+        try:
+            await self._service.load()
+        except (SettingsError, ClusterUnreachableError) as error:
+            faults.append(str(error))
+        for fault in faults:
+            click.echo(fault, err=True)
+        return not faults
 
     def _greet(self, port: int) -> None:
         terms, core = self._core.terms, self._core
