@@ -37,7 +37,7 @@ class Cluster:
     def node_seen(self, event: events.NodeSeen) -> _Outputs:
         """A node, or a change of one."""
         self.nodes[event.node.name] = event.node
-        self._desk.ledger.set_node(terms_of(event.node, self._desk.rules), OverCause.BYPASSED)
+        self._desk.ledger.set_node(terms_of(event.node, self._desk.rules), OverCause.CONFIGURATION)
         return ()
 
     def node_gone(self, event: events.NodeGone) -> _Outputs:

@@ -37,10 +37,11 @@ class OverCause(enum.StrEnum):
     START_UP = "start-up"
     CLAIM = "claim"
     CONFIGURATION = "configuration"
+    """The rules, or the node itself, leave less than they did."""
     BOUNDS = "bounds"
     OBSERVED = "observed"
     BYPASSED = "bypassed"
-    """A pod or VM came to the node, or a node changed, without asking us."""
+    """A pod or VM came to the node without asking us."""
 
 
 class Floor(Value, frozen=True):

@@ -1,4 +1,4 @@
-"""Read-only views of the ledger for people and tools: `GET /v1/nodes/{node}` and `GET /v1/audit`."""
+"""Read-only views of the ledger for people and tools: `GET /v1/nodes`, `/v1/nodes/{node}` and `/v1/audit`."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import msgspec
 
 from hosting import server
 from protocol import extension
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 from scheduler.core.core import Core
 from scheduler.core.ledger import NodeAccount, Row
+from scheduler.core.model import Kind
 
 
 class Inspection:
@@ -20,32 +21,62 @@ class Inspection:
     def routes(self) -> tuple[server.Route, ...]:
         """Where the views are served."""
         return (
+            server.Route("GET", "/v1/nodes", self._nodes),
             server.Route("GET", "/v1/nodes/{node}", self._node),
             server.Route("GET", "/v1/audit", self._audit),
         )
+
+    async def _nodes(self, _: server.Request) -> server.Reply:
+        nodes = [_sums(account) for account in self._core.ledger.nodes()]
+        return server.Reply(200, msgspec.json.encode({"nodes": nodes}))
 
     async def _node(self, request: server.Request) -> server.Reply:
         name = request.parameters["node"]
         account = self._core.ledger.node(name)
         if account is None:
             return server.text(404, f"there is no node {name[:253]!r}")
-        return server.Reply(200, msgspec.json.encode(_shown_node(account)))
+        growth = self._core.desk.rules.growth
+        shown = _sums(account) | {
+            "growth": {"stop": growth.stopped, "recommendOnly": growth.recommend_only},
+            "rows": [self._row(row) for row in account.rows.values()],
+        }
+        return server.Reply(200, msgspec.json.encode(shown))
+
+    def _row(self, row: Row) -> dict[str, Any]:
+        shown = _shown_row(row)
+        record = self._core.book.by_uid(row.holder.uid) if row.holder.kind is Kind.VM else None
+        if record is None:
+            return shown
+        pod, rules = record.spec.pod, self._core.desk.rules
+        shown |= {
+            "settled": record.settled,
+            "max": _amount(record.spec.bounds.max),
+            "recommendOnly": rules.is_recommend_only(pod.namespace, pod.name),
+        }
+        if record.reply is not None:
+            shown["lastRequest"] = _amount(record.reply.request)
+            shown["lastReasons"] = [
+                {"code": reason.code.value, "message": reason.message} for reason in record.reply.reasons
+            ]
+        return shown
 
     async def _audit(self, _: server.Request) -> server.Reply:
         return server.Reply(200, msgspec.json.encode({"faults": self._core.audit()}))
 
 
-def _shown_node(account: NodeAccount) -> dict[str, Any]:
+def _sums(account: NodeAccount) -> dict[str, Any]:
+    terms = account.terms
     return {
-        "node": account.terms.name,
-        "reservable": _amount(account.terms.reservable),
+        "node": terms.name,
+        "reservable": _amount(terms.reservable),
         "reserved": _amount(account.reserved),
+        "free": _amount((terms.reservable - account.reserved).max(ZERO)),
         "buffer": _amount(account.buffer),
         "pressure": _amount(account.pressure),
         "pressureAccountedFor": _amount(account.accounted),
-        "watermark": _amount(account.terms.watermark),
+        "watermark": _amount(terms.watermark),
+        "computeUnit": _amount(terms.compute_unit) if terms.compute_unit is not None else None,
         "overFullBecauseOf": [cause.value for cause in account.over],
-        "rows": [_shown_row(row) for row in account.rows.values()],
     }
 
 

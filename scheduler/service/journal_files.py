@@ -5,6 +5,9 @@ refuses is counted too, and a new file is tried from time to time.
 """
 
 import contextlib
+import errno
+import fcntl
+import os
 import queue
 import threading
 import time
@@ -57,6 +60,7 @@ class JournalWriter:
 
     def __init__(self, directory: Path, core: Core, log: Logger, rotate_bytes: int = ROTATE_BYTES) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(directory)
         self._directory = directory
         self._core = core
         self._log = log
@@ -97,6 +101,7 @@ class JournalWriter:
         except queue.Full:
             self._log.error("journal cut off", lost=self._queue.qsize())
         self._thread.join(CLOSE_S)
+        self._lock.close()
 
     def _put(self, item: _Input | _Request) -> None:
         if self._is_long.is_set():
@@ -157,12 +162,15 @@ class JournalWriter:
             self._written_bytes = 0  # asked for once
         if self._queue.empty():
             self._file.flush()
+            if not os.fstat(self._file.fileno()).st_nlink:
+                raise FileNotFoundError("the journal's file was removed")
 
     def _next_file(self, snapshot: journal.Snapshot) -> None:
         is_back = self._file is None
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._directory.mkdir(parents=True, exist_ok=True)
         path = self._next_path()
         file = path.open("a", encoding="utf-8")
         try:
@@ -189,6 +197,17 @@ class JournalWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
+
+
+def _locked(directory: Path) -> TextIO:
+    """The directory's lock, which the kernel frees with the process. Raises `OSError` where another one has it."""
+    lock = (directory / "lock").open("w", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise OSError(errno.EBUSY, "another scheduler writes its journal there") from None
+    return lock
 
 
 def _line_of(item: _Item) -> str:

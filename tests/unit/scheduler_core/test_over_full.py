@@ -137,7 +137,7 @@ def test_what_a_caller_without_the_extension_uses_already() -> None:
 def test_a_node_that_shrinks_without_asking() -> None:
     world = full()
     world.node("n1", cu(7))
-    assert world.over() == {OverCause.BYPASSED}
+    assert world.over() == {OverCause.CONFIGURATION}
 
 
 def test_a_vm_that_moves_to_a_full_node() -> None:
@@ -153,7 +153,7 @@ def test_a_node_that_comes_back_to_more_than_it_has() -> None:
     world.apply(events.NodeGone("n1"))
     world.vm("vm", cu(3))
     world.node("n1", cu(10))
-    assert world.over() == {OverCause.BYPASSED}
+    assert world.over() == {OverCause.CONFIGURATION}
 
 
 # ------------------------------------------------------------ exactly when they apply
@@ -205,9 +205,9 @@ def test_a_cause_is_one_only_in_the_resource_that_is_over_full() -> None:
 def test_a_lower_node_that_was_over_full_already_adds_its_cause() -> None:
     world = over_by_start_up()
     world.node("n1", cu(9))
-    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED}
-    world.configure(rules(system=UNIT))
-    assert world.over() == {OverCause.START_UP, OverCause.BYPASSED, OverCause.CONFIGURATION}
+    assert world.over() == {OverCause.START_UP, OverCause.CONFIGURATION}
+    world.other_pod("more", UNIT)
+    assert world.over() == {OverCause.START_UP, OverCause.CONFIGURATION, OverCause.BYPASSED}
 
 
 def test_the_audit_finds_an_over_full_node_without_a_cause() -> None:

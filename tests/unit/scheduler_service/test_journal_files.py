@@ -2,6 +2,7 @@
 
 import json
 import queue
+import shutil
 import time
 import uuid
 from pathlib import Path
@@ -122,3 +123,25 @@ def test_a_journal_that_was_tampered_with_is_told_from_one_that_differs(
 def test_an_empty_directory_is_no_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert replay.run(tmp_path, "text") == 2
     assert "holds no journal" in capsys.readouterr().err
+
+
+def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, _core(), LOG)
+    with pytest.raises(OSError, match="another scheduler writes its journal there"):
+        JournalWriter(tmp_path, _core(), LOG)
+    writer.close()
+    JournalWriter(tmp_path, _core(), LOG).close()
+
+
+def test_a_journal_that_is_removed_is_missed_and_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_files, "RETRY_S", 0.0)
+    core = _core()
+    writer = JournalWriter(tmp_path / "j", core, LOG)
+    _record(writer, core, 10)
+    shutil.rmtree(tmp_path / "j")
+    _record(writer, core, 40, first=10)
+    writer.close()
+    assert writer.lost_total > 0
+    assert replay.run(tmp_path / "j", "json") == 0

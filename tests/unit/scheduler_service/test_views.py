@@ -97,8 +97,23 @@ async def test_a_node_shows_its_sums_and_each_row_with_its_floors() -> None:
         "pressure": {"cpu": "0", "memory": "0"},
         "migrating": False,
         "floors": [{"cause": "start-up", "amount": {"cpu": "4", "memory": "4Gi"}}],
+        "settled": False,
+        "max": {"cpu": "4", "memory": "4Gi"},
+        "recommendOnly": False,
     }
     assert rows["d/a"]["floors"] == []
+    assert shown["free"] == {"cpu": "4750m", "memory": "4608Mi"}
+    assert shown["growth"] == {"stop": False, "recommendOnly": False}
+    assert (await view(house, "/v1/nodes"))[1]["nodes"][0]["node"] == "n1"
+
+
+async def test_a_row_shows_what_was_asked_for_last_and_why_it_got_less() -> None:
+    house = House("a", pool=None, room=3)
+    await house.reply(ask("a", 5))
+    _, shown = await view(house, "/v1/nodes/n1")
+    (row,) = shown["rows"]
+    assert row["lastRequest"] == {"cpu": "5", "memory": "5Gi"}
+    assert [reason["code"] for reason in row["lastReasons"]] == ["node-headroom"]
 
 
 async def test_a_node_shows_what_waits_for_a_pool_and_whose_hand_over_it_is() -> None:
@@ -150,7 +165,7 @@ async def test_an_unknown_node_is_404_and_its_name_is_told_in_part(path: str) ->
     assert len(text.splitlines()) == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/nodes", "/v1/nodes/", "/v1/nodes/n1/", "/v1/nodes/n1/rows"])
+@pytest.mark.parametrize("path", ["/v1/nodes/", "/v1/nodes/n1/", "/v1/nodes/n1/rows"])
 async def test_other_paths_are_no_views(path: str) -> None:
     status, _ = await view(House(), path)
     assert status == 404
