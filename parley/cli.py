@@ -58,7 +58,8 @@ def demo(
     Starts a scheduler, an agent and an informant per VM as processes on loopback. `this-machine` has the real load of
     this machine (its resize is simulated); the others follow seeded workloads. Ctrl-C stops everything.
 
-    Exit codes: 0; 1 when the programs did not come up; 3 when a node was overcommitted, which must never happen.
+    Exit codes: 0; 1 when the programs did not come up; 2 for a wrong command line, or a directory with another demo's
+    VMs; 3 when a node was overcommitted, which must never happen.
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 

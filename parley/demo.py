@@ -27,6 +27,7 @@ from parley.scene import NODE, Scene
 from protocol.values import Resources
 
 NOTHING_RAN: Final = 1
+WRONG_DIRECTORY: Final = 2
 OVERCOMMITTED: Final = 3
 POLL_S: Final = 0.5
 CALM_S: Final = 4.0
@@ -272,6 +273,11 @@ def run(options: Options) -> int:
 
     def go(directory: Path) -> int:
         scene = scenes.make(directory, options.vms, options.seed)
+        others = scenes.vms_of_another(scene)
+        if others is not None:
+            what = f"{directory} holds the VMs of another demo ({others} of them)"
+            click.echo(f"{what}; give an empty directory, or the same --vms", err=True)
+            return WRONG_DIRECTORY
         return lifecycle.run(lambda stop: Demo(options, scene).run(stop))
 
     if options.directory is not None:

@@ -84,6 +84,19 @@ def make(directory: Path, vms: int, seed: int) -> Scene:
     return Scene(directory, scheduler_port, agent_port, tuple(made), Resources(room * 1000, room * GIB))
 
 
+def vms_of_another(scene: Scene) -> int | None:
+    """How many VMs the demo had whose state the directory holds, where it was another one than this; else None.
+
+    Its VMs are as large as its node let them be, which may be more than this one's node has.
+    """
+    try:
+        before = json.loads((scene.directory / "cluster.yaml").read_text())["vms"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    known = [(vm["uid"], vm["max"]) for vm in before]
+    return None if known == [(f"uid-{vm.name}", _amount(vm.max)) for vm in scene.vms] else len(known)
+
+
 def _amount(cpus: int) -> dict[str, Any]:
     return {"cpu": cpus, "memory": f"{cpus}Gi"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from parley import scene as scenes
 from parley.observer import Observer, Tail
 from protocol.values import Resources
 from tests.processes.programs import fetch, running, until, vms
@@ -154,3 +155,12 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     assert (code, alive) == (0, [])
     assert len(gone) >= 4
     assert "never overcommitted" in demo.text()
+
+
+def test_a_directory_with_the_vms_of_another_demo_is_refused(tmp_path: Path) -> None:
+    scenes.write_files(scenes.make(tmp_path, 12, 1))
+    with running(
+        "parley", "demo", "--vms", "3", "--directory", str(tmp_path), output=tmp_path / "out"
+    ) as demo:
+        assert demo.process.wait(30) == 2
+    assert "holds the VMs of another demo (12 of them)" in demo.text()
