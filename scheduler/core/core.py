@@ -165,8 +165,11 @@ class Core:
 
     def _choose_victims(self, now_s: float) -> list[events.Output]:
         wanted: list[events.Output] = []
+        resting = self.desk.migrate_after_s
+        for name in [name for name, after_s in resting.items() if after_s <= now_s]:
+            del resting[name]
         for account in self.ledger.nodes():
-            if now_s < self.desk.migrate_after_s.get(account.terms.name, now_s):
+            if account.terms.name in resting:
                 continue
             chosen = migration.victim(account, self.book)
             if chosen is not None:

@@ -104,7 +104,9 @@ class Snapshot:
     is_serving: bool
 
 
-_NOT_RECORDED: Final = frozenset({"row", "due_s"})
+_RECORDED: Final = tuple(
+    item.name for item in dataclasses.fields(book.VmRecord) if item.name not in ("row", "due_s")
+)
 
 
 def snapshot_of(core: Core) -> Snapshot:
@@ -125,11 +127,7 @@ def snapshot_of(core: Core) -> Snapshot:
 
 
 def _parts(record: book.VmRecord) -> dict[str, Any]:
-    parts = {
-        item.name: getattr(record, item.name)
-        for item in dataclasses.fields(record)
-        if item.name not in _NOT_RECORDED
-    }
+    parts = {name: getattr(record, name) for name in _RECORDED}
     waiting = record.progress
     if waiting is not None:
         parts["progress"] = dataclasses.replace(waiting, joined=list(waiting.joined))

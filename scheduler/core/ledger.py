@@ -80,8 +80,8 @@ class RowState(Value, frozen=True):
 
     @property
     def accounted(self) -> Resources:
-        """What the node will be relieved of because this VM is migrating away."""
-        return self.reserved + self.pressure if self.migrating else ZERO
+        """What the node will be relieved of because this VM is migrating away, beside its buffer: that is in the node's."""
+        return self.current + self.pressure if self.migrating else ZERO
 
     def without(self, cause: Cause, about: str | None = None) -> "RowState":
         """The state without the floors of `cause` (only the one `about` something, when given)."""
@@ -234,7 +234,7 @@ class Ledger:
             if floor is not None and _of(floor.amount, resource) > current:
                 beyond = _of(floor.amount, resource) - current
                 found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s))
-        return sorted(found, key=lambda obstacle: (-obstacle.amount, obstacle.name))
+        return sorted(found, key=lambda each: (-each.amount, each.name, each.cause or ""))
 
     def judge(
         self,
@@ -306,7 +306,7 @@ class Ledger:
             account.buffer += (reserved - state.current) - (before - old.current)
         if state.pressure is not old.pressure or state.migrating or old.migrating:
             account.pressure += state.pressure - old.pressure
-            account.accounted += state.accounted - _accounted(old, before)
+            account.accounted += state.accounted - old.accounted
         if account.over or account.is_over_full:
             _record_over(account, cause, excess)
 
@@ -372,10 +372,6 @@ def _leave(account: NodeAccount, row: Row) -> None:
         account.pressure -= row.state.pressure
     if row.state.migrating:
         account.accounted -= row.state.accounted
-
-
-def _accounted(state: RowState, reserved: Resources) -> Resources:
-    return reserved + state.pressure if state.migrating else ZERO
 
 
 def _record_over(account: NodeAccount, cause: OverCause | None, before: Resources = ZERO) -> None:

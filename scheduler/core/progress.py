@@ -120,5 +120,6 @@ def plain(verdict: Verdict) -> Verdict:
 
 
 def for_all(decided: events.Decided, progress: Progress) -> tuple[events.Output, ...]:
-    """The answer, for everybody who waits for it."""
-    return (decided, *(replace(decided, ticket=ticket) for ticket in progress.joined))
+    """The answer, for everybody who waits for it. For a duplicate it changes nothing: the permit moves once."""
+    repeated = replace(decided, before=decided.permit, changed=False)
+    return (decided, *(replace(repeated, ticket=ticket) for ticket in progress.joined))

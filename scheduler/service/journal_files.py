@@ -108,19 +108,23 @@ class JournalWriter:
             self._begin()  # the present input is part of the new snapshot
             return
         try:
-            if self._lost:
-                self._queue.put_nowait(_Gap(self._lost))
-                self._lost = 0
+            self._say_gap()
             self._queue.put_nowait(item)
         except queue.Full:
             self._lost += 1
             self._lost_before += 1
+
+    def _say_gap(self) -> None:
+        if self._lost:
+            self._queue.put_nowait(_Gap(self._lost))
+            self._lost = 0
 
     def _begin(self) -> None:
         """Begin a file with the state of now. Where the queue is full, this file goes on."""
         try:
             if self._queue.full():  # before the work of a snapshot that could not be put there
                 raise queue.Full
+            self._say_gap()  # in the file where the lines are missing; the new one has none
             self._queue.put_nowait(journal.snapshot_of(self._core))
             self._is_long.clear()
         except queue.Full:

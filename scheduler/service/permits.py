@@ -127,7 +127,12 @@ class PermitService:
 
     async def _take_all(self, changes: Iterable[events.Input]) -> None:
         for number, change in enumerate(changes, 1):
-            self.take(change)
+            try:
+                self.take(change)
+            except Exception as error:  # noqa: BLE001 - the adapter tells each change once: the others must not be lost
+                self._log.error(
+                    "change not taken by our fault", change=str(change), error=repr(error), exc_info=error
+                )
             if isinstance(change, events.VmGone):
                 self._notes.forget(change.pod)
             elif isinstance(change, events.VmSeen) and change.vm.terminal:

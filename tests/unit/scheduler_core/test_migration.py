@@ -326,7 +326,8 @@ def test_a_leaving_vm_does_not_grow_and_is_told_that_it_leaves() -> None:
 def test_its_decreases_are_exact_and_move_the_sums(want: Resources) -> None:
     world = leaving()
     assert world.permit(world.request("a", want)) == want
-    assert world.account().accounted == cu(3)  # until a read shows it
+    assert world.account().accounted == want
+    assert world.account().buffer == cu(3) - want  # until a read shows it
     world.read("a", want, at=2.0)
     assert world.account().accounted == want
     assert world.state("a").migrating
@@ -375,6 +376,23 @@ def test_a_start_that_failed_changes_nothing_but_the_next_try() -> None:
     assert wanted(world, 31.0) == ["a"]
 
 
+def test_what_a_leaving_vm_keeps_beyond_its_permit_counts_once() -> None:
+    world = leaving()
+    world.other_pod("filler", cu(2))  # 11 reserved, 4 above the watermark
+    world.permit(world.request("a", cu(1)))  # the last read still shows 3
+    assert world.account().reserved == cu(11)
+    assert wanted(world, 2.0) == ["b"]  # what `a` gives back is 3, whatever of it is buffer
+
+
+def test_a_node_that_may_be_tried_again_is_not_remembered() -> None:
+    world = crowd(a=1.0, b=2.0, c=3.0)
+    assert wanted(world) == ["a"]
+    world.apply(events.MigrationFailed("uid-a", 31.0))
+    world.apply(events.NodeGone("n1"))
+    assert wanted(world, 31.0) == []
+    assert world.core.desk.migrate_after_s == {}
+
+
 def test_a_failed_start_keeps_other_nodes_free() -> None:
     world = crowd(a=1.0, b=2.0, c=3.0)
     world.node("n2", cu(4))
@@ -403,7 +421,7 @@ def test_a_later_life_of_the_agent_leaves_the_migration_as_it_is() -> None:
     world = leaving()
     world.permit(world.request("a", cu(1), agent=NEXT_AGENT, started=9000), at=2.0)
     assert world.state("a").migrating
-    assert world.account().accounted == world.state("a").reserved == cu(3)
+    assert world.account().accounted + world.account().buffer == world.state("a").reserved == cu(3)
 
 
 def test_a_victim_that_waits_for_a_pool_gets_no_more() -> None:
@@ -412,7 +430,7 @@ def test_a_victim_that_waits_for_a_pool_gets_no_more() -> None:
     world.take(world.request("a", cu(4)), 11, at=0.5)
     assert wanted(world) == ["a"]
     world.apply(events.MigrationStarted("uid-a"))
-    assert world.account().accounted == cu(4)
+    assert (world.account().accounted, world.account().buffer) == (cu(3), UNIT)
     (answer,) = world.told(11, events.PoolWord(), at=2.0)
     assert isinstance(answer, events.Decided)
     assert (answer.permit, answer.migrate) == (cu(3), True)

@@ -259,6 +259,16 @@ def test_duplicates_join_and_get_the_same_answer_with_their_own_tickets() -> Non
         assert other.response == first.response
 
 
+def test_for_a_duplicate_the_permit_has_not_moved() -> None:
+    world = consulting()
+    world.take(again(world, cu(4)), 12, at=0.0)
+    leader, joined = world.told(LEADER, ALL, at=1.0)
+    assert isinstance(leader, events.Decided)
+    assert isinstance(joined, events.Decided)
+    assert (leader.before, leader.changed) == (UNIT, True)
+    assert (joined.permit, joined.before, joined.changed) == (cu(4), cu(4), False)
+
+
 @pytest.mark.parametrize(("seq", "want", "code"), [(3, cu(4), "stale"), (5, cu(5), "reused")])
 def test_neither_a_lower_number_nor_another_body_disturbs(seq: int, want: Resources, code: str) -> None:
     world = pooled()

@@ -145,3 +145,16 @@ def test_a_journal_that_is_removed_is_missed_and_begun_anew(
     writer.close()
     assert writer.lost_total > 0
     assert replay.run(tmp_path / "j", "json") == 0
+
+
+def test_a_gap_is_said_before_the_snapshot_that_follows_it(tmp_path: Path) -> None:
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    _record(writer, core, 3)
+    writer._lost = 2  # as after two inputs that found no room
+    writer._is_long.set()
+    _record(writer, core, 3, first=3)
+    writer.close()
+    first, second = files_of(tmp_path)
+    assert isinstance(journal.read_line(list(lines(first))[-1]), journal.Gap)
+    assert not any(isinstance(journal.read_line(line), journal.Gap) for line in lines(second))

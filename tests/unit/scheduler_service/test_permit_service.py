@@ -243,3 +243,26 @@ async def test_what_a_refresh_shows_is_applied() -> None:
     assert setting.core.book.find(POD) is None
     await setting.service.tick()
     assert setting.core.ledger.audit() == []
+
+
+async def test_a_change_that_fails_by_our_fault_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = Core(Terms(INSTANCE))
+    apply = core.apply
+
+    def failing(event: events.Input) -> tuple[events.Output, ...]:
+        if event == events.NodeSeen(NodeSpec("bad", UNIT)):
+            raise AssertionError("a fault of ours")
+        return apply(event)
+
+    monkeypatch.setattr(core, "apply", failing)
+
+    class Told(Cluster):
+        async def refresh(self) -> tuple[events.Input, ...]:
+            return tuple(events.NodeSeen(NodeSpec(name, UNIT)) for name in ("bad", "good"))
+
+    log, written = recorded()
+    assert await PermitService(core, Told(), lambda: 0.0, log).refresh()
+    assert core.ledger.node("good") is not None
+    assert [line["event"] for line in written] == ["change not taken by our fault"]
