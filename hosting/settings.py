@@ -6,6 +6,7 @@ than `MAX_DEPTH` and files beyond `MAX_FILE_BYTES`.
 
 import gc
 import math
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,18 +159,31 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
     raise SettingsError(path, faults) from None
 
 
+class _Collector:
+    """Who keeps the garbage collector off: files may be read at the same time, and the last one switches it on again."""
+
+    lock = threading.Lock()
+    users = 0
+    was_enabled = True
+
+
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Keep the garbage collector off. It would look at all the nodes again and again, in vain, and stop every thread
     meanwhile: for a large file that takes longer than all the rest.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
+    with _Collector.lock:
+        _Collector.users += 1
+        if _Collector.users == 1:
+            _Collector.was_enabled = gc.isenabled()
+            gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        with _Collector.lock:
+            _Collector.users -= 1
+            if not _Collector.users and _Collector.was_enabled:
+                gc.enable()
 
 
 def _read(path: Path, content: bytes) -> tuple[Any, list[str]]:

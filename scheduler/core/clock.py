@@ -42,6 +42,12 @@ class Agenda:
                 found.append(uid)
         return sorted(found)
 
+    def put_back(self, uids: list[str], due_s: float) -> None:
+        """VMs that were taken off and not looked at are due again."""
+        for uid in uids:
+            self._due[uid] = due_s
+            heapq.heappush(self._heap, (due_s, uid))
+
 
 def elapse(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
     """Time has passed for one VM: floors end, and a read may be wanted."""

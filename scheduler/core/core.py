@@ -186,10 +186,14 @@ class Core:
         self.book.forget_retired(now_s)
         placement.expire(self.desk, now_s)
         outputs: list[events.Output] = []
-        for uid in self.agenda.take_due(now_s):
-            record = self.book.by_uid(uid)
-            if record is not None:
-                outputs += self._look_at(record, now_s)
+        due = self.agenda.take_due(now_s)[::-1]
+        try:
+            while due:
+                record = self.book.by_uid(due.pop())
+                if record is not None:
+                    outputs += self._look_at(record, now_s)
+        finally:  # where one fails by our fault, the others are still due
+            self.agenda.put_back(due, now_s)
         if self.desk.rules.migration_enabled:
             outputs += self._choose_victims(now_s)
         return tuple(outputs)

@@ -74,7 +74,7 @@ class VmGone:
 
     pod: PodName
     uid: str
-    now_s: float = 0.0
+    now_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from scheduler.service.permits import PermitService
 from scheduler.service.ports import ClusterUnreachableError
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
+SAFE_HANDOVER_S: Final = 40.0
+"""An agent's lease, and the deadlines of a command and a request beyond it."""
 SWITCH_S: Final = 0.001
 TICK_S = 1.0
 REFRESH_S = 2.0
@@ -143,6 +145,13 @@ class Program:
             nodes=sum(1 for _ in core.ledger.nodes()),
             vms=len(core.book),
         )
+        if terms.handover_s < SAFE_HANDOVER_S:
+            self._log.warning(
+                "--handover is shorter than agents may hold what they were permitted: a dead agent's room may be given "
+                "away while its VM still grows",
+                handover_s=terms.handover_s,
+                safe_s=SAFE_HANDOVER_S,
+            )
         if terms.published_agents:
             self._log.info("callers without the extension are served", nodes=list(terms.published_agents))
         if terms.trust_published:

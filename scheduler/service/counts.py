@@ -26,7 +26,7 @@ class Counts:
     migrations: Counter[str] = field(default_factory=Counter)
     """Migrations by outcome: started, failed."""
     latency: Durations = field(default_factory=Durations)
-    """From a request's bytes to its answer."""
+    """From a request's bytes to its answer; of a batch's items to what could be said at once."""
     cluster_stale: bool = False
     """Whether the cluster could not be read the last time; what was read before is in force then."""
     rules_stale: bool = False

@@ -24,7 +24,7 @@ from tests.unit.scheduler_core.core_worlds import (
 
 def test_a_vm_that_has_gone_frees_everything() -> None:
     world = world_with_vm(is_new=False)
-    world.apply(events.VmGone(pod("vm"), "uid-vm"))
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 0.0))
     assert world.node_reserved() == cu(0)
     assert world.core.book.find(pod("vm")) is None
     assert len(world.core.book) == 0
@@ -33,8 +33,8 @@ def test_a_vm_that_has_gone_frees_everything() -> None:
 
 def test_the_end_of_an_older_uid_is_not_the_end_of_the_vm() -> None:
     world = world_with_vm()
-    world.apply(events.VmGone(pod("vm"), "uid-of-an-older-life"))
-    world.apply(events.VmGone(pod("nobody"), "uid"))
+    world.apply(events.VmGone(pod("vm"), "uid-of-an-older-life", 0.0))
+    world.apply(events.VmGone(pod("nobody"), "uid", 0.0))
     assert world.node_reserved() == UNIT
 
 
@@ -288,7 +288,7 @@ def test_a_vm_may_go_while_its_node_is_away() -> None:
     world = world_with_vm(cu(3))
     world.apply(events.NodeGone("n1"))
     world.apply(events.NodeGone("n1"))
-    world.apply(events.VmGone(pod("vm"), "uid-vm"))
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 0.0))
     world.node("n1", cu(10))
     assert world.node_reserved() == cu(0)
 
@@ -331,7 +331,7 @@ def test_one_uid_under_two_names_never_stops_the_scheduler() -> None:
     """No cluster should show that; one malformed object is not to take the others down."""
     world = world_with_vm(cu(3))
     world.vm("twin", cu(2), uid="uid-vm")
-    world.apply(events.VmGone(pod("vm"), "uid-vm"))
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 0.0))
     world.tick(1.0)
     world.vm("twin", cu(2), uid="uid-vm", at=2.0)
     world.send(world.request("twin", cu(2), uid="uid-vm"), at=3.0)

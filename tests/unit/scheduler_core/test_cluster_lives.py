@@ -354,3 +354,23 @@ def test_the_clock_does_what_a_look_at_every_vm_would(seed: int) -> None:
         if number % 15 == 0:
             assert state_of(one) == state_of(other)
     assert state_of(one) == state_of(other)
+
+
+def test_one_vm_that_cannot_be_looked_at_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = AuditedWorld()
+    for name in "abc":
+        world.vm(name, UNIT)
+        world.permit(world.request(name, cu(2)), at=0.0)
+        world.permit(world.request(name, UNIT, agent=NEXT_AGENT, started=2000, claim=cu(2)), at=1.0)
+    elapse = clock.elapse
+
+    def fails_for_a(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
+        assert record.spec.pod.name != "a", "ours"
+        return elapse(desk, record, now_s)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(clock, "elapse", fails_for_a)
+        with pytest.raises(AssertionError, match="ours"):
+            world.ticked(70.0)
+    world.ticked(71.0)
+    assert [world.floors(name) for name in "bc"] == [[], []]

@@ -69,7 +69,7 @@ def _live(world: RecordingWorld, dice: random.Random, steps: int) -> None:
             case 6:
                 world.read(name, cu(dice.randint(1, 3)), at=now_s)
             case _:
-                world.apply(events.VmGone(pod(name), known.spec.uid))
+                world.apply(events.VmGone(pod(name), known.spec.uid, now_s))
 
 
 def _replay(lines: list[str]) -> journal.Replay:

@@ -238,7 +238,7 @@ async def test_a_fault_of_the_cluster_is_told_again_after_it_went_away() -> None
 
 async def test_what_a_refresh_shows_is_applied() -> None:
     setting = Setting()
-    setting.cluster.changes = (events.VmGone(POD, "u1"),)
+    setting.cluster.changes = (events.VmGone(POD, "u1", 0.0),)
     assert await setting.service.refresh()
     assert setting.core.book.find(POD) is None
     await setting.service.tick()
