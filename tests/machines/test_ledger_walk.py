@@ -25,7 +25,8 @@ def _seeds() -> list[int]:
 @pytest.mark.parametrize(
     "seed", _seeds(), ids=("given",) if "PARLEY_WALK_SEED" in os.environ else ("fixed", "fresh")
 )
-def test_no_walk_overcommits_a_node(seed: int) -> None:
-    print(f"PARLEY_WALK_SEED={seed}")  # noqa: T201 - a walk of a fresh seed can be repeated only by it
+def test_no_walk_overcommits_a_node(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():  # a walk of a fresh seed can be repeated only by it
+        print(f" PARLEY_WALK_SEED={seed} ", end="", flush=True)  # noqa: T201 - as said
     done = walk_many(seed, STEPS // len(_seeds()))
     assert not done.failure, done.failure
