@@ -79,7 +79,7 @@ class Watch:
             if account.is_unknown:
                 account.is_unknown = False
                 world.untold_births = [born for born in world.untold_births if born is not vm]
-                world.believed(vm)
+                world.excuses.believed(vm)
             if world.shows_sizes and edits == vm.edits:
                 account.edited = ZERO
             world.observer.excuse(account)

@@ -6,7 +6,7 @@ end every row is settled, no floor keeps more than a permit, and no runner is do
 """
 
 from protocol.values import ZERO, Resources
-from tests.machines import ledger_laws
+from tests.machines import ledger_laws, ledger_pods
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import UNIT, Node, Vm
 from tests.machines.ledger_observer import LawBrokenError
@@ -53,7 +53,7 @@ def _end_faults(world: World) -> None:
     _pools_answer(world)
     for pod in list(world.pods):
         if pod.has_ended or not pod.is_told:
-            world.pod_is_told(pod)
+            ledger_pods.pod_is_told(world, pod)
     for vm in world.untold_deaths:
         world.tell_death(vm)
     world.untold_deaths = []

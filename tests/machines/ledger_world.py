@@ -5,11 +5,10 @@ the walk and for Hypothesis, `tests/scenarios` names them for stories. An observ
 after every input of the core the laws of `ledger_laws` are checked.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from protocol.values import ZERO, Bounds, Resources
-from protocol.wire import AgentRequest, PodName
+from protocol.wire import PodName
 from tests.machines import ledger_laws
 from tests.machines.agent_models import ExtendedAgent, Packet, Returned
 from tests.machines.cluster_models import UNIT, Command, Node, OtherPod, Snapshot, Vm
@@ -22,10 +21,11 @@ from tests.machines.core_port import (
     LookWanted,
     Permitted,
     Waits,
-    pod_spec,
 )
+from tests.machines.ledger_excuses import Excuses
 from tests.machines.ledger_observer import Observer
 from tests.machines.published_models import Phase, PublishedAgent
+from tests.machines.waiting_models import Asking, Waiting
 
 BORN = UNIT
 LOOK_DEADLINE_S = 3.0
@@ -33,25 +33,6 @@ WATCH_LAG_S = 75.0
 PACKET_LIFE_S = 60.0
 READ_GAP_S = 2.0**-20
 _MOST_IN_FLIGHT = 24
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A request without the extension that waits inside the scheduler for a look that began earlier."""
-
-    agent: PublishedAgent
-    request: AgentRequest
-    look: Snapshot | None
-    until_s: float
-
-
-@dataclass(slots=True, eq=False, frozen=True)
-class Asking:
-    """A request that waits for its pool's word, of either kind of agent; `is_taken` says that its answer arrives."""
-
-    packet: Packet | None
-    waiting: Waiting | None
-    is_taken: bool
 
 
 class World:
@@ -78,6 +59,7 @@ class World:
         self._reads = 0
         self.port = CorePort(UUID(int=0))
         self.watch = Watch(self)
+        self.excuses = Excuses(self)
 
     def count(self) -> int:
         """A number that was not used before."""
@@ -119,7 +101,7 @@ class World:
         self.watch.start(is_cached=is_cached)
         self.is_starting = False
         for vm in self.vms:
-            self.believed(vm)
+            self.excuses.believed(vm)
         self._check_all()
         for vm in self.vms:
             self.watch.is_told(vm, edits=vm.edits)
@@ -129,28 +111,6 @@ class World:
         living = [agent for agent in vm.agents if not agent.is_dormant] or vm.agents
         for agent in [agent for agent in vm.agents if agent is not living[-1]]:
             self.dies(agent)
-
-    def believed(self, vm: Vm) -> None:
-        """What causes of the past left with agents is more than a new process can know of.
-
-        They hold what an edit or a change of bounds left above the VM's maximum; and they claim what was in use before
-        an edit that they did not see yet.
-        """
-        account, use = vm.account, vm.size.max(vm.target)
-        if use.exceeds(vm.bounds.max) and not self.shows_sizes:
-            account.edited = use
-            self.observer.excuse(account)
-        self._cut(vm)
-        self.learnt(vm)
-
-    def _beliefs(self, vm: Vm) -> None:
-        believed, use = ZERO, vm.size.max(vm.target)
-        for agent in vm.agents:
-            if agent.is_misled or (agent.edits != vm.edits and agent.in_use().exceeds(use)):
-                believed = believed.max(agent.in_use())
-        if believed != vm.account.believed:
-            self.observer.believed(vm.account, believed)
-            self.ledger_changed(vm.node)
 
     def ledger_changed(self, node: Node) -> None:
         """The ledger of a node may have changed: excuses that it took up or that are over end."""
@@ -163,7 +123,7 @@ class World:
             self.ledger_changed(node)
         for vm in self.vms:
             if vm.account.is_mixed or vm.account.is_cut:
-                self.learnt(vm)
+                self.excuses.learnt(vm)
             ledger_laws.check_row(self, vm)
 
     def pass_time(self, span_s: float, *, ticks: bool = True) -> None:
@@ -222,7 +182,7 @@ class World:
         agent.observe()
         agent.is_misled = vm.account.edited != ZERO
         vm.agents.append(agent)
-        self._mixed(vm)
+        self.excuses.mixed(vm)
         return agent
 
     @staticmethod
@@ -235,7 +195,7 @@ class World:
         agent.hold(ZERO)
         agent.is_dormant = True
         agent.vm.agents.remove(agent)
-        self.learnt(agent.vm)
+        self.excuses.learnt(agent.vm)
 
     def wake(self, agent: ExtendedAgent) -> ExtendedAgent:
         """Another life of the daemon of a dormant one."""
@@ -267,7 +227,7 @@ class World:
                 ledger_laws.check_growth(vm.node, before, after, claim)
             vm.heard_until_s = self.now_s + HANDOVER_S
             if not is_retry:
-                self._claim_is_told(vm, packet)
+                self.excuses.claim_is_told(vm, packet)
         ledger_laws.check_row(self, vm)
         if isinstance(answer, Waits):
             self.asking[answer.ticket] = Asking(packet, None, is_taken)
@@ -310,30 +270,6 @@ class World:
         self.watch.tell(self.read(vm))
         return True
 
-    def _claim_is_told(self, vm: Vm, packet: Packet) -> None:
-        """The scheduler knows now of an edit that this agent saw before it asked; and of two kinds of agent."""
-        account = vm.account
-        claim = packet.request.raw.last_permit
-        if account.edited == ZERO or packet.edits != vm.edits or claim is None:
-            return
-        if account.edited.min(vm.size.max(vm.target)).fits_in(claim):
-            account.edited = ZERO
-            self.observer.excuse(account)
-
-    def _mixed(self, vm: Vm) -> None:
-        """Two kinds of agent on one VM are a documented cause, until one is gone and the ledger keeps all that is left."""
-        account, published = vm.account, vm.published
-        is_mixed = published is not None and (bool(vm.agents) or published.is_beside)
-        if published is not None:
-            published.is_beside = is_mixed
-        if account.is_mixed and not is_mixed:
-            is_mixed = bool(vm.commands) or account.use.exceeds(account.ledger_keeps())
-        if is_mixed != account.is_mixed:
-            account.is_mixed = is_mixed
-            self.observer.excuse(account)
-            for agent in vm.agents:
-                agent.is_misled = True
-
     def send(self, packet: Packet) -> None:
         """A packet is on its way; when too many are, the oldest is lost."""
         self.packets.append(packet)
@@ -360,18 +296,7 @@ class World:
     def observed(self, agent: ExtendedAgent) -> None:
         """What an agent's look showed is in; it learns the VM's bounds, too."""
         agent.observe()
-        self.learnt(agent.vm)
-
-    def learnt(self, vm: Vm) -> None:
-        """Causes end: bounds that fell, once nobody holds more than they allow; two kinds of agent; beliefs."""
-        account = vm.account
-        if account.is_cut:
-            most, kept = vm.bounds.max.max(vm.size.max(vm.target)), account.ledger_keeps()
-            account.is_cut = account.exceeds(most) or account.use.exceeds(kept)
-            self.observer.excuse(account)
-        if account.is_mixed:
-            self._mixed(vm)
-        self._beliefs(vm)
+        self.excuses.learnt(agent.vm)
 
     def resize(self, agent: ExtendedAgent, want: Resources) -> Command | None:
         """An agent sends a resize; one of a life that was fenced off has no effect.
@@ -401,7 +326,7 @@ class World:
     def published_starts(self, vm: Vm) -> PublishedAgent:
         """Such an agent starts; it reads the VM once."""
         agent = vm.published = PublishedAgent(self.count(), vm, vm.target)
-        self._mixed(vm)
+        self.excuses.mixed(vm)
         return agent
 
     def published_dies(self, vm: Vm) -> None:
@@ -409,7 +334,7 @@ class World:
         if vm.published is not None:
             self.observer.held(vm.account, vm.published.ident, ZERO)
             vm.published = None
-            self.learnt(vm)
+            self.excuses.learnt(vm)
 
     def published_resizes(self, agent: PublishedAgent) -> Command | None:
         """It sets the target as far as its last permit goes."""
@@ -474,7 +399,7 @@ class World:
         if isinstance(answer, Permitted):
             # A bystander, also beside one that has just gone: what it was told is forgotten when it is silent.
             agent.is_beside = bool(agent.vm.agents) or self.now_s < agent.vm.heard_until_s
-            self._mixed(agent.vm)
+            self.excuses.mixed(agent.vm)
             if agent.is_idle:
                 self.published_resizes(agent)
 
@@ -541,18 +466,12 @@ class World:
         vm.written()
         self.ledger_changed(vm.node)
         vm.set_target(amount)
-        self._beliefs(vm)
+        self.excuses.beliefs(vm)
 
     def change_bounds(self, vm: Vm, most: Resources) -> None:
         """A VM's maximum changes; its agents learn that when they look."""
         vm.set_bounds(Bounds(UNIT, most))
-        self._cut(vm)
-
-    def _cut(self, vm: Vm) -> None:
-        """What is held above the VM's maximum is a cause."""
-        if vm.account.exceeds(vm.bounds.max.max(vm.size.max(vm.target))):
-            vm.account.is_cut = True
-            self.observer.excuse(vm.account)
+        self.excuses.cut(vm)
 
     def change_node(self, node: Node, reservable: Resources) -> None:
         """The configuration of a node is loaded again."""
@@ -568,30 +487,3 @@ class World:
 
     def _configure(self) -> None:
         self.port.configured({node.name: node.system for node in self.nodes}, is_stopped=self.is_stopped)
-
-    def pod_comes(self, node: Node, requests: Resources) -> OtherPod:
-        """A pod begins that the scheduler was not asked about; it is told later."""
-        name = f"pod-{self.count()}"
-        pod = OtherPod(pod_spec(PodName(name, "default"), name, node.name, requests), node)
-        self.pods.append(pod)
-        node.account.other_unseen += requests
-        self.observer.other(node.account, requests)
-        return pod
-
-    def pod_is_told(self, pod: OtherPod) -> None:
-        """The scheduler is told of a pod, or that it has ended."""
-        if pod.has_ended:
-            self.pods.remove(pod)
-            self.port.pod_gone(pod.spec)
-        elif not pod.is_told:
-            pod.is_told = True
-            self.port.pod_seen(pod.spec)
-            self.observer.other_told(pod.node.account, pod.spec.requests)
-        self.ledger_changed(pod.node)
-
-    def pod_ends(self, pod: OtherPod) -> None:
-        """A pod has run to its end: it uses nothing more, whether it is still listed or not."""
-        pod.has_ended = True
-        self.observer.other(pod.node.account, ZERO - pod.spec.requests)
-        if not pod.is_told:
-            pod.node.account.other_unseen -= pod.spec.requests

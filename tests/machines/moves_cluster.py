@@ -1,5 +1,6 @@
 """What happens to the clock, the scheduler and the cluster, chosen by small numbers."""
 
+from tests.machines import ledger_pods
 from tests.machines.cluster_models import UNIT, Vm, cu
 from tests.machines.ledger_world import BORN, World
 from tests.machines.moves_agents import SPANS_S, amount_for, pick_vm
@@ -118,15 +119,15 @@ def late_word(world: World, which: int) -> None:
         world.tell_death(world.untold_deaths.pop(which % len(world.untold_deaths)))
     untold = [pod for pod in world.pods if pod.has_ended or not pod.is_told]
     if untold:
-        world.pod_is_told(untold[which % len(untold)])
+        ledger_pods.pod_is_told(world, untold[which % len(untold)])
 
 
 def pod_comes(world: World, node: int, amount: int, is_late: int) -> None:
     """A pod begins that bypassed the scheduler."""
     if len(world.pods) < _MOST_PODS:
-        pod = world.pod_comes(world.nodes[node % len(world.nodes)], POD_AMOUNTS[amount])
+        pod = ledger_pods.pod_comes(world, world.nodes[node % len(world.nodes)], POD_AMOUNTS[amount])
         if not is_late:
-            world.pod_is_told(pod)
+            ledger_pods.pod_is_told(world, pod)
 
 
 def pod_ends(world: World, which: int, is_late: int) -> None:
@@ -134,9 +135,9 @@ def pod_ends(world: World, which: int, is_late: int) -> None:
     running = [pod for pod in world.pods if not pod.has_ended]
     if running:
         pod = running[which % len(running)]
-        world.pod_ends(pod)
+        ledger_pods.pod_ends(world, pod)
         if not is_late:
-            world.pod_is_told(pod)
+            ledger_pods.pod_is_told(world, pod)
 
 
 def node_changes(world: World, node: int, by: int) -> None:

@@ -1,0 +1,81 @@
+"""What the observer must excuse: causes of the past that live on in what agents hold, claim or believe."""
+
+from typing import TYPE_CHECKING
+
+from protocol.values import ZERO
+from tests.machines.agent_models import Packet
+from tests.machines.cluster_models import Vm
+
+if TYPE_CHECKING:
+    from tests.machines.ledger_world import World
+
+
+class Excuses:
+    """Keeps account of them for each VM of one world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def believed(self, vm: Vm) -> None:
+        """What causes of the past left with agents is more than a new process can know of.
+
+        They hold what an edit or a change of bounds left above the VM's maximum; and they claim what was in use before
+        an edit that they did not see yet.
+        """
+        account, use = vm.account, vm.size.max(vm.target)
+        if use.exceeds(vm.bounds.max) and not self._world.shows_sizes:
+            account.edited = use
+            self._world.observer.excuse(account)
+        self.cut(vm)
+        self.learnt(vm)
+
+    def beliefs(self, vm: Vm) -> None:
+        """What agents take to be in use because of a documented cause is one itself."""
+        believed, use = ZERO, vm.size.max(vm.target)
+        for agent in vm.agents:
+            if agent.is_misled or (agent.edits != vm.edits and agent.in_use().exceeds(use)):
+                believed = believed.max(agent.in_use())
+        if believed != vm.account.believed:
+            self._world.observer.believed(vm.account, believed)
+            self._world.ledger_changed(vm.node)
+
+    def claim_is_told(self, vm: Vm, packet: Packet) -> None:
+        """The scheduler knows now of an edit that this agent saw before it asked; and of two kinds of agent."""
+        account = vm.account
+        claim = packet.request.raw.last_permit
+        if account.edited == ZERO or packet.edits != vm.edits or claim is None:
+            return
+        if account.edited.min(vm.size.max(vm.target)).fits_in(claim):
+            account.edited = ZERO
+            self._world.observer.excuse(account)
+
+    def mixed(self, vm: Vm) -> None:
+        """Two kinds of agent on one VM are a documented cause, until one is gone and the ledger keeps all that is left."""
+        account, published = vm.account, vm.published
+        is_mixed = published is not None and (bool(vm.agents) or published.is_beside)
+        if published is not None:
+            published.is_beside = is_mixed
+        if account.is_mixed and not is_mixed:
+            is_mixed = bool(vm.commands) or account.use.exceeds(account.ledger_keeps())
+        if is_mixed != account.is_mixed:
+            account.is_mixed = is_mixed
+            self._world.observer.excuse(account)
+            for agent in vm.agents:
+                agent.is_misled = True
+
+    def learnt(self, vm: Vm) -> None:
+        """Causes end: bounds that fell, once nobody holds more than they allow; two kinds of agent; beliefs."""
+        account = vm.account
+        if account.is_cut:
+            most, kept = vm.bounds.max.max(vm.size.max(vm.target)), account.ledger_keeps()
+            account.is_cut = account.exceeds(most) or account.use.exceeds(kept)
+            self._world.observer.excuse(account)
+        if account.is_mixed:
+            self.mixed(vm)
+        self.beliefs(vm)
+
+    def cut(self, vm: Vm) -> None:
+        """What is held above the VM's maximum is a cause."""
+        if vm.account.exceeds(vm.bounds.max.max(vm.size.max(vm.target))):
+            vm.account.is_cut = True
+            self._world.observer.excuse(vm.account)
