@@ -1,5 +1,6 @@
 """Sends a workload: in a closed loop (each connection asks again when it was answered) or at a pace (open loop)."""
 
+import abc
 import asyncio
 import math
 import time
@@ -46,7 +47,7 @@ class Run:
         return self.decisions / self.seconds if self.seconds else 0.0
 
 
-class _Drive:
+class _Drive(abc.ABC):
     """What both ways have in common: connections, replies, the end."""
 
     def __init__(self, workload: Workload, faults: Faults) -> None:
@@ -78,17 +79,17 @@ class _Drive:
         self.run.generator_cpu_s = time.process_time() - began_cpu_s
         return self.run
 
+    @abc.abstractmethod
     def begin(self) -> None:
         """Start sending."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def limit_s(self) -> float:
         """When to give up on a server that does not answer any more, in seconds from the start."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def go_on(self, connection: http.Connection) -> None:
         """A connection has been answered: what now?"""
-        raise NotImplementedError
 
     def send(self, connection: http.Connection, since_s: float) -> bool:
         """Send the next request, whose latency counts from `since_s`; False where there is none now."""
