@@ -116,7 +116,8 @@ class Cluster:
         cause = OverCause.BYPASSED if settled else OverCause.START_UP
         self._desk.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
         row = self._desk.ledger.require(vm.holder)
-        gate = retired.gate if retired is not None else AgentGate()
+        # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
+        gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()
         record = VmRecord(vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._desk.is_serving)
         self._book.enter(record)
         self._agenda.look_after(self._desk, record)

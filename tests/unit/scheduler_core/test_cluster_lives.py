@@ -121,11 +121,12 @@ def test_a_vm_that_comes_back_soon_keeps_its_gate() -> None:
     assert world.permit(world.request("vm", cu(2), seq=8, claim=UNIT), at=70.0) == cu(2)
 
 
-def test_the_last_number_of_before_is_judged_anew() -> None:
-    """The answer was about a row that is no more."""
+def test_the_last_number_of_before_is_refused() -> None:
+    """Its answer was about a row that is no more; judged anew, an old claim would settle the new one."""
     world = returned(gone_s=5.0)
-    assert world.permit(world.request("vm", cu(5), seq=7), at=20.0) == cu(5)
-    assert world.record().settled
+    assert world.refusal(world.request("vm", cu(5), seq=7), at=20.0).last_sequence_number == 7
+    assert not world.record().settled
+    assert world.permit(world.request("vm", cu(5), seq=8), at=20.0) == cu(5)
 
 
 @pytest.mark.parametrize("tick", [False, True])
@@ -374,3 +375,21 @@ def test_one_vm_that_cannot_be_looked_at_keeps_no_other_from_it(monkeypatch: pyt
             world.ticked(70.0)
     world.ticked(71.0)
     assert [world.floors(name) for name in "bc"] == [[], []]
+
+
+@pytest.mark.parametrize("seq", [1, 2])
+def test_a_late_packet_of_a_vm_that_came_back_settles_nothing(seq: int) -> None:
+    """Neither a number below the last one nor the last one itself, whose reply is gone."""
+    world = AuditedWorld()
+    world.vm("vm", UNIT, most=cu(8))
+    packets = {1: world.request("vm", UNIT, claim=UNIT), 2: world.request("vm", cu(5), claim=UNIT)}
+    for packet in packets.values():
+        world.permit(packet, at=1.0)
+    world.ticked(2.0)
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 3.0))
+    world.vm("vm", UNIT, most=cu(8), at=4.0)
+    refused = world.refusal(packets[seq], at=5.0)
+    assert (refused.status, refused.last_sequence_number) == (409, 2)
+    assert not world.record().settled
+    assert world.causes() == {Cause.START_UP}
+    assert world.permit(world.request("vm", cu(5), claim=cu(5), seq=3), at=6.0) == cu(5)
