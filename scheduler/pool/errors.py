@@ -1,0 +1,180 @@
+"""Why a hook refused: the one error that hooks give, its kind, and how codes are read where no kind is named.
+
+Source: seed 000 (`domain.AppError`, `PluginErrorKind`, `KindFromAppError`), with two additions of ours in the detail:
+whom an InvalidSpec is about (`scope`), and when asking again may help.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+class PluginErrorKind(enum.StrEnum):
+    """What sort of refusal it is. The values are those of seed 000."""
+
+    UNKNOWN = ""
+    """The author did not say. Treated as Internal: asked again later, not searched below."""
+    INSUFFICIENT_RESOURCES = "InsufficientResources"
+    """Quota, scheduler or cluster is full; fewer replicas may fit."""
+    INTERNAL = "Internal"
+    """A failure that passes: nothing is granted, and nothing counts as full."""
+    INVALID_SPEC = "InvalidSpec"
+    """Wrong at any number of replicas; the pool (or the VM) is parked until something changes."""
+
+
+class Scope(enum.StrEnum):
+    """Whom an InvalidSpec is about."""
+
+    POOL = "pool"
+    VM = "vm"
+    """Only the VM that `Detail.vm_uid` names, or the one that asks (`Context.request`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What a plugin says beside the message: the kind and more. `kind` UNKNOWN leaves the code to decide.
+
+    `retry_after_s` tells when asking again may help (seconds), `reason` is a CamelCase word for machines.
+    """
+
+    kind: PluginErrorKind = PluginErrorKind.UNKNOWN
+    scope: Scope = Scope.POOL
+    vm_uid: str = ""
+    retry_after_s: float | None = None
+    reason: str = ""
+
+
+class AppError(Exception):
+    """The one error of hooks: raise it, or give it as `Admission.error` where the pool was changed as well.
+
+    `code` is an HTTP status; `biz_code` a word for clients; `message` is shown to clients and is all of `str(error)`;
+    `cause` is for the log alone and never leaves the process; `detail` is free, and a kind or a `Detail` there decides
+    the kind. Source: seed 000, `domain.AppError`.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        biz_code: str = "",
+        cause: BaseException | None = None,
+        detail: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.biz_code = biz_code
+        self.cause = cause
+        self.detail = detail
+        self.__cause__ = cause
+
+    def __repr__(self) -> str:
+        return f"AppError({self.code}, {self.message!r}, detail={self.detail!r}, cause={self.cause!r})"
+
+
+def not_found(message: str) -> AppError:
+    """404."""
+    return AppError(404, message)
+
+
+def conflict(message: str) -> AppError:
+    """409."""
+    return AppError(409, message)
+
+
+def bad_request(message: str) -> AppError:
+    """400."""
+    return AppError(400, message)
+
+
+def unauthorized(message: str) -> AppError:
+    """401."""
+    return AppError(401, message)
+
+
+def forbidden(message: str) -> AppError:
+    """403."""
+    return AppError(403, message)
+
+
+def api_key_required(message: str) -> AppError:
+    """422 with the business code API_KEY_REQUIRED."""
+    return AppError(422, message, biz_code="API_KEY_REQUIRED")
+
+
+def too_many_requests(message: str, cause: BaseException | None = None, detail: Any = None) -> AppError:
+    """429."""
+    return AppError(429, message, cause=cause, detail=detail)
+
+
+def service_unavailable(message: str) -> AppError:
+    """503. Without a kind it reads as InsufficientResources; for an outage use `new_internal`."""
+    return AppError(503, message)
+
+
+def internal(message: str, cause: BaseException | None = None) -> AppError:
+    """500 without a kind."""
+    return AppError(500, message, cause=cause)
+
+
+def new_insufficient_resources(
+    message: str, cause: BaseException | None = None, *, retry_after_s: float | None = None, reason: str = ""
+) -> AppError:
+    """503: quota, scheduler or cluster is full; fewer replicas may fit. Source: seed 000, `NewInsufficientResources`."""
+    kind = PluginErrorKind.INSUFFICIENT_RESOURCES
+    detail = Detail(kind, retry_after_s=retry_after_s, reason=reason)
+    return AppError(503, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
+
+
+def new_internal(message: str, cause: BaseException | None = None) -> AppError:
+    """500: a failure that passes. Source: seed 000, `NewInternal`."""
+    return AppError(500, message, cause=cause, detail=PluginErrorKind.INTERNAL)
+
+
+def new_invalid_spec(
+    message: str, cause: BaseException | None = None, *, scope: Scope = Scope.POOL, vm_uid: str = ""
+) -> AppError:
+    """422: wrong at any number of replicas. Source: seed 000, `NewInvalidSpec`.
+
+    `scope` VM parks only the VM `vm_uid` (by default the one that asks) instead of the whole pool.
+    """
+    kind = PluginErrorKind.INVALID_SPEC
+    detail = Detail(kind, scope, vm_uid)
+    return AppError(422, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
+
+
+_KIND_OF_CODE: Final = {
+    503: PluginErrorKind.INSUFFICIENT_RESOURCES,
+    429: PluginErrorKind.INSUFFICIENT_RESOURCES,
+    400: PluginErrorKind.INVALID_SPEC,
+    422: PluginErrorKind.INVALID_SPEC,
+}
+
+
+def kind_from_app_error(error: AppError | None) -> PluginErrorKind:
+    """The kind of a refusal. Source: seed 000, `KindFromAppError`; its order of looking things up:
+
+    no error is UNKNOWN (the only way to get that); a kind as the detail; a detail that names its `kind`; 503 and 429
+    are InsufficientResources, 400 and 422 InvalidSpec, every other code Internal.
+    """
+    if error is None:
+        return PluginErrorKind.UNKNOWN
+    named = getattr(error.detail, "kind", error.detail)
+    if callable(named):
+        named = named()
+    if isinstance(named, PluginErrorKind) and named is not PluginErrorKind.UNKNOWN:
+        return named
+    return _KIND_OF_CODE.get(error.code, PluginErrorKind.INTERNAL)
+
+
+def detail_of(error: AppError) -> Detail:
+    """The `Detail` of an error, an empty one where its detail is something else."""
+    return error.detail if isinstance(error.detail, Detail) else Detail()
+
+
+class Interrupt(BaseException):
+    """Thrown into steps whose time is over: they end with what they know by now.
+
+    It is no `Exception`, so that no barrier for the failures of plugins takes it for one.
+    """
