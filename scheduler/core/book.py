@@ -51,7 +51,7 @@ class Reply(Value, frozen=True):
 class Progress:
     """The request of a pod that waits for its pool's word. `joined` are the duplicates that wait for the same answer.
 
-    `before` was the permit before the request; the pool is asked for `wanted`, in steps of `unit`.
+    `before` was the permit before the request; `pool` is asked for `wanted`, in steps of `unit`.
     """
 
     ticket: int
@@ -60,6 +60,7 @@ class Progress:
     before: Resources
     wanted: Resources
     unit: Resources
+    pool: str
     joined: list[int] = field(default_factory=list)
 
 

@@ -46,6 +46,18 @@ class Cluster:
         self._desk.ledger.remove_node(event.name)
         return ()
 
+    # ------------------------------------------------------------ pools
+
+    def pool_seen(self, event: events.PoolSeen) -> _Outputs:
+        """A pool, or a change of one. What waits for its word is judged by the new terms when the word comes."""
+        self._desk.ledger.set_pool(event.terms.name, event.terms)
+        return ()
+
+    def pool_gone(self, event: events.PoolGone) -> _Outputs:
+        """A pool was deleted. Its VMs keep what they have."""
+        self._desk.ledger.set_pool(event.name, None)
+        return ()
+
     # ------------------------------------------------------------ other pods
 
     def pod_seen(self, event: events.PodSeen) -> _Outputs:
@@ -115,6 +127,7 @@ class Cluster:
         name = f"{vm.pod.namespace}/{vm.pod.name}"
         cause = OverCause.BYPASSED if settled else OverCause.START_UP
         self._desk.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
+        self._desk.ledger.join_pool(vm.holder, vm.pool)
         row = self._desk.ledger.require(vm.holder)
         # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
         gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()
@@ -135,6 +148,7 @@ class Cluster:
             )
             state, cause = replace(state, floors=raised), OverCause.BOUNDS
         self._desk.ledger.post(Verdict(row.holder, vm.node, state), cause)
+        self._desk.ledger.join_pool(row.holder, vm.pool)
         record.spec = vm
 
     def _forget(self, record: VmRecord, now_s: float) -> _Outputs:

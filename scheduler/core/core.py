@@ -15,7 +15,17 @@ from protocol.reasons import ErrorCode
 from protocol.values import ZERO
 from protocol.versions import PLUGIN_SPOKEN, PluginProtoVersion
 from protocol.wire import PodName
-from scheduler.core import clock, cluster, events, extended, migration, placement, progress, published
+from scheduler.core import (
+    auditing,
+    clock,
+    cluster,
+    events,
+    extended,
+    migration,
+    placement,
+    progress,
+    published,
+)
 from scheduler.core.book import Book, Terms, VmRecord
 from scheduler.core.judging import Desk
 from scheduler.core.ledger import Cause, Verdict
@@ -46,6 +56,8 @@ class Core:
             events.PodGone: self.cluster.pod_gone,
             events.NodeSeen: self.cluster.node_seen,
             events.NodeGone: self.cluster.node_gone,
+            events.PoolSeen: self.cluster.pool_seen,
+            events.PoolGone: self.cluster.pool_gone,
             events.Configured: self.cluster.configured,
             events.PlacementAssumed: lambda event: (placement.assume(self.desk, event),),
             events.PlacementConfirmed: self._placement_confirmed,
@@ -61,7 +73,7 @@ class Core:
 
     def audit(self) -> list[str]:
         """What is wrong with the accounts, as far as that can be seen from within: nothing, ever."""
-        faults = self.ledger.audit()
+        faults = auditing.audit(self.ledger)
         for record in self.book:
             if self.ledger.row(record.spec.holder) is not record.row:
                 faults.append(f"{record.name}: its row is not the ledger's")

@@ -14,7 +14,7 @@ from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason
 from protocol.values import Resources, Value
 from protocol.wire import AgentRequest, PluginResponse, PodName
-from scheduler.core.model import Holder, NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.model import Holder, NodeSpec, PodSpec, PoolTerms, Reading, VmSpec
 from scheduler.core.rules import Rules
 
 # ---------------------------------------------------------------- inputs
@@ -106,10 +106,15 @@ class RequestArrived:
 
 @dataclass(frozen=True, slots=True)
 class PoolWord:
-    """What a pool says to a growth: at most so many units (None: all of it), and why where that is less."""
+    """What a pool's plugins say to a growth: how many units (the pool's own) its VMs may hold together after it.
 
-    units: int | None = None
+    None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the pool
+    that was asked about, None where that is of no account.
+    """
+
+    total: int | None = None
     reason: Reason | None = None
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,20 @@ class ConsultEnded:
     ticket: int
     word: PoolWord | None
     now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSeen:
+    """There is such a pool, or it was changed."""
+
+    terms: PoolTerms
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGone:
+    """A pool was deleted. VMs that name it do not grow."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +211,8 @@ Input: TypeAlias = (
     | Asked
     | RequestArrived
     | ConsultEnded
+    | PoolSeen
+    | PoolGone
     | PlacementAssumed
     | PlacementConfirmed
     | PlacementForgotten
@@ -286,7 +307,8 @@ class LookNeeded:
 class ConsultNeeded:
     """The growth waits for the pool's word: ask it, and report `ConsultEnded`. `wanted` is kept meanwhile.
 
-    `current` and `wanted` are the permit now and the one that everything but the pool allows, `unit` the compute unit.
+    `current` and `wanted` are the permit now and the one that everything but the pool's plugins allows, `unit` is the
+    VM's compute unit.
     """
 
     ticket: int

@@ -10,7 +10,7 @@ from protocol import sequence
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events, progress
+from scheduler.core import events, pools, progress
 from scheduler.core.book import Progress, Reply, VmRecord
 from scheduler.core.judging import Desk, compute_unit, judge, slot_bytes
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
@@ -127,10 +127,11 @@ def _decide(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -
     verdict = judge(desk, record, ask.want, unit, now_s)
     assert verdict.grant is not None
     assert verdict.state is not None
-    if record.spec.pool is not None and verdict.grant.permit.exceeds(current):
+    pool = record.spec.pool
+    if pool is not None and pools.must_be_asked(desk.ledger, pool, current, verdict.grant.permit):
         assert unit is not None
         state = replace(verdict.state, current=current.min(verdict.grant.permit))
-        waiting = Progress(ticket, ask, now_s, current, verdict.grant.permit, unit)
+        waiting = Progress(ticket, ask, now_s, current, verdict.grant.permit, unit, pool)
         return progress.begin(desk, record, waiting, _with_observed(record, state, now_s))
     return _commit(desk, record, ticket, ask, verdict, unit, now_s)
 
@@ -140,7 +141,7 @@ def commit(
 ) -> tuple[events.Output, ...]:
     """The pool's word is here: judge the request again with it."""
     unit = compute_unit(desk, record, ask.unit)
-    admitted = progress.limits_of(record, waited, word, record.row.state.current, ask.want, unit)
+    admitted = progress.limits_of(desk, record, waited, word, record.row.state.current, ask.want, unit)
     verdict = progress.plain(judge(desk, record, ask.want, unit, now_s, admitted))
     decided = _commit(desk, record, waited.ticket, ask, verdict, unit, now_s)
     # What the request gave back counted when it began to wait; it is told together with what it got.

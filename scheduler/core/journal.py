@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.core import book, events, ledger, model, rules
 from scheduler.core.core import Core
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Raised when older journals cannot be read any more."""
 
 _TYPES: Final[dict[str, Any]] = {
@@ -33,6 +33,8 @@ _TYPES: Final[dict[str, Any]] = {
         events.VmGone,
         events.ConsultEnded,
         events.PoolWord,
+        events.PoolSeen,
+        events.PoolGone,
         events.PlacementAssumed,
         events.PlacementConfirmed,
         events.PlacementForgotten,
@@ -44,6 +46,7 @@ _TYPES: Final[dict[str, Any]] = {
         model.Holder,
         model.NodeSpec,
         model.PodSpec,
+        model.PoolTerms,
         model.Reading,
         model.VmSpec,
         ledger.Floor,
@@ -92,6 +95,7 @@ class Snapshot:
     terms: book.Terms
     rules: rules.Rules
     nodes: tuple[model.NodeSpec, ...]
+    pools: tuple[model.PoolTerms, ...]
     rows: tuple[tuple[model.Holder, str, str, ledger.RowState], ...]
     """Holder, its name, its node, its state."""
     over: tuple[tuple[str, tuple[ledger.OverCause, ...]], ...]
@@ -116,6 +120,7 @@ def snapshot_of(core: Core) -> Snapshot:
         core.terms,
         desk.rules,
         tuple(core.cluster.nodes.values()),
+        tuple(pool.terms for pool in core.ledger.pools() if pool.terms is not None),
         tuple((row.holder, row.name, row.node, row.state) for row in core.ledger.rows()),
         tuple((account.terms.name, tuple(account.over)) for account in core.ledger.nodes() if account.over),
         tuple(_parts(record) for record in core.book),
@@ -139,6 +144,8 @@ def restore(snapshot: Snapshot) -> Core:
     core = Core(snapshot.terms, snapshot.rules)
     for node in snapshot.nodes:
         core.apply(events.NodeSeen(node))
+    for terms in snapshot.pools:
+        core.apply(events.PoolSeen(terms))
     for holder, name, node_name, state in snapshot.rows:
         core.ledger.post(ledger.Verdict(holder, node_name, state, name=name))
     for node_name, causes in snapshot.over:
@@ -146,6 +153,7 @@ def restore(snapshot: Snapshot) -> Core:
     for parts in snapshot.records:
         row = core.ledger.require(parts["spec"].holder)
         record = book.VmRecord(row=row, **parts)
+        core.ledger.join_pool(row.holder, record.spec.pool)
         if record.progress is not None:
             record.progress = dataclasses.replace(record.progress, joined=list(record.progress.joined))
             core.desk.consults[record.progress.ticket] = record

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import ledger as accounts
+from scheduler.core import pools, refusals
 from scheduler.core.book import Terms, VmRecord
 from scheduler.core.ledger import Ledger, Row, RowState, Verdict
 from scheduler.core.limits import Limit
@@ -49,6 +49,8 @@ def judge(
     if wanted.fits_in(row.state.current):
         return desk.ledger.judge(row, wanted, unit, bound)
     earlier = _before_room(desk, record, row, wanted, unit)
+    if record.spec.pool is not None:
+        later = pools.bounds(desk.ledger, record, row.state.current, wanted, unit) + later
     verdict = desk.ledger.judge(row, wanted, unit, bound, earlier, later)
     assert verdict.grant is not None
     reasons = verdict.grant.reasons
@@ -88,7 +90,7 @@ def _named(desk: Desk, record: VmRecord, reason: Reason, now_s: float) -> Reason
     if (account.buffer - (record.row.reserved - record.row.state.current)).fits_in(ZERO):
         return reason
     obstacles = desk.ledger.obstacles(record.spec.node, record.row.holder, reason.resource)
-    return accounts.named(reason, obstacles, now_s, desk.terms.unsettled_s)
+    return refusals.named(reason, obstacles, now_s, desk.terms.unsettled_s)
 
 
 DEFAULT_SLOT_BYTES: Final = 2**30

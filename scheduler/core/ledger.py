@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from protocol.reasons import Reason, ReasonCode
+from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources, Value
 from scheduler.core import limits
-from scheduler.core.model import Holder
+from scheduler.core.model import Holder, PoolTerms
 
 
 class Cause(enum.StrEnum):
@@ -79,6 +79,15 @@ class RowState(Value, frozen=True):
         return amount
 
     @property
+    def firm(self) -> Resources:
+        """What the row keeps, without what it only waits for: its part of its pool."""
+        amount = self.current
+        for floor in self.floors:
+            if floor.cause is not Cause.PENDING and floor.amount.exceeds(amount):
+                amount = amount.max(floor.amount)
+        return amount
+
+    @property
     def accounted(self) -> Resources:
         """What the node will be relieved of because this VM is migrating away, beside its buffer: that is in the node's."""
         return self.current + self.pressure if self.migrating else ZERO
@@ -126,6 +135,24 @@ class Row:
     node: str
     state: RowState
     reserved: Resources
+    pool: str | None = None
+    units: int = 0
+    """Its part of its pool, in the pool's units; 0 where the pool is not known."""
+
+
+@dataclass(slots=True)
+class PoolAccount:
+    """A pool's sum. Written by `Ledger` only.
+
+    `units` is what its rows hold together, in its own units and without what is pending. `changed` are the rows that
+    were changed since `Ledger.take_changed` was called last. Without `terms` there is no such pool (yet).
+    """
+
+    name: str
+    terms: PoolTerms | None = None
+    units: int = 0
+    rows: dict[Holder, Row] = field(default_factory=dict)
+    changed: set[Holder] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -167,6 +194,7 @@ class Ledger:
     def __init__(self) -> None:
         self._nodes: dict[str, NodeAccount] = {}
         self._rows: dict[Holder, Row] = {}
+        self._pools: dict[str, PoolAccount] = {}
 
     def nodes(self) -> Iterator[NodeAccount]:
         """Every node's account."""
@@ -207,6 +235,60 @@ class Ledger:
     def remove_node(self, name: str) -> None:
         """Forget a node."""
         self._nodes.pop(name, None)
+
+    # ------------------------------------------------------------ pools
+
+    def pools(self) -> Iterator[PoolAccount]:
+        """Every pool that is known or that a VM names."""
+        return iter(self._pools.values())
+
+    def pool(self, name: str) -> PoolAccount | None:
+        """One pool's account."""
+        return self._pools.get(name)
+
+    def set_pool(self, name: str, terms: PoolTerms | None) -> None:
+        """Add a pool or change what holds for it; None forgets it. Its members stay members, and are counted anew."""
+        account = self._pools.setdefault(name, PoolAccount(name))
+        account.terms = terms
+        for row in account.rows.values():
+            _count(account, row)
+        self._drop_unused(account)
+
+    def join_pool(self, holder: Holder, name: str | None) -> None:
+        """A row belongs to the pool of that name from now on, to no other, and to none where it is None."""
+        row = self.require(holder)
+        if row.pool == name:
+            return
+        self._leave_pool(row)
+        row.pool = name
+        if name is not None:
+            account = self._pools.setdefault(name, PoolAccount(name))
+            account.rows[holder] = row
+            _count(account, row)
+
+    def take_changed(self, name: str) -> set[Holder]:
+        """The rows of a pool that were changed, came or went since this was asked last. For one reader."""
+        account = self._pools.get(name)
+        if account is None:
+            return set()
+        changed, account.changed = account.changed, set()
+        return changed
+
+    def _leave_pool(self, row: Row) -> None:
+        if row.pool is None:
+            return
+        account = self._pools[row.pool]
+        del account.rows[row.holder]
+        account.units -= row.units
+        account.changed.add(row.holder)
+        row.pool, row.units = None, 0
+        self._drop_unused(account)
+
+    def _drop_unused(self, account: PoolAccount) -> None:
+        if account.terms is None and not account.rows:
+            self._pools.pop(account.name, None)
+
+    # ------------------------------------------------------------ rows
 
     def headroom(self, node: str, holder: Holder) -> Resources:
         """What the other rows leave of the node to `holder`; may be negative. Nothing where the node is unknown."""
@@ -279,13 +361,17 @@ class Ledger:
                 _leave(account, row)
                 _record_over(account, None)
         if verdict.state is None:
-            self._rows.pop(verdict.holder, None)
+            if row is not None:
+                self._leave_pool(row)
+                del self._rows[verdict.holder]
             return
         reserved = verdict.state.reserved
         if row is None:
             row = Row(verdict.holder, verdict.name, verdict.node, verdict.state, reserved)
             self._rows[verdict.holder] = row
         row.node, row.state, row.reserved = verdict.node, verdict.state, reserved
+        if row.pool is not None:
+            _count(self._pools[row.pool], row)
         account = self._nodes.get(verdict.node)
         if account is not None:
             before = account.excess
@@ -297,6 +383,8 @@ class Ledger:
         account = self._nodes.get(row.node)
         old, before, reserved = row.state, row.reserved, state.reserved
         row.state, row.reserved = state, reserved
+        if row.pool is not None:
+            _count(self._pools[row.pool], row)
         if account is None:
             return
         excess = account.excess if cause is not None else ZERO
@@ -314,44 +402,18 @@ class Ledger:
         """Restore why a node is over-full."""
         self._nodes[name].over.update(dict.fromkeys(causes))
 
-    def audit(self) -> list[str]:
-        """Recompute every sum; the differences, none when the identity holds."""
-        rows: dict[str, list[Row]] = {}
-        for row in self._rows.values():
-            rows.setdefault(row.node, []).append(row)
-        return [
-            fault
-            for name, account in self._nodes.items()
-            for fault in audit_node(account, rows.get(name, []))
-        ]
+
+def units_of(account: PoolAccount, row: Row) -> int:
+    """A row's part of its pool, in the pool's units."""
+    return row.state.firm.units(account.terms.compute_unit) if account.terms is not None else 0
 
 
-def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
-    """What is wrong with one node's account, given all the rows that name the node."""
-    name, wrong = account.terms.name, []
-    reserved = buffer = pressure = accounted = ZERO
-    for row in rows:
-        state = row.state
-        if row.reserved != state.reserved:
-            wrong.append(f"{name}: row {row.holder} keeps {row.reserved}, its state {state.reserved}")
-        reserved += state.reserved
-        buffer += state.reserved - state.current
-        pressure += state.pressure
-        accounted += state.accounted
-    if {row.holder for row in rows} != set(account.rows):
-        wrong.append(f"{name}: the node's rows are not the rows of the node")
-    sums = {
-        "reserved": (account.reserved, reserved),
-        "buffer": (account.buffer, buffer),
-        "pressure": (account.pressure, pressure),
-        "accounted": (account.accounted, accounted),
-    }
-    wrong += [f"{name}: {what} is {has}, its rows' {is_}" for what, (has, is_) in sums.items() if has != is_]
-    if account.is_over_full and not account.over:
-        wrong.append(
-            f"{name}: {account.reserved} of {account.terms.reservable} is reserved, and no cause is recorded"
-        )
-    return wrong
+def _count(account: PoolAccount, row: Row) -> None:
+    """The pool's sum moves by what the row's part has changed."""
+    units = units_of(account, row)
+    account.units += units - row.units
+    row.units = units
+    account.changed.add(row.holder)
 
 
 def _enter(account: NodeAccount, row: Row) -> None:
@@ -401,30 +463,3 @@ def _is_for_room(granted: limits.Grant) -> bool:
 
 def _of(amount: Resources, resource: str) -> int:
     return amount.vcpu_milli if resource == "cpu" else amount.memory_bytes
-
-
-def named(reason: Reason, obstacles: list[Obstacle], now_s: float, unsettled_s: float) -> Reason:
-    """A refusal for want of room that says which floors stand in the way, and names VMs that stay unsettled."""
-    kept = [obstacle for obstacle in obstacles if obstacle.cause is not None]
-    if not kept or reason.resource is None:
-        return reason
-    texts = [_described(obstacle, reason.resource, now_s, unsettled_s) for obstacle in kept[:3]]
-    more = f", and {len(kept) - 3} more" if len(kept) > 3 else ""
-    message = f"{reason.message}; kept beyond what is permitted: {', '.join(texts)}{more}"
-    late = [obstacle for obstacle in kept[3:] if _is_late(obstacle, now_s, unsettled_s)]
-    if late:
-        message += "; unsettled too: " + ", ".join(obstacle.name for obstacle in late[:3])
-    return Reason(reason.code, message[:1024], reason.resource, reason.retry_after_s)
-
-
-def _is_late(obstacle: Obstacle, now_s: float, unsettled_s: float) -> bool:
-    began_s = obstacle.since_s
-    return obstacle.cause is Cause.START_UP and began_s is not None and now_s - began_s >= unsettled_s
-
-
-def _described(obstacle: Obstacle, resource: str, now_s: float, unsettled_s: float) -> str:
-    text = f"{obstacle.name} {limits.amount_text(resource, obstacle.amount)} ({obstacle.cause}"
-    if _is_late(obstacle, now_s, unsettled_s):
-        assert obstacle.since_s is not None
-        text += f", unsettled for {now_s - obstacle.since_s:.0f} s"
-    return text + ")"

@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.values import Bounds, Resources, Value
 from protocol.wire import PodName
@@ -57,6 +58,7 @@ class VmSpec:
     migration: Migration = Migration.AUTO
     pool: str | None = None
     terminal: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def holder(self) -> Holder:
@@ -97,6 +99,26 @@ class Reading:
     def is_at_rest(self) -> bool:
         """Whether no resize is under way."""
         return self.size == self.target
+
+
+POOL_LABEL: Final = "parley.dev/pool"
+"""The label by which a VM belongs to a pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTerms:
+    """What holds for a pool. Its units are those of `compute_unit`, which is positive; limits are at least 1 or None.
+
+    `generation` tells one description from the next: a plugin's word on an earlier one is void. Nothing grows in a pool
+    that is being deleted.
+    """
+
+    name: str
+    compute_unit: Resources
+    generation: int = 1
+    max_units: int | None = None
+    max_units_per_vm: int | None = None
+    is_deleting: bool = False
 
 
 class Amounts(Value, frozen=True):

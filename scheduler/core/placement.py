@@ -5,7 +5,7 @@ There is one account, so placement and growth never give away the same room twic
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO
-from scheduler.core import events, ledger
+from scheduler.core import events, refusals
 from scheduler.core.judging import Desk
 from scheduler.core.ledger import Cause, Floor, RowState, Verdict
 from scheduler.core.limits import amount_text
@@ -35,7 +35,7 @@ def assume(desk: Desk, asked: events.PlacementAssumed) -> events.Output:
             reason = Reason(ReasonCode.NODE_HEADROOM, f"the other holders leave {left} of the node", resource)
             obstacles = desk.ledger.obstacles(asked.node, asked.holder, resource)
             return events.NotPlaced(
-                asked.ticket, ledger.named(reason, obstacles, asked.now_s, desk.terms.unsettled_s)
+                asked.ticket, refusals.named(reason, obstacles, asked.now_s, desk.terms.unsettled_s)
             )
     floor = Floor(Cause.PENDING, asked.amount, until_s=asked.until_s)
     state = RowState(ZERO, (floor,))

@@ -12,12 +12,15 @@ from msgspec.structs import replace
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import Resources
-from scheduler.core import events
+from scheduler.core import events, pools
 from scheduler.core.book import Progress, VmRecord
 from scheduler.core.judging import Desk
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
-from scheduler.core.limits import Limit, cut_by_bounds, permit_of, units_for, units_within
+from scheduler.core.limits import Limit, cut_by_bounds, units_within
 
+_CHANGED: Final = Reason(
+    ReasonCode.POOL, "the VM's pool was changed while it was asked; ask again", retry_after_s=0.0
+)
 _ASKED_FOR_LESS: Final = Reason(
     ReasonCode.POOL, "there is more room by now than the VM's pool was asked for", retry_after_s=0.0
 )
@@ -26,7 +29,6 @@ _ASKED_FOR_LESS: Final = Reason(
 def begin(desk: Desk, record: VmRecord, waiting: Progress, state: RowState) -> events.ConsultNeeded:
     """Keep what is wanted, which every other limit allows, above `state`, and ask the pool."""
     assert record.progress is None
-    assert record.spec.pool is not None
     held = state.with_floor(Floor(Cause.PENDING, waiting.wanted))
     # Beyond what is wanted, which fits, lies only what a read has shown.
     desk.ledger.post(Verdict(record.row.holder, record.row.node, held), OverCause.OBSERVED)
@@ -34,7 +36,7 @@ def begin(desk: Desk, record: VmRecord, waiting: Progress, state: RowState) -> e
     desk.consults[waiting.ticket] = record
     spec = record.spec
     return events.ConsultNeeded(
-        waiting.ticket, spec.pod, spec.uid, record.spec.pool, state.current, waiting.wanted, waiting.unit
+        waiting.ticket, spec.pod, spec.uid, waiting.pool, state.current, waiting.wanted, waiting.unit
     )
 
 
@@ -84,6 +86,7 @@ def undecided(desk: Desk, record: VmRecord) -> tuple[events.Output, ...]:
 
 
 def limits_of(
+    desk: Desk,
     record: VmRecord,
     waited: Progress,
     word: events.PoolWord,
@@ -93,21 +96,24 @@ def limits_of(
 ) -> tuple[Limit, ...]:
     """The pool's word as a limit of the permit.
 
-    It was said of `waited.wanted` in steps of `waited.unit`. Should there be more room, a wider bound or another unit
-    by now, no more than what was admitted is granted.
+    It was said of the pool's total with `waited.wanted` in it. What was born into the pool meanwhile counts; and should
+    there be more room or a wider bound by now, no more than what was asked for is granted.
     """
     if unit is None or not unit.is_positive():
         return ()
-    admitted = waited.wanted
-    if word.units is not None:
-        admitted = permit_of(word.units, current, waited.wanted, waited.unit)
+    account = desk.ledger.pool(waited.pool)
+    if account is None or account.terms is None:
+        return ()  # a limit of its own
+    if record.spec.pool != waited.pool or word.generation not in (None, account.terms.generation):
+        return (Limit(0, _CHANGED),)
+    found = []
+    if word.total is not None:
+        why = word.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
+        found.append(pools.total(record, account, current, request, unit, word.total, why))
     requested, _ = cut_by_bounds(current, request, record.spec.bounds.max)
-    units = units_within(current, requested, unit, admitted)
-    if units is None:
-        return ()
-    if word.units is None or word.units > units_for(current, waited.wanted, waited.unit):
-        return (Limit(units, _ASKED_FOR_LESS),)
-    return (Limit(units, word.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")),)
+    asked = units_within(current, requested, unit, waited.wanted)
+    found.append(None if asked is None else Limit(asked, _ASKED_FOR_LESS))
+    return tuple(limit for limit in found if limit is not None)
 
 
 def plain(verdict: Verdict) -> Verdict:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from protocol import translate, wire
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources, Value
-from scheduler.core import events, limits, progress
+from scheduler.core import events, limits, pools, progress
 from scheduler.core.book import Progress, Terms, VmRecord
 from scheduler.core.judging import Desk, compute_unit, slot_bytes
 from scheduler.core.judging import judge as judge_all
@@ -132,7 +132,7 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     if not record.settled:
         base = _settled_state(base, caller.wanted.min(caller.use))
     verdict = judge_all(
-        desk, record, caller.wanted, caller.unit, caller.now_s, _pool(record, caller, base), base
+        desk, record, caller.wanted, caller.unit, caller.now_s, _pool(desk, record, caller, base), base
     )
     assert verdict.grant is not None
     permit = verdict.grant.permit.max(caller.wanted.min(caller.use))
@@ -141,9 +141,14 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     if not record.settled and permit != caller.wanted and waited_s < terms.first_answer_s:
         why = "the scheduler has just started and waits for a read that shows the VM's use"
         return events.HungUp(caller.ticket, record.spec.pod, why)
-    if caller.word is None and record.spec.pool is not None and verdict.grant.permit.exceeds(base.current):
-        before, wanted = record.row.state.current, verdict.grant.permit
-        waiting = Progress(caller.ticket, caller.request, caller.now_s, before, wanted, caller.unit)
+    pool, wanted = record.spec.pool, verdict.grant.permit
+    if (
+        caller.word is None
+        and pool is not None
+        and pools.must_be_asked(desk.ledger, pool, base.current, wanted)
+    ):
+        before = record.row.state.current
+        waiting = Progress(caller.ticket, caller.request, caller.now_s, before, wanted, caller.unit, pool)
         return progress.begin(desk, record, waiting, record.row.state)
     if not base.current.fits_in(permit):
         base = _with_told(base, base.current, "before")
@@ -162,10 +167,12 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     return outcome
 
 
-def _pool(record: VmRecord, caller: _Caller, state: RowState) -> tuple[limits.Limit, ...]:
+def _pool(desk: Desk, record: VmRecord, caller: _Caller, state: RowState) -> tuple[limits.Limit, ...]:
     if caller.word is None or caller.waited is None:
         return ()
-    return progress.limits_of(record, caller.waited, caller.word, state.current, caller.wanted, caller.unit)
+    return progress.limits_of(
+        desk, record, caller.waited, caller.word, state.current, caller.wanted, caller.unit
+    )
 
 
 def _with_told(state: RowState, amount: Resources, about: str) -> RowState:

@@ -128,8 +128,8 @@ def _usable(word: object) -> events.PoolWord:
     """What a pool said. Anybody may write one, so what reaches the ledger and the wire is checked here."""
     if not isinstance(word, events.PoolWord):
         raise TypeError(f"a pool says a PoolWord, not {type(word).__name__}")
-    if word.units is not None and (type(word.units) is not int or word.units < 0):
-        raise ValueError(f"units must be a whole number from 0, not {word.units!r}")
+    if word.total is not None and (type(word.total) is not int or word.total < 0):
+        raise ValueError(f"total must be a whole number from 0, not {word.total!r}")
     reason = word.reason
     if reason is None:
         return word

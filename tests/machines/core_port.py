@@ -17,11 +17,13 @@ from protocol.wire import AgentRequest, PodName
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolTerms, Reading, VmSpec
 from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, Rules
 
 __all__ = ["Holder", "PodSpec", "Reading", "VmSpec"]
 
+POOL = "pool"
+UNIT = Resources(1000, 2**30)
 HANDOVER_S = 60.0
 SLOT_BYTES = 2**30
 COMMAND_DEADLINE_S = 5.0
@@ -116,6 +118,7 @@ class CorePort:
                 published_agents=published_agents,
             )
         )
+        self._core.apply(events.PoolSeen(PoolTerms(POOL, UNIT)))
         self._tickets = 0
         self._now_s = 0.0
         self.told: list[tuple[int, Answer]] = []

@@ -14,12 +14,12 @@ from typing import Final
 from protocol.wire import PodName
 from tests.machines import moves_agents, moves_cluster
 from tests.machines.cluster_models import cu
+from tests.machines.core_port import POOL
 from tests.machines.ledger_world import World
 from tests.machines.moves_agents import AMOUNTS, FATES, SKEWS_MS, SPANS_S
 from tests.machines.moves_cluster import MAXIMA, POD_AMOUNTS, STEPS
 
 VM: Final = 12
-POOL: Final = "pool"
 MANY: Final = 24
 _YES_NO: Final = 2
 _WANT: Final = len(AMOUNTS)

@@ -5,6 +5,7 @@ at first, so that one of them may grow to 5 CPU / 5Gi, and not both.
 """
 
 from tests.machines.cluster_models import cu
+from tests.machines.core_port import POOL
 from tests.scenarios.stories import Story
 
 
@@ -129,7 +130,7 @@ def story_08_bounds_cut_below_use(story: Story) -> None:
     """
     story.node("n1", cu(6))
     story.scheduler_starts()
-    story.vm("a", "n1", most=cu(8), pool="db")
+    story.vm("a", "n1", most=cu(8), pool=POOL)
     story.vm("b", "n1", most=cu(8))
     story.agent_starts("a1", "a")
     story.agent_starts("b1", "b")
@@ -155,7 +156,7 @@ def story_09_bystander_gets_what_is_pending(story: Story) -> None:
     """
     story.node("n1", cu(6), serves_published=True)
     story.scheduler_starts()
-    story.vm("a", "n1", most=cu(8), pool="db")
+    story.vm("a", "n1", most=cu(8), pool=POOL)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(1))
     story.published_starts("p1", "a")

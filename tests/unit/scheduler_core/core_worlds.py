@@ -18,7 +18,7 @@ from scheduler.core import events
 from scheduler.core.book import Terms, VmRecord
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolTerms, Reading, VmSpec
 from scheduler.core.rules import Growth, NodeOverride, NodeRules, Rules, Watermark
 
 GIB = 2**30
@@ -47,7 +47,7 @@ def pod(name: str) -> PodName:
 
 
 class World:
-    """One core with one node `n1` of `reservable`; more by `node`."""
+    """One core with one node `n1` of `reservable`, more by `node`; and a pool `blue` without limits."""
 
     def __init__(
         self,
@@ -59,11 +59,12 @@ class World:
         self.core = Core(terms or Terms(HERE))
         self.sent: Counter[tuple[str, UUID]] = Counter()
         self.node("n1", reservable or cu(10), unit)
+        self.apply(events.PoolSeen(PoolTerms("blue", UNIT)))
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """One input, and the audit after it."""
         outputs = self.core.apply(event)
-        assert self.core.ledger.audit() == []
+        assert self.core.audit() == []
         return outputs
 
     # ------------------------------------------------------------ the cluster

@@ -342,5 +342,5 @@ def test_the_audit_finds_a_sum_that_is_wrong() -> None:
     account = world.core.ledger.node("n1")
     assert account is not None
     account.reserved += UNIT
-    assert len(world.core.ledger.audit()) == 1
+    assert len(world.core.audit()) == 1
     assert account.terms.reservable == cu(10)

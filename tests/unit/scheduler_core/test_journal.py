@@ -92,7 +92,7 @@ def test_a_replay_gives_the_same_decisions_and_the_same_ledger(seed: int) -> Non
     running = _replay(world.lines)
     assert running.steps == len(world.lines) - 1
     assert whole_state(running.core) == whole_state(world.core)
-    assert running.core.ledger.audit() == []
+    assert running.core.audit() == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -16,7 +16,7 @@ from protocol.wire import Resources as Slots
 from scheduler.core import events, journal
 from scheduler.core.book import Terms
 from scheduler.core.ledger import OverCause
-from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec
+from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec, PoolTerms
 from scheduler.core.rules import NodeOverride, Rules, Watermark
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
@@ -117,6 +117,10 @@ INPUTS: list[events.Input] = [
     events.ConsultEnded(3, None, 1.0),
     events.ConsultEnded(3, events.PoolWord(), 1.0),
     events.ConsultEnded(3, events.PoolWord(0, WHY), 1.0),
+    events.ConsultEnded(3, events.PoolWord(7, WHY, 2), 1.0),
+    events.PoolSeen(PoolTerms("blue", UNIT)),
+    events.PoolSeen(PoolTerms("blue", cu(0.5), 3, 9, 2, is_deleting=True)),
+    events.PoolGone("blue"),
     *(events.PlacementAssumed(4, holder, "ns/p", "n1", cu(1, 2), 9.5, 1.0) for holder in HOLDERS),
     *(events.PlacementConfirmed(holder) for holder in HOLDERS),
     *(events.PlacementForgotten(holder) for holder in HOLDERS),

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.extension import ExtendedRequest
 from protocol.reasons import ErrorCode, Reason, ReasonCode
-from protocol.values import Resources
+from protocol.values import Bounds, Resources
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
@@ -114,7 +114,7 @@ def test_the_pool_is_asked_for_what_every_other_limit_allows() -> None:
 
 def test_the_decrease_in_a_mixed_request_counts_at_once() -> None:
     """The agent gave the CPUs back already; only the memory waits."""
-    world = pooled(cu(6, 2))
+    world = pooled(cu(4, 2))
     world.read("vm", cu(2), at=0.0)
     needed = begin(world, cu(2, 5))
     assert (needed.current, needed.wanted) == (cu(2), cu(2, 5))
@@ -125,10 +125,10 @@ def test_the_decrease_in_a_mixed_request_counts_at_once() -> None:
 
 @pytest.mark.parametrize(("word", "permit"), [(ALL, cu(2, 5)), (events.PoolWord(3), cu(2, 3)), (NONE, cu(2))])
 def test_a_mixed_request_is_told_as_the_change_that_it_is(word: events.PoolWord, permit: Resources) -> None:
-    world = pooled(cu(6, 2))
+    world = pooled(cu(4, 2))
     begin(world, cu(2, 5))
     answer = decided(world.told(LEADER, word))
-    assert (answer.before, answer.permit, answer.changed) == (cu(6, 2), permit, True)
+    assert (answer.before, answer.permit, answer.changed) == (cu(4, 2), permit, True)
 
 
 # ------------------------------------------------------------ the word
@@ -334,7 +334,7 @@ def test_the_life_that_waited_learns_that_it_is_superseded() -> None:
 
 def test_bounds_lowered_meanwhile_hold() -> None:
     world = consulting(cu(6))
-    world.vm("vm", UNIT, most=cu(3))
+    world.see("vm", None, at=0.0, bounds=Bounds(UNIT, cu(3)))
     answer = decided(world.told(LEADER, ALL))
     assert (answer.permit, codes(answer)) == (cu(3), [ReasonCode.VM_BOUNDS])
 
@@ -389,7 +389,7 @@ def test_more_room_meanwhile_is_not_the_pools_word() -> None:
 def test_bounds_raised_meanwhile_are_not_the_pools_word(bound: Resources, permit: Resources) -> None:
     world = pooled(most=bound)
     assert begin(world, cu(6)).wanted == bound
-    world.vm("vm", UNIT, most=cu(8))
+    world.see("vm", None, at=0.0, bounds=Bounds(UNIT, cu(8)))
     assert decided(world.told(LEADER, ALL)).permit == permit
 
 
@@ -418,7 +418,8 @@ def test_a_unit_that_is_lost_meanwhile_grants_nothing() -> None:
 def test_a_vm_that_leaves_its_pool_meanwhile_is_answered() -> None:
     world = consulting()
     world.see("vm", None, at=0.0, pool=None)
-    assert decided(world.told(LEADER, events.PoolWord(2))).permit == cu(2)
+    answer = decided(world.told(LEADER, events.PoolWord(2)))
+    assert (answer.permit, codes(answer), answer.reasons[0].retry_after_s) == (UNIT, [ReasonCode.POOL], 0.0)
 
 
 def test_a_vm_that_moves_meanwhile_is_judged_where_it_is() -> None:

@@ -364,8 +364,8 @@ async def test_a_fault_of_ours_in_one_item_is_a_500_for_that_item() -> None:
 @virtually
 async def test_a_fault_of_ours_while_an_item_waits_is_a_500_for_that_item_at_once() -> None:
     house = House("a", "late-bad", "b", core=Faulty)
-    house.bank.says(Word(2, Reason(ReasonCode.POOL, "quota")))
-    assert cpus(await send(house, ask("a", 4), ask("late-bad", 4), ask("b", 4))) == [2, "internal", 2]
+    house.bank.says(Word(5, Reason(ReasonCode.POOL, "quota")))
+    assert cpus(await send(house, ask("a", 4), ask("late-bad", 4), ask("b", 4))) == [3, "internal", 1]
     assert now_s() == 0.0
     assert await house.is_clean()
 

@@ -24,7 +24,7 @@ from scheduler.core import events
 from scheduler.core.book import Terms, VmRecord
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
-from scheduler.core.model import Migration, NodeSpec, Reading, VmSpec
+from scheduler.core.model import Migration, NodeSpec, PoolTerms, Reading, VmSpec
 from scheduler.core.rules import DEFAULT_RULES
 from scheduler.service.batch import BatchService
 from scheduler.service.permits import PermitService
@@ -174,6 +174,7 @@ class House:
         self.service = PermitService(self.core, self.sight, now_s, log, journal, self.bank, migrator)
         self.batches = BatchService(self.service, self.core.book)
         self.core.apply(events.NodeSeen(NodeSpec("n1", cu(room), cu(1))))
+        self.core.apply(events.PoolSeen(PoolTerms("bank", cu(1))))
         for name in names:
             self.core.apply(seen(name, pool=pool))
 

@@ -120,7 +120,7 @@ async def test_a_request_that_fits_is_granted(body: bytes) -> None:
     assert setting.service.counts.answers == {("permit", "200"): 1}
     assert setting.service.counts.permits == {("full", ""): 1}
     assert [line["event"] for line in setting.lines] == ["permit"]
-    assert setting.core.ledger.audit() == []
+    assert setting.core.audit() == []
 
 
 async def test_a_published_caller_is_judged_by_a_fresh_look_and_an_extended_one_is_not() -> None:
@@ -242,7 +242,7 @@ async def test_what_a_refresh_shows_is_applied() -> None:
     assert await setting.service.refresh()
     assert setting.core.book.find(POD) is None
     await setting.service.tick()
-    assert setting.core.ledger.audit() == []
+    assert setting.core.audit() == []
 
 
 async def test_a_change_that_fails_by_our_fault_takes_no_other_with_it(

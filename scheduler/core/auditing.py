@@ -1,0 +1,59 @@
+"""Every sum of the ledger computed again from its rows. What tests and `/v1/audit` ask for."""
+
+from protocol.values import ZERO
+from scheduler.core.ledger import Ledger, NodeAccount, PoolAccount, Row, units_of
+
+
+def audit(ledger: Ledger) -> list[str]:
+    """The differences between the sums and their rows, none when the identity holds."""
+    rows: dict[str, list[Row]] = {}
+    members: dict[str, list[Row]] = {}
+    for row in ledger.rows():
+        rows.setdefault(row.node, []).append(row)
+        if row.pool is not None:
+            members.setdefault(row.pool, []).append(row)
+    faults = []
+    for account in ledger.nodes():
+        faults += audit_node(account, rows.get(account.terms.name, []))
+    for pool in ledger.pools():
+        faults += audit_pool(pool, members.pop(pool.name, []))
+    return faults + [f"pool {name}: it has members and no account" for name in members]
+
+
+def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
+    """What is wrong with one node's account, given all the rows that name the node."""
+    name, wrong = account.terms.name, []
+    reserved = buffer = pressure = accounted = ZERO
+    for row in rows:
+        state = row.state
+        if row.reserved != state.reserved:
+            wrong.append(f"{name}: row {row.holder} keeps {row.reserved}, its state {state.reserved}")
+        reserved += state.reserved
+        buffer += state.reserved - state.current
+        pressure += state.pressure
+        accounted += state.accounted
+    if {row.holder for row in rows} != set(account.rows):
+        wrong.append(f"{name}: the node's rows are not the rows of the node")
+    sums = {
+        "reserved": (account.reserved, reserved),
+        "buffer": (account.buffer, buffer),
+        "pressure": (account.pressure, pressure),
+        "accounted": (account.accounted, accounted),
+    }
+    wrong += [f"{name}: {what} is {has}, its rows' {is_}" for what, (has, is_) in sums.items() if has != is_]
+    if account.is_over_full and not account.over:
+        wrong.append(
+            f"{name}: {account.reserved} of {account.terms.reservable} is reserved, and no cause is recorded"
+        )
+    return wrong
+
+
+def audit_pool(account: PoolAccount, rows: list[Row]) -> list[str]:
+    """What is wrong with one pool's account, given all the rows that name the pool."""
+    wrong = []
+    if {row.holder for row in rows} != set(account.rows):
+        wrong.append(f"pool {account.name}: its rows are not the rows that name it")
+    units = sum(units_of(account, row) for row in rows)
+    if account.units != units:
+        wrong.append(f"pool {account.name}: units is {account.units}, its rows' {units}")
+    return wrong

@@ -1,0 +1,77 @@
+"""A pool as a limit: its own bounds, which need nobody's word, and when its plugins must be asked.
+
+A VM's part of its pool is max over the resources of ceil(what its row keeps / the pool's unit). Where a pool holds more
+than it may, because VMs were born into it or came by their label, nothing grows in it until it is at or below.
+"""
+
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import Resources
+from scheduler.core.book import VmRecord
+from scheduler.core.ledger import Ledger, PoolAccount
+from scheduler.core.limits import Limit, cut_by_bounds, units_within
+from scheduler.core.model import PoolTerms
+
+
+def must_be_asked(ledger: Ledger, name: str, current: Resources, permit: Resources) -> bool:
+    """Whether a growth from `current` to `permit` takes more of the pool `name`: then its plugins have a say."""
+    if not permit.exceeds(current):
+        return False
+    terms = terms_of(ledger, name)
+    assert terms is not None, "nothing grows in a pool that is not there"
+    return permit.units(terms.compute_unit) > current.units(terms.compute_unit)
+
+
+def terms_of(ledger: Ledger, name: str) -> PoolTerms | None:
+    """What holds for the pool of that name; None where there is none."""
+    account = ledger.pool(name)
+    return account.terms if account is not None else None
+
+
+def bounds(
+    ledger: Ledger, record: VmRecord, current: Resources, wanted: Resources, unit: Resources | None
+) -> tuple[Limit, ...]:
+    """The pool's own limits on a growth from `current` to `wanted`: none, or one."""
+    name = record.spec.pool
+    if name is None or unit is None or not unit.is_positive():
+        return ()
+    account = ledger.pool(name)
+    if account is None or account.terms is None:
+        return (Limit(0, Reason(ReasonCode.POOL, f"there is no pool {name}")),)
+    terms = account.terms
+    if terms.is_deleting:
+        return (Limit(0, Reason(ReasonCode.POOL, f"pool {name} is being deleted")),)
+    found = []
+    if terms.max_units_per_vm is not None:
+        why = Reason(ReasonCode.POOL, f"pool {name} allows a VM {terms.max_units_per_vm} units")
+        found.append(_within(record, current, wanted, unit, terms.compute_unit * terms.max_units_per_vm, why))
+    if terms.max_units is not None:
+        message = f"pool {name} holds {account.units} of at most {terms.max_units} units"
+        found.append(
+            total(record, account, current, wanted, unit, terms.max_units, Reason(ReasonCode.POOL, message))
+        )
+    return tuple(limit for limit in found if limit is not None)
+
+
+def total(
+    record: VmRecord,
+    account: PoolAccount,
+    current: Resources,
+    wanted: Resources,
+    unit: Resources,
+    most: int,
+    why: Reason,
+) -> Limit | None:
+    """The limit that a pool may hold `most` units, for one VM; None where it allows all of `wanted`."""
+    assert account.terms is not None
+    if account.units > most:
+        return Limit(0, why)
+    left = most - (account.units - record.row.units)
+    return _within(record, current, wanted, unit, account.terms.compute_unit * left, why)
+
+
+def _within(
+    record: VmRecord, current: Resources, wanted: Resources, unit: Resources, most: Resources, why: Reason
+) -> Limit | None:
+    requested, _ = cut_by_bounds(current, wanted, record.spec.bounds.max)
+    units = units_within(current, requested, unit, most)
+    return None if units is None else Limit(units, why)

@@ -1,0 +1,32 @@
+"""Refusals for want of room, in words: which floors of other rows stand in the way, and which VMs stay unsettled."""
+
+from protocol.reasons import Reason
+from scheduler.core import limits
+from scheduler.core.ledger import Cause, Obstacle
+
+
+def named(reason: Reason, obstacles: list[Obstacle], now_s: float, unsettled_s: float) -> Reason:
+    """A refusal for want of room that says which floors stand in the way, and names VMs that stay unsettled."""
+    kept = [obstacle for obstacle in obstacles if obstacle.cause is not None]
+    if not kept or reason.resource is None:
+        return reason
+    texts = [_described(obstacle, reason.resource, now_s, unsettled_s) for obstacle in kept[:3]]
+    more = f", and {len(kept) - 3} more" if len(kept) > 3 else ""
+    message = f"{reason.message}; kept beyond what is permitted: {', '.join(texts)}{more}"
+    late = [obstacle for obstacle in kept[3:] if _is_late(obstacle, now_s, unsettled_s)]
+    if late:
+        message += "; unsettled too: " + ", ".join(obstacle.name for obstacle in late[:3])
+    return Reason(reason.code, message[:1024], reason.resource, reason.retry_after_s)
+
+
+def _is_late(obstacle: Obstacle, now_s: float, unsettled_s: float) -> bool:
+    began_s = obstacle.since_s
+    return obstacle.cause is Cause.START_UP and began_s is not None and now_s - began_s >= unsettled_s
+
+
+def _described(obstacle: Obstacle, resource: str, now_s: float, unsettled_s: float) -> str:
+    text = f"{obstacle.name} {limits.amount_text(resource, obstacle.amount)} ({obstacle.cause}"
+    if _is_late(obstacle, now_s, unsettled_s):
+        assert obstacle.since_s is not None
+        text += f", unsettled for {now_s - obstacle.since_s:.0f} s"
+    return text + ")"
