@@ -7,7 +7,7 @@ that swallows its cancellation must not hold anybody up.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -69,15 +69,18 @@ def begin(steps: Steps[T]) -> tuple[T, None] | tuple[None, Call]:
         return stop.value, None
 
 
-async def go_on(steps: Steps[T], call: Call, deadline_s: float | None = None) -> T:
+async def go_on(
+    steps: Steps[T], call: Call, deadline_s: float = math.inf, clock: Callable[[], float] | None = None
+) -> T:
     """Await what the steps want, one after the other, to their end. Cancellation passes through and closes the steps.
 
-    At `deadline_s`, on the loop's clock, what they wait for is given up and they are interrupted.
+    At `deadline_s` of `clock` what they wait for is given up, and they are interrupted.
     """
+    now = clock if clock is not None else asyncio.get_running_loop().time
     try:
         while True:
             try:
-                outcome = await _await(call, deadline_s)
+                outcome = await _await(call, deadline_s - now())
             except (Exception, Interrupt) as error:  # noqa: BLE001 - the steps decide what a failure means
                 call = steps.throw(error)
             else:
@@ -99,11 +102,10 @@ async def run(steps: Steps[T]) -> T:
     return await go_on(steps, call)
 
 
-async def _await(call: Call, deadline_s: float | None) -> object:
-    """What the call gives. Raises `TimeoutError` when its time is over, `Interrupt` at the deadline, and whatever the
-    call raises."""
+async def _await(call: Call, left_s: float) -> object:
+    """What the call gives. Raises `TimeoutError` when its time is over, `Interrupt` when all time (`left_s`) is, and
+    whatever the call raises."""
     task = asyncio.ensure_future(call.awaitable)
-    left_s = math.inf if deadline_s is None else deadline_s - asyncio.get_running_loop().time()
     try:
         await asyncio.wait({task}, timeout=max(min(call.timeout_s, left_s), 0.0))
     except asyncio.CancelledError:

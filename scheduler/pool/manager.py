@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from hosting.logs import Logger
 from scheduler.pool import calls
 from scheduler.pool.calls import Call, Steps, Strays
-from scheduler.pool.errors import AppError, new_internal
+from scheduler.pool.errors import AppError, detail_of, new_internal
 from scheduler.pool.plugin import Handle, Plugin
 from scheduler.pool.values import (
     ADMITTED,
@@ -167,6 +167,10 @@ class PluginManager:
                 raise ValueError(problem)
         except AppError as refusal:
             answer = kind(error=refusal)
+            problem = _problem(answer)
+            if problem:
+                cause = ValueError(problem)
+                answer = kind(error=new_internal(f"{name} failed", cause))
         except TimeoutError as error:
             cause = error
             answer = kind(error=new_internal(f"{name} did not answer within {self._timeout_s:g} s", error))
@@ -217,17 +221,28 @@ def _checked(own: Admission, seen: Pool, hook: str) -> Admission:
 
 def _problem(answer: Any) -> str:
     """What is wrong with an answer; anybody may write a plugin."""
-    if answer.error is not None and not isinstance(answer.error, AppError):
-        return f"error must be an AppError, not {type(answer.error).__name__}"
+    if answer.error is not None:
+        if not isinstance(answer.error, AppError):
+            return f"error must be an AppError, not {type(answer.error).__name__}"
+        problem = _wait_problem(detail_of(answer.error).retry_after_s)
+        if problem:
+            return problem
     if isinstance(answer, PodAdmission) or answer is ADMITTED:
         return ""
-    cap, wait_s = answer.admitted, answer.retry_after_s
+    cap = answer.admitted
     if cap is not None and (type(cap) is not int or cap < 0):
         return f"admitted must be a whole number from 0, not {cap!r}"
-    if wait_s is not None and not (isinstance(wait_s, int | float) and 0 <= wait_s < float("inf")):
-        return f"retry_after_s must be a number of seconds from 0, not {wait_s!r}"
+    problem = _wait_problem(answer.retry_after_s)
+    if problem:
+        return problem
     if answer.pool is not None and not isinstance(answer.pool, Pool):
         return f"pool must be a Pool, not {type(answer.pool).__name__}"
     if not (isinstance(answer.reason, str) and isinstance(answer.message, str)):
         return "reason and message must be texts"
     return ""
+
+
+def _wait_problem(wait_s: Any) -> str:
+    if wait_s is None or (isinstance(wait_s, int | float) and 0 <= wait_s < float("inf")):
+        return ""
+    return f"retry_after_s must be a number of seconds from 0, not {wait_s!r}"

@@ -1,15 +1,12 @@
-"""What the core's outputs ask of the world, each as a task with a deadline that ends as exactly one input."""
+"""What the core's outputs ask of the world: pools are asked, migrations are started; each ends as exactly one input."""
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from hosting.backoff import Backoff
 from hosting.logs import Logger
-from protocol import codec, extension
-from protocol.reasons import Reason, ReasonCode
 from scheduler.core import events
 from scheduler.service.counts import Counts
 from scheduler.service.ports import (
@@ -21,8 +18,6 @@ from scheduler.service.ports import (
 )
 
 RETRY_MIGRATION: Final = Backoff(base_s=10.0, cap_s=60.0)
-MAX_MESSAGE: Final = 1024
-"""Characters of a reason; agents refuse a reply with more."""
 
 
 class Effects:
@@ -44,19 +39,31 @@ class Effects:
         self._counts = counts
         self._log = log
         self._rng = random.Random()
+        self._asking: set[int] = set()
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._failures = 0
 
     def consult(self, needed: events.ConsultNeeded, waited_s: float) -> None:
         """Ask a pool on behalf of a request that has waited for `waited_s` already."""
-        deadline_s = max(CONSULT_DEADLINE_S - waited_s, 0.0)
-        self._start(needed.ticket, f"consult {needed.pool}", self._consult(needed, deadline_s))
+        deadline_s = self._clock() + max(CONSULT_DEADLINE_S - waited_s, 0.0)
+        self._asking.add(needed.ticket)
+        try:
+            self._pools.consult(needed, deadline_s, lambda word: self._answered(needed.ticket, word))
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting
+            self._log.error(
+                "pool not asked by our fault", pool=needed.pool, error=repr(error), exc_info=error
+            )
+            self._answered(needed.ticket, None)
+
+    def _answered(self, ticket: int, word: events.PoolWord | None) -> None:
+        if ticket in self._asking:
+            self._asking.discard(ticket)
+            self._report(events.ConsultEnded(ticket, word, self._clock()))
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for that pool's word any more."""
-        task = self._tasks.get(ticket)
-        if task is not None:
-            task.cancel()
+        self._asking.discard(ticket)
+        self._pools.cancel(ticket)
 
     def migrate(self, wanted: events.MigrationWanted) -> None:
         """Start the migration of a VM."""
@@ -64,14 +71,14 @@ class Effects:
 
     async def close(self) -> None:
         """End every task; requests that still wait end undecided."""
-        tickets = [key for key in self._tasks if isinstance(key, int)]
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for ticket in tickets:
-            self._report(events.ConsultEnded(ticket, None, self._clock()))
+        await self._pools.close()
+        for ticket in sorted(self._asking):
+            self._answered(ticket, None)
 
     def _start(self, key: object, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
@@ -81,20 +88,6 @@ class Effects:
     def _forget(self, key: object, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:  # else another one has taken its place
             del self._tasks[key]
-
-    async def _consult(self, needed: events.ConsultNeeded, deadline_s: float) -> None:
-        try:
-            async with asyncio.timeout(deadline_s):
-                word = await self._pools.consult(needed)
-            word = _usable(word)
-        except TimeoutError:
-            word = _refusal(f"pool {needed.pool} did not answer in time")
-        except (Exception, asyncio.CancelledError) as error:
-            if _is_cancelled():
-                raise
-            self._log.error("pool failed", pool=needed.pool, error=repr(error), exc_info=error)
-            word = _refusal(f"pool {needed.pool} failed")
-        self._report(events.ConsultEnded(needed.ticket, word, self._clock()))
 
     async def _migrate(self, wanted: events.MigrationWanted) -> None:
         try:
@@ -122,23 +115,3 @@ def _is_cancelled() -> bool:
     """Whether this task itself was cancelled, rather than something that it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _usable(word: object) -> events.PoolWord:
-    """What a pool said. Anybody may write one, so what reaches the ledger and the wire is checked here."""
-    if not isinstance(word, events.PoolWord):
-        raise TypeError(f"a pool says a PoolWord, not {type(word).__name__}")
-    if word.total is not None and (type(word.total) is not int or word.total < 0):
-        raise ValueError(f"total must be a whole number from 0, not {word.total!r}")
-    reason = word.reason
-    if reason is None:
-        return word
-    if not isinstance(reason, Reason):
-        raise TypeError(f"a reason must be a Reason, not {type(reason).__name__}")
-    short = dataclasses.replace(reason, message=reason.message[:MAX_MESSAGE])
-    codec.encode(extension.WireReason.from_reason(short))  # raises for what JSON cannot carry
-    return dataclasses.replace(word, reason=short)
-
-
-def _refusal(message: str) -> events.PoolWord:
-    return events.PoolWord(0, Reason(ReasonCode.POOL, message, retry_after_s=1.0))

@@ -8,6 +8,7 @@ and recorded without waiting, whenever nothing has to be waited for; what must w
 import asyncio
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from time import perf_counter
 from typing import Final, TypeAlias
@@ -41,6 +42,9 @@ Outcome: TypeAlias = server.Reply | server.HangUp
 
 MAX_WAITING: Final = 256
 """Requests that may wait for the cluster or a pool at the same time."""
+SURE_SHARE: Final = 8
+"""Requests that may wait for each pool, and for the cluster, however many wait for others: one that hangs holds up its
+own alone."""
 RETRY_AFTER_S: Final = 1
 PUBLISHED_DEADLINE_S: Final = 3.0
 """A published agent gives a request up not much later."""
@@ -74,6 +78,7 @@ class PermitService:
         self._journal = journal or NoJournal()
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[events.Output]] = {}
+        self._pool_waits: Counter[str] = Counter()
         self._looking: set[asyncio.Task[Outcome]] = set()
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self._entering = asyncio.Lock()
@@ -197,14 +202,14 @@ class PermitService:
             return self._error(error.status, error.code, str(error), for_extension=for_extension)
         if isinstance(message, ExtendedRequest):
             return self.decide_ask(hot.ask_of(message), body)
-        if self._is_full():
+        if self._is_full(len(self._looking)):
             self.counts.answers["hang-up", ErrorCode.OVERLOADED.value] += 1
             return server.HangUp()
         return self._one_at_a_time(message, body)
 
     def decide_ask(self, ask: Ask, body: bytes) -> Outcome | Awaitable[Outcome]:
         """Answer a request with the extension that was read from `body`."""
-        if self._is_full() and self._would_wait(ask):
+        if self._is_full() and self._would_wait_too_long(ask):
             return self._overloaded()
         asked = events.Asked(next(self._tickets), ask, self._clock())
         try:
@@ -217,15 +222,19 @@ class PermitService:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
             return self._our_fault(error, ask.pod, for_extension=True)
 
-    def _is_full(self) -> bool:
-        return len(self._waiting) + len(self._looking) >= MAX_WAITING
+    def _is_full(self, of_its_kind: int | None = None) -> bool:
+        """Whether too many wait, and not too few of the kind in question."""
+        return len(self._waiting) + len(self._looking) >= MAX_WAITING and (
+            of_its_kind is None or of_its_kind >= SURE_SHARE
+        )
 
-    def _would_wait(self, ask: Ask) -> bool:
-        """Whether the request cannot be decided at once; a decrease always can."""
+    def _would_wait_too_long(self, ask: Ask) -> bool:
+        """Whether the request cannot be decided at once, and too many like it wait already; a decrease always can."""
         record = self._core.book.by_uid(ask.pod_uid)
         if record is None or record.spec.pod != ask.pod:
-            return True
-        return record.spec.pool is not None and grows(record, ask)
+            return self._is_full(len(self._looking))
+        pool = record.spec.pool
+        return pool is not None and grows(record, ask) and self._is_full(self._pool_waits[pool])
 
     def _overloaded(self) -> server.Reply:
         self.counts.answers["error", ErrorCode.OVERLOADED.value] += 1
@@ -260,12 +269,29 @@ class PermitService:
                 look.add_done_callback(self._looking.discard)
                 return look
             case events.ConsultNeeded() | events.Joined():
+                told = self._waiting[arrived.ticket]
+                if told.done():  # plugins that only compute: nobody has to wait
+                    del self._waiting[arrived.ticket]
+                    return self._write(told.result(), for_extension=isinstance(arrived, events.Asked))
                 # A task counts from now on and is counted out however it ends, even before its first step.
+                pool = self._pool_of(arrived)
+                self._pool_waits[pool] += 1
                 consult = asyncio.get_running_loop().create_task(self._after_consult(arrived))
-                consult.add_done_callback(lambda _: self._waiting.pop(arrived.ticket, None))
+                consult.add_done_callback(lambda _: self._waited(arrived.ticket, pool))
                 return consult
             case _:
                 return self._write(answer, for_extension=isinstance(arrived, events.Asked))
+
+    def _pool_of(self, arrived: events.Asked | events.RequestArrived) -> str:
+        record = self._core.book.find(_pod(arrived))
+        return (record.spec.pool if record is not None else None) or ""
+
+    def _waited(self, ticket: int, pool: str) -> None:
+        """A request waits no longer."""
+        self._waiting.pop(ticket, None)
+        self._pool_waits[pool] -= 1
+        if not self._pool_waits[pool]:
+            del self._pool_waits[pool]
 
     async def _after_look(self, arrived: events.Asked | events.RequestArrived, body: bytes) -> Outcome:
         """The second pass of a request, with the look that the core asked for."""
@@ -323,14 +349,14 @@ class PermitService:
                 self._effects.cancel(output.ticket)
             if not isinstance(output, events.Answer):
                 continue  # `tick` makes the reads; whoever asks for a placement sees its outcome
-            if isinstance(output, events.ConsultNeeded):
-                self._effects.consult(output, waited_s)
             if output.ticket == own:
                 answer = output
                 if isinstance(output, events.ConsultNeeded | events.Joined):
                     self._waiting[output.ticket] = asyncio.get_running_loop().create_future()
             else:
                 self._tell(output)
+            if isinstance(output, events.ConsultNeeded):
+                self._effects.consult(output, waited_s)
         assert answer is not None or own is None, "a request without an answer"
         return answer  # type: ignore[return-value]  # without a request nobody looks at it
 

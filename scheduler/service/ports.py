@@ -1,6 +1,6 @@
 """What the permit service needs of the world. Implementations are adapters; the core sees their events only."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from protocol.wire import PodName
@@ -41,20 +41,41 @@ class Cluster(Protocol):
 
 
 class Pools(Protocol):
-    """Who has a say before the VMs of a pool grow."""
+    """Who has a say before the VMs of a pool grow. `scheduler.pool.room.PoolRoom` is it."""
 
-    async def consult(self, needed: events.ConsultNeeded) -> events.PoolWord:
-        """What the pool says. Cancelled at its deadline; what it raises counts as a refusal."""
+    def consult(
+        self, needed: events.ConsultNeeded, deadline_s: float, answer: Callable[[events.PoolWord], object]
+    ) -> None:
+        """Ask the pool. `answer` is called exactly once, now or by `deadline_s` (monotonic), unless `cancel` comes first.
+
+        Words for one pool are given in the order in which they count.
+        """
+        ...
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for the word on the request of `ticket` any more."""
+        ...
+
+    async def close(self) -> None:
+        """End every question. Whoever still waits is not answered."""
         ...
 
 
 class NoPools:
     """Nobody has a say."""
 
-    async def consult(self, needed: events.ConsultNeeded) -> events.PoolWord:
+    def consult(
+        self, needed: events.ConsultNeeded, deadline_s: float, answer: Callable[[events.PoolWord], object]
+    ) -> None:
         """All of it."""
-        del needed
-        return events.PoolWord()
+        del needed, deadline_s
+        answer(events.PoolWord())
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits."""
+
+    async def close(self) -> None:
+        """Nothing is under way."""
 
 
 class MigratorError(Exception):

@@ -18,6 +18,7 @@ from uuid import UUID
 import pytest
 
 from hosting.server import HangUp, Reply, Request
+from protocol.reasons import Reason, ReasonCode
 from protocol.values import Bounds, Resources
 from protocol.wire import PodName
 from scheduler.core import events
@@ -97,17 +98,48 @@ class Bank:
     def __init__(self) -> None:
         self.asked: list[events.ConsultNeeded] = []
         self.ended = 0
+        self.at_once: Word | None = None
+        """The answer within the call, as plugins that only compute give it."""
+        self.tasks: dict[int, asyncio.Task[None]] = {}
         self.word: asyncio.Future[Any] | None = None
         self.behaviour: Callable[[events.ConsultNeeded], Awaitable[Any]] = self._wait
 
-    async def consult(self, needed: events.ConsultNeeded) -> Word:
+    def consult(
+        self, needed: events.ConsultNeeded, deadline_s: float, answer: Callable[[Word], object]
+    ) -> None:
         """The port."""
         self.asked.append(needed)
+        if self.at_once is not None:
+            answer(self.at_once)
+            return
+        task = asyncio.create_task(self._answer(needed, deadline_s, answer))
+        self.tasks[needed.ticket] = task
+        task.add_done_callback(lambda _: self.tasks.pop(needed.ticket, None))
+
+    async def _answer(
+        self, needed: events.ConsultNeeded, deadline_s: float, answer: Callable[[Word], object]
+    ) -> None:
         try:
-            word: Word = await self.behaviour(needed)
-            return word
+            async with asyncio.timeout_at(deadline_s):
+                word: Word = await self.behaviour(needed)
+        except TimeoutError:
+            word = Word(0, Reason(ReasonCode.POOL_FAILED, "the bank did not answer in time"))
         finally:
             self.ended += 1
+        answer(word)
+
+    def cancel(self, ticket: int) -> None:
+        """The port."""
+        if ticket in self.tasks:
+            self.tasks[ticket].cancel()
+
+    async def close(self) -> None:
+        """The port."""
+        tasks = list(self.tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _wait(self, _: events.ConsultNeeded) -> Any:
         if self.word is None:

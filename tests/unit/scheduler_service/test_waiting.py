@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +11,7 @@ from hosting.server import HangUp, Reply
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.core import events
+from scheduler.core.model import PoolTerms
 from scheduler.service import permits
 from scheduler.service.ports import ClusterUnreachableError
 from tests.unit.scheduler_service.test_migrations import (
@@ -67,52 +68,29 @@ async def test_decreases_and_renewals_ask_no_pool() -> None:
     assert len(house.bank.asked) == 1
 
 
-async def _broken(_: events.ConsultNeeded) -> None:
-    raise RuntimeError("no such account")
-
-
-async def _cancelled(_: events.ConsultNeeded) -> None:
-    raise asyncio.CancelledError  # as who awaits a task of his own that was cancelled
-
-
-async def _timed_out(_: events.ConsultNeeded) -> None:
-    raise TimeoutError
-
-
-@pytest.mark.parametrize("behaviour", [_broken, _cancelled, _timed_out])
 @virtually
-async def test_a_pool_that_fails_refuses(
-    behaviour: Callable[[events.ConsultNeeded], Awaitable[None]],
-) -> None:
-    house = House("a")
-    house.bank.behaviour = behaviour
-    assert permit(await house.reply(ask("a", 4))) == (1, ["pool"])
-    assert now_s() == 0.0, "the failure is not waited for"
+async def test_a_pool_that_answers_within_the_call_keeps_nobody_waiting() -> None:
+    house = House("a", "b")
+    house.bank.at_once = Word(5, Reason(ReasonCode.POOL, "quota"))
+    first, second = house.service.decide(ask("a", 4)), house.service.decide(ask("b", 4))
+    assert isinstance(first, Reply)
+    assert isinstance(second, Reply)
+    assert (permit(first), permit(second)) == ((4, []), (1, ["pool"]))
     assert await house.is_clean()
 
 
-NONSENSE = {
-    "nothing": None,
-    "a number": 3,
-    "negative units": Word(-1),
-    "a fraction": Word(1.5),  # type: ignore[arg-type]  # whoever wrote the pool did not check his types
-    "a text": Word("2"),  # type: ignore[arg-type]  # as above
-    "a truth": Word(True),
-    "a text for a reason": Word(1, "quota"),  # type: ignore[arg-type]  # as above
-    "an unpaired surrogate": Word(1, Reason(ReasonCode.POOL, "\ud800")),
-    "no message": Word(1, Reason(ReasonCode.POOL, None)),  # type: ignore[arg-type]  # as above
-    "retry after NaN": Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=float("nan"))),
-    "retry never": Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=float("inf"))),
-}
-
-
-@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
 @virtually
-async def test_nonsense_of_a_pool_is_a_permit_not_below_current(said: object) -> None:
+async def test_a_pool_that_cannot_be_asked_is_our_fault_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     house = House("a")
-    house.bank.says(said)
-    cpus, reasons = permit(await house.reply(ask("a", 4)))
-    assert (cpus, reasons) == (1, ["pool"])
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such account")
+
+    monkeypatch.setattr(house.bank, "consult", broken)
+    assert refusal(await house.reply(ask("a", 4))) == (500, "internal")
+    assert now_s() == 0.0
     assert await house.is_clean()
 
 
@@ -124,8 +102,7 @@ async def test_a_pool_that_hangs_is_given_up_after_two_seconds() -> None:
     house = House("a")
     reply = await house.reply(ask("a", 4))
     assert now_s() == pytest.approx(2.0)
-    assert permit(reply) == (1, ["pool"])
-    assert b"did not answer in time" in reply.body
+    assert permit(reply) == (1, ["pool-failed"])
     assert house.bank.ended == 1
     assert await house.is_clean()
 
@@ -135,30 +112,21 @@ async def test_the_two_seconds_begin_with_the_arrival_of_the_request() -> None:
     house = House()
     house.sight.changes = (seen("late"),)
     house.sight.before = functools.partial(asyncio.sleep, 1.5)
-    assert permit(await house.reply(ask("late", 4))) == (1, ["pool"])
+    assert permit(await house.reply(ask("late", 4))) == (1, ["pool-failed"])
     assert now_s() == pytest.approx(2.0)
 
 
 @virtually
-async def test_a_pool_that_cannot_be_cancelled_holds_nobody_up_for_ever() -> None:
-    house, free = House("a"), asyncio.Event()
-
-    async def stubborn(_: events.ConsultNeeded) -> Word:
-        while not free.is_set():
-            try:
-                await free.wait()
-            except asyncio.CancelledError:
-                continue
-        return Word()
-
-    house.bank.behaviour = stubborn
+async def test_a_pool_that_never_answers_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House("a")
+    answers: list[Callable[[Word], object]] = []
+    monkeypatch.setattr(house.bank, "consult", lambda _needed, _deadline_s, answer: answers.append(answer))
     task = await house.begin(ask("a", 4))
     await asyncio.sleep(5.0)
     await house.service.tick()
     assert refusal(await task) == (500, "internal")
     assert house.record().row.reserved == cu(1)
-    free.set()
-    await turns()
+    answers[0](Word())
     assert house.record().row.reserved == cu(1), "the word came too late"
     assert await house.is_clean()
 
@@ -349,8 +317,9 @@ async def test_a_published_caller_that_gives_up_frees_the_pod_for_the_next_one()
 
 @pytest.fixture
 def two_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only two requests may wait."""
+    """Only two requests may wait, of whatever kind."""
     monkeypatch.setattr(permits, "MAX_WAITING", 2)
+    monkeypatch.setattr(permits, "SURE_SHARE", 0)
 
 
 async def _full(*more: str) -> House:
@@ -454,6 +423,21 @@ async def test_looks_count_like_consults() -> None:
     house.bank.says(Word())
     assert permit(await house.reply(ask("a", 4))) == (4, []), "there is room again"
     assert await house.is_clean()
+
+
+@virtually
+async def test_a_pool_that_hangs_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permits, "MAX_WAITING", 2)
+    monkeypatch.setattr(permits, "SURE_SHARE", 1)
+    house = await _full("z")
+    house.core.apply(events.PoolSeen(PoolTerms("other", cu(1))))
+    house.core.apply(seen("a", pool="other"))
+    waits = await house.begin(ask("a", 4))
+    assert not waits.done(), "the first of its own pool"
+    assert refusal(await house.reply(ask("z", 4))) == (429, "overloaded")
+    look = await house.begin(ask("unknown", 1))
+    assert refusal(await look) == (404, "unknown-pod")
+    assert await _drained(house)
 
 
 # ---------------------------------------------------------------- the end

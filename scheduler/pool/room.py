@@ -1,0 +1,422 @@
+"""Where growth waits for its pool: one line per pool, asked in rounds, served in the order of arrival.
+
+A round asks the chain once for everybody who waits, and its word is applied to each before the next round begins. What
+needs no waiting is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
+growth and nothing else, and each request has its answer by its own deadline.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+from hosting.logs import Logger
+from scheduler.core import events
+from scheduler.core.book import Book, VmRecord
+from scheduler.core.ledger import Ledger
+from scheduler.core.model import Holder, Kind, VmSpec
+from scheduler.pool import calls, standing
+from scheduler.pool.calls import Call, Steps
+from scheduler.pool.counts import PoolCounts
+from scheduler.pool.manager import PluginManager
+from scheduler.pool.probe import ProbeResult, ProbeResultKind
+from scheduler.pool.probing import probe_steps
+from scheduler.pool.standing import Part, Question, Standing
+from scheduler.pool.values import Context, Member, Pods, Pool, Purpose, VmRequest, frozen_texts
+
+Answer: TypeAlias = Callable[[events.PoolWord], object]
+MAX_ROUND: Final = 128
+"""Requests that one round may serve; the loop is held for as long as their commits take."""
+
+
+TICK_S: Final = 0.005
+"""Timers of a loop may fire that much too early."""
+
+
+class Pools(Protocol):
+    """The pools as they are described now."""
+
+    def get(self, name: str) -> Pool | None:
+        """One pool; its `replicas` are of no account."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Asker:
+    needed: events.ConsultNeeded
+    deadline_s: float
+    answer: Answer
+    timer: asyncio.TimerHandle | None = None
+    is_done: bool = False
+
+    def tell(self, word: events.PoolWord) -> None:
+        """Answer, once."""
+        if not self.is_done:
+            self.end()
+            self.answer(word)
+
+    def end(self) -> None:
+        """Nobody waits for it any more."""
+        self.is_done = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+@dataclass(slots=True)
+class _Line:
+    """What waits for one pool. `alone` are askers who are asked about one by one, because one of them is to blame."""
+
+    name: str
+    waiting: deque[_Asker] = field(default_factory=deque)
+    alone: int = 0
+    standing: Standing = field(default_factory=Standing)
+    members: dict[Holder, Member] = field(default_factory=dict)
+    specs: dict[str, VmSpec] = field(default_factory=dict)
+    """Of parked VMs, as they were described then."""
+    is_busy: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class _Round:
+    askers: list[_Asker]
+    parts: tuple[Part, ...]
+    asked: Question
+    manager: PluginManager
+    generation: int
+    steps: Steps[ProbeResult]
+    deadline_s: float
+
+
+class PoolRoom:
+    """One per process. Reads the ledger; what it finds goes out through the askers' `answer`, within the same call."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        book: Book,
+        pools: Pools,
+        clock: Callable[[], float],
+        log: Logger,
+        counts: PoolCounts,
+        manager: PluginManager | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._book = book
+        self._pools = pools
+        self._clock = clock
+        self._log = log
+        self._counts = counts
+        self._manager = manager if manager is not None else PluginManager()
+        self._lines: dict[str, _Line] = {}
+        self._askers: dict[int, _Asker] = {}
+        self.cooldown_s = standing.COOLDOWN_S
+        self.on_parking: Callable[[str], object] = lambda _: None
+        """Is called with a pool's name when what is parked there has changed."""
+
+    # ------------------------------------------------------------ the port
+
+    def consult(self, needed: events.ConsultNeeded, deadline_s: float, answer: Answer) -> None:
+        """Ask the pool's chain. `answer` is called exactly once, now or by `deadline_s`, unless `cancel` comes first."""
+        line = self._lines.get(needed.pool)
+        if line is None:
+            line = self._lines[needed.pool] = _Line(needed.pool)
+        asker = _Asker(needed, deadline_s, answer)
+        line.waiting.append(asker)
+        if not line.is_busy:
+            self._serve(line)
+        if not asker.is_done:
+            self._askers[needed.ticket] = asker
+            loop = asyncio.get_running_loop()
+            asker.timer = loop.call_later(max(deadline_s - self._clock(), 0.0), self._expire, line, asker)
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for the word on that request any more."""
+        asker = self._askers.pop(ticket, None)
+        if asker is not None:
+            asker.end()
+
+    async def close(self) -> None:
+        """End every question. Whoever waits is not answered."""
+        for asker in self._askers.values():
+            asker.end()
+        self._askers.clear()
+        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _expire(self, line: _Line, asker: _Asker) -> None:
+        """The time of a request is over. One that is being asked about ends its round, which knows what was admitted."""
+        if asker in line.waiting:
+            self._askers.pop(asker.needed.ticket, None)
+            asker.tell(standing.late(line.name))
+
+    # ------------------------------------------------------------ what is remembered
+
+    def use(self, manager: PluginManager) -> None:
+        """Another chain from now on. What was remembered of the old one's words is void; rounds under way begin anew."""
+        self._manager = manager
+        for name, line in self._lines.items():
+            had = line.standing.is_parked
+            line.standing = standing.unparked(line.standing)
+            if had:
+                self.on_parking(name)
+
+    def standing_of(self, name: str) -> Standing:
+        """What is remembered of a pool now."""
+        line, pool = self._lines.get(name), self._pools.get(name)
+        if line is None:
+            return Standing()
+        return standing.at(line.standing, pool.generation if pool is not None else 0, self._clock())
+
+    def restore(self, name: str, remembered: Standing) -> None:
+        """What a former process had parked."""
+        self._lines[name] = _Line(name, standing=remembered)
+
+    def unpark(self, name: str) -> bool:
+        """Forget what is parked or saturated; whether there was anything."""
+        line = self._lines.get(name)
+        if line is None:
+            return False
+        before, line.standing = self.standing_of(name), standing.unparked(line.standing)
+        if before.is_parked:
+            self.on_parking(name)
+        return before.is_parked or before.ceiling is not None
+
+    def forget(self, name: str) -> None:
+        """A pool was deleted. Who waits for it is refused by the core."""
+        line = self._lines.pop(name, None)
+        if line is not None:
+            for asker in list(line.waiting):
+                self._tell(asker, events.PoolWord(0))
+
+    def members(self, name: str) -> Pods:
+        """The pool's VMs as they are now. Values are made anew only for those that were changed."""
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(name)
+        return self._members(line)
+
+    def waiting(self, name: str) -> int:
+        """How many requests wait for a pool."""
+        line = self._lines.get(name)
+        return sum(not asker.is_done for asker in line.waiting) if line is not None else 0
+
+    # ------------------------------------------------------------ rounds
+
+    def _serve(self, line: _Line) -> None:
+        """Run rounds for as long as nothing must be awaited; a task goes on from there."""
+        line.is_busy = True
+        try:
+            pending = self._advance(line)
+        except BaseException:
+            line.is_busy = False
+            raise
+        if pending is None:
+            line.is_busy = False
+            return
+        line.task = asyncio.get_running_loop().create_task(
+            self._go_on(line, *pending), name=f"pool {line.name}"
+        )
+
+    def _advance(self, line: _Line) -> tuple[_Round, Call] | None:
+        """The next round that must wait for something, with what it waits for."""
+        while line.waiting:
+            begun = self._open(line)
+            if begun is None:
+                continue
+            result, call = calls.begin(begun.steps)
+            if call is not None:
+                return begun, call
+            assert result is not None
+            self._end(line, begun, result)
+        return None
+
+    async def _go_on(self, line: _Line, begun: _Round, call: Call) -> None:
+        pending: tuple[_Round, Call] | None = (begun, call)
+        try:
+            while pending is not None:
+                begun, call = pending
+                pending = None
+                result = await calls.go_on(begun.steps, call, begun.deadline_s, self._clock)
+                self._end(line, begun, result)
+                pending = self._advance(line)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the line up
+            self._log.error(
+                "pool round failed by our fault", pool=line.name, error=repr(error), exc_info=error
+            )
+            for asker in begun.askers:
+                self._tell(asker, standing.failed(line.name, "internal error"))
+        finally:
+            line.task, line.is_busy = None, False
+        if line.waiting:
+            self._serve(line)
+
+    def _open(self, line: _Line) -> _Round | None:
+        """Take the next askers off the line; those who need no question are answered. None where nobody is left."""
+        pool, now_s = self._pools.get(line.name), self._clock()
+        taken = [line.waiting.popleft() for _ in range(min(len(line.waiting), self._width(line)))]
+        line.alone = max(line.alone - len(taken), 0)
+        askers: list[_Asker] = []
+        if pool is None:
+            for asker in taken:
+                self._tell(asker, events.PoolWord(0))
+            return None
+        line.standing = standing.at(line.standing, pool.generation, now_s)
+        for asker in taken:
+            if asker.is_done:
+                continue
+            self._unpark_changed(line, asker.needed.uid)
+            refused = standing.refused_before(line.standing, asker.needed.uid, line.name)
+            if refused is None and now_s + TICK_S >= asker.deadline_s:
+                refused = standing.late(line.name)
+            if refused is None:
+                askers.append(asker)
+            else:
+                self._tell(asker, refused)
+        return self._ask(line, pool, askers, now_s) if askers else None
+
+    def _unpark_changed(self, line: _Line, uid: str) -> None:
+        """A parked VM that is described otherwise by now may be right."""
+        if uid not in line.standing.parked_vms:
+            return
+        record = self._book.by_uid(uid)
+        if record is not None and line.specs.setdefault(uid, record.spec) != record.spec:
+            line.standing = standing.without_vm(line.standing, uid)
+            del line.specs[uid]
+            self.on_parking(line.name)
+
+    def _width(self, line: _Line) -> int:
+        return 1 if line.alone else MAX_ROUND
+
+    def _ask(self, line: _Line, pool: Pool, askers: list[_Asker], now_s: float) -> _Round | None:
+        account = self._ledger.pool(line.name)
+        records = [self._book.by_uid(asker.needed.uid) for asker in askers]
+        known = [(asker, record) for asker, record in zip(askers, records, strict=True) if record is not None]
+        if account is None or not known:
+            for asker in askers:
+                self._tell(asker, events.PoolWord(0))
+            return None
+        parts = tuple(_part(pool, asker.needed, record) for asker, record in known)
+        asked = standing.question(line.standing, account.units, parts)
+        if asked.is_cut and asked.candidate <= asked.current:
+            word = standing.saturated(line.standing, line.name, now_s)
+            for asker in askers:
+                self._tell(asker, word)
+            return None
+        if not self._manager or asked.candidate <= asked.current:
+            # Without plugins nobody is asked; and what takes no more of the pool than it has needs nobody's word.
+            word = events.PoolWord(max(asked.candidate, account.units), None, pool.generation)
+            for asker in askers:
+                self._tell(asker, word)
+            return None
+        deadline_s = min(asker.deadline_s for asker in askers)
+        requests = tuple(
+            _request(asker.needed, record, part) for (asker, record), part in zip(known, parts, strict=True)
+        )
+        ctx = Context(Purpose.PROBE, requests, deadline_s)
+        bounds = (asked.current, asked.candidate)
+        steps = probe_steps(self._manager, ctx, pool, self._members(line), bounds, self._clock)
+        return _Round(
+            [asker for asker, _ in known], parts, asked, self._manager, pool.generation, steps, deadline_s
+        )
+
+    def _end(self, line: _Line, begun: _Round, result: ProbeResult) -> None:
+        """A round is over: what it means is remembered, and told to everybody in it, in the order of arrival."""
+        now_s = self._clock()
+        pool = self._pools.get(line.name)
+        if begun.manager is not self._manager or pool is None or pool.generation != begun.generation:
+            # Another chain or another pool by now: its word counts for nothing, and who has time left asks again.
+            self._again(line, begun.askers)
+            return
+        self._counts.probed(line.name, result, begun.asked.current)
+        if result.kind is ProbeResultKind.INVALID_SPEC and self._blame(line, begun, result):
+            return
+        was_parked = line.standing.parked is not None
+        line.standing, word = standing.answered(
+            line.standing, line.name, begun.asked, result, now_s, self.cooldown_s
+        )
+        if not was_parked and line.standing.parked is not None:
+            self._log.warning(
+                "pool parked", pool=line.name, plugin=result.plugin, reason=standing.message_of(result.error)
+            )
+            self.on_parking(line.name)
+        if result.is_complete:
+            over = begun.askers
+        else:
+            over = [asker for asker in begun.askers if now_s + TICK_S >= asker.deadline_s]
+            self._again(line, [asker for asker in begun.askers if asker not in over])
+        for asker in over:
+            self._tell(asker, word)
+
+    def _blame(self, line: _Line, begun: _Round, result: ProbeResult) -> bool:
+        """Whether an InvalidSpec is about one VM: it is parked, or, where it is not known which, each is asked alone."""
+        uids = tuple(asker.needed.uid for asker in begun.askers)
+        is_one, uid = standing.blamed(result.error, uids)
+        if not is_one:
+            return False
+        if not uid:
+            line.alone = sum(not asker.is_done for asker in begun.askers)
+            self._again(line, begun.askers)
+            return True
+        message = standing.message_of(result.error)
+        record = self._book.by_uid(uid)
+        if record is not None:
+            line.specs[uid] = record.spec
+        line.standing, word = standing.park_vm(line.standing, uid, line.name, message, result.plugin)
+        self._log.warning(
+            "VM parked in its pool", pool=line.name, uid=uid, plugin=result.plugin, reason=message
+        )
+        self.on_parking(line.name)
+        self._again(line, [asker for asker in begun.askers if asker.needed.uid != uid])
+        for asker in begun.askers:
+            if asker.needed.uid == uid:
+                self._tell(asker, word)
+        return True
+
+    def _again(self, line: _Line, askers: list[_Asker]) -> None:
+        """Put askers back in front of the line, in their order."""
+        line.waiting.extendleft(asker for asker in reversed(askers) if not asker.is_done)
+
+    def _tell(self, asker: _Asker, word: events.PoolWord) -> None:
+        self._askers.pop(asker.needed.ticket, None)
+        asker.tell(word)
+
+    # ------------------------------------------------------------ members
+
+    def _members(self, line: _Line) -> Pods:
+        members = line.members
+        for holder in self._ledger.take_changed(line.name):
+            row = self._ledger.row(holder)
+            record = self._book.by_uid(holder.uid) if holder.kind is Kind.VM else None
+            if row is None or record is None or row.pool != line.name:
+                members.pop(holder, None)
+                continue
+            spec, old = record.spec, members.get(holder)
+            labels = old.labels if old is not None and old.labels == dict(spec.labels) else dict(spec.labels)
+            members[holder] = Member(
+                spec.pod, spec.uid, row.node, frozen_texts(labels), row.state.current, row.reserved, row.units
+            )
+        return tuple(members.values())
+
+
+def _part(pool: Pool, needed: events.ConsultNeeded, record: VmRecord) -> Part:
+    row = record.row
+    kept = row.units > row.state.current.units(pool.compute_unit)
+    return Part(needed.uid, row.units, needed.wanted.units(pool.compute_unit), kept)
+
+
+def _request(needed: events.ConsultNeeded, record: VmRecord, part: Part) -> VmRequest:
+    return VmRequest(
+        needed.pod,
+        needed.uid,
+        record.spec.node,
+        frozen_texts(dict(record.spec.labels)),
+        needed.current,
+        needed.wanted,
+        part.units,
+        part.wanted_units,
+    )
