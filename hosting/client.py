@@ -5,6 +5,8 @@ The world's failures are outcomes, never exceptions: a caller matches `Answered`
 
 import asyncio
 import os
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -105,6 +107,8 @@ class Client:
 
 def _why(error: OSError) -> str:
     """asyncio's own texts name addresses in its own way; the system's say what is wrong."""
+    if isinstance(error, ssl.SSLError | socket.gaierror):  # their numbers are not the system's
+        return (error.strerror or type(error).__name__).lower()
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 

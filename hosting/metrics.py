@@ -55,19 +55,22 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """A histogram of durations with its counts now."""
+    """A histogram of durations with its counts now, by the values of its labels."""
 
     name: str
     help: str
-    durations: Durations
-    kind: Literal["histogram"] = "histogram"
+    durations: tuple[tuple[tuple[str, ...], Durations], ...]
     labels: tuple[str, ...] = ()
+    kind: Literal["histogram"] = "histogram"
 
     def metric(self) -> Metric:
         """The metric as the library knows it: cumulative counts by upper bound."""
+        metric = HistogramMetricFamily(self.name, self.help, labels=self.labels)
         bounds = [*(f"{bound:g}" for bound in DURATION_BOUNDS_S), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self.durations.counts), strict=True))
-        return HistogramMetricFamily(self.name, self.help, buckets=buckets, sum_value=self.durations.sum_s)
+        for labels, durations in self.durations:
+            buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
+            metric.add_metric(labels, buckets=buckets, sum_value=durations.sum_s)
+        return metric
 
 
 AnyFamily: TypeAlias = Family | HistogramFamily

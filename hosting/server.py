@@ -31,7 +31,10 @@ SWEEP_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, read in full. Ask for headers by their name in lower case; `parameters` are the path's named parts."""
+    """One request, read in full. Ask for headers by their name in lower case; `parameters` are the path's named parts.
+
+    `peer` is the address of the other side, without its port.
+    """
 
     method: str
     path: str
@@ -39,6 +42,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    peer: str = ""
 
 
 class Reply(Value, frozen=True):
@@ -288,7 +292,8 @@ class Server:
             connection.keep_alive(False)
             return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)
         query = dict(request.query) if "?" in request.raw_path else {}
-        read = Request(request.method, request.path, body, request.headers, parameters, query)
+        peer = request.remote or ""
+        read = Request(request.method, request.path, body, request.headers, parameters, query, peer)
         try:
             answer = await route.handler(read)
         except TimeoutError as error:  # aiohttp would hide it behind a 504

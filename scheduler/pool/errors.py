@@ -127,20 +127,29 @@ def new_insufficient_resources(
     return AppError(503, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
 
 
-def new_internal(message: str, cause: BaseException | None = None) -> AppError:
+def new_internal(
+    message: str, cause: BaseException | None = None, *, retry_after_s: float | None = None, reason: str = ""
+) -> AppError:
     """500: a failure that passes. Source: seed 000, `NewInternal`."""
-    return AppError(500, message, cause=cause, detail=PluginErrorKind.INTERNAL)
+    kind = PluginErrorKind.INTERNAL
+    detail = Detail(kind, retry_after_s=retry_after_s, reason=reason)
+    return AppError(500, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
 
 
 def new_invalid_spec(
-    message: str, cause: BaseException | None = None, *, scope: Scope = Scope.POOL, vm_uid: str = ""
+    message: str,
+    cause: BaseException | None = None,
+    *,
+    scope: Scope = Scope.POOL,
+    vm_uid: str = "",
+    reason: str = "",
 ) -> AppError:
     """422: wrong at any number of replicas. Source: seed 000, `NewInvalidSpec`.
 
     `scope` VM parks only the VM `vm_uid` (by default the one that asks) instead of the whole pool.
     """
     kind = PluginErrorKind.INVALID_SPEC
-    detail = Detail(kind, scope, vm_uid)
+    detail = Detail(kind, scope, vm_uid, reason=reason)
     return AppError(422, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
 
 

@@ -179,6 +179,8 @@ class PluginManager:
             answer = kind(error=new_internal(f"{name} failed", error))
         if cause is not None and self._log is not None:
             self._log.warning("pool plugin failed", plugin=name, hook=hook, error=repr(cause))
+        elif answer.error is not None and answer.error.cause is not None and self._log is not None:
+            self._log.debug("pool plugin refused", plugin=name, hook=hook, error=repr(answer.error.cause))
         if self._watch is not None:
             self._watch.called(name, hook, answer.error, perf_counter() - began_s)
         return answer

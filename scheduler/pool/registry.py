@@ -41,7 +41,11 @@ class Registry(Generic[F]):
         Raises `RegistryError` where two use one name.
         """
         for entry in metadata.entry_points(group=group):
-            self._add(entry.name, _Loading(self._sort, entry))
+            self.add_entry_point(entry)
+
+    def add_entry_point(self, entry: metadata.EntryPoint) -> None:
+        """Add what `entry` names; it is imported when it is first used. Raises `RegistryError` for a taken name."""
+        self._add(entry.name, _Loading(self._sort, entry))
 
     def _add(self, name: str, load: Callable[[], F]) -> None:
         if not name:
@@ -110,3 +114,23 @@ def build(
         return factory(handle, providers.normalized(), args)
     except Exception as error:
         raise ValueError(f"pool plugin {name!r}: {error}") from error
+
+
+_OURS: Final = {
+    "quota": "scheduler.pool.plugins.quota:factory",
+    "http-admission": "scheduler.pool.plugins.http_admission:factory",
+}
+
+
+def standard() -> PluginRegistry:
+    """Our plugins, those that were registered in this process, and those of installed distributions.
+
+    Raises `RegistryError` where two use one name.
+    """
+    found = PluginRegistry()
+    for name, value in _OURS.items():
+        found.add_entry_point(metadata.EntryPoint(name, value, PLUGIN_GROUP))
+    for name in _REGISTRY.names():
+        found.register(name, _REGISTRY.get(name))
+    found.load_entry_points(PLUGIN_GROUP)
+    return found

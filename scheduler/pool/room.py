@@ -7,7 +7,7 @@ growth and nothing else, and each request has its answer by its own deadline.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -22,7 +22,7 @@ from scheduler.pool.counts import PoolCounts
 from scheduler.pool.manager import PluginManager
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 from scheduler.pool.probing import probe_steps
-from scheduler.pool.standing import Part, Question, Standing
+from scheduler.pool.standing import Parking, Part, Question, Standing
 from scheduler.pool.values import Context, Member, Pods, Pool, Purpose, VmRequest, frozen_texts
 
 Answer: TypeAlias = Callable[[events.PoolWord], object]
@@ -37,7 +37,7 @@ TICK_S: Final = 0.005
 class Pools(Protocol):
     """The pools as they are described now."""
 
-    def get(self, name: str) -> Pool | None:
+    def find(self, name: str) -> Pool | None:
         """One pool; its `replicas` are of no account."""
         ...
 
@@ -167,14 +167,16 @@ class PoolRoom:
 
     def standing_of(self, name: str) -> Standing:
         """What is remembered of a pool now."""
-        line, pool = self._lines.get(name), self._pools.get(name)
+        line, pool = self._lines.get(name), self._pools.find(name)
         if line is None:
             return Standing()
         return standing.at(line.standing, pool.generation if pool is not None else 0, self._clock())
 
-    def restore(self, name: str, remembered: Standing) -> None:
+    def restore(
+        self, name: str, generation: int, parked: Parking | None, parked_vms: Mapping[str, Parking]
+    ) -> None:
         """What a former process had parked."""
-        self._lines[name] = _Line(name, standing=remembered)
+        self._lines[name] = _Line(name, standing=standing.restored(generation, parked, parked_vms))
 
     def unpark(self, name: str) -> bool:
         """Forget what is parked or saturated; whether there was anything."""
@@ -257,7 +259,7 @@ class PoolRoom:
 
     def _open(self, line: _Line) -> _Round | None:
         """Take the next askers off the line; those who need no question are answered. None where nobody is left."""
-        pool, now_s = self._pools.get(line.name), self._clock()
+        pool, now_s = self._pools.find(line.name), self._clock()
         taken = [line.waiting.popleft() for _ in range(min(len(line.waiting), self._width(line)))]
         line.alone = max(line.alone - len(taken), 0)
         askers: list[_Asker] = []
@@ -327,7 +329,7 @@ class PoolRoom:
     def _end(self, line: _Line, begun: _Round, result: ProbeResult) -> None:
         """A round is over: what it means is remembered, and told to everybody in it, in the order of arrival."""
         now_s = self._clock()
-        pool = self._pools.get(line.name)
+        pool = self._pools.find(line.name)
         if begun.manager is not self._manager or pool is None or pool.generation != begun.generation:
             # Another chain or another pool by now: its word counts for nothing, and who has time left asks again.
             self._again(line, begun.askers)

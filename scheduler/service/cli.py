@@ -17,14 +17,15 @@ from hosting.supervisor import Supervisor
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.core.rules import Rules
 from scheduler.service.batch import MAX_BODY_BYTES, BatchService
 from scheduler.service.cluster_file import FileCluster
-from scheduler.service.config_file import ConfigFile
+from scheduler.service.config_file import ConfigFile, Configuration
 from scheduler.service.inspect import Inspection
 from scheduler.service.journal_files import JournalWriter
 from scheduler.service.metrics import families
 from scheduler.service.permits import PermitService
+from scheduler.service.pool_metrics import pool_families
+from scheduler.service.pools import RETRY_S, PoolHouse
 from scheduler.service.ports import ClusterUnreachableError
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
@@ -46,6 +47,8 @@ class Options(TypedDict):
     trust_published: bool
     handover_s: float
     journal: Path | None
+    state: Path | None
+    pool_writes_from_anywhere: bool
 
 
 class Program:
@@ -64,12 +67,27 @@ class Program:
         self._core = Core(terms)
         directory = options["journal"]
         self._journal = JournalWriter(directory, self._core, self._log) if directory is not None else None
-        self._service = PermitService(self._core, self._cluster, time.monotonic, self._log, self._journal)
+        self._pools = PoolHouse(
+            self._core,
+            self._tell,
+            time.monotonic,
+            logs.logger("pools"),
+            state_directory=options["state"],
+            writes_from_anywhere=options["pool_writes_from_anywhere"],
+        )
+        self._service = PermitService(
+            self._core, self._cluster, time.monotonic, self._log, self._journal, self._pools.room
+        )
         self._batches = BatchService(self._service, self._core.book)
         config = options["config"]
         self._config = ConfigFile(config, migrator_present=False) if config is not None else None
         self._config_fault = ""
+        self._untaken: Configuration | None = None
+        self._retry_s = 0.0
         self._server = server.Server(self._log, self._routes(), fallback=self._fallback())
+
+    def _tell(self, event: events.Input) -> None:
+        self._service.take(event)
 
     def _routes(self) -> tuple[server.Route, ...]:
         return (
@@ -79,6 +97,7 @@ class Program:
             server.Route("GET", "/metrics", metrics.handler(self._families)),
             server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES),
             *Inspection(self._core).routes(),
+            *self._pools.routes(),
         )
 
     def _fallback(self) -> server.Route:
@@ -90,6 +109,7 @@ class Program:
         try:
             return await self._run(stop)
         finally:
+            await self._pools.close()
             if self._journal is not None:
                 await asyncio.to_thread(self._journal.close)
 
@@ -121,12 +141,15 @@ class Program:
         return 0
 
     async def _load(self) -> bool:
-        """Read both files, and tell the faults of both at once."""
+        """Read every file, and tell the faults of all at once."""
         faults = []
         try:
-            if self._config is not None:
-                self._configure(await self._config.refresh())
+            await self._configure()
         except (SettingsError, ClusterUnreachableError) as error:
+            faults.append(str(error))
+        try:
+            self._pools.load()
+        except SettingsError as error:
             faults.append(str(error))
         try:
             await self._service.load()
@@ -134,6 +157,8 @@ class Program:
             faults.append(str(error))
         for fault in faults:
             click.echo(fault, err=True)
+        if not faults:
+            await self._pools.follow(self._cluster.pools)
         return not faults
 
     def _greet(self, port: int) -> None:
@@ -170,13 +195,13 @@ class Program:
             await asyncio.sleep(REFRESH_S)
             await self._service.refresh()
             await self._refresh_config()
+            await self._pools.follow(self._cluster.pools)
+            await self._pools.flush()
 
     async def _refresh_config(self) -> None:
         """Take a changed configuration up; one with faults is reported once, and the old one stays in force."""
-        if self._config is None:
-            return
         try:
-            self._configure(await self._config.refresh())
+            await self._configure()
         except (SettingsError, ClusterUnreachableError) as error:
             if str(error) != self._config_fault:
                 self._log.warning("configuration not usable, the old one stays in force", error=str(error))
@@ -187,16 +212,27 @@ class Program:
             self._config_fault = ""
         self._service.counts.rules_stale = bool(self._config_fault)
 
-    def _configure(self, rules: Rules | None) -> None:
-        if rules is not None:
-            self._service.take(events.Configured(rules))
-            self._log.info(
-                "configured",
-                stopped=rules.growth.stopped,
-                recommend_only=rules.growth.recommend_only,
-                overrides=len(rules.overrides),
-                migration=rules.migration_enabled,
-            )
+    async def _configure(self) -> None:
+        """Take the configuration up where it has changed: all of it, or nothing. Raises as `ConfigFile.refresh`."""
+        if self._config is None:
+            return
+        read = await self._config.refresh()
+        if read is not None:
+            self._untaken, self._retry_s = read, 0.0
+        if self._untaken is None or time.monotonic() < self._retry_s:
+            return
+        # A plugin that cannot start now may be able to later: the file is tried again, although it has not changed.
+        self._retry_s = time.monotonic() + RETRY_S
+        await self._pools.configure(self._untaken.chain, self._config.path)
+        rules, self._untaken = self._untaken.rules, None
+        self._service.take(events.Configured(rules))
+        self._log.info(
+            "configured",
+            stopped=rules.growth.stopped,
+            recommend_only=rules.growth.recommend_only,
+            overrides=len(rules.overrides),
+            migration=rules.migration_enabled,
+        )
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         # The server listens only after the cluster was read, so alive and ready are one here.
@@ -204,7 +240,10 @@ class Program:
 
     def _families(self) -> list[metrics.AnyFamily]:
         lost = self._journal.lost_total if self._journal is not None else 0
-        return list(families(self._core, self._service.counts, self._server, lost))
+        return [
+            *families(self._core, self._service.counts, self._server, lost),
+            *pool_families(self._core.ledger, self._pools.room, self._pools.counts),
+        ]
 
 
 @daemon(10299)
@@ -244,16 +283,27 @@ class Program:
     type=click.Path(path_type=Path, file_okay=False),
     help="Record every input there, for `parley replay` (off by default).",
 )
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep pools there across restarts; what is kept goes before the cluster file (off by default).",
+)
+@click.option(
+    "--pool-writes-from-anywhere",
+    is_flag=True,
+    help="Take changes of pools (/v1/pools) from other machines, too.",
+)
 def main(log_level: str, **options: Unpack[Options]) -> None:
     """Parley's permit server: keeps a ledger per node and answers agents that want their VMs to grow.
 
-    Exit codes: 0 after a signal, 1 when the address is taken or the journal's directory cannot be used, 2 for a wrong
-    command line, cluster file or configuration.
+    Exit codes: 0 after a signal, 1 when the address is taken or the directory of the journal or the state cannot be
+    used, 2 for a wrong command line, cluster file, configuration or state.
     """
     logs.configure(log_level)
     try:
         program = Program(options)
     except OSError as error:
-        click.echo(f"cannot use the journal directory {options['journal']}: {error.strerror}", err=True)
+        named = [str(path) for path in (options["journal"], options["state"]) if path is not None]
+        click.echo(f"cannot use the directory {' or '.join(named)}: {error.strerror}", err=True)
         sys.exit(1)
     sys.exit(lifecycle.run(program.run))

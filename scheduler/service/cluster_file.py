@@ -5,7 +5,7 @@ A new file with faults is reported with all of them, and the old one stays in fo
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -18,7 +18,18 @@ from protocol import values
 from protocol.values import Bounds
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.model import Amounts, Migration, NodeSpec, PodSpec, Reading, VmSpec, pod_holds
+from scheduler.core.model import (
+    POOL_LABEL,
+    Amounts,
+    Migration,
+    NodeSpec,
+    PodSpec,
+    Reading,
+    VmSpec,
+    pod_holds,
+)
+from scheduler.pool.values import Pool
+from scheduler.service.pool_entry import Labels, PoolEntry
 from scheduler.service.watched_file import WatchedFile
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
@@ -52,6 +63,7 @@ class VmEntry(Settings):
     """A VM: the pod it runs in, its node and bounds, and, where the cluster shows it, its size.
 
     One whose `phase` is Succeeded or Failed holds nothing. `migration` says whether it may be chosen to leave its node.
+    It belongs to the pool that its label `parley.dev/pool` names.
     """
 
     namespace: Name
@@ -66,6 +78,7 @@ class VmEntry(Settings):
     target: Resources | None = None
     phase: Phase = "Running"
     migration: Literal["auto", "always", "never"] = "auto"
+    labels: Labels = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -129,6 +142,7 @@ class ClusterFile(Settings):
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     vms: list[VmEntry] = Field(default_factory=list)
     pods: list[PodEntry] = Field(default_factory=list)
+    pools: list[PoolEntry] = Field(default_factory=list)
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
@@ -136,6 +150,8 @@ class ClusterFile(Settings):
         nodes, vms, pods = (_entries(data, key) for key in ("nodes", "vms", "pods"))
         known = {repr(entry.get("name")) for _, entry in nodes}
         faults = _repeated([(f"{path}.name", entry.get("name")) for path, entry in nodes], "node name")
+        pools = _entries(data, "pools")
+        faults += _repeated([(f"{path}.name", entry.get("name")) for path, entry in pools], "pool name")
         names = [
             (f"{path}.name", f"{entry.get('namespace')}/{entry.get('name')}") for path, entry in vms + pods
         ]
@@ -160,6 +176,7 @@ class _Contents:
     nodes: dict[str, NodeSpec]
     vms: dict[PodName, _Vm]
     pods: dict[str, PodSpec]
+    pools: dict[str, Pool]
 
 
 def _contents(file: ClusterFile) -> _Contents:
@@ -174,11 +191,14 @@ def _contents(file: ClusterFile) -> _Contents:
             entry.slot_size,
             entry.compute_unit,
             Migration(entry.migration),
+            pool=entry.labels.get(POOL_LABEL) or None,
             terminal=entry.phase in _ENDED,
+            labels=tuple(sorted(entry.labels.items())),
         )
         vms[spec.pod] = _Vm(spec, entry.size, entry.target)
     pods = {entry.uid: entry.spec() for entry in file.pods}
-    return _Contents(nodes, vms, pods)
+    pools = {entry.name: entry.pool() for entry in file.pools}
+    return _Contents(nodes, vms, pods, pools)
 
 
 class FileCluster:
@@ -188,9 +208,14 @@ class FileCluster:
         self._log = logs.logger("cluster file")
         self._file = WatchedFile(path, ClusterFile, _contents)
         self._clock = clock
-        self._now = _Contents({}, {}, {})
+        self._now = _Contents({}, {}, {}, {})
         self._read_s: dict[PodName, float] = {}
         self._has_begun = False
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """The pools that the file describes, by name; another object whenever the file was read again."""
+        return self._now.pools
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""

@@ -5,6 +5,7 @@ the file should put a new one in its place (rename), so that no half of it is ev
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +17,8 @@ from hosting import logs
 from hosting.settings import Resources, Settings
 from protocol import values
 from scheduler.core import rules
+from scheduler.pool import chain
+from scheduler.pool.standing import COOLDOWN_S
 from scheduler.service.watched_file import WatchedFile
 
 MAX_OVERRIDES: Final = 256
@@ -129,6 +132,42 @@ class MigrationEntry(Settings):
     enabled: bool = False
 
 
+class NamedEntry(Settings):
+    """A plugin or provider: its registered name, and its parameters as it wants them."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    args: Any = None
+
+    def named(self) -> chain.Named:
+        """As the chain is built from it."""
+        return chain.Named(self.name, self.args)
+
+
+class ProvidersEntry(Settings):
+    """What plugins may ask; what is left out is nothing."""
+
+    quota: NamedEntry | None = None
+    instance_type: NamedEntry | None = None
+
+
+class PoolsEntry(Settings):
+    """The chain of pool plugins in its order, and how long (seconds) a full pool is not asked for more."""
+
+    plugins: list[NamedEntry] = Field(default_factory=list)
+    providers: ProvidersEntry = Field(default_factory=ProvidersEntry)
+    cooldown: Annotated[float, Field(ge=1, le=86_400)] = COOLDOWN_S
+
+    def config(self) -> chain.ChainConfig:
+        """The chain's configuration."""
+        quota, instance_type = self.providers.quota, self.providers.instance_type
+        return chain.ChainConfig(
+            tuple(entry.named() for entry in self.plugins),
+            quota.named() if quota is not None else None,
+            instance_type.named() if instance_type is not None else None,
+            self.cooldown,
+        )
+
+
 class Config(Settings):
     """The whole file. All of it may be left out."""
 
@@ -136,6 +175,7 @@ class Config(Settings):
     node_overrides: list[OverrideEntry] = Field(default_factory=list)
     growth: GrowthEntry = Field(default_factory=GrowthEntry)
     migration: MigrationEntry = Field(default_factory=MigrationEntry)
+    pools: PoolsEntry = Field(default_factory=PoolsEntry)
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
@@ -231,19 +271,37 @@ def rules_of(file: Config) -> rules.Rules:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All that the file says."""
+
+    rules: rules.Rules
+    chain: chain.ChainConfig
+
+
+def _all_of(file: Config) -> Configuration:
+    return Configuration(rules_of(file), file.pools.config())
+
+
 class ConfigFile:
     """The rules in the file at `path`. Without a migrator (`migrator_present`) migration cannot be switched on."""
 
     def __init__(self, path: Path, migrator_present: bool) -> None:
         self._log = logs.logger("config file")
-        self._file = WatchedFile(path, Config if migrator_present else _ConfigWithoutMigrator, rules_of)
+        self._path = path
+        self._file = WatchedFile(path, Config if migrator_present else _ConfigWithoutMigrator, _all_of)
         self._has_begun = False
 
-    async def refresh(self) -> rules.Rules | None:
-        """The rules, where the file was read for the first time or has changed since; else None.
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._path
 
-        Raises `SettingsError` and `ClusterUnreachableError` as `WatchedFile.refresh` does; then the rules that were
-        returned before stay in force.
+    async def refresh(self) -> Configuration | None:
+        """What the file says, where it was read for the first time or has changed since; else None.
+
+        Raises `SettingsError` and `ClusterUnreachableError` as `WatchedFile.refresh` does; then what was returned before
+        stays in force.
         """
         read = await self._file.refresh()
         if read is not None:

@@ -5,8 +5,6 @@ refuses is counted too, and a new file is tried from time to time.
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import queue
 import threading
@@ -19,6 +17,7 @@ from hosting.logs import Logger
 from protocol.values import Value
 from scheduler.core import events, journal
 from scheduler.core.core import Core
+from scheduler.service.directory_lock import locked
 
 QUEUE_LINES: Final = 20_000
 ROTATE_BYTES: Final = 64 * 2**20
@@ -60,7 +59,7 @@ class JournalWriter:
 
     def __init__(self, directory: Path, core: Core, log: Logger, rotate_bytes: int = ROTATE_BYTES) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(directory)
+        self._lock = locked(directory, "another scheduler writes its journal there")
         self._directory = directory
         self._core = core
         self._log = log
@@ -201,17 +200,6 @@ class JournalWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
-
-
-def _locked(directory: Path) -> TextIO:
-    """The directory's lock, which the kernel frees with the process. Raises `OSError` where another one has it."""
-    lock = (directory / "lock").open("w", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise OSError(errno.EBUSY, "another scheduler writes its journal there") from None
-    return lock
 
 
 def _line_of(item: _Item) -> str:

@@ -64,7 +64,9 @@ def _decisions(counts: Counts) -> Iterator[AnyFamily]:
         tuple(((result,), float(counts.migrations[result])) for result in ("started", "failed")),
     )
     yield HistogramFamily(
-        "parley_scheduler_decision_seconds", "From the bytes of a request to its answer", counts.latency.now()
+        "parley_scheduler_decision_seconds",
+        "From the bytes of a request to its answer",
+        (((), counts.latency.now()),),
     )
 
 

@@ -81,8 +81,9 @@ def test_each_default_may_be_set_alone() -> None:
 
 
 async def test_the_example_is_right() -> None:
-    rules = await ConfigFile(EXAMPLE, migrator_present=False).refresh()
-    assert rules is not None
+    configuration = await ConfigFile(EXAMPLE, migrator_present=False).refresh()
+    assert configuration is not None
+    rules = configuration.rules
     assert rules.for_node("gpu-1").watermark == Watermark(900_000, 850_000)
     assert rules.is_recommend_only("ci-1", "any")
 
@@ -297,7 +298,8 @@ class Written:
     async def refresh(self, text: str | None = None) -> Rules | None:
         if text is not None:
             self.write(text)
-        return await self.file.refresh()
+        read = await self.file.refresh()
+        return read.rules if read is not None else None
 
 
 @pytest.fixture

@@ -1,0 +1,119 @@
+"""Pools as people write them: in the cluster file, in the bodies of `/v1/pools`; and as they are shown."""
+
+import re
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field
+
+from hosting.settings import Resources, Settings
+from protocol import extension, values
+from scheduler.pool.values import Pool, PoolLimits
+
+MAX_UNITS: Final = 2**31 - 1
+MAX_TEXTS: Final = 64
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+_KEY: Final = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_LABEL: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("must be 1 to 63 lower-case letters, digits, - and ., such as ci-runners")
+    return value
+
+
+def _key(value: str) -> str:
+    if not _KEY.fullmatch(value):
+        raise ValueError("must be a name of at most 63 letters, digits, -, _ and ., perhaps after a domain/")
+    return value
+
+
+def _label(value: str) -> str:
+    if not _LABEL.fullmatch(value):
+        raise ValueError("must be at most 63 letters, digits, -, _ and .")
+    return value
+
+
+def _annotation(value: str) -> str:
+    if len(value) > 4096:
+        raise ValueError("must have at most 4096 characters")
+    return value
+
+
+def _positive(unit: values.Resources) -> values.Resources:
+    if not unit.is_positive():
+        raise ValueError(f"must be above zero in both resources, such as {{cpu: 1, memory: 1Gi}}, not {unit}")
+    return unit
+
+
+PoolName = Annotated[str, AfterValidator(_name)]
+_Key = Annotated[str, AfterValidator(_key)]
+Labels = Annotated[dict[_Key, Annotated[str, AfterValidator(_label)]], Field(max_length=MAX_TEXTS)]
+"""Labels as Kubernetes allows them."""
+_Annotations = Annotated[dict[_Key, Annotated[str, AfterValidator(_annotation)]], Field(max_length=MAX_TEXTS)]
+_Units = Annotated[int, Field(ge=1, le=MAX_UNITS)]
+
+
+class LimitsEntry(Settings):
+    """The pool's own limits in its compute units; what is left out is no limit."""
+
+    max_units: _Units | None = None
+    max_units_per_vm: _Units | None = None
+
+
+class PoolEntry(Settings):
+    """A pool as it is wanted."""
+
+    name: PoolName
+    compute_unit: Annotated[Resources, AfterValidator(_positive)]
+    limits: LimitsEntry = LimitsEntry()
+    labels: Labels = Field(default_factory=dict)
+    annotations: _Annotations = Field(default_factory=dict)
+    finalizers: Annotated[list[_Key], Field(max_length=MAX_TEXTS)] = Field(default_factory=list)
+
+    def pool(self) -> Pool:
+        """The pool as hooks see it."""
+        limits = PoolLimits(self.limits.max_units, self.limits.max_units_per_vm)
+        finalizers = tuple(dict.fromkeys(self.finalizers))
+        return Pool(self.name, self.compute_unit, limits, self.labels, self.annotations, finalizers)
+
+
+class WrittenPool(PoolEntry):
+    """A pool in the body of a request. With a `generation` it is only written where that is still the latest one.
+
+    What a reply shows may be sent back: `uid`, `deleting` and `status` are read over.
+    """
+
+    generation: Annotated[int, Field(ge=0)] = 0
+    uid: str = ""
+    deleting: bool = False
+    status: dict[str, Any] = Field(default_factory=dict)
+
+    def pool_as_expected(self) -> Pool:
+        """The pool with the generation that it is to replace; 0 for any."""
+        return replace(self.pool(), generation=self.generation)
+
+
+def shown(pool: Pool) -> dict[str, Any]:
+    """A pool as `WrittenPool` reads it, without its status."""
+    limits = {"maxUnits": pool.limits.max_units, "maxUnitsPerVm": pool.limits.max_units_per_vm}
+    return {
+        "name": pool.name,
+        "uid": pool.uid,
+        "generation": pool.generation,
+        "computeUnit": quantities_of(pool.compute_unit),
+        "limits": {name: units for name, units in limits.items() if units is not None},
+        "labels": dict(pool.labels),
+        "annotations": dict(pool.annotations),
+        "finalizers": list(pool.finalizers),
+        "deleting": pool.is_deleting,
+    }
+
+
+def quantities_of(amount: values.Resources) -> dict[str, str]:
+    """An amount as quantities."""
+    raw = extension.RawAmount.from_resources(amount)
+    return {"cpu": raw.cpu.canonical(), "memory": raw.memory.canonical()}

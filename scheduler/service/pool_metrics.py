@@ -1,0 +1,85 @@
+"""What the scheduler tells of its pools and their plugins on `/metrics`. The names are listed in docs/operations.md."""
+
+from collections.abc import Iterator
+
+from hosting.metrics import AnyFamily, Family, HistogramFamily
+from scheduler.core.ledger import Ledger
+from scheduler.pool.counts import PoolCounts
+from scheduler.pool.room import PoolRoom
+
+
+def pool_families(ledger: Ledger, room: PoolRoom, counts: PoolCounts) -> Iterator[AnyFamily]:
+    """Every metric of pools with its samples now."""
+    units: list[tuple[tuple[str, ...], float]] = []
+    members: list[tuple[tuple[str, ...], float]] = []
+    states: list[tuple[tuple[str, ...], float]] = []
+    for account in ledger.pools():
+        name, standing = account.name, room.standing_of(account.name)
+        units.append(((name, "held"), account.units))
+        if account.terms is not None and account.terms.max_units is not None:
+            units.append(((name, "limit"), account.terms.max_units))
+        if standing.ceiling is not None:
+            units.append(((name, "ceiling"), standing.ceiling.total))
+        members.append(((name,), len(account.rows)))
+        flags = {
+            "unknown": account.terms is None,
+            "saturated": standing.ceiling is not None,
+            "parked": standing.parked is not None,
+            "vm-parked": bool(standing.parked_vms),
+        }
+        states += [((name, state), 1.0) for state, holds in flags.items() if holds]
+    yield Family(
+        "gauge",
+        "parley_scheduler_pool_units",
+        "Units of each pool: held by its VMs, its limit, and above what its plugins refuse for now",
+        ("pool", "field"),
+        tuple(units),
+    )
+    yield Family(
+        "gauge", "parley_scheduler_pool_members", "VMs that name the pool", ("pool",), tuple(members)
+    )
+    yield Family(
+        "gauge",
+        "parley_scheduler_pool_state",
+        "Pools that are named and not there, saturated, parked, or have parked VMs",
+        ("pool", "state"),
+        tuple(states),
+    )
+    yield from _plugins(counts)
+
+
+def _plugins(counts: PoolCounts) -> Iterator[AnyFamily]:
+    yield Family(
+        "counter",
+        "parley_scheduler_pool_probes",
+        "Searches for what a pool's plugins admit, by outcome",
+        ("pool", "outcome"),
+        tuple((key, float(value)) for key, value in counts.probes.items()),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_pool_probe_calls",
+        "Questions to the whole chain of plugins",
+        ("pool",),
+        tuple(((key,), float(value)) for key, value in counts.probe_calls.items()),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_pool_partial",
+        "Searches that admitted a part",
+        ("pool",),
+        tuple(((key,), float(value)) for key, value in counts.partial.items()),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_plugin_calls",
+        "Hooks of pool plugins by outcome",
+        ("plugin", "hook", "outcome"),
+        tuple((key, float(value)) for key, value in counts.calls.items()),
+    )
+    yield HistogramFamily(
+        "parley_scheduler_plugin_seconds",
+        "How long hooks of pool plugins took",
+        tuple(((plugin,), durations.now()) for plugin, durations in counts.seconds.items()),
+        ("plugin",),
+    )

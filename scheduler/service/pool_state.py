@@ -1,0 +1,108 @@
+"""Pools across restarts: `--state DIR`. One JSON file, replaced as a whole, so that no half of it is ever read."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from pydantic import Field
+
+from hosting.settings import Settings, load
+from scheduler.pool.objects import Entry
+from scheduler.pool.standing import Parking
+from scheduler.service.directory_lock import locked
+from scheduler.service.pool_entry import WrittenPool, shown
+
+FORMAT: Final = 1
+_FILE: Final = "pools.json"
+
+
+class _Parked(Settings):
+    message: str
+    plugin: str = ""
+
+
+class _Stored(Settings):
+    pool: WrittenPool
+    parked: _Parked | None = None
+    parked_vms: dict[str, _Parked] = Field(default_factory=dict)
+
+
+class _File(Settings):
+    format: Literal[1]
+    chain: str
+    pools: list[_Stored] = Field(default_factory=list)
+
+
+class PoolState:
+    """The directory's pools. Holds its lock until `close`. Raises `OSError` where another scheduler uses it."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._path = directory / _FILE
+        self._lock = locked(directory, "another scheduler keeps its pools there")
+        self.chain = ""
+        """What tells one configuration of the plugins from another; parking holds only under the same one."""
+
+    def load(self) -> tuple[tuple[Entry, ...], str]:
+        """What is stored, and the chain under which it was. Raises `SettingsError` with every fault."""
+        if not self._path.exists():
+            return (), ""
+        read = load(self._path, _File)
+        return tuple(_entry(each) for each in read.pools), read.chain
+
+    async def save(self, entries: tuple[Entry, ...]) -> None:
+        """Keep these and nothing else. Raises `OSError`; then what was kept before still is."""
+        content = {
+            "format": FORMAT,
+            "chain": self.chain,
+            "pools": [_written(entry) for entry in entries if entry.is_stored],
+        }
+        text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+        work = asyncio.create_task(asyncio.to_thread(self._replace, text), name="pools to disk")
+        await asyncio.shield(work)  # whoever waits may go away in the middle; the file is whole all the same
+
+    def _replace(self, text: bytes) -> None:
+        new = self._path.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def close(self) -> None:
+        """Free the directory."""
+        self._lock.close()
+
+
+def _entry(stored: _Stored) -> Entry:
+    written = stored.pool
+    pool = replace(
+        written.pool(), uid=written.uid, generation=written.generation, is_deleting=written.deleting
+    )
+    parked = _parking(stored.parked, pool.generation) if stored.parked is not None else None
+    vms = {uid: _parking(each, pool.generation) for uid, each in stored.parked_vms.items()}
+    return Entry(pool, is_stored=True, parked=parked, parked_vms=vms)
+
+
+def _parking(parked: _Parked, generation: int) -> Parking:
+    return Parking(generation, parked.message, parked.plugin)
+
+
+def _written(entry: Entry) -> dict[str, Any]:
+    written: dict[str, Any] = {"pool": shown(entry.pool)}
+    if entry.parked is not None:
+        written["parked"] = {"message": entry.parked.message, "plugin": entry.parked.plugin}
+    if entry.parked_vms:
+        written["parkedVms"] = {
+            uid: {"message": each.message, "plugin": each.plugin} for uid, each in entry.parked_vms.items()
+        }
+    return written
