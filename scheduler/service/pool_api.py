@@ -100,15 +100,14 @@ class PoolApi:
         if written.name != name:
             fault = f"name: must be {name!r}, as in the path (found {written.name!r})"
             return _error(400, "malformed", fault, [fault])
-        return _json(200, self.view(await self._objects.update(written.pool_as_expected())))
+        updated = await self._objects.update(written.pool_as_expected())
+        return _json(200, self.view(updated)) if self._objects.find(name) is not None else _gone(name)
 
     async def _delete(self, request: server.Request) -> server.Reply:
         name = request.parameters["name"]
         await self._objects.delete(name)
         pool = self._objects.pool(name)
-        if pool is None:
-            return _json(200, {"name": name, "deleted": True})
-        return _json(202, self.view(pool))
+        return _json(202, self.view(pool)) if pool is not None else _gone(name)
 
     async def _unpark(self, request: server.Request) -> server.Reply:
         name = request.parameters["name"]
@@ -206,6 +205,10 @@ def _time(at: datetime) -> str:
 
 def _json(status: int, content: dict[str, Any]) -> server.Reply:
     return server.Reply(status, msgspec.json.encode(content))
+
+
+def _gone(name: str) -> server.Reply:
+    return _json(200, {"name": name, "deleted": True})
 
 
 def _no_pool(name: str) -> server.Reply:

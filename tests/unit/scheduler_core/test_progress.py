@@ -123,7 +123,7 @@ def test_the_decrease_in_a_mixed_request_counts_at_once() -> None:
     assert world.permit(world.request("other", cu(8, 1))) == cu(8, 1)
 
 
-@pytest.mark.parametrize(("word", "permit"), [(ALL, cu(2, 5)), (events.PoolWord(3), cu(2, 3)), (NONE, cu(2))])
+@pytest.mark.parametrize(("word", "permit"), [(ALL, cu(2, 5)), (events.PoolWord(4), cu(2, 4)), (NONE, cu(2))])
 def test_a_mixed_request_is_told_as_the_change_that_it_is(word: events.PoolWord, permit: Resources) -> None:
     world = pooled(cu(4, 2))
     begin(world, cu(2, 5))

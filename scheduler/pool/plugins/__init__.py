@@ -1,0 +1,1 @@
+"""The pool plugins that come with the scheduler, one module each."""

@@ -1,0 +1,465 @@
+"""Tenants in a tree, what each of them uses, and how much each may use: the rule of the `quota` plugin, as pure code.
+
+All amounts are whole units. Only tenants without others below them own pools; a parent's use is that of its children.
+
+The rule:
+
+1. Nobody exceeds a limit: his own, or that of a tenant above him.
+2. What is guaranteed is kept free for its owner, used or not. What a parent's limit leaves beyond the guarantees of its
+   children can be lent: lendable = limit − Σ guaranteed.
+3. The lendable is split by weight among the children that borrow now (that are above their guarantee) and the one that
+   asks. Each may borrow up to its share, as far as nobody has borrowed it before: nothing is ever taken away. Whoever is
+   above his share, because he came when fewer borrowed, keeps what he has and does not grow.
+
+So a tenant that nobody competes with may borrow everything that is lendable, and as usage moves up and down all come to
+their shares. With more than two levels, a parent that has a parent itself splits its guarantee and its own share of what is
+lent above; without any limit above, nothing is scarce and nothing is split. With `Accounts(..., reserves_shares=False)`
+point 3 is dropped: whoever comes first borrows what is there.
+
+The split is by largest remainder, exactly: the sum of the shares is what there is to split, nobody gets more than he may
+have, and what one may not have goes to the others by their weights. Of equal remainders the name that sorts first gets
+the unit. (As with every split by largest remainders, one unit more to split, or one who takes part less, may move a unit from
+one share to another.)
+
+Example: `org` has 20 units. `ci` is guaranteed 6 (weight 2), `dev` 4, `batch` 0 (weight 1 each), so 10 can be lent.
+`ci` comes alone and may use 6 + 10; it takes 15. Now `dev` asks: of the 10, 7 go to `ci` and 3 to `dev` (6⅔ and 3⅓). `dev`
+gets its 4, and of its share the one unit that is left. `ci`, 2 above its 6 + 7, does not grow; once it has shrunk to 13,
+`dev` gets 7. When `batch` asks as well, the shares are 5, 2½ and 2½: the half goes to `batch`, whose name sorts first.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+MAX_SPLITS: Final = 4096
+"""How many splits are remembered; then all are forgotten. There are few in use at a time."""
+
+
+# ------------------------------------------------------------ the split
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One who takes part in a split. `weight` is at least 1, `most_units` at least 0; None is no limit."""
+
+    name: str
+    weight: int = 1
+    most_units: int | None = None
+
+
+def fair_split(total_units: int, claims: Sequence[Claim]) -> dict[str, int]:
+    """The units of each claim, by name: by weight, at most `most_units`, together as much of the total as can be had.
+
+    Exact shares first (as if units could be divided), then each is rounded down, and the units that are left go to the
+    largest remainders, ties to the name that sorts first. Names must differ; `total_units` is at least 0.
+    """
+    shares: dict[str, int] = {}
+    left_units, weights = total_units, sum(claim.weight for claim in claims)
+    open_claims = []
+    for claim in sorted(claims, key=_fills_at):
+        most = claim.most_units
+        if most is not None and most * weights <= claim.weight * left_units:
+            shares[claim.name] = most
+            left_units -= most
+            weights -= claim.weight
+        else:
+            open_claims.append(claim)
+    if not open_claims:
+        return shares
+    parts = [(divmod(claim.weight * left_units, weights), claim.name) for claim in open_claims]
+    missing = left_units - sum(whole for (whole, _), _ in parts)
+    parts.sort(key=lambda part: (-part[0][1], part[1]))
+    for place, ((whole, _), name) in enumerate(parts):
+        shares[name] = whole + (place < missing)
+    return shares
+
+
+_NEVER: Final = Fraction(0)
+
+
+def _fills_at(claim: Claim) -> tuple[bool, Fraction]:
+    """How much for each unit of weight fills the claim: those that are filled first come first."""
+    if claim.most_units is None:
+        return True, _NEVER
+    return False, Fraction(claim.most_units, claim.weight)
+
+
+# ------------------------------------------------------------ the tree
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant as it is configured, amounts in units from 0; `parent` is empty for one at the top.
+
+    A guarantee that is left out (None) is what the tenants below are guaranteed together, so 0 without any below. `weight`
+    is at least 1. Without a limit (None), those of the tenants above hold alone.
+    """
+
+    name: str
+    parent: str = ""
+    guaranteed_units: int | None = None
+    limit_units: int | None = None
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a tenant: its place in the list, the field, and the rule that it breaks."""
+
+    index: int
+    field: str
+    text: str
+
+
+def tree_faults(tenants: Sequence[Tenant]) -> tuple[Fault, ...]:
+    """Everything that keeps tenants from being a tree: names, parents, and guarantees that cannot be kept.
+
+    A guarantee must not exceed its own limit, nor must what tenants below one are guaranteed together exceed that one's
+    guarantee where it has one, and its limit. Tenants whose name is empty are passed over.
+    """
+    places: dict[str, int] = {}
+    faults = []
+    for index, tenant in enumerate(tenants):
+        if tenant.name and tenant.name in places:
+            faults.append(
+                Fault(index, "name", f"{tenant.name!r} is the name of tenants[{places[tenant.name]}]")
+            )
+        elif tenant.name:
+            places[tenant.name] = index
+    paths = [_path(index, tenants, places) for index in range(len(tenants))]
+    for index, (tenant, path) in enumerate(zip(tenants, paths, strict=True)):
+        if tenant.parent and tenant.parent not in places:
+            faults.append(Fault(index, "parent", f"there is no tenant {tenant.parent!r}"))
+        elif not path:
+            faults.append(
+                Fault(index, "parent", f"{tenant.parent!r} does not lead to a tenant without parent")
+            )
+    guaranteed = _guaranteed(tenants, paths)
+    below = _below(paths, guaranteed)
+    for index, tenant in enumerate(tenants):
+        faults += _amount_faults(index, tenant, below[index])
+    return tuple(faults)
+
+
+def _path(index: int, tenants: Sequence[Tenant], places: dict[str, int]) -> tuple[int, ...]:
+    """The tenant's place and those of the tenants above, itself first; empty where they go round in a circle."""
+    path = [index]
+    seen = {index}
+    while (above := places.get(tenants[path[-1]].parent)) is not None:
+        if above in seen:
+            return ()
+        path.append(above)
+        seen.add(above)
+    return tuple(path)
+
+
+def _guaranteed(tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]]) -> list[int]:
+    """The guarantee of each: its own, and never less than that of all below it together."""
+    found = [tenant.guaranteed_units or 0 for tenant in tenants]
+    below = [0] * len(tenants)
+    for index in sorted(range(len(tenants)), key=lambda index: -len(paths[index])):
+        found[index] = max(found[index], below[index])
+        if len(paths[index]) > 1:
+            below[paths[index][1]] += found[index]
+    return found
+
+
+def _below(paths: Sequence[tuple[int, ...]], guaranteed: Sequence[int]) -> list[int]:
+    """What is guaranteed to the children of each, together."""
+    below = [0] * len(paths)
+    for path in paths:
+        if len(path) > 1:
+            below[path[1]] += guaranteed[path[0]]
+    return below
+
+
+def _amount_faults(index: int, tenant: Tenant, below_units: int) -> list[Fault]:
+    own, limit = tenant.guaranteed_units, tenant.limit_units
+    faults = []
+    if own is not None and limit is not None and own > limit:
+        faults.append(Fault(index, "guaranteed", f"{own} exceeds its limit of {limit}"))
+    if own is not None and own < below_units:
+        text = f"{own} is less than the {below_units} that tenants below it are guaranteed; leave it out to have the sum"
+        faults.append(Fault(index, "guaranteed", text))
+    elif limit is not None and own is None and below_units > limit:
+        text = f"{limit} is less than the {below_units} that tenants below it are guaranteed"
+        faults.append(Fault(index, "limit", text))
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A tenant at its place in the tree. `path` leads from itself to the top; places are those of the list of tenants."""
+
+    tenant: Tenant
+    path: tuple[int, ...]
+    limit_units: int | None
+    guaranteed_units: int
+    children_guaranteed_units: int
+    children: tuple[int, ...]
+    bit: int
+    """Marks it among its siblings."""
+    claim: Claim
+    """For the split of what its parent lends: it may borrow as much as its limit, and those below, leave it."""
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it may own pools."""
+        return not self.children
+
+
+class Tree:
+    """Tenants without faults. Immutable."""
+
+    def __init__(self, tenants: Sequence[Tenant]) -> None:
+        """Raises `ValueError` with all of `tree_faults`."""
+        faults = tree_faults(tenants)
+        if faults:
+            raise ValueError("; ".join(f"tenants[{each.index}].{each.field}: {each.text}" for each in faults))
+        self.places = {tenant.name: index for index, tenant in enumerate(tenants)}
+        paths = [_path(index, tenants, self.places) for index in range(len(tenants))]
+        guaranteed = _guaranteed(tenants, paths)
+        below = _below(paths, guaranteed)
+        children: list[list[int]] = [[] for _ in tenants]
+        bits = [0] * len(tenants)
+        for path in paths:
+            if len(path) > 1:
+                bits[path[0]] = 1 << len(children[path[1]])
+                children[path[1]].append(path[0])
+        reach = _reach(tenants, paths, guaranteed)
+        self.nodes = tuple(
+            Node(
+                tenant,
+                paths[i],
+                tenant.limit_units,
+                guaranteed[i],
+                below[i],
+                tuple(children[i]),
+                bits[i],
+                _claim(tenant, guaranteed[i], reach[i]),
+            )
+            for i, tenant in enumerate(tenants)
+        )
+
+
+def _reach(
+    tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]], guaranteed: Sequence[int]
+) -> list[int | None]:
+    """What each could use at most: its limit, and not more than all below it together; None is no limit."""
+    reach: list[int | None] = [tenant.limit_units for tenant in tenants]
+    below: list[list[int | None]] = [[] for _ in tenants]
+    for index in sorted(range(len(tenants)), key=lambda index: -len(paths[index])):
+        known = [units for units in below[index] if units is not None]
+        if below[index] and len(known) == len(below[index]):
+            limit = reach[index]
+            together = max(guaranteed[index], sum(known))
+            reach[index] = together if limit is None else min(limit, together)
+        if len(paths[index]) > 1:
+            below[paths[index][1]].append(reach[index])
+    return reach
+
+
+def _claim(tenant: Tenant, guaranteed_units: int, reach_units: int | None) -> Claim:
+    most = None if reach_units is None else reach_units - guaranteed_units
+    return Claim(tenant.name, tenant.weight, most)
+
+
+# ------------------------------------------------------------ the accounts
+
+
+class Cause(enum.Enum):
+    """What holds a tenant's use down."""
+
+    NOTHING = "nothing"
+    LIMIT = "limit"
+    """The limit of the tenant that is named."""
+    RESERVED = "reserved"
+    """That limit, and what others below it use or are guaranteed."""
+    FAIR_SHARE = "fair share"
+    """The guarantee and the fair share of the tenant that is named."""
+
+
+class Ceiling(NamedTuple):
+    """How many units a tenant may use now (None: any number), the reason, and the place of the tenant whose it is.
+
+    `bound_units` is the limit, or guarantee and fair share, of that tenant.
+    """
+
+    units: int | None
+    cause: Cause
+    place: int
+    bound_units: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenantStatus:
+    """What a tenant has and uses, in units; None is no limit.
+
+    `guaranteed_used_units` is the part of the use within the guarantee. `borrowed_units` is what it keeps from others
+    beyond its guarantee: of a parent, also what it must keep for those below. `lent_units` is what its children borrowed of
+    it. It may borrow `fair_share_units`, and could get `left_units` more now (a parent: all below it together).
+    """
+
+    name: str
+    parent: str
+    limit_units: int | None
+    guaranteed_units: int
+    used_units: int
+    guaranteed_used_units: int
+    borrowed_units: int
+    lent_units: int
+    fair_share_units: int | None
+    left_units: int | None
+
+
+class Accounts:
+    """What the tenants of a tree use. Changed only by `add`; places are those of the tree.
+
+    What a tenant keeps (`_held`) is its use, what its children keep together, or its guarantee, whichever is most.
+    """
+
+    __slots__ = ("_below", "_borrowers", "_held", "_reserves_shares", "_splits", "_tree", "_used")
+
+    def __init__(self, tree: Tree, *, reserves_shares: bool = True) -> None:
+        self._tree = tree
+        self._reserves_shares = reserves_shares
+        self._used = [0] * len(tree.nodes)
+        self._below = [node.children_guaranteed_units for node in tree.nodes]
+        self._held = [node.guaranteed_units for node in tree.nodes]
+        self._borrowers = [0] * len(tree.nodes)
+        self._splits: dict[tuple[int, int, int], dict[str, int]] = {}
+
+    def used(self, place: int) -> int:
+        """The units that a tenant, or all below it, use."""
+        return self._used[place]
+
+    def add(self, place: int, units: int) -> None:
+        """Let a tenant use so many units more, or fewer where they are negative."""
+        nodes, below, held = self._tree.nodes, self._below, self._held
+        change = units
+        child = -1
+        for at in nodes[place].path:
+            self._used[at] += units
+            if not change:
+                continue
+            if child >= 0:
+                self._mark(at, child)
+            below[at] += change
+            kept = max(nodes[at].guaranteed_units, below[at])
+            change = kept - held[at]
+            held[at] = kept
+            child = at
+
+    def _mark(self, parent: int, child: int) -> None:
+        """Note whether a child borrows."""
+        node = self._tree.nodes[child]
+        if self._held[child] > node.guaranteed_units:
+            self._borrowers[parent] |= node.bit
+        else:
+            self._borrowers[parent] &= ~node.bit
+
+    def ceiling(self, place: int) -> Ceiling:
+        """How many units a tenant may use now, whatever it uses already: the rule of this module.
+
+        A parent counts as one tenant. Exact: the answer does not depend on the tenant's own use, so whoever takes all
+        of it finds the same ceiling again.
+        """
+        nodes, held = self._tree.nodes, self._held
+        own_units = self._used[place]
+        path = nodes[place].path
+        totals = self._totals(path) if self._reserves_shares else None
+        found: int | None = None
+        cause, binding, bound = Cause.NOTHING, place, 0
+        within = others = (
+            0  # up to `within` nothing is borrowed above; `others` is kept by the siblings on the way
+        )
+        child = -1
+        for level, at in enumerate(path):
+            node = nodes[at]
+            limit = node.limit_units
+            total = limit if totals is None else totals[level]
+            if child >= 0:
+                others += self._below[at] - held[child]
+            if total is not None:
+                units = total - others
+                units = max(units, within)
+                if found is None or units < found:
+                    found, binding, bound = units, at, total
+                    cause = Cause.FAIR_SHARE if total != limit else Cause.RESERVED if level else Cause.LIMIT
+            if limit is not None and child >= 0:
+                units = limit - self._used[at] + own_units
+                if found is None or units < found:
+                    found, binding, bound, cause = max(0, units), at, limit, Cause.LIMIT
+            within = max(within, node.guaranteed_units - others)
+            child = at
+        return Ceiling(found, cause, binding, bound)
+
+    def _totals(self, path: tuple[int, ...]) -> list[int | None]:
+        """What each tenant of a path may keep by limit, guarantee and fair share, in the order of the path."""
+        nodes = self._tree.nodes
+        total = nodes[path[-1]].limit_units
+        totals = [total]
+        for level in range(len(path) - 2, -1, -1):
+            node = nodes[path[level]]
+            if total is None:
+                total = node.limit_units
+            else:
+                shares = self._split(path[level + 1], total, node.bit)
+                total = node.guaranteed_units + shares[node.tenant.name]
+            totals.append(total)
+        totals.reverse()
+        return totals
+
+    def _split(self, parent: int, total_units: int, asking: int) -> dict[str, int]:
+        """What each child that borrows, and the one that asks, may borrow of a parent that may keep `total_units`."""
+        taking = self._borrowers[parent] | asking
+        key = parent, total_units, taking
+        shares = self._splits.get(key)
+        if shares is None:
+            if len(self._splits) >= MAX_SPLITS:
+                self._splits.clear()
+            node = self._tree.nodes[parent]
+            claims = [child.claim for child in self._children(node) if child.bit & taking]
+            shares = fair_split(total_units - node.children_guaranteed_units, claims)
+            self._splits[key] = shares
+        return shares
+
+    def _children(self, node: Node) -> Iterable[Node]:
+        return (self._tree.nodes[child] for child in node.children)
+
+    def status(self) -> tuple[TenantStatus, ...]:
+        """All tenants, in the order of the tree."""
+        return tuple(self._status(place, node) for place, node in enumerate(self._tree.nodes))
+
+    def _status(self, place: int, node: Node) -> TenantStatus:
+        used, guaranteed = self._used[place], node.guaranteed_units
+        total = self._totals(node.path)[0]
+        most = self.ceiling(place).units
+        return TenantStatus(
+            node.tenant.name,
+            node.tenant.parent,
+            node.limit_units,
+            guaranteed,
+            used,
+            min(used, guaranteed),
+            self._borrowed(place),
+            sum(map(self._borrowed, node.children)),
+            None if total is None else total - guaranteed,
+            None if most is None else max(0, most - used),
+        )
+
+    def _borrowed(self, place: int) -> int:
+        return self._held[place] - self._tree.nodes[place].guaranteed_units
+
+    def audit(self, used: Iterable[int]) -> None:
+        """Recompute everything from what each tenant's own pools use, in the order of the tree. Raises `AssertionError`."""
+        again = Accounts(self._tree, reserves_shares=self._reserves_shares)
+        for place, units in enumerate(used):
+            again.add(place, units)
+        for name in ("_used", "_below", "_held", "_borrowers"):
+            assert getattr(self, name) == getattr(again, name), name
+        for place, node in enumerate(self._tree.nodes):
+            kept = sum(self._held[child] for child in node.children)
+            assert self._held[place] >= max(self._used[place], kept, node.guaranteed_units), node

@@ -1,0 +1,333 @@
+"""The pool plugin `quota`: compute units per tenant, in a tree of tenants with limits, guarantees and lending.
+
+A pool belongs to the tenant that its label (`tenantLabel`) names, and uses as many units (`computeUnit`) as cover its
+replicas: the larger number of the two resources, rounded up for each pool. How much a tenant may use is the rule of
+`scheduler.pool.plugins.fair_split`. The plugin computes only: it waits for nothing, and a probe changes nothing.
+
+- Growth is admitted as far as it fits, as a cap in the pool's own units with the reason `QuotaExhausted`. A pool may always
+  have the units that it has.
+- Only tenants without others below them own pools. The name of another one is refused, and so is (unless `unknownTenant`
+  says `admit`) a name that is not configured, or none: InvalidSpec, for the pool. Pools that are let in so count nowhere.
+- A change of a pool's description is refused for its tenant alone, never for its size.
+
+    computeUnit: {cpu: 1, memory: 4Gi}
+    tenants:
+    - {name: org, limit: 20}
+    - {name: ci, parent: org, guaranteed: 6, weight: 2}
+    - {name: dev, parent: org, guaranteed: 4, limit: 12}
+"""
+
+from collections.abc import Mapping
+from itertools import compress, count
+from operator import is_not
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from hosting.settings import Resources, Settings
+from protocol import values
+from scheduler.pool.errors import AppError, new_invalid_spec
+from scheduler.pool.plugin import Args, BasePlugin, Handle
+from scheduler.pool.plugins.fair_split import (
+    Accounts,
+    Cause,
+    Ceiling,
+    Tenant,
+    TenantStatus,
+    Tree,
+    tree_faults,
+)
+from scheduler.pool.providers import Providers
+from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool, Purpose
+
+NAME: Final = "quota"
+REASON: Final = "QuotaExhausted"
+TENANT_LABEL: Final = "parley.dev/tenant"
+
+# ------------------------------------------------------------ the args
+
+
+def _positive(unit: values.Resources) -> values.Resources:
+    if not unit.is_positive():
+        raise ValueError(f"must be above zero in both resources, such as {{cpu: 1, memory: 4Gi}}, not {unit}")
+    return unit
+
+
+class TenantArgs(Settings):
+    """A tenant; amounts in units of the quota. See `fair_split.Tenant`."""
+
+    name: Annotated[str, Field(min_length=1)]
+    parent: Annotated[str, Field(min_length=1)] | None = None
+    guaranteed_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="guaranteed")
+    limit_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="limit")
+    weight: Annotated[int, Field(ge=1)] = 1
+
+
+class QuotaArgs(Settings):
+    """The parameters. `retryAfter` (seconds) is what pools that were cut are told to wait."""
+
+    compute_unit: Annotated[Resources, AfterValidator(_positive)]
+    tenant_label: Annotated[str, Field(min_length=1)] = TENANT_LABEL
+    tenants: Annotated[list[TenantArgs], Field(min_length=1)]
+    unknown_tenant: Literal["refuse", "admit"] = "refuse"
+    retry_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(None, alias="retryAfter")
+    reserve_fair_shares: bool = True
+    """False: whoever comes first borrows what is there, and fair shares are only shown."""
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Names and parents that make no tree, and guarantees that cannot be kept (`fair_split.tree_faults`)."""
+        entries = data.get("tenants") if isinstance(data, Mapping) else None
+        tenants = [_as_written(entry) for entry in entries] if isinstance(entries, list) else []
+        return [f"tenants[{each.index}].{each.field}: {each.text}" for each in tree_faults(tenants)]
+
+
+def _as_written(entry: object) -> Tenant:
+    """A tenant of the raw args, without the parts that are no names or amounts: they are faults of their own."""
+    found: Mapping[str, object] = entry if isinstance(entry, Mapping) else {}
+    name, parent = found.get("name"), found.get("parent")
+    return Tenant(
+        name if isinstance(name, str) else "",
+        parent if isinstance(parent, str) else "",
+        _amount(found.get("guaranteed")),
+        _amount(found.get("limit")),
+    )
+
+
+def _amount(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+class ArgsError(ValueError):
+    """The parameters cannot be used. `faults` are lines with the path of the field, one for each thing that is wrong."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(faults))
+
+
+def read_args(args: Args) -> QuotaArgs:
+    """Check the parameters. Raises `ArgsError` with every fault."""
+    faults = []
+    read = None
+    try:
+        read = QuotaArgs.model_validate({} if args is None else args)
+    except ValidationError as error:
+        faults = [_fault(item) for item in error.errors(include_url=False)]
+    faults += QuotaArgs.cross_faults(args)
+    if read is None or faults:
+        raise ArgsError(faults)
+    return read
+
+
+def _fault(item: Any) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])
+    is_unknown = item["type"] == "extra_forbidden"
+    message = "there is no such setting" if is_unknown else item["msg"].removeprefix("Value error, ")
+    return f"{path.removeprefix('.') or '(args)'}: {message}"
+
+
+def tree_of(args: QuotaArgs) -> Tree:
+    """The tenants as a tree."""
+    return Tree(
+        [
+            Tenant(each.name, each.parent or "", each.guaranteed_units, each.limit_units, each.weight)
+            for each in args.tenants
+        ]
+    )
+
+
+# ------------------------------------------------------------ the plugin
+
+
+class _Counted(NamedTuple):
+    """How a pool is counted: its tenant's place, None for nobody's, and the units that it uses."""
+
+    place: int | None
+    units: int
+
+
+_ABSENT: Final = _Counted(None, 0)
+
+
+class Quota(BasePlugin):
+    """The plugin. What the pools use is kept between calls; a call looks only at pools that are other objects than before."""
+
+    def __init__(self, handle: Handle, args: QuotaArgs) -> None:
+        self._handle = handle
+        self._args = args
+        self._label = args.tenant_label
+        self._unit = args.compute_unit
+        self._tree = tree_of(args)
+        self._accounts = self._new_accounts()
+        self._pools: tuple[Pool, ...] = ()
+        self._counted: dict[str, _Counted] = {}
+
+    def name(self) -> str:
+        """`quota`."""
+        return NAME
+
+    def start(self, handle: Handle) -> None:
+        """Says in the log what is in force."""
+        leaves = sum(node.is_leaf for node in self._tree.nodes)
+        handle.log.info(
+            "quotas in force",
+            tenants=leaves,
+            parents=len(self._tree.nodes) - leaves,
+            compute_unit=str(self._unit),
+            tenant_label=self._label,
+            unknown_tenant=self._args.unknown_tenant,
+            reserve_fair_shares=self._args.reserve_fair_shares,
+        )
+
+    def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
+        """Refuses a pool that is nobody's."""
+        del ctx
+        return ADMITTED if self._place(pool) is not None else self._of_nobody(pool)
+
+    def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
+        """Refuses a pool that is nobody's, and admits growth as far as the rule allows."""
+        del pods
+        place = self._place(new_pool)
+        if place is None:
+            return self._of_nobody(new_pool)
+        if ctx.purpose is Purpose.UPDATE:
+            return ADMITTED
+        self._count()
+        ceiling = self._accounts.ceiling(place)
+        counted = self._counted.get(new_pool.name, _ABSENT)
+        if counted.place is not None and counted.place != place:
+            ceiling = self._ceiling_without(counted, place)
+        own = counted.units if counted.place == place else 0
+        if ceiling.units is None:
+            return ADMITTED
+        others = self._accounts.used(place) - own
+        cap = _replicas_within(max(ceiling.units - others, counted.units), new_pool.compute_unit, self._unit)
+        if new_pool.replicas <= cap:
+            return ADMITTED
+        return Admission(
+            admitted=cap,
+            retry_after_s=self._args.retry_after_s,
+            reason=REASON,
+            message=self._why(new_pool, place, ceiling, cap),
+        )
+
+    def status(self) -> tuple[TenantStatus, ...]:
+        """What every tenant has, uses, borrows and lends now, in the order of the configuration."""
+        self._count()
+        return self._accounts.status()
+
+    # ------------------------------------------------------------ whose a pool is
+
+    def _place(self, pool: Pool) -> int | None:
+        """The place of the tenant that may own the pool."""
+        place = self._named(pool)
+        return place if place is not None and self._tree.nodes[place].is_leaf else None
+
+    def _named(self, pool: Pool) -> int | None:
+        """The place of the tenant that the pool names, whether it may own pools or not."""
+        return self._tree.places.get(pool.labels.get(self._label, ""))
+
+    def _of_nobody(self, pool: Pool) -> Admission:
+        """What is said of a pool without a tenant that may own it."""
+        if self._args.unknown_tenant == "admit" and self._named(pool) is None:
+            return ADMITTED
+        return Admission(error=self._no_owner(pool))
+
+    def _no_owner(self, pool: Pool) -> AppError:
+        name = pool.labels.get(self._label)
+        if name is None:
+            return new_invalid_spec(f"pool {pool.name} has no label {self._label}, which names its tenant")
+        if name in self._tree.places:
+            return new_invalid_spec(
+                f"pool {pool.name} cannot belong to tenant {name}: it has tenants below it, name one of those"
+            )
+        return new_invalid_spec(
+            f"pool {pool.name} belongs to tenant {name} ({self._label}), which has no quota"
+        )
+
+    # ------------------------------------------------------------ what is used
+
+    def _new_accounts(self) -> Accounts:
+        return Accounts(self._tree, reserves_shares=self._args.reserve_fair_shares)
+
+    def _count(self) -> None:
+        """Bring the accounts to what the cache holds now."""
+        pools, before = self._handle.cache.pools(), self._pools
+        if pools is before:
+            return
+        if len(pools) == len(before):
+            changed = list(compress(count(), map(is_not, pools, before)))
+            if all(pools[at].name == before[at].name for at in changed):
+                for at in changed:
+                    self._recount(before[at], pools[at])
+                self._pools = pools
+                return
+        self._accounts, self._counted = self._new_accounts(), {}
+        for pool in pools:
+            self._set(pool)
+        self._pools = pools
+
+    def _recount(self, before: Pool, pool: Pool) -> None:
+        is_same = (
+            pool.replicas == before.replicas
+            and pool.compute_unit == before.compute_unit
+            and pool.labels == before.labels
+        )
+        if not is_same:
+            self._set(pool)
+
+    def _set(self, pool: Pool) -> None:
+        """Count a pool as it is now. A tenant that may own none is charged as well for those that it has."""
+        before = self._counted.get(pool.name, _ABSENT)
+        now = _Counted(self._named(pool), (pool.compute_unit * pool.replicas).units(self._unit))
+        self._counted[pool.name] = now
+        if before.place is not None and before.place == now.place:
+            self._accounts.add(before.place, now.units - before.units)
+            return
+        if before.place is not None:
+            self._accounts.add(before.place, -before.units)
+        if now.place is not None:
+            self._accounts.add(now.place, now.units)
+
+    def _ceiling_without(self, counted: _Counted, place: int) -> Ceiling:
+        """The ceiling of a tenant when a pool that still counts as another one's is gone from there."""
+        assert counted.place is not None
+        self._accounts.add(counted.place, -counted.units)
+        try:
+            return self._accounts.ceiling(place)
+        finally:
+            self._accounts.add(counted.place, counted.units)
+
+    # ------------------------------------------------------------ what is said
+
+    def _why(self, pool: Pool, place: int, ceiling: Ceiling, cap: int) -> str:
+        """Why fewer are admitted, for people."""
+        assert ceiling.units is not None
+        tenant = self._tree.nodes[place].tenant.name
+        units = max(0, ceiling.units - self._accounts.used(place))
+        left = "1 unit" if units == 1 else f"{units} units"
+        bound, bounding = ceiling.bound_units, self._tree.nodes[ceiling.place].tenant.name
+        match ceiling.cause, ceiling.place == place:
+            case Cause.LIMIT, True:
+                why = f"has {units} of its {bound} units left"
+            case Cause.LIMIT, False:
+                why = f"has {left} left of the {bound} that {bounding} may use"
+            case Cause.FAIR_SHARE, True:
+                why = f"has {left} left of the {bound} that are its guarantee and fair share"
+            case Cause.FAIR_SHARE, False:
+                why = f"has {left} left of the {bound} that are {bounding}'s guarantee and fair share"
+            case _:
+                why = f"has {left} left: others use the {bound} of {bounding}, or are guaranteed them"
+        return f"tenant {tenant} {why}; {cap} of {pool.replicas} replicas fit"
+
+
+def _replicas_within(units: int, own: values.Resources, unit: values.Resources) -> int:
+    """The largest number of a pool's units `own` that so many units of the quota cover."""
+    return min(units * unit.vcpu_milli // own.vcpu_milli, units * unit.memory_bytes // own.memory_bytes)
+
+
+def factory(handle: Handle, providers: Providers, args: Args) -> Quota:
+    """Make the plugin. Raises `ArgsError` with every fault of the args."""
+    del providers
+    return Quota(handle, read_args(args))
