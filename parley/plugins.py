@@ -1,7 +1,55 @@
 """What plugin authors import, and nothing else. Each name is loaded when it is first used (docs/plugins.md)."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scheduler.pool.errors import (
+        AppError,
+        Detail,
+        PluginErrorKind,
+        Scope,
+        api_key_required,
+        bad_request,
+        conflict,
+        forbidden,
+        internal,
+        kind_from_app_error,
+        new_insufficient_resources,
+        new_internal,
+        new_invalid_spec,
+        not_found,
+        service_unavailable,
+        too_many_requests,
+        unauthorized,
+    )
+    from scheduler.pool.manager import PluginManager, PluginStartError, new_plugin_manager
+    from scheduler.pool.plugin import Args, BasePlugin, Cache, Client, Factory, Handle, Plugin
+    from scheduler.pool.probe import ProbeResult, ProbeResultKind
+    from scheduler.pool.probing import probe_accepted_replicas
+    from scheduler.pool.providers import (
+        InstanceType,
+        InstanceTypeProvider,
+        NoInstanceTypes,
+        NoQuota,
+        Providers,
+        ProviderSet,
+        Quota,
+        QuotaProvider,
+    )
+    from scheduler.pool.registry import PluginRegistry, Registry, RegistryError, build, get, register
+    from scheduler.pool.values import (
+        Admission,
+        Context,
+        Member,
+        PodAdmission,
+        PodManifest,
+        Pods,
+        Pool,
+        PoolLimits,
+        Purpose,
+        VmRequest,
+    )
 
 _HOMES = {
     "scheduler.pool.errors": (
@@ -23,8 +71,62 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = [  # noqa: PLE0604 - the names of the table above
-    *_HOME_OF
+# Written out, because type checkers read no other.
+__all__ = [
+    "Admission",
+    "AppError",
+    "Args",
+    "BasePlugin",
+    "Cache",
+    "Client",
+    "Context",
+    "Detail",
+    "Factory",
+    "Handle",
+    "InstanceType",
+    "InstanceTypeProvider",
+    "Member",
+    "NoInstanceTypes",
+    "NoQuota",
+    "Plugin",
+    "PluginErrorKind",
+    "PluginManager",
+    "PluginRegistry",
+    "PluginStartError",
+    "PodAdmission",
+    "PodManifest",
+    "Pods",
+    "Pool",
+    "PoolLimits",
+    "ProbeResult",
+    "ProbeResultKind",
+    "ProviderSet",
+    "Providers",
+    "Purpose",
+    "Quota",
+    "QuotaProvider",
+    "Registry",
+    "RegistryError",
+    "Scope",
+    "VmRequest",
+    "api_key_required",
+    "bad_request",
+    "build",
+    "conflict",
+    "forbidden",
+    "get",
+    "internal",
+    "kind_from_app_error",
+    "new_insufficient_resources",
+    "new_internal",
+    "new_invalid_spec",
+    "new_plugin_manager",
+    "not_found",
+    "probe_accepted_replicas",
+    "register",
+    "service_unavailable",
+    "too_many_requests",
+    "unauthorized",
 ]
 
 

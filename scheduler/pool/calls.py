@@ -19,27 +19,41 @@ MAX_STRAYS: Final = 8
 """Calls of one plugin that may still run after their time before it is not called any more."""
 
 
+class LateError(TimeoutError):
+    """The time that we give to a call is over; a `TimeoutError` of the plugin's own is something else."""
+
+
 class Strays:
-    """Calls that were given up and have not ended yet, by the plugin that they are of."""
+    """Calls of one plugin that were given up and have not ended yet. Names need not be unique, so each has its own."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, set[asyncio.Future[Any]]] = {}
+        self._tasks: set[asyncio.Future[Any]] = set()
 
-    def is_full(self, plugin: str) -> bool:
-        """Whether a plugin has too many calls that do not end."""
-        return len(self._tasks.get(plugin, ())) >= MAX_STRAYS
+    def is_full(self) -> bool:
+        """Whether there are too many calls that do not end."""
+        return len(self._tasks) >= MAX_STRAYS
 
-    def add(self, plugin: str, task: "asyncio.Future[Any]") -> None:
+    def add(self, task: "asyncio.Future[Any]") -> None:
         """Keep a call that was cancelled until it has ended; what it still says is of no interest."""
         task.cancel()
-        running = self._tasks.setdefault(plugin, set())
-        running.add(task)
-        task.add_done_callback(running.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_drop)
 
     def count(self) -> int:
         """How many there are."""
-        return sum(len(tasks) for tasks in self._tasks.values())
+        return len(self._tasks)
+
+
+def at_once(function: Callable[..., object], *arguments: object) -> object:
+    """Call a plugin. What it raises here is its own failure: nobody can be cancelled or interrupted where nothing is
+    awaited, so a `CancelledError` or `Interrupt` comes as `RuntimeError`."""
+    try:
+        return function(*arguments)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"it raised {error!r}") from error
 
 
 def _drop(task: "asyncio.Future[Any]") -> None:
@@ -49,9 +63,8 @@ def _drop(task: "asyncio.Future[Any]") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Something to await for at most `timeout_s`, on behalf of `plugin`."""
+    """Something to await for at most `timeout_s`."""
 
-    plugin: str
     awaitable: Awaitable[object]
     timeout_s: float
     strays: Strays
@@ -103,19 +116,22 @@ async def run(steps: Steps[T]) -> T:
 
 
 async def _await(call: Call, left_s: float) -> object:
-    """What the call gives. Raises `TimeoutError` when its time is over, `Interrupt` when all time (`left_s`) is, and
+    """What the call gives. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is, and
     whatever the call raises."""
     task = asyncio.ensure_future(call.awaitable)
     try:
         await asyncio.wait({task}, timeout=max(min(call.timeout_s, left_s), 0.0))
     except asyncio.CancelledError:
-        call.strays.add(call.plugin, task)
+        call.strays.add(task)
         raise
     if not task.done():
-        call.strays.add(call.plugin, task)
+        call.strays.add(task)
         if left_s < call.timeout_s:
             raise Interrupt
-        raise TimeoutError(f"no answer within {call.timeout_s:g} s")
+        raise LateError(f"no answer within {call.timeout_s:g} s")
     if task.cancelled():  # by the plugin itself: that is its failure, not our end
         raise RuntimeError("the call cancelled itself")
+    error = task.exception()
+    if error is not None and not isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):
+        raise RuntimeError(f"it raised {error!r}") from error
     return task.result()

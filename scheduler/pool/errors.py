@@ -169,17 +169,27 @@ def kind_from_app_error(error: AppError | None) -> PluginErrorKind:
     """
     if error is None:
         return PluginErrorKind.UNKNOWN
-    named = getattr(error.detail, "kind", error.detail)
-    if callable(named):
-        named = named()
+    detail = getattr(error, "detail", None)
+    named = detail if isinstance(detail, PluginErrorKind) else _kind_named_by(detail)
     if isinstance(named, PluginErrorKind) and named is not PluginErrorKind.UNKNOWN:
         return named
-    return _KIND_OF_CODE.get(error.code, PluginErrorKind.INTERNAL)
+    code = getattr(error, "code", None)
+    return _KIND_OF_CODE.get(code if isinstance(code, int) else 0, PluginErrorKind.INTERNAL)
+
+
+def _kind_named_by(detail: object) -> object:
+    """What a detail gives as its `kind`; None where it has none or cannot tell. Anybody may write a detail."""
+    try:
+        named = getattr(detail, "kind", None)
+        return named() if callable(named) else named
+    except Exception:  # noqa: BLE001 - then the code decides
+        return None
 
 
 def detail_of(error: AppError) -> Detail:
     """The `Detail` of an error, an empty one where its detail is something else."""
-    return error.detail if isinstance(error.detail, Detail) else Detail()
+    detail = getattr(error, "detail", None)
+    return detail if isinstance(detail, Detail) else Detail()
 
 
 class Interrupt(BaseException):

@@ -3,17 +3,19 @@
 Source: seed 000, `PluginManager`; what it lacks (time-outs, a barrier for exceptions) is added here.
 """
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Protocol
 
 from hosting.logs import Logger
+from protocol.values import Resources
 from scheduler.pool import calls
 from scheduler.pool.calls import Call, Steps, Strays
 from scheduler.pool.errors import AppError, detail_of, new_internal
-from scheduler.pool.plugin import Handle, Plugin
+from scheduler.pool.plugin import Handle, Plugin, is_name
 from scheduler.pool.values import (
     ADMITTED,
     POD_ADMITTED,
@@ -23,10 +25,13 @@ from scheduler.pool.values import (
     PodManifest,
     Pods,
     Pool,
+    PoolLimits,
     merged,
 )
 
 PLUGIN_TIMEOUT_S: Final = 0.5
+MAX_WAIT_S: Final = 1e9
+"""The longest wait that a plugin can name (30 years); more is a mistake, such as a time of day in its place."""
 START_TIMEOUT_S: Final = 30.0
 """For `start` and `stop` of one plugin: they may open connections and read catalogues."""
 
@@ -53,11 +58,10 @@ class PluginManager:
         log: Logger | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._plugins = tuple((_name(plugin), plugin) for plugin in plugins)
+        self._plugins = tuple((_name(plugin), plugin, Strays()) for plugin in plugins)
         self._timeout_s = timeout_s
         self._log = log
         self._watch = watch
-        self._strays = Strays()
 
     def __bool__(self) -> bool:
         return bool(self._plugins)
@@ -65,34 +69,30 @@ class PluginManager:
     @property
     def names(self) -> tuple[str, ...]:
         """The plugins' names in their order."""
-        return tuple(name for name, _ in self._plugins)
+        return tuple(name for name, *_ in self._plugins)
 
     @property
     def strays(self) -> int:
         """Calls that were given up and still run."""
-        return self._strays.count()
+        return sum(strays.count() for *_, strays in self._plugins)
 
     async def start(self, handle: Handle) -> None:
         """Start every plugin in order. Raises `PluginStartError` at the first that fails; the later ones are not started."""
-        for name, plugin in self._plugins:
+        for name, plugin, strays in self._plugins:
             try:
-                await self._await(name, plugin.start(handle))
+                await _awaited(calls.at_once(plugin.start, handle), strays)
             except Exception as error:
                 text = str(error) or repr(error)
                 raise PluginStartError(f'plugin "{name}" start: {text}') from error
 
     async def stop(self) -> None:
         """Stop every plugin, the last one first. What one raises is logged; the others are stopped all the same."""
-        for name, plugin in reversed(self._plugins):
+        for name, plugin, strays in reversed(self._plugins):
             try:
-                await self._await(name, plugin.stop())
+                await _awaited(calls.at_once(plugin.stop), strays)
             except Exception as error:  # noqa: BLE001 - one that fails must not keep the others from ending
                 if self._log is not None:
                     self._log.warning("pool plugin did not stop", plugin=name, error=repr(error))
-
-    async def _await(self, name: str, answer: object) -> None:
-        if inspect.isawaitable(answer):
-            await calls.run(_one(Call(name, answer, START_TIMEOUT_S, self._strays)))
 
     async def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
         """Call the hook of every plugin until one refuses."""
@@ -112,7 +112,7 @@ class PluginManager:
 
     def update_steps(self, ctx: Context, new_pool: Pool, pods: Pods) -> Steps[Admission]:
         """`pre_update_pool` as steps, for whoever wants to wait only where it must."""
-        return self._chain("pre_update_pool", ctx, new_pool, pods)
+        return self._chain("pre_update_pool", ctx, new_pool, tuple(pods))
 
     # ------------------------------------------------------------ one hook over the chain
 
@@ -122,11 +122,10 @@ class PluginManager:
         `pool` of the result is the changed pool, where it differs from the given one, also beside an error.
         """
         found, seen = ADMITTED, pool
-        for name, plugin in self._plugins:
-            own = yield from self._call(name, hook, Admission, getattr(plugin, hook), ctx, seen, *more)
+        for place, (name, *_) in enumerate(self._plugins):
+            own = yield from self._call(place, hook, Admission, ctx, seen, *more)
             if own.pool is not None:
-                own = _checked(own, seen, hook)
-                seen = own.pool if own.pool is not None else seen
+                seen = own.pool
             if own is not ADMITTED:
                 found = merged(found, own, name)
             if own.error is not None:
@@ -137,10 +136,9 @@ class PluginManager:
 
     def _pod_chain(self, ctx: Context, pod: PodManifest, pool: Pool) -> Steps[PodAdmission]:
         found, seen = POD_ADMITTED, pod
-        for name, plugin in self._plugins:
-            own = yield from self._call(
-                name, "pre_create_pod", PodAdmission, plugin.pre_create_pod, ctx, seen, pool
-            )
+        for place, (name, *_) in enumerate(self._plugins):
+            # A manifest can be changed in place: each plugin gets a copy of its own.
+            own = yield from self._call(place, "pre_create_pod", PodAdmission, ctx, copy.deepcopy(seen), pool)
             if own.pod is not None:
                 seen = own.pod
                 found = replace(found, pod=seen)
@@ -149,29 +147,27 @@ class PluginManager:
         return found
 
     def _call(
-        self, name: str, hook: str, kind: type[Any], function: Callable[..., object], *arguments: object
+        self, place: int, hook: str, kind: type[Any], ctx: Context, seen: Any, *more: object
     ) -> Steps[Any]:
         """One hook of one plugin. Whatever it does, an answer of `kind` comes of it; only cancellation passes through."""
+        name, plugin, strays = self._plugins[place]
         began_s = perf_counter() if self._watch is not None else 0.0
         cause: BaseException | None = None
         try:
-            if self._strays.is_full(name):
+            if strays.is_full():
                 raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls have not ended yet")
-            answer = function(*arguments)
+            answer = calls.at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
-                answer = yield Call(name, answer, self._timeout_s, self._strays)
-            if not isinstance(answer, kind):
-                raise TypeError(f"a hook gives {kind.__name__}, not {type(answer).__name__}")
-            problem = _problem(answer)
-            if problem:
-                raise ValueError(problem)
+                answer = yield Call(answer, self._timeout_s, strays)
+            answer = _sound(answer, kind, seen, hook)
         except AppError as refusal:
-            answer = kind(error=refusal)
+            # One error may be raised for every call: its traceback would grow each time, and keep every frame.
+            answer = kind(error=refusal.with_traceback(None))
             problem = _problem(answer)
             if problem:
                 cause = ValueError(problem)
                 answer = kind(error=new_internal(f"{name} failed", cause))
-        except TimeoutError as error:
+        except calls.LateError as error:
             cause = error
             answer = kind(error=new_internal(f"{name} did not answer within {self._timeout_s:g} s", error))
         except Exception as error:  # noqa: BLE001 - a plugin's failure is an answer: Internal
@@ -191,15 +187,33 @@ def new_plugin_manager(*plugins: Plugin, **options: Any) -> PluginManager | None
     return PluginManager(*plugins, **options) if plugins else None
 
 
+async def _awaited(answer: object, strays: Strays) -> None:
+    if inspect.isawaitable(answer):
+        await calls.run(_one(Call(answer, START_TIMEOUT_S, strays)))
+
+
 def _one(call: Call) -> Steps[object]:
     return (yield call)
 
 
 def _name(plugin: Plugin) -> str:
     name = plugin.name()
-    if not name:
-        raise ValueError(f"{type(plugin).__name__}.name() must not be empty")
+    if not is_name(name):
+        raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
     return name
+
+
+def _sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
+    """The answer, without what it must not change. Raises what is wrong with it otherwise."""
+    if not isinstance(answer, kind):
+        raise TypeError(f"a hook gives {kind.__name__}, not {type(answer).__name__}")
+    problem = _problem(answer)
+    if problem:
+        raise ValueError(problem)
+    if isinstance(answer, PodAdmission):
+        # The plugin may keep its manifest and go on changing it.
+        return answer if answer.pod is None else replace(answer, pod=copy.deepcopy(answer.pod))
+    return answer if answer.pool is None else _checked(answer, seen, hook)
 
 
 def _checked(own: Admission, seen: Pool, hook: str) -> Admission:
@@ -229,7 +243,10 @@ def _problem(answer: Any) -> str:
         problem = _wait_problem(detail_of(answer.error).retry_after_s)
         if problem:
             return problem
-    if isinstance(answer, PodAdmission) or answer is ADMITTED:
+    if isinstance(answer, PodAdmission):
+        is_manifest = answer.pod is None or isinstance(answer.pod, Mapping)
+        return "" if is_manifest else f"pod must be a manifest, not {type(answer.pod).__name__}"
+    if answer is ADMITTED:
         return ""
     cap = answer.admitted
     if cap is not None and (type(cap) is not int or cap < 0):
@@ -241,10 +258,26 @@ def _problem(answer: Any) -> str:
         return f"pool must be a Pool, not {type(answer.pool).__name__}"
     if not (isinstance(answer.reason, str) and isinstance(answer.message, str)):
         return "reason and message must be texts"
+    return _pool_problem(answer.pool) if answer.pool is not None else ""
+
+
+def _pool_problem(pool: Any) -> str:
+    """What is wrong with the fields that a plugin may change."""
+    if not (isinstance(pool.compute_unit, Resources) and pool.compute_unit.is_positive()):
+        return f"compute_unit must be a positive amount of each resource, not {pool.compute_unit!r}"
+    if not isinstance(pool.limits, PoolLimits):
+        return f"limits must be PoolLimits, not {type(pool.limits).__name__}"
+    for limit in (pool.limits.max_units, pool.limits.max_units_per_vm):
+        if limit is not None and (type(limit) is not int or limit < 1):
+            return f"a limit must be a whole number from 1, not {limit!r}"
+    texts = (*pool.labels, *pool.labels.values(), *pool.annotations, *pool.annotations.values())
+    if not all(isinstance(text, str) for text in (*texts, *pool.finalizers)):
+        return "labels, annotations and finalizers must be texts"
     return ""
 
 
 def _wait_problem(wait_s: Any) -> str:
-    if wait_s is None or (isinstance(wait_s, int | float) and 0 <= wait_s < float("inf")):
+    is_number = isinstance(wait_s, int | float) and not isinstance(wait_s, bool)
+    if wait_s is None or (is_number and 0 <= wait_s <= MAX_WAIT_S):
         return ""
     return f"retry_after_s must be a number of seconds from 0, not {wait_s!r}"

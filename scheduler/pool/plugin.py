@@ -5,7 +5,7 @@ task. A hook that is a coroutine is cancelled when its time is over.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
 from scheduler.pool.providers import Providers
@@ -118,6 +118,23 @@ class Plugin(Protocol):
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
         """Before a pod of the pool is bound. Nothing calls it yet (docs/plugins.md)."""
         ...
+
+
+HOOKS: Final = (
+    "name",
+    "start",
+    "stop",
+    "pre_create_pool",
+    "pre_update_pool",
+    "pre_delete_pool",
+    "pre_create_pod",
+)
+"""What every plugin has; one that does not derive from `BasePlugin` has all of it itself."""
+
+
+def is_name(name: object) -> bool:
+    """Whether something can name a plugin or a factory."""
+    return isinstance(name, str) and bool(name)
 
 
 class BasePlugin:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Final, Generic, TypeVar
 
-from scheduler.pool.plugin import Args, Factory, Handle, Plugin
+from scheduler.pool.plugin import HOOKS, Args, Factory, Handle, Plugin, is_name
 from scheduler.pool.providers import ProviderFactory, ProviderSet
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -48,8 +48,8 @@ class Registry(Generic[F]):
         self._add(entry.name, _Loading(self._sort, entry))
 
     def _add(self, name: str, load: Callable[[], F]) -> None:
-        if not name:
-            raise RegistryError(f"{self._sort}: a name must not be empty")
+        if not is_name(name):
+            raise RegistryError(f"{self._sort}: a name must be a text and not empty, not {name!r}")
         if name in self._factories:
             raise RegistryError(f"{self._sort} {name!r} is registered already")
         self._factories[name] = load
@@ -111,9 +111,14 @@ def build(
     """
     factory = (registry if registry is not None else _REGISTRY).get(name)
     try:
-        return factory(handle, providers.normalized(), args)
+        plugin = factory(handle, providers.normalized(), args)
     except Exception as error:
-        raise ValueError(f"pool plugin {name!r}: {error}") from error
+        raise ValueError(f"pool plugin {name!r}: {str(error) or repr(error)}") from error
+    missing = [hook for hook in HOOKS if not callable(getattr(plugin, hook, None))]
+    if isinstance(plugin, type) or missing:
+        why = f"it has no {', '.join(missing)}" if missing else "it is a class"
+        raise ValueError(f"pool plugin {name!r}: its factory made no plugin but {plugin!r}: {why}")
+    return plugin
 
 
 _OURS: Final = {

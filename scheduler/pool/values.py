@@ -5,23 +5,56 @@ A hook cannot change what it was handed; it returns an `Admission` that may carr
 """
 
 import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeAlias
 
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.pool.errors import AppError
 
-NO_TEXTS: Final[Mapping[str, str]] = MappingProxyType({})
+
+class Texts(Mapping[str, str]):
+    """Names with their texts (labels, annotations), which nobody can change; copies of it are itself."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self._texts = dict(texts) if texts else {}
+
+    def __getitem__(self, name: str) -> str:
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return self._texts == other._texts
+        return self._texts == other if isinstance(other, Mapping) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._texts.items()))
+
+    def __copy__(self) -> "Texts":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Texts":
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self._texts)
 
 
-def frozen_texts(texts: Mapping[str, str]) -> Mapping[str, str]:
-    """A copy that nobody can change."""
-    if not texts:
-        return NO_TEXTS
-    return texts if isinstance(texts, MappingProxyType) else MappingProxyType(dict(texts))
+NO_TEXTS: Final = Texts()
+
+
+def frozen_texts(texts: Mapping[str, str]) -> Texts:
+    """What nobody can change."""
+    return texts if isinstance(texts, Texts) else Texts(texts) if texts else NO_TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +93,15 @@ class Pool:
         object.__setattr__(self, "finalizers", tuple(self.finalizers))
 
     def with_replicas(self, replicas: int) -> "Pool":
-        """The same pool, asked about with another number of units."""
-        return replace(self, replicas=replicas)
+        """The same pool, asked about with another number of units. Made for every probe, so nothing is checked again."""
+        pool = object.__new__(Pool)
+        for name in _POOL_FIELDS:
+            object.__setattr__(pool, name, getattr(self, name))
+        object.__setattr__(pool, "replicas", replicas)
+        return pool
+
+
+_POOL_FIELDS: Final = tuple(each.name for each in fields(Pool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +119,9 @@ class Member:
     reserved: Resources
     units: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", frozen_texts(self.labels))
+
 
 @dataclass(frozen=True, slots=True)
 class VmRequest:
@@ -92,6 +135,9 @@ class VmRequest:
     wanted: Resources
     units: int
     wanted_units: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", frozen_texts(self.labels))
 
 
 class Purpose(enum.StrEnum):
