@@ -131,6 +131,29 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
+class FaultsError(ValueError):
+    """Data cannot be used. `faults` are lines with the path of the field, one for each thing that is wrong."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(faults))
+
+
+def check(data: object, model: type[M]) -> M:
+    """Check data that was read already, such as a part of a file. Raises `FaultsError` with every fault."""
+    faults: list[str] = []
+    try:
+        read = model.model_validate({} if data is None else data)
+    except ValidationError as error:
+        faults += [_fault(item) for item in error.errors(include_url=False)]
+        faults += model.cross_faults(data)
+    else:
+        faults += model.cross_faults(data)
+        if not faults:
+            return read
+    raise FaultsError(faults) from None
+
+
 def load(path: Path, model: type[M]) -> M:
     """Read and check a YAML file. Raises `SettingsError` with every fault."""
     try:
@@ -148,12 +171,10 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
     with _without_collections():
         data, faults = _read(path, content)
     try:
-        read = model.model_validate({} if data is None else data)
-    except ValidationError as error:
-        faults += [_fault(item) for item in error.errors(include_url=False)]
-        faults += model.cross_faults(data)
+        read = check(data, model)
+    except FaultsError as error:
+        faults += error.faults
     else:
-        faults += model.cross_faults(data)
         if not faults:
             return read
     raise SettingsError(path, faults) from None

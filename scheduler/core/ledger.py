@@ -195,6 +195,7 @@ class Ledger:
         self._nodes: dict[str, NodeAccount] = {}
         self._rows: dict[Holder, Row] = {}
         self._pools: dict[str, PoolAccount] = {}
+        self._changed_pools: set[str] = set()
 
     def nodes(self) -> Iterator[NodeAccount]:
         """Every node's account."""
@@ -251,7 +252,8 @@ class Ledger:
         account = self._pools.setdefault(name, PoolAccount(name))
         account.terms = terms
         for row in account.rows.values():
-            _count(account, row)
+            self._count(account, row)
+        self._changed_pools.add(name)
         self._drop_unused(account)
 
     def join_pool(self, holder: Holder, name: str | None) -> None:
@@ -264,7 +266,7 @@ class Ledger:
         if name is not None:
             account = self._pools.setdefault(name, PoolAccount(name))
             account.rows[holder] = row
-            _count(account, row)
+            self._count(account, row)
 
     def take_changed(self, name: str) -> set[Holder]:
         """The rows of a pool that were changed, came or went since this was asked last. For one reader."""
@@ -274,6 +276,20 @@ class Ledger:
         changed, account.changed = account.changed, set()
         return changed
 
+    def take_changed_pools(self) -> set[str]:
+        """The pools whose sum was changed, or that came or went, since this was asked last. For one reader."""
+        changed, self._changed_pools = self._changed_pools, set()
+        return changed
+
+    def _count(self, account: PoolAccount, row: Row) -> None:
+        """The pool's sum moves by what the row's part has changed."""
+        units = units_of(account, row)
+        if units != row.units:
+            account.units += units - row.units
+            row.units = units
+            self._changed_pools.add(account.name)
+        account.changed.add(row.holder)
+
     def _leave_pool(self, row: Row) -> None:
         if row.pool is None:
             return
@@ -281,6 +297,7 @@ class Ledger:
         del account.rows[row.holder]
         account.units -= row.units
         account.changed.add(row.holder)
+        self._changed_pools.add(account.name)
         row.pool, row.units = None, 0
         self._drop_unused(account)
 
@@ -371,7 +388,7 @@ class Ledger:
             self._rows[verdict.holder] = row
         row.node, row.state, row.reserved = verdict.node, verdict.state, reserved
         if row.pool is not None:
-            _count(self._pools[row.pool], row)
+            self._count(self._pools[row.pool], row)
         account = self._nodes.get(verdict.node)
         if account is not None:
             before = account.excess
@@ -384,7 +401,7 @@ class Ledger:
         old, before, reserved = row.state, row.reserved, state.reserved
         row.state, row.reserved = state, reserved
         if row.pool is not None:
-            _count(self._pools[row.pool], row)
+            self._count(self._pools[row.pool], row)
         if account is None:
             return
         excess = account.excess if cause is not None else ZERO
@@ -406,14 +423,6 @@ class Ledger:
 def units_of(account: PoolAccount, row: Row) -> int:
     """A row's part of its pool, in the pool's units."""
     return row.state.firm.units(account.terms.compute_unit) if account.terms is not None else 0
-
-
-def _count(account: PoolAccount, row: Row) -> None:
-    """The pool's sum moves by what the row's part has changed."""
-    units = units_of(account, row)
-    account.units += units - row.units
-    row.units = units
-    account.changed.add(row.holder)
 
 
 def _enter(account: NodeAccount, row: Row) -> None:

@@ -133,6 +133,8 @@ def _args_faults(path: str, error: BaseException) -> Iterator[str]:
     source = error.__cause__ if error.__cause__ is not None else error
     listed = getattr(source, "faults", None)
     if isinstance(listed, list) and listed:
-        yield from (f"{path}.{fault}" for fault in listed)
+        for fault in listed:
+            whole = str(fault).removeprefix("(file): ")
+            yield f"{path}: {whole}" if whole != fault else f"{path}.{fault}"
     else:
         yield f"{path}: {' '.join(str(source).split()) or repr(source)}"

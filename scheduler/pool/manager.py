@@ -114,6 +114,27 @@ class PluginManager:
         """`pre_update_pool` as steps, for whoever wants to wait only where it must."""
         return self._chain("pre_update_pool", ctx, new_pool, tuple(pods))
 
+    def still_admits(self, ctx: Context, new_pool: Pool, pods: Pods) -> bool:
+        """Whether the plugins that only compute admit `new_pool` now, without waiting for anything.
+
+        For a grant about to be made after others were made meanwhile: two pools must not both get what is left of one
+        quota. What plugins that wait have said still counts.
+        """
+        for place, (_, plugin, _) in enumerate(self._plugins):
+            if inspect.iscoroutinefunction(plugin.pre_update_pool):
+                continue
+            steps = self._call(place, "pre_update_pool", Admission, ctx, new_pool, tuple(pods))
+            own, call = calls.begin(steps)
+            if call is not None:
+                steps.close()
+                if inspect.iscoroutine(call.awaitable):
+                    call.awaitable.close()
+            elif (
+                own is None or own.error is not None or own.admitted_or(new_pool.replicas) < new_pool.replicas
+            ):
+                return False
+        return True
+
     # ------------------------------------------------------------ one hook over the chain
 
     def _chain(self, hook: str, ctx: Context, pool: Pool, *more: object) -> Steps[Admission]:

@@ -68,6 +68,9 @@ class PoolObjects:
         self._manager = PluginManager()
         self._room: PoolRoom | None = None
         self._unsaved = False
+        self._by_name: dict[str, Pool] = {}
+        """The pools with their replicas, as far as the ledger has not changed them since."""
+        self._all: tuple[Pool, ...] | None = None
 
     def attach(self, room: PoolRoom) -> None:
         """The room whose parking is stored with the pools."""
@@ -99,8 +102,16 @@ class PoolObjects:
         return self._now(entry.pool) if entry is not None else None
 
     def pools(self) -> tuple[Pool, ...]:
-        """All pools with their replicas as they are now, by name."""
-        return tuple(self._now(self._entries[name].pool) for name in self.names())
+        """All pools with their replicas as they are now, by name; one that is as before is the same object as before."""
+        changed = self._ledger.take_changed_pools()
+        if self._by_name.keys() != self._entries.keys():
+            self._by_name = {name: self._now(self._entries[name].pool) for name in self.names()}
+        else:
+            for name in changed & self._by_name.keys():
+                self._by_name[name] = self._now(self._entries[name].pool)
+        if changed or self._all is None:
+            self._all = tuple(self._by_name.values())
+        return self._all
 
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""
@@ -231,6 +242,7 @@ class PoolObjects:
     def restore(self, entries: tuple[Entry, ...], *, keep_parking: bool) -> None:
         """What a former process stored. Its parking holds only where the chain is configured as it was."""
         for entry in entries:
+            self._all = None
             self._entries[entry.pool.name] = replace(entry, is_stored=True, parked=None, parked_vms={})
             self._tell(events.PoolSeen(_terms(entry.pool)))
             if keep_parking and self._room is not None:
@@ -278,6 +290,7 @@ class PoolObjects:
             except OSError as error:
                 raise internal(f"pool {name} cannot be stored now", error) from error
         self._entries = entries
+        self._all = None
         if entry is None:
             self._ignored.pop(name, None)
             self._described.pop(name, None)

@@ -53,7 +53,11 @@ class Cache(Protocol):
         ...
 
     def pools(self) -> tuple[Pool, ...]:
-        """All pools, with `replicas` as they are now."""
+        """All pools by name, with `replicas` as they are now. One that is as before is the same object as before.
+
+        What another pool is just being asked for is not among its replicas. If it is granted before this call has come to
+        its end, plain hooks are asked again.
+        """
         ...
 
     def members(self, name: str) -> Pods:

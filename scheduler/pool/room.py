@@ -84,9 +84,17 @@ class _Round:
     parts: tuple[Part, ...]
     asked: Question
     manager: PluginManager
-    generation: int
+    pool: Pool
+    ctx: Context
     steps: Steps[ProbeResult]
-    deadline_s: float
+    grants: int
+    """How many grants any pool had been given when the round began."""
+
+    @property
+    def deadline_s(self) -> float:
+        """The earliest one of its askers."""
+        assert self.ctx.deadline_s is not None
+        return self.ctx.deadline_s
 
 
 class PoolRoom:
@@ -111,6 +119,7 @@ class PoolRoom:
         self._manager = manager if manager is not None else PluginManager()
         self._lines: dict[str, _Line] = {}
         self._askers: dict[int, _Asker] = {}
+        self._grants = 0
         self.cooldown_s = standing.COOLDOWN_S
         self.on_parking: Callable[[str], object] = lambda _: None
         """Is called with a pool's name when what is parked there has changed."""
@@ -323,15 +332,18 @@ class PoolRoom:
         bounds = (asked.current, asked.candidate)
         steps = probe_steps(self._manager, ctx, pool, self._members(line), bounds, self._clock)
         return _Round(
-            [asker for asker, _ in known], parts, asked, self._manager, pool.generation, steps, deadline_s
+            [asker for asker, _ in known], parts, asked, self._manager, pool, ctx, steps, self._grants
         )
 
     def _end(self, line: _Line, begun: _Round, result: ProbeResult) -> None:
         """A round is over: what it means is remembered, and told to everybody in it, in the order of arrival."""
         now_s = self._clock()
         pool = self._pools.find(line.name)
-        if begun.manager is not self._manager or pool is None or pool.generation != begun.generation:
+        if begun.manager is not self._manager or pool is None or pool.generation != begun.pool.generation:
             # Another chain or another pool by now: its word counts for nothing, and who has time left asks again.
+            self._again(line, begun.askers)
+            return
+        if result.accepted > begun.asked.current and not self._still_holds(line, begun, result.accepted):
             self._again(line, begun.askers)
             return
         self._counts.probed(line.name, result, begun.asked.current)
@@ -353,6 +365,15 @@ class PoolRoom:
             self._again(line, [asker for asker in begun.askers if asker not in over])
         for asker in over:
             self._tell(asker, word)
+
+    def _still_holds(self, line: _Line, begun: _Round, accepted: int) -> bool:
+        """Whether a grant may be made: another pool may have got meanwhile what was left for both."""
+        if self._grants != begun.grants:
+            pool = begun.pool.with_replicas(accepted)
+            if not begun.manager.still_admits(begun.ctx, pool, self._members(line)):
+                return False
+        self._grants += 1
+        return True
 
     def _blame(self, line: _Line, begun: _Round, result: ProbeResult) -> bool:
         """Whether an InvalidSpec is about one VM: it is parked, or, where it is not known which, each is asked alone."""

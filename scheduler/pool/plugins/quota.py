@@ -22,11 +22,11 @@ replicas: the larger number of the two resources, rounded up for each pool. How 
 from collections.abc import Mapping
 from itertools import compress, count
 from operator import is_not
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from hosting.settings import Resources, Settings
+from hosting.settings import Resources, Settings, check
 from protocol import values
 from scheduler.pool.errors import AppError, new_invalid_spec
 from scheduler.pool.plugin import Args, BasePlugin, Handle
@@ -98,35 +98,6 @@ def _as_written(entry: object) -> Tenant:
 
 def _amount(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
-
-
-class ArgsError(ValueError):
-    """The parameters cannot be used. `faults` are lines with the path of the field, one for each thing that is wrong."""
-
-    def __init__(self, faults: list[str]) -> None:
-        self.faults = faults
-        super().__init__("\n".join(faults))
-
-
-def read_args(args: Args) -> QuotaArgs:
-    """Check the parameters. Raises `ArgsError` with every fault."""
-    faults = []
-    read = None
-    try:
-        read = QuotaArgs.model_validate({} if args is None else args)
-    except ValidationError as error:
-        faults = [_fault(item) for item in error.errors(include_url=False)]
-    faults += QuotaArgs.cross_faults(args)
-    if read is None or faults:
-        raise ArgsError(faults)
-    return read
-
-
-def _fault(item: Any) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])
-    is_unknown = item["type"] == "extra_forbidden"
-    message = "there is no such setting" if is_unknown else item["msg"].removeprefix("Value error, ")
-    return f"{path.removeprefix('.') or '(args)'}: {message}"
 
 
 def tree_of(args: QuotaArgs) -> Tree:
@@ -330,6 +301,6 @@ def _replicas_within(units: int, own: values.Resources, unit: values.Resources) 
 
 
 def factory(handle: Handle, providers: Providers, args: Args) -> Quota:
-    """Make the plugin. Raises `ArgsError` with every fault of the args."""
+    """Make the plugin. Raises `FaultsError` with every fault of the args."""
     del providers
-    return Quota(handle, read_args(args))
+    return Quota(handle, check(args, QuotaArgs))

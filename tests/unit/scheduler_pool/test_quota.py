@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from hosting import logs, settings
-from hosting.settings import SettingsError
+from hosting.settings import FaultsError, SettingsError, check
 from protocol.values import Resources
 from scheduler.pool.errors import PluginErrorKind, Scope, detail_of, kind_from_app_error
 from scheduler.pool.manager import PluginManager
 from scheduler.pool.plugin import Client
 from scheduler.pool.plugins import quota
-from scheduler.pool.plugins.quota import ArgsError, Quota, QuotaArgs
+from scheduler.pool.plugins.quota import Quota, QuotaArgs
 from scheduler.pool.probe import ProbeResultKind
 from scheduler.pool.probing import probe_accepted_replicas
 from scheduler.pool.providers import Providers
@@ -87,7 +87,7 @@ def asked(made: Quota, about: Pool, replicas: int) -> Admission:
 
 
 def test_args_with_defaults() -> None:
-    args = quota.read_args(yaml.safe_load("{computeUnit: {cpu: 2, memory: 1Gi}, tenants: [{name: a}]}"))
+    args = check(yaml.safe_load("{computeUnit: {cpu: 2, memory: 1Gi}, tenants: [{name: a}]}"), QuotaArgs)
     assert args.compute_unit == Resources(2000, GIB)
     assert (args.tenant_label, args.unknown_tenant) == ("parley.dev/tenant", "refuse")
     assert (args.retry_after_s, args.reserve_fair_shares) == (None, True)
@@ -113,8 +113,8 @@ def test_all_faults_are_named_at_once() -> None:
     - {name: b, parent: b, guaranteed: -1}
     - 7
     """
-    with pytest.raises(ArgsError) as caught:
-        quota.read_args(yaml.safe_load(text))
+    with pytest.raises(FaultsError) as caught:
+        check(yaml.safe_load(text), QuotaArgs)
     lines = caught.value.faults
     assert str(caught.value).splitlines() == lines
     assert sorted(line.split(": ")[0] for line in lines) == [
@@ -140,7 +140,7 @@ def test_all_faults_are_named_at_once() -> None:
     ("args", "path"),
     [
         (None, "computeUnit"),
-        ([], "(args)"),
+        ([], "(file)"),
         ({}, "tenants"),
         ({"tenants": []}, "tenants"),
         ({"tenants": {"a": 1}}, "tenants"),
@@ -148,8 +148,8 @@ def test_all_faults_are_named_at_once() -> None:
     ],
 )
 def test_args_of_another_shape_are_refused(args: Any, path: str) -> None:
-    with pytest.raises(ArgsError) as caught:
-        quota.read_args(args)
+    with pytest.raises(FaultsError) as caught:
+        check(args, QuotaArgs)
     assert path in [line.split(": ")[0] for line in caught.value.faults]
 
 
