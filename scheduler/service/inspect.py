@@ -53,6 +53,8 @@ class Inspection:
             "max": _amount(record.spec.bounds.max),
             "recommendOnly": rules.is_recommend_only(pod.namespace, pod.name),
         }
+        if record.spec.pool is not None:
+            shown |= {"pool": record.spec.pool, "poolUnits": row.units}
         if record.reply is not None:
             shown["lastRequest"] = _amount(record.reply.request)
             shown["lastReasons"] = [

@@ -11,6 +11,8 @@ from scheduler.core.book import Terms
 from scheduler.core.core import Core
 from scheduler.service.counts import Counts
 from scheduler.service.metrics import families
+from scheduler.service.pool_metrics import pool_families
+from scheduler.service.pools import PoolHouse
 from tests.tidy.house import ROOT
 
 
@@ -22,7 +24,13 @@ def shown(family: AnyFamily) -> str:
 def test_the_documented_metrics_are_those_that_are_served() -> None:
     """In both directions, with their labels."""
     server = Server(logs.logger("test"), ())
-    served = [*families(Core(Terms(uuid.UUID(int=1))), Counts(), server), *status.families([], server, 0)]
+    core = Core(Terms(uuid.UUID(int=1)))
+    house = PoolHouse(core, core.apply, lambda: 0.0, logs.logger("test"))
+    served = [
+        *families(core, Counts(), server),
+        *pool_families(core.ledger, house.room, house.counts),
+        *status.families([], server, 0),
+    ]
     documented = dict(
         re.findall(r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     )
