@@ -51,6 +51,8 @@ def granted(state: State, event: events.PermitGranted, now_s: float, timing: Tim
     is_partial = event.permit != ask.resources and not is_unsettled
     changed_peer = event.instance != link.instance
     negotiation = Negotiation(ask.version) if changed_peer else link.negotiation
+    if is_unsettled:
+        state = replace(state, backend=replace(state.backend, next_observe_s=now_s))
     return _with(
         state,
         replace(
@@ -61,13 +63,17 @@ def granted(state: State, event: events.PermitGranted, now_s: float, timing: Tim
             is_answered=True,
             has_succeeded=True,
             is_unsettled=is_unsettled,
-            held=event.permit,
+            look_after_s=now_s if is_unsettled else 0.0,
+            is_migrating=event.migrate,
+            # Who does not know yet what we hold cannot raise it.
+            held=link.held.min(event.permit) if is_unsettled else event.permit,
             lease_until_s=event.sent_s + timing.hold_s,
             permit=event.permit,
             reasons=event.reasons,
             unit=event.unit if event.instance is None else None,
             denied=ask.resources if is_partial else None,
-            denied_until_s=now_s + timing.denied_s if is_partial else 0.0,
+            denied_until_s=now_s + _denied_for_s(link, event, timing) if is_partial else 0.0,
+            next_tick_s=link.next_tick_s - 0.1 * timing.tick_s * event.chance,
             retry_at_s=now_s + timing.unsettled_s
             if is_unsettled and (not changed_peer or link.is_unsettled)
             else 0.0,
@@ -75,6 +81,18 @@ def granted(state: State, event: events.PermitGranted, now_s: float, timing: Tim
             fault="",
         ),
     )
+
+
+def _denied_for_s(link: SchedulerLink, event: events.PermitGranted, timing: Timing) -> float:
+    """How long to wait before asking again for what was not granted: as the binding reason says, within a tick.
+
+    "At once" is believed the first time only.
+    """
+    named_s = event.reasons[0].retry_after_s if event.reasons else None
+    if named_s is None:
+        return timing.denied_s
+    wait_s = min(named_s, timing.tick_s)
+    return wait_s if link.denied is None else max(wait_s, timing.denied_s)
 
 
 def _unusable(ask: Ask, event: events.PermitGranted, link: SchedulerLink) -> str:

@@ -60,6 +60,8 @@ def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
         wanted, why = wanted.max(state.informant.wish.min(vm.bounds.max)), "the guest cannot wait"
     if state.informant.phase is Phase.SUSPENDED and state.informant.version is not None:
         wanted, why = use, "the informant has not resumed this agent"
+    if state.scheduler.is_migrating:
+        wanted, why = use, "the VM is being migrated away"
     if state.scheduler.unit is not None:
         wanted = _whole(wanted, state.scheduler.unit)
         if wanted.exceeds(vm.bounds.max):
@@ -137,6 +139,9 @@ class _Steps:
         ask = self._ask(desired)
         if ask.metrics is None and not ask.version.allows_nil_metrics():
             return  # such a scheduler takes no request without metrics, and inventing some would mislead it
+        seen = self._state.backend.observation
+        if link.is_unsettled and (seen is None or seen.begun_s < link.look_after_s):
+            return  # look first, then name the new process
         wants_more = ask.resources.exceeds(link.held)
         is_new = ask.resources != link.held or not link.has_succeeded or link.is_unsettled
         moments = [link.retry_at_s]
@@ -191,6 +196,8 @@ class _Steps:
     def resize(self, desired: Resources) -> None:
         state, link = self._state, self._state.backend
         if link.sent is not None or link.is_resizing or state.informant.phase is Phase.SUSPENDED:
+            return
+        if state.scheduler.is_migrating:
             return
         seen = link.observation
         assert seen is not None

@@ -43,6 +43,8 @@ class SchedulerLink:
     `held` is the last permit, lowered by what was asked for since; it is worth something until `lease_until_s`.
     `ask` is the latest request; `is_asking` says that an attempt is under way, `is_answered` that a reply came.
     `unit` is the unit of a peer without the extension, to whom requests must be whole, equal multiples of it.
+    `is_migrating` says that the VM is being moved away. After an answer `unsettled` at `look_after_s` the VM is looked at
+    anew before the next request: somebody may have shrunk it since our last look, and its room be somebody else's.
     """
 
     source: SequenceSource = field(default_factory=SequenceSource)
@@ -54,6 +56,8 @@ class SchedulerLink:
     is_answered: bool = False
     has_succeeded: bool = False
     is_unsettled: bool = False
+    look_after_s: float = 0.0
+    is_migrating: bool = False
     held: Resources = ZERO
     lease_until_s: float = 0.0
     permit: Resources | None = None

@@ -43,6 +43,8 @@ class Callbacks:
     def _find(self, agent_id: str) -> tuple[Runner, UUID] | None:
         for runner in self._runners():
             registration = runner.state.informant.registration
+            if runner.state.superseded_at_ms is not None:
+                continue  # dormant: the agent that superseded it is the one to talk to
             if registration is not None and str(registration) == agent_id.lower():
                 return runner, registration
         return None

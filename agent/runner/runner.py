@@ -24,6 +24,7 @@ from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from hosting.logs import Logger
+from protocol.reasons import Reason, ReasonCode
 from protocol.sequence import Life
 from protocol.values import ZERO, Resources
 
@@ -279,8 +280,10 @@ class Runner:
                     self.tally.refusals[reason.code.value] += 1
                 if self.state.scheduler.fault and not before.scheduler.fault:
                     self._log.warning("permit not usable", error=self.state.scheduler.fault)
-                elif event.permit != before.scheduler.permit:
-                    why = event.reasons[0].code.value if event.reasons else None
+                elif event.permit != before.scheduler.permit or _codes(event.reasons) != _codes(
+                    before.scheduler.reasons
+                ):
+                    why = str(event.reasons[0]) if event.reasons else None
                     self._log.info("permit", seq=event.number, permit=str(event.permit), reason=why)
             case events.PermitRefused() | events.PermitFailed():
                 code = "no-answer"
@@ -309,3 +312,8 @@ class Runner:
         phase = self.state.informant.phase
         if phase is not before.informant.phase and phase in (Phase.ACTIVE, Phase.SUSPENDED):
             self._log.info("informant", phase=phase.value)
+
+
+def _codes(reasons: tuple[Reason, ...]) -> tuple[ReasonCode, ...]:
+    """What is worth a line when it changes; messages hold numbers that change at each request."""
+    return tuple(reason.code for reason in reasons)
