@@ -35,6 +35,11 @@ class Ask:
     instance: UUID | None
     seen_epoch: int
 
+    @property
+    def is_growth(self) -> bool:
+        """Whether it may be growth to the scheduler: more than it is told that we have."""
+        return self.resources.exceeds(self.claim)
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLink:

@@ -33,6 +33,7 @@ INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
 GOODBYE_S: Final = 1.0
 LOCK_CHECK_S: Final = 2.0
+MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
 def _policy(settings: AgentSettings) -> Policy:
@@ -80,12 +81,14 @@ class Daemon:
             click.echo(f"cannot listen on {self._host}:{self._port}: {error.strerror}", err=True)
             return 1
         async with (
-            Client(max_connections=64) as to_scheduler,
+            Client(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES) as to_scheduler,
             Client(max_connections=512) as to_informants,
             Client(max_connections=512) as to_exporters,
         ):
+            deadline_s = self._settings.timing().request_deadline_s
+            scheduler = SchedulerLink(to_scheduler, self._settings.schedulers, deadline_s, self._rng)
             for entry in self._settings.vms:
-                self._runners.append(self._runner(entry, backend, to_scheduler, to_informants, to_exporters))
+                self._runners.append(self._runner(entry, backend, scheduler, to_informants, to_exporters))
             self._log.info("serving", address=f"http://{self._host}:{self._port}", vms=len(self._runners))
             gc.collect()
             gc.freeze()
@@ -95,6 +98,7 @@ class Daemon:
             await stop.wait()
             self._log.info("draining")
             await self._supervisor.stop()
+            await scheduler.close()
             await asyncio.gather(*(runner.goodbye(GOODBYE_S) for runner in self._runners))
             await self._server.close()
         return 1 if self._lost_lock else 0
@@ -111,7 +115,7 @@ class Daemon:
         self,
         entry: VmEntry,
         backend: SimulatedBackend,
-        scheduler: Client,
+        scheduler: SchedulerLink,
         informants: Client,
         exporters: Client,
     ) -> Runner:
@@ -120,7 +124,7 @@ class Daemon:
         assert host is not None, "the settings check URLs"
         links = Links(
             backend,
-            SchedulerLink(scheduler, self._settings.scheduler, timing.request_deadline_s, self._rng),
+            scheduler,
             InformantLink(
                 informants, entry.informant, f"{self._host}:{self._port}", INFORMANT_DEADLINE_S, self._rng
             ),

@@ -95,6 +95,8 @@ class AgentSettings(Settings):
 
     node: Name
     scheduler: Url
+    other_schedulers: Annotated[list[Url], Field(max_length=8)] = Field(default_factory=list)
+    """Asked in turn where `scheduler` does not answer or does not lead."""
     state_directory: File
     metrics_prefix: Annotated[str, Field(pattern=r"^[a-z_]*$", max_length=32)] = "node_"
     policy: PolicyEntry = PolicyEntry()
@@ -115,6 +117,11 @@ class AgentSettings(Settings):
                     faults.append(f"vms[{index}].name: {'/'.join(name)!r} is used more than once")
                 seen.add(name)
         return faults
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """Every scheduler that may be asked."""
+        return (self.scheduler, *self.other_schedulers)
 
     def timing(self) -> Timing:
         """The core's waits with the periods of this file."""

@@ -1,16 +1,32 @@
-"""The link to the scheduler: an `Ask` becomes bytes, the answer becomes one event."""
+"""The link to the scheduler: an `Ask` becomes bytes, the answer becomes one event. One link for all runners.
 
+Growth travels at once and alone, because it may have to wait for a pool and must not hold up others. Renewals and decreases are
+never made to wait by the scheduler, so where it takes batches they are collected for a moment and travel together.
+"""
+
+import asyncio
 import json
 import random
 import time
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
 
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import Ask
-from hosting.client import Answered, Client
+from hosting.client import Answered, Client, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.extension import AGENT_HEADER, ExtendedRequest, ExtendedResponse, RawRequest
+
+Event: TypeAlias = events.PermitGranted | events.PermitRefused | events.PermitFailed
+
+BATCH_HEADER: Final = "parley-batch"
+"""A scheduler's offer: how many requests a batch may hold."""
+WINDOW_S: Final = 0.015
+MAX_BATCH: Final = 128
 
 
 def request_of(vm: Vm, ask: Ask) -> ExtendedRequest:
@@ -30,43 +46,194 @@ def request_of(vm: Vm, ask: Ask) -> ExtendedRequest:
     )
 
 
-class SchedulerLink:
-    """Asks one scheduler for permits."""
+class _Item(msgspec.Struct):
+    """One answer of a batch."""
 
-    def __init__(self, client: Client, url: str, deadline_s: float, rng: random.Random) -> None:
+    status: int
+    body: msgspec.Raw
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request that waits for its batch."""
+
+    vm: Vm
+    ask: Ask
+    body: bytes
+    chance: float
+    answer: asyncio.Future[Event]
+
+
+class SchedulerLink:
+    """Asks schedulers for permits: one of `urls`, and the next one where that does not answer or does not lead.
+
+    Which of several is believed is the core's matter: it refuses any whose epoch is below the highest seen.
+    """
+
+    def __init__(
+        self, client: Client, urls: str | tuple[str, ...], deadline_s: float, rng: random.Random
+    ) -> None:
         self._client = client
-        self._url = url
+        self._urls = (urls,) if isinstance(urls, str) else urls
+        self._current = 0
         self._deadline_s = deadline_s
         self._rng = rng
+        self._batch = 0
+        """How many requests the current scheduler takes in a batch; 0 where it offers none."""
+        self._collected: list[_Waiting] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self.batches = 0
+        self.singles = 0
 
-    async def ask(
-        self, vm: Vm, ask: Ask
-    ) -> events.PermitGranted | events.PermitRefused | events.PermitFailed:
+    @property
+    def url(self) -> str:
+        """The scheduler that is asked now."""
+        return self._urls[self._current]
+
+    async def ask(self, vm: Vm, ask: Ask) -> Event:
         """Send a request; every outcome is an event."""
         chance = self._rng.random()
         try:
             body = codec.encode_request(request_of(vm, ask))
         except LocalProtocolError as error:
             return events.PermitFailed(ask.number, str(error), chance)
-        sent_s = time.monotonic()
+        if self._batch > 1 and not ask.is_growth:
+            return await self._collect(vm, ask, body, chance)
+        return await self._single(vm, ask, body, chance)
+
+    async def close(self) -> None:
+        """End the batches under way."""
+        for task in self._sending:
+            task.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    # ------------------------------------------------------------ one by one
+
+    async def _single(self, vm: Vm, ask: Ask, body: bytes, chance: float) -> Event:
+        self.singles += 1
+        at, sent_s = self._current, time.monotonic()
         outcome = await self._client.call(
             "POST",
-            self._url,
+            self._urls[at],
             body=body,
             deadline_s=self._deadline_s,
             headers={AGENT_HEADER: str(ask.life.agent_id)},
         )
+        self._learn(at, outcome)
         if not isinstance(outcome, Answered):
             return events.PermitFailed(ask.number, outcome.message, chance)
-        if outcome.status != 200:
-            return events.PermitRefused(
-                ask.number,
-                outcome.status,
-                codec.decode_error(outcome.body),
-                _retry_after_s(outcome.headers.get("retry-after")),
-                chance,
+        retry_after_s = _retry_after_s(outcome.headers.get("retry-after"))
+        return _event(vm, ask, outcome.status, outcome.body, sent_s, retry_after_s, chance)
+
+    def _learn(self, at: int, outcome: Outcome) -> None:
+        """Whether batches are offered; and who is asked next, where this one cannot be."""
+        if at != self._current:
+            return
+        if isinstance(outcome, Answered) and outcome.status == 200:
+            self._batch = _offered(outcome.headers.get(BATCH_HEADER))
+        elif not isinstance(outcome, Answered) or outcome.status == 503:
+            self._batch = 0
+            self._current = (at + 1) % len(self._urls)
+
+    # ------------------------------------------------------------ together
+
+    async def _collect(self, vm: Vm, ask: Ask, body: bytes, chance: float) -> Event:
+        waiting = _Waiting(vm, ask, body, chance, asyncio.get_running_loop().create_future())
+        self._collected.append(waiting)
+        if len(self._collected) == 1:
+            task = asyncio.create_task(self._flush_soon(), name="batch to the scheduler")
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        return await waiting.answer
+
+    async def _flush_soon(self) -> None:
+        try:
+            await asyncio.sleep(WINDOW_S)
+        except asyncio.CancelledError:
+            for waiting in self._collected:
+                waiting.answer.cancel()
+            raise
+        collected, self._collected = self._collected, []
+        most = min(self._batch, MAX_BATCH)
+        if len(collected) == 1 or most <= 1:
+            parts = [[waiting] for waiting in collected]
+        else:
+            parts = [collected[start : start + most] for start in range(0, len(collected), most)]
+        await asyncio.gather(*(self._send(part) for part in parts))
+
+    async def _send(self, part: list[_Waiting]) -> None:
+        try:
+            if len(part) == 1:
+                (only,) = part
+                _tell(only, await self._single(only.vm, only.ask, only.body, only.chance))
+            else:
+                await self._send_together(part)
+        except Exception as error:  # a fault of ours: each runner meets it as its own
+            for waiting in part:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+            raise
+        finally:
+            for waiting in part:
+                waiting.answer.cancel()
+
+    async def _send_together(self, part: list[_Waiting]) -> None:
+        self.batches += 1
+        at, sent_s = self._current, time.monotonic()
+        body = b"[%b]" % b",".join([waiting.body for waiting in part])
+        url = self._urls[at].rstrip("/") + "/batch"
+        outcome = await self._client.call("POST", url, body=body, deadline_s=self._deadline_s)
+        answers = _answers(outcome, len(part))
+        if isinstance(answers, str):
+            if at == self._current:
+                self._batch = 0  # forgotten until it is offered again
+                if not isinstance(outcome, Answered):
+                    self._learn(at, outcome)
+            if isinstance(outcome, Answered) and outcome.status in (400, 404, 405):
+                # It does not take batches (any more): the same requests, each by itself.
+                singles = [self._single(each.vm, each.ask, each.body, each.chance) for each in part]
+                for waiting, event in zip(part, await asyncio.gather(*singles), strict=True):
+                    _tell(waiting, event)
+                return
+            for waiting in part:
+                _tell(waiting, events.PermitFailed(waiting.ask.number, answers, waiting.chance))
+            return
+        for waiting, item in zip(part, answers, strict=True):
+            _tell(
+                waiting,
+                _event(waiting.vm, waiting.ask, item.status, bytes(item.body), sent_s, None, waiting.chance),
             )
-        return _granted(vm, ask, outcome.body, sent_s, chance)
+
+
+def _tell(waiting: _Waiting, event: Event) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(event)
+
+
+def _answers(outcome: Outcome, count: int) -> list[_Item] | str:
+    """The answers of a batch, or what is wrong with it."""
+    if not isinstance(outcome, Answered):
+        return outcome.message
+    if outcome.status != 200:
+        return f"status {outcome.status} for a batch"
+    try:
+        found = msgspec.json.decode(outcome.body, type=list[_Item])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return f"not the answer to a batch: {error}"[:300]
+    return found if len(found) == count else f"{len(found)} answers to a batch of {count}"
+
+
+def _offered(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else 0
+
+
+def _event(
+    vm: Vm, ask: Ask, status: int, body: bytes, sent_s: float, retry_after_s: float | None, chance: float
+) -> Event:
+    if status == 200:
+        return _granted(vm, ask, body, sent_s, chance)
+    return events.PermitRefused(ask.number, status, codec.decode_error(body), retry_after_s, chance)
 
 
 def _granted(
