@@ -14,6 +14,7 @@ import click
 from hosting import lifecycle, logs, metrics, server
 from hosting.settings import FiniteRange, SettingsError, daemon
 from hosting.supervisor import Supervisor
+from hosting.watched_file import FileUnreachableError
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
@@ -145,7 +146,7 @@ class Program:
         faults = []
         try:
             await self._configure()
-        except (SettingsError, ClusterUnreachableError) as error:
+        except (SettingsError, ClusterUnreachableError, FileUnreachableError) as error:
             faults.append(str(error))
         try:
             self._pools.load()
@@ -153,7 +154,7 @@ class Program:
             faults.append(str(error))
         try:
             await self._service.load()
-        except (SettingsError, ClusterUnreachableError) as error:
+        except (SettingsError, ClusterUnreachableError, FileUnreachableError) as error:
             faults.append(str(error))
         for fault in faults:
             click.echo(fault, err=True)
@@ -202,7 +203,7 @@ class Program:
         """Take a changed configuration up; one with faults is reported once, and the old one stays in force."""
         try:
             await self._configure()
-        except (SettingsError, ClusterUnreachableError) as error:
+        except (SettingsError, ClusterUnreachableError, FileUnreachableError) as error:
             if str(error) != self._config_fault:
                 self._log.warning("configuration not usable, the old one stays in force", error=str(error))
             self._config_fault = str(error)

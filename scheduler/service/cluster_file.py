@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from hosting import logs
 from hosting.settings import Cpu, Memory, Resources, Settings
+from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol import values
 from protocol.values import Bounds
 from protocol.wire import PodName
@@ -30,7 +31,7 @@ from scheduler.core.model import (
 )
 from scheduler.pool.values import Pool
 from scheduler.service.pool_entry import Labels, PoolEntry
-from scheduler.service.watched_file import WatchedFile
+from scheduler.service.ports import ClusterUnreachableError
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 _ENDED: Final = ("Succeeded", "Failed")
@@ -220,7 +221,10 @@ class FileCluster:
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
         begun_s = self._clock()
-        read = await self._file.refresh()
+        try:
+            read = await self._file.refresh()
+        except FileUnreachableError as error:
+            raise ClusterUnreachableError(str(error)) from None
         if read is None:
             return ()
         changes = self._changes(read, begun_s)

@@ -15,11 +15,11 @@ from pydantic_core import CoreSchema, core_schema
 
 from hosting import logs
 from hosting.settings import Resources, Settings
+from hosting.watched_file import WatchedFile
 from protocol import values
 from scheduler.core import rules
 from scheduler.pool import chain
 from scheduler.pool.standing import COOLDOWN_S
-from scheduler.service.watched_file import WatchedFile
 
 MAX_OVERRIDES: Final = 256
 MAX_GLOBS: Final = 200
@@ -300,7 +300,7 @@ class ConfigFile:
     async def refresh(self) -> Configuration | None:
         """What the file says, where it was read for the first time or has changed since; else None.
 
-        Raises `SettingsError` and `ClusterUnreachableError` as `WatchedFile.refresh` does; then what was returned before
+        Raises `SettingsError` and `FileUnreachableError` as `WatchedFile.refresh` does; then what was returned before
         stays in force.
         """
         read = await self._file.refresh()

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from hosting import settings
+from hosting import settings, watched_file
 from hosting.settings import SettingsError
 from protocol.values import Bounds, Resources
 from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
-from scheduler.service import watched_file
 from scheduler.service.cluster_file import ClusterFile, FileCluster
 from scheduler.service.ports import ClusterUnreachableError
 

@@ -8,13 +8,20 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from hosting.settings import MAX_FILE_BYTES, Settings, SettingsError, parse
-from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
 
 M = TypeVar("M", bound=Settings)
 T = TypeVar("T")
+
+READ_DEADLINE_S: Final = 2.0
+"""How long reading a file may take; a network's file system may hang."""
+
+
+class FileUnreachableError(Exception):
+    """The file cannot be read now; what was read before stays in force."""
+
 
 _Stamp = tuple[int, int, int]
 """What tells one state of a file from the next: time of its last change (ns), size in bytes, inode."""
@@ -46,8 +53,8 @@ class WatchedFile(Generic[M, T]):
     async def refresh(self) -> T | None:
         """What the file says, where it is read for the first time or has changed since; else None.
 
-        Raises `SettingsError` with every fault, again and again until the file changes, and `ClusterUnreachableError`
-        where it cannot be read within `LOOK_DEADLINE_S`. Then what was returned before stays in force.
+        Raises `SettingsError` with every fault, again and again until the file changes, and `FileUnreachableError`
+        where it cannot be read within `READ_DEADLINE_S`. Then what was returned before stays in force.
         """
         async with self._reading:  # one at a time: an older read that ends later must not undo a newer one
             found = await self._changed()
@@ -71,16 +78,16 @@ class WatchedFile(Generic[M, T]):
     async def _changed(self) -> tuple[_Stamp, bytes] | None:
         """The content, where the file is another than the last time; its stamp is no younger than the content."""
         try:
-            async with asyncio.timeout(LOOK_DEADLINE_S):
+            async with asyncio.timeout(READ_DEADLINE_S):
                 if self._looking is not None and not self._looking.done():
                     # One that hangs is waited for: more of them would hang, too. What it finds is too old by then.
                     await asyncio.wait([self._looking])
                 self._looking = _in_own_thread(lambda: _found(self._path, self._stamp))
                 found = await asyncio.shield(self._looking)
         except TimeoutError:
-            raise ClusterUnreachableError(f"{self._path} could not be read in time") from None
+            raise FileUnreachableError(f"{self._path} could not be read in time") from None
         except OSError as error:
-            raise ClusterUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
+            raise FileUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
         if found is None and self._faults:
             # A new error each time: one that is raised again grows by a traceback.
             raise SettingsError(self._path, self._faults)
