@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from agent.core import events, on_informant, on_scheduler
-from agent.core.model import load_between
+from agent.core.model import Vm, load_between
 from agent.core.policy import Goal, Policy
 from agent.core.state import MetricsLink, Sent, State, VmLink
 from agent.core.timing import Timing
@@ -71,6 +71,8 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return on_informant.failed(
                 state, error, is_lost=is_lost, now_s=now_s, timing=timing, chance=chance
             )
+        case events.VmChanged(vm):
+            return _changed(state, vm, now_s)
         case events.MetricsRead():
             return _metrics_read(state, event, now_s, timing, policy)
         case events.MetricsFailed():
@@ -123,6 +125,15 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
         fault="",
     )
     return replace(state, backend=link)
+
+
+def _changed(state: State, vm: Vm, now_s: float) -> State:
+    """New bounds lower what is held to the larger of them and what is in use; goals in other units mean nothing."""
+    assert (vm.pod, vm.pod_uid) == (state.vm.pod, state.vm.pod_uid), "another VM"
+    held = state.held_at(now_s).min(vm.bounds.max.max(state.in_use()))
+    link = replace(state.scheduler, held=held, denied=None, denied_until_s=0.0)
+    metrics = state.metrics if vm.unit == state.vm.unit else replace(state.metrics, goals=())
+    return replace(state, vm=vm, scheduler=link, metrics=metrics)
 
 
 def _backend_failed(

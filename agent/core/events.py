@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from agent.core.model import Observation, Sample
+from agent.core.model import Observation, Sample, Vm
 from agent.core.state import Ask
 from protocol.codec import ReadErrorBody
 from protocol.reasons import Reason
@@ -242,6 +242,13 @@ class UpscaleWished:
 
 
 @dataclass(frozen=True, slots=True)
+class VmChanged:
+    """The same VM is described otherwise: bounds, compute unit or memory slot."""
+
+    vm: Vm
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsRead:
     """The exporter answered."""
 
@@ -278,6 +285,7 @@ Event: TypeAlias = (
     | Resumed
     | Suspended
     | UpscaleWished
+    | VmChanged
     | MetricsRead
     | MetricsFailed
 )

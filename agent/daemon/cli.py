@@ -18,6 +18,7 @@ from agent.core.policy import LoadAverage, Policy, Utilisation
 from agent.core.ports import BackendError
 from agent.daemon import status
 from agent.daemon.callbacks import Callbacks
+from agent.daemon.fleet import Fleet
 from agent.daemon.node_lock import NodeLock
 from agent.daemon.settings import AgentSettings, VmEntry
 from agent.links.exporter import ExporterLink
@@ -28,11 +29,12 @@ from hosting import lifecycle, logs, metrics, server
 from hosting.client import Client
 from hosting.settings import SettingsError, daemon, load
 from hosting.supervisor import Supervisor
+from hosting.watched_file import FileUnreachableError, WatchedFile
 
 INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
-GOODBYE_S: Final = 1.0
 LOCK_CHECK_S: Final = 2.0
+FILE_CHECK_S: Final = 2.0
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
@@ -46,35 +48,42 @@ class Daemon:
     """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
 
     def __init__(
-        self, settings: AgentSettings, change_log: ChangeLog, lock: NodeLock, host: str, port: int
+        self,
+        settings: AgentSettings,
+        config: Path,
+        change_log: ChangeLog,
+        lock: NodeLock,
+        address: tuple[str, int],
     ) -> None:
         self._settings = settings
+        self._file = WatchedFile(config, AgentSettings, lambda read: read)
         self._change_log = change_log
         self._lock = lock
         self._lost_lock = False
-        self._host = host
-        self._port = port
+        self._host, self._port = address
         self._log = logs.logger("agent").bind(node=settings.node)
         self._identity = str(uuid.uuid4())
         self._rng = random.Random()
         self._seen_epoch = SeenEpoch()
-        self._runners: list[Runner] = []
+        self._fleet: Fleet | None = None
         self._supervisor = Supervisor(self._log, self._rng)
+        self._file_fault = ""
         routes = (
             server.Route("GET", "/healthz", self._healthz),
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),
             server.Route("GET", "/v1/vms", self._vms),
         )
-        self._server = server.Server(self._log, routes + Callbacks(lambda: self._runners).routes())
+        self._server = server.Server(self._log, routes + Callbacks(self._runners).routes())
+
+    def _runners(self) -> list[Runner]:
+        return self._fleet.runners() if self._fleet is not None else []
 
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve; 1 where the address is taken. Raises `BackendError` where a VM's state cannot be read."""
         backend = SimulatedBackend(
             self._settings.state_directory, self._change_log, self._settings.resize_delay
         )
-        for entry in self._settings.vms:
-            backend.create(entry.vm(), entry.initial or entry.min)
         try:
             self._port = await self._server.start(self._host, self._port)
         except OSError as error:
@@ -87,21 +96,46 @@ class Daemon:
         ):
             deadline_s = self._settings.timing().request_deadline_s
             scheduler = SchedulerLink(to_scheduler, self._settings.schedulers, deadline_s, self._rng)
-            for entry in self._settings.vms:
-                self._runners.append(self._runner(entry, backend, scheduler, to_informants, to_exporters))
-            self._log.info("serving", address=f"http://{self._host}:{self._port}", vms=len(self._runners))
-            gc.collect()
-            gc.freeze()
-            for runner in self._runners:
-                self._supervisor.start(runner.vm.name, runner.run)
-            self._supervisor.start("node lock", lambda: self._watch_lock(stop))
-            await stop.wait()
-            self._log.info("draining")
-            await self._supervisor.stop()
-            await scheduler.close()
-            await asyncio.gather(*(runner.goodbye(GOODBYE_S) for runner in self._runners))
-            await self._server.close()
+            fleet = self._fleet = Fleet(
+                lambda entry: self._runner(entry, backend, scheduler, to_informants, to_exporters),
+                lambda entry: backend.create(entry.vm(), entry.initial or entry.min),
+                self._supervisor,
+                self._log,
+                self._rng,
+            )
+            try:
+                await fleet.follow(self._settings.vms)
+                self._log.info(
+                    "serving", address=f"http://{self._host}:{self._port}", vms=len(fleet.runners())
+                )
+                gc.collect()
+                gc.freeze()
+                self._supervisor.start("node lock", lambda: self._watch_lock(stop))
+                self._supervisor.start("settings file", lambda: self._watch_file(fleet))
+                await stop.wait()
+                self._log.info("draining")
+            finally:
+                await fleet.close()
+                await scheduler.close()
+                await self._server.close()
         return 1 if self._lost_lock else 0
+
+    async def _watch_file(self, fleet: Fleet) -> None:
+        """Follow the VMs of the settings file; what else it says holds from the next start on."""
+        while True:
+            await asyncio.sleep(FILE_CHECK_S)
+            fault = ""
+            try:
+                read = await self._file.refresh()
+                if read is not None:
+                    if read.model_copy(update={"vms": []}) != self._settings.model_copy(update={"vms": []}):
+                        self._log.warning("only the VMs of the settings file are taken up without a restart")
+                    await fleet.follow(read.vms)
+            except (SettingsError, FileUnreachableError, BackendError) as error:
+                fault = str(error)
+                if fault != self._file_fault:
+                    self._log.warning("settings file not usable, what was read before stays", error=fault)
+            self._file_fault = fault
 
     async def _watch_lock(self, stop: lifecycle.Stop) -> None:
         """End when the state directory was taken away: another agent could have the node by now."""
@@ -137,13 +171,13 @@ class Daemon:
         return server.text(200, "ok")
 
     async def _vms(self, _: server.Request) -> server.Reply:
-        return server.Reply(200, status.document(self._settings.node, self._identity, self._runners))
+        return server.Reply(200, status.document(self._settings.node, self._identity, self._runners()))
 
     def _families(self) -> list[metrics.Family]:
-        return list(status.families(self._runners, self._server, self._supervisor.restarts_total))
+        return list(status.families(self._runners(), self._server, self._supervisor.restarts_total))
 
 
-async def _main(stop: lifecycle.Stop, settings: AgentSettings, host: str, port: int) -> int:
+async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, address: tuple[str, int]) -> int:
     """Take the node lock, then serve."""
     log = logs.logger("agent").bind(node=settings.node)
     with NodeLock(settings.state_directory) as lock:
@@ -158,7 +192,7 @@ async def _main(stop: lifecycle.Stop, settings: AgentSettings, host: str, port: 
                 return 0
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
-            return await Daemon(settings, change_log, lock, host, port).run(stop)
+            return await Daemon(settings, config, change_log, lock, address).run(stop)
 
 
 @daemon(10300)
@@ -181,7 +215,7 @@ def main(config: Path, host: str, port: int, log_level: str) -> None:
         click.echo(str(error), err=True)
         sys.exit(2)
     try:
-        code = lifecycle.run(lambda stop: _main(stop, settings, host, port))
+        code = lifecycle.run(lambda stop: _main(stop, settings, config, (host, port)))
     except BackendError as error:
         click.echo(f"cannot use the state directory: {error}", err=True)
         code = 1

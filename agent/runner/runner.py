@@ -90,6 +90,11 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
         self.state = State(vm, self._new_life())
 
+    def change(self, vm: Vm) -> None:
+        """The VM is described otherwise from now on, for this life and later ones."""
+        self.vm = vm
+        self.offer(events.VmChanged(vm))  # where the inbox is full the next look at it finds the difference
+
     def offer(self, event: events.Event) -> bool:
         """Put an event of a peer's call into the inbox; False when it is full."""
         try:
@@ -153,6 +158,8 @@ class Runner:
 
     async def _live(self) -> None:
         while self.state.superseded_at_ms is None:
+            if self.state.vm != self.vm:
+                self._apply(events.VmChanged(self.vm))
             now_s = time.monotonic()
             self.state = lapse(self.state, now_s, self._timing)
             self._share_epoch()
