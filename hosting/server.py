@@ -14,6 +14,7 @@ connection without a word.
 import asyncio
 import functools
 import http
+import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -60,6 +61,14 @@ class HangUp:
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether `Request.peer` is this machine."""
+    try:
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return False
 
 
 def text(status: int, message: str) -> Reply:

@@ -62,6 +62,7 @@ def granted(state: State, event: events.PermitGranted, now_s: float, timing: Tim
             seen_epoch=max(link.seen_epoch, event.epoch),
             is_answered=True,
             has_succeeded=True,
+            answered_s=now_s,
             is_unsettled=is_unsettled,
             look_after_s=now_s if is_unsettled else 0.0,
             is_migrating=event.migrate,

@@ -62,6 +62,7 @@ class SchedulerLink:
     has_succeeded: bool = False
     is_unsettled: bool = False
     look_after_s: float = 0.0
+    answered_s: float = 0.0
     is_migrating: bool = False
     held: Resources = ZERO
     lease_until_s: float = 0.0
@@ -151,10 +152,14 @@ class MetricsLink:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One life of one runner. `superseded_at_ms` is set when another agent owns the VM: the runner does nothing more."""
+    """One life of one runner, begun at `began_s`.
+
+    `superseded_at_ms` is set when another agent owns the VM: the runner does nothing more.
+    """
 
     vm: Vm
     life: Life
+    began_s: float = 0.0
     scheduler: SchedulerLink = field(default_factory=SchedulerLink)
     informant: InformantLink = field(default_factory=InformantLink)
     backend: VmLink = field(default_factory=VmLink)

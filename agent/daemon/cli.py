@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import hmac
 import os
 import random
 import sys
@@ -24,7 +25,7 @@ from agent.daemon.settings import AgentSettings, VmEntry
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
-from agent.runner.runner import Links, Runner, SeenEpoch
+from agent.runner.runner import Latencies, Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
 from hosting.client import Client
 from hosting.settings import SettingsError, daemon, load
@@ -54,8 +55,11 @@ class Daemon:
         change_log: ChangeLog,
         lock: NodeLock,
         address: tuple[str, int],
+        token: str | None = None,
     ) -> None:
         self._settings = settings
+        self._token = token
+        self._latencies = Latencies()
         self._file = WatchedFile(config, AgentSettings, lambda read: read)
         self._change_log = change_log
         self._lock = lock
@@ -72,7 +76,8 @@ class Daemon:
             server.Route("GET", "/healthz", self._healthz),
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),
-            server.Route("GET", "/v1/vms", self._vms),
+            server.Route("GET", "/v1/vms", self._guarded(self._vms)),
+            server.Route("GET", "/v1/vms/{namespace}/{name}", self._guarded(self._one_vm)),
         )
         self._server = server.Server(self._log, routes + Callbacks(self._runners).routes())
 
@@ -164,20 +169,54 @@ class Daemon:
             ),
             ExporterLink(exporters, host, self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng),
             self._seen_epoch,
+            self._latencies,
         )
         return Runner(vm, links, _policy(self._settings), timing, self._change_log, self._log, self._rng)
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         return server.text(200, "ok")
 
+    def _guarded(self, handler: server.Handler) -> server.Handler:
+        """What people read is for this machine, or for who has the token."""
+
+        async def guarded(request: server.Request) -> server.Reply | server.HangUp:
+            if self._token is None:
+                if server.is_loopback(request.peer):
+                    return await handler(request)
+                return server.text(403, "served to this machine only, unless --token-file is given")
+            given = request.headers.get("authorization", "")
+            if hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+                return await handler(request)
+            return server.text(401, "a bearer token is needed (--token-file)")
+
+        return guarded
+
+    async def _one_vm(self, request: server.Request) -> server.Reply:
+        name = f"{request.parameters['namespace']}/{request.parameters['name']}"
+        runner = self._fleet.find(name) if self._fleet is not None else None
+        if runner is None:
+            return server.text(404, f"there is no VM {name[:300]} here")
+        return server.Reply(200, status.details(runner))
+
     async def _vms(self, _: server.Request) -> server.Reply:
         return server.Reply(200, status.document(self._settings.node, self._identity, self._runners()))
 
-    def _families(self) -> list[metrics.Family]:
-        return list(status.families(self._runners(), self._server, self._supervisor.restarts_total))
+    def _families(self) -> list[metrics.AnyFamily]:
+        runners = self._runners()
+        return [
+            *status.families(runners, self._server, self._supervisor.restarts_total),
+            *status.state_families(runners),
+            *status.latency_families(self._latencies),
+        ]
 
 
-async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, address: tuple[str, int]) -> int:
+async def _main(
+    stop: lifecycle.Stop,
+    settings: AgentSettings,
+    config: Path,
+    address: tuple[str, int],
+    token: str | None,
+) -> int:
     """Take the node lock, then serve."""
     log = logs.logger("agent").bind(node=settings.node)
     with NodeLock(settings.state_directory) as lock:
@@ -192,7 +231,20 @@ async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, add
                 return 0
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
-            return await Daemon(settings, config, change_log, lock, address).run(stop)
+            return await Daemon(settings, config, change_log, lock, address, token).run(stop)
+
+
+def _token_in(path: Path | None) -> str | None:
+    """The token in a file. Raises `SettingsError` where there is none that can be used."""
+    if path is None:
+        return None
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(path, [f"cannot be read: {error}"]) from None
+    if not 16 <= len(token) <= 512 or not token.isprintable() or " " in token:
+        raise SettingsError(path, ["must hold a token of 16 to 512 printable characters"])
+    return token
 
 
 @daemon(10300)
@@ -202,7 +254,12 @@ async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, add
     required=True,
     help="YAML file with the node, the scheduler, the state directory and the VMs.",
 )
-def main(config: Path, host: str, port: int, log_level: str) -> None:
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Serve /v1/vms to whoever has the token in this file, instead of to this machine only.",
+)
+def main(config: Path, host: str, port: int, log_level: str, token_file: Path | None) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the state directory cannot be used, 2 for a wrong
@@ -211,11 +268,12 @@ def main(config: Path, host: str, port: int, log_level: str) -> None:
     logs.configure(log_level)
     try:
         settings = load(config, AgentSettings)
+        token = _token_in(token_file)
     except SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     try:
-        code = lifecycle.run(lambda stop: _main(stop, settings, config, (host, port)))
+        code = lifecycle.run(lambda stop: _main(stop, settings, config, (host, port), token))
     except BackendError as error:
         click.echo(f"cannot use the state directory: {error}", err=True)
         code = 1

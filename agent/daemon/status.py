@@ -2,14 +2,19 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from agent.runner.runner import Runner
-from hosting.metrics import Family, server_families
+from agent.core.condition import Health
+from agent.runner.runner import Latencies, Runner
+from hosting.metrics import Family, HistogramFamily, server_families
 from hosting.server import Server
 from protocol import quantities
 from protocol.values import Resources
+
+MAX_EVENT: Final = 400
+"""Characters of an event in a journal's tail."""
 
 
 def amount(resources: Resources) -> dict[str, str]:
@@ -29,6 +34,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         "informant": state.informant.fault,
         "metrics": state.metrics.fault,
     }
+    now = runner.condition(now_s)
     age_s = None if state.metrics.read_s is None else round(now_s - state.metrics.read_s, 1)
     faults = [f"{peer}: {fault}" for peer, fault in by_peer.items() if fault]
     binding = link.reasons[0] if link.reasons else None
@@ -52,6 +58,8 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         "reason": f"{binding.code.value}: {binding.message}" if binding is not None else why,
         "reasonCode": binding.code.value if binding is not None else None,
         "faults": faults,
+        "state": now.health.value,
+        "stateReasons": list(now.reasons),
         "counts": {
             "permits": tally.permits,
             "resizes": tally.resizes,
@@ -66,6 +74,73 @@ def document(node: str, daemon: str, runners: list[Runner]) -> bytes:
     return json.dumps(
         {"node": node, "daemon": daemon, "vms": [vm_status(runner, now_s) for runner in runners]}
     ).encode()
+
+
+def details(runner: Runner) -> bytes:
+    """One VM in full, for `/v1/vms/NAMESPACE/NAME`: beside its status what it plans, and what happened last."""
+    now_s = time.monotonic()
+    planned, state = runner.last_plan, runner.state
+    shown = vm_status(runner, now_s) | {
+        "bounds": {"min": amount(state.vm.bounds.min), "max": amount(state.vm.bounds.max)},
+        "computeUnit": amount(state.vm.unit),
+        "plan": {
+            "desired": amount(planned.desired),
+            "reason": planned.reason,
+            "actions": [type(action).__name__ for action in planned.actions],
+            "nextLookSeconds": round(max(planned.wake_at_s - now_s, 0.0), 2),
+        }
+        if planned is not None
+        else None,
+        "reasons": [
+            {"code": reason.code.value, "message": reason.message, "retryAfterSeconds": reason.retry_after_s}
+            for reason in state.scheduler.reasons
+        ],
+        "journal": [
+            {"secondsAgo": round(ago_s, 3), "event": repr(event)[:MAX_EVENT]}
+            for ago_s, event in runner.journal(now_s)
+        ],
+    }
+    return json.dumps(shown).encode()
+
+
+def latency_families(latencies: Latencies) -> Iterator[HistogramFamily]:
+    """How long growth takes."""
+    parts = (
+        ("metric-to-permit", latencies.metric_to_permit),
+        ("permit-to-size", latencies.permit_to_size),
+        ("try-upscale-to-permit", latencies.wish_to_permit),
+    )
+    yield HistogramFamily(
+        "parley_agent_growth_seconds",
+        "How long the parts of a growth took",
+        tuple(((part,), durations.now()) for part, durations in parts),
+        ("part",),
+    )
+
+
+def state_families(runners: list[Runner]) -> Iterator[Family]:
+    """Runners by state, and the stuck ones by the peer that they wait for."""
+    now_s = time.monotonic()
+    states: Counter[str] = Counter({health.value: 0 for health in Health})
+    stuck: list[tuple[tuple[str, ...], float]] = []
+    for runner in runners:
+        now = runner.condition(now_s)
+        states[now.health.value] += 1
+        stuck += [((runner.vm.name, peer), 1.0) for peer in now.peers]
+    yield Family(
+        "gauge",
+        "parley_agent_runners",
+        "Runners by state",
+        ("state",),
+        tuple(((state,), float(count)) for state, count in states.items()),
+    )
+    yield Family(
+        "gauge",
+        "parley_agent_vm_stuck",
+        "VMs whose runner waits for a peer that was not heard for two ticks",
+        ("vm", "peer"),
+        tuple(stuck),
+    )
 
 
 def families(runners: list[Runner], server: Server, restarts: int) -> Iterator[Family]:

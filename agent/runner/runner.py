@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from agent.core import events
-from agent.core.apply import apply, lapse
+from agent.core.apply import apply, goal_of, lapse
+from agent.core.condition import Condition, condition
 from agent.core.model import Vm
 from agent.core.plan import Plan, plan
 from agent.core.policy import Policy
@@ -24,6 +25,7 @@ from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from hosting.logs import Logger
+from hosting.metrics import Durations
 from protocol.reasons import Reason, ReasonCode
 from protocol.sequence import Life
 from protocol.values import ZERO, Resources
@@ -39,6 +41,15 @@ class SeenEpoch:
     highest: int = 0
 
 
+@dataclass(slots=True)
+class Latencies:
+    """How long growth takes, over all runners of a daemon."""
+
+    metric_to_permit: Durations = field(default_factory=Durations)
+    permit_to_size: Durations = field(default_factory=Durations)
+    wish_to_permit: Durations = field(default_factory=Durations)
+
+
 @dataclass(frozen=True, slots=True)
 class Links:
     """The peers of one runner."""
@@ -48,6 +59,7 @@ class Links:
     informant: InformantLink
     exporter: ExporterLink
     seen_epoch: SeenEpoch = field(default_factory=SeenEpoch)
+    latencies: Latencies = field(default_factory=Latencies)
 
 
 @dataclass(slots=True)
@@ -58,6 +70,46 @@ class Tally:
     resizes: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     actions: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When what began that is measured; None while nothing is."""
+
+    metric_s: float | None = None
+    wish_s: float | None = None
+    permit_s: float | None = None
+    size: Resources = ZERO
+    """What the VM should reach."""
+
+    def note(self, event: events.Event, before: State, after: State, now_s: float, found: Latencies) -> None:
+        """Take one event."""
+        match event:
+            case events.MetricsRead() if self.metric_s is None:
+                goal = goal_of(after)
+                if goal is not None and (after.vm.unit * goal.units).exceeds(after.held_at(now_s)):
+                    self.metric_s = now_s
+            case events.UpscaleWished() if after.informant.wish is not None and self.wish_s is None:
+                self.wish_s = now_s
+            case events.PermitGranted():
+                if after.held_at(now_s).exceeds(before.held_at(now_s)):
+                    self._permitted(after, now_s, found)
+                elif not event.permit.exceeds(before.in_use()):
+                    self.metric_s = None  # nothing more is wanted, or it was refused
+            case events.Observed():
+                if self.permit_s is not None and self.size.fits_in(event.observation.size):
+                    found.permit_to_size.observe(now_s - self.permit_s)
+                    self.permit_s = None
+            case _:
+                pass
+
+    def _permitted(self, after: State, now_s: float, found: Latencies) -> None:
+        if self.wish_s is not None:
+            found.wish_to_permit.observe(now_s - self.wish_s)
+        if self.metric_s is not None:
+            found.metric_to_permit.observe(now_s - self.metric_s)
+        self.metric_s = self.wish_s = None
+        self.permit_s, self.size = now_s, after.scheduler.held
 
 
 class Runner:
@@ -88,7 +140,16 @@ class Runner:
         self._logged_held: tuple[str, Resources] | None = None
         self._not_before_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.state = State(vm, self._new_life())
+        self._clock = _Clock()
+        self.state = State(vm, self._new_life(), time.monotonic())
+
+    def condition(self, now_s: float) -> Condition:
+        """How it is doing."""
+        return condition(self.state, self.last_plan, now_s, self._timing)
+
+    def journal(self, now_s: float) -> list[tuple[float, events.Event]]:
+        """What happened last, each with how many seconds ago, the latest last."""
+        return [(now_s - at_s, event) for at_s, event in self._journal]
 
     def change(self, vm: Vm) -> None:
         """The VM is described otherwise from now on, for this life and later ones."""
@@ -107,7 +168,7 @@ class Runner:
         """Run lives of this VM until cancelled; a superseded life is followed by a new one after a while."""
         try:
             while True:
-                self.state = State(self.vm, self._new_life())
+                self.state = State(self.vm, self._new_life(), time.monotonic())
                 while not self._inbox.empty():  # what happened to an earlier life, its faults included
                     self._inbox.get_nowait()
                 await self._live()
@@ -190,6 +251,7 @@ class Runner:
         before = self.state
         self.state = apply(before, event, now_s, self._timing, self._policy)
         self._log_held(now_s)
+        self._clock.note(event, before, self.state, now_s, self._links.latencies)
         self._tell(event, before)
 
     def _take_up(self, action: events.Action, now_s: float) -> None:

@@ -4,7 +4,6 @@ Whoever may write pools decides how much VMs may have, so writes are taken from 
 says otherwise. Errors are JSON: `error` for a person, `code` for programs, and `faults`, one for each thing that is wrong.
 """
 
-import ipaddress
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,7 +68,7 @@ class PoolApi:
 
     def _writing(self, handler: Callable[[server.Request], Awaitable[server.Reply]]) -> server.Handler:
         async def guarded(request: server.Request) -> server.Reply:
-            if not self._from_anywhere and not _is_loopback(request.peer):
+            if not self._from_anywhere and not server.is_loopback(request.peer):
                 message = "pools are written from this machine only (--pool-writes-from-anywhere)"
                 return _error(403, "forbidden", message)
             try:
@@ -190,13 +189,6 @@ def _admitted(standing: Standing) -> dict[str, str]:
 
 def _condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
     return {"type": kind, "status": status, "reason": reason, "message": message}
-
-
-def _is_loopback(peer: str) -> bool:
-    try:
-        return ipaddress.ip_address(peer).is_loopback
-    except ValueError:
-        return False
 
 
 def _time(at: datetime) -> str:

@@ -4,6 +4,7 @@ import re
 import uuid
 
 from agent.daemon import status
+from agent.runner.runner import Latencies
 from hosting import logs
 from hosting.metrics import AnyFamily
 from hosting.server import Server
@@ -30,6 +31,8 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         *families(core, Counts(), server),
         *pool_families(core.ledger, house.room, house.counts),
         *status.families([], server, 0),
+        *status.state_families([]),
+        *status.latency_families(Latencies()),
     ]
     documented = dict(
         re.findall(r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)

@@ -1,0 +1,76 @@
+"""How a runner is doing, in one word and with reasons: what an operator asks first. Pure; reads only.
+
+A runner is *stuck* when a peer that it needs was not heard for two ticks. That it was refused, or waits for something that is
+under way, is not stuck: that has its own reason.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from agent.core.plan import Plan
+from agent.core.state import Phase, State
+from agent.core.timing import Timing
+
+
+class Health(enum.StrEnum):
+    """The state of a runner."""
+
+    STARTING = "starting"
+    """It has not seen its VM or not heard its scheduler yet, and has not had the time to."""
+    OK = "ok"
+    DENIED = "denied"
+    """It wants more than it is permitted; the reasons say why."""
+    MIGRATING = "migrating"
+    STUCK = "stuck"
+    DORMANT = "dormant"
+    """Another agent owns the VM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A runner's health and what to say of it; `peers` are those that it waits for in vain."""
+
+    health: Health
+    reasons: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+
+def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
+    """How the runner is doing at `now_s`."""
+    if state.superseded_at_ms is not None:
+        return Condition(Health.DORMANT, ("superseded by another agent of this VM",))
+    patience_s = 2 * timing.tick_s
+    waits = _waits(state, now_s, patience_s)
+    if waits:
+        reasons = tuple(f"{peer}: {why}" for peer, why in waits)
+        return Condition(Health.STUCK, reasons, tuple(peer for peer, _ in waits))
+    if state.scheduler.is_migrating:
+        return Condition(Health.MIGRATING, ("the VM is being migrated away",))
+    if not state.scheduler.has_succeeded or state.backend.observation is None:
+        return Condition(Health.STARTING, (planned.reason,) if planned is not None else ())
+    held = state.held_at(now_s)
+    if planned is not None and planned.desired.exceeds(held.max(state.in_use())):
+        return Condition(Health.DENIED, tuple(str(reason) for reason in state.scheduler.reasons))
+    return Condition(Health.OK, (planned.reason,) if planned is not None else ())
+
+
+def _waits(state: State, now_s: float, patience_s: float) -> list[tuple[str, str]]:
+    """The peers that were not heard for `patience_s`, each with its last fault."""
+    link, seen = state.scheduler, state.backend.observation
+    lasts = {
+        "VM": (seen.begun_s if seen is not None else None, state.backend.fault),
+        "scheduler": (link.answered_s if link.has_succeeded else None, link.fault),
+        "informant": (_informant_s(state), state.informant.fault),
+        "metrics": (state.metrics.read_s, state.metrics.fault),
+    }
+    found = []
+    for peer, (last_s, fault) in lasts.items():
+        since_s = last_s if last_s is not None else state.began_s
+        if now_s - since_s >= patience_s:
+            found.append((peer, fault or f"not heard for {now_s - since_s:.0f} s"))
+    return found
+
+
+def _informant_s(state: State) -> float | None:
+    link = state.informant
+    return link.heard_s if link.phase in (Phase.ACTIVE, Phase.SUSPENDED) else None

@@ -1,0 +1,52 @@
+"""`load-average`: the published rule, doubling and halving by the one-minute load. Source: reference/neon.md 3.4."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.core.policies.values import MAX_UNITS, Goal, Load, Sizing, Unknown, Wish, usable
+from protocol import float32
+
+MAX_FLOAT32: Final = 2.0**128 - 2.0**104
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAverage:
+    """Double above `high` of the CPUs, halve below `low`. Thresholds are shares of CPUs, not of units."""
+
+    high: float = 0.9
+    low: float = 0.4
+
+    def goal(self, load: Load, sizing: Sizing) -> Wish:
+        """The goal by the load average, in single precision as published peers reckon."""
+        found = usable(load.load1)
+        if found is None:
+            return Unknown("the load average is not known")
+        load1 = float32.round32(min(found, MAX_FLOAT32))
+        start = self.start(sizing)
+        cpus = sizing.use.vcpu_milli / 1000
+        if load1 > _product(self.high, cpus):
+            return Goal(
+                min(start * 2, MAX_UNITS), f"load {load1:.2f} is above {self.high:g} of {cpus:g} CPUs"
+            )
+        if load1 < _product(self.low, cpus):
+            if not sizing.can_decrease:
+                return Goal(
+                    start, f"load {load1:.2f} is below {self.low:g} of {cpus:g} CPUs; it may not shrink"
+                )
+            return Goal(start // 2, f"load {load1:.2f} is below {self.low:g} of {cpus:g} CPUs")
+        return Goal(start, f"load {load1:.2f} suits {cpus:g} CPUs")
+
+    @staticmethod
+    def start(sizing: Sizing) -> int:
+        """The size in units; between the two where CPU and memory are out of ratio, unless it may not shrink."""
+        use, unit = sizing.use, sizing.unit
+        large = min(sizing.units(), MAX_UNITS)
+        small = min(-(-use.vcpu_milli // unit.vcpu_milli), -(-use.memory_bytes // unit.memory_bytes), large)
+        if small == large or not sizing.can_decrease:
+            return large
+        return small + (large - small + 1) // 2
+
+
+def _product(share: float, cpus: float) -> float:
+    """The product of two single-precision numbers, rounded once: exact in double precision before that."""
+    return float32.round32(float32.round32(share) * float32.round32(cpus))

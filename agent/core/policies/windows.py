@@ -1,0 +1,87 @@
+"""Time windows: floors and ceilings for the goal, in units. Pure: when each opened and closed last comes in.
+
+A window opens with each `from` and closes with each `until`; the later of the two counts, and where both fall on one
+moment it is closed. Cron expressions and time zones are read by `agent.daemon.windows`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent.core.policies.values import MAX_UNITS, Goal, Part, Sizing, moved
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What holds while a window is open; at least one of the two is set."""
+
+    name: str
+    floor: int | None = None
+    ceiling: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """When a window opened and closed last, in seconds since the epoch; None where it never did."""
+
+    opened_s: float | None
+    closed_s: float | None
+
+    def is_open(self) -> bool:
+        """Whether it opened after it closed last."""
+        return self.opened_s is not None and (self.closed_s is None or self.opened_s > self.closed_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The floor and the ceiling of the windows that are open: the highest and the lowest, each with its window."""
+
+    floor: Window | None = None
+    ceiling: Window | None = None
+
+    def apply(self, goal: Goal, sizing: Sizing) -> Goal:
+        """The goal within the ceiling, then at least the floor. The VM's bounds win over both."""
+        least = min(sizing.bounds.min.units(sizing.unit), MAX_UNITS)
+        most = min(sizing.bounds.max.units(sizing.unit), MAX_UNITS)
+        size = min(sizing.units(), MAX_UNITS)
+        if self.ceiling is not None and self.ceiling.ceiling is not None:
+            top = max(self.ceiling.ceiling, least)
+            if not sizing.can_decrease:
+                top = max(top, size)
+            if goal.units > top:
+                goal = moved(
+                    goal, top, "ceiling", _reason("ceiling", self.ceiling, self.ceiling.ceiling, top)
+                )
+        if self.floor is not None and self.floor.floor is not None:
+            base = min(self.floor.floor, most)
+            if goal.units < base:
+                goal = moved(goal, base, "floor", _reason("floor", self.floor, self.floor.floor, base))
+        return goal
+
+    def parts(self) -> tuple[Part, ...]:
+        """The limits in force, for people."""
+        found = (
+            ("floor", self.floor, None if self.floor is None else self.floor.floor),
+            ("ceiling", self.ceiling, None if self.ceiling is None else self.ceiling.ceiling),
+        )
+        return tuple(
+            Part(sort, units, f"window {window.name}") for sort, window, units in found if window is not None
+        )
+
+
+NO_LIMITS = Limits()
+
+
+def limits(windows: Iterable[tuple[Window, Edges]]) -> Limits:
+    """What holds now: of the open windows the highest floor and the lowest ceiling, ties to the earlier."""
+    found = [window for window, edges in windows if edges.is_open()]
+    floors = [(window.floor, window) for window in found if window.floor is not None]
+    ceilings = [(window.ceiling, window) for window in found if window.ceiling is not None]
+    return Limits(
+        max(floors, key=lambda pair: pair[0])[1] if floors else None,
+        min(ceilings, key=lambda pair: pair[0])[1] if ceilings else None,
+    )
+
+
+def _reason(sort: str, window: Window, asked: int, units: int) -> str:
+    because = "" if asked == units else f" (it asks for {asked}, which the VM's bounds or size do not allow)"
+    return f"window {window.name}: the {sort} is {units} units{because}"

@@ -1,0 +1,289 @@
+"""Which policies there are: names and the factories behind them, ours and those of installed distributions.
+
+`policies` of a configuration is a list of names, or of `{name, args}`; all of them count, the highest wish wins.
+Other distributions offer a policy through the entry-point group `parley.policies`: the entry's name is the policy's,
+its value a factory that takes the args and returns an object with `goal(load, sizing)`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib import metadata
+from typing import Annotated, Any, Final, Self, TypeVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from agent.core.policies.combined import Combined
+from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.pressure import Pressure
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown, Wish
+from agent.core.policies.zones import Zones
+from hosting.settings import FaultsError, Memory, Settings, check
+
+POLICY_GROUP: Final = "parley.policies"
+DEFAULT: Final = ("utilisation",)
+MAX_POLICIES: Final = 16
+MAX_PARTS: Final = 16
+
+Factory = Callable[[Mapping[str, Any]], Policy]
+M = TypeVar("M", bound=Settings)
+
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
+
+
+def _millionths(value: object) -> int:
+    """A share in parts per million, exactly as it is written."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number such as 0.75")
+    share = Decimal(str(value)) * 1_000_000
+    if not share.is_finite() or share != share.to_integral_value():
+        raise ValueError("must be a number with at most six digits behind the point, such as 0.75")
+    return int(share)
+
+
+Share = Annotated[int, BeforeValidator(_millionths)]
+Target = Annotated[Share, Field(ge=10_000, le=1_000_000)]
+Width = Annotated[Share, Field(ge=0, le=1_000_000)]
+Percent = Annotated[float, Field(gt=0, le=100, strict=False, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(gt=0, le=100, strict=False, allow_inf_nan=False)]
+
+
+class UtilisationArgs(Settings):
+    """Targets and widths of zones are shares, such as 0.75."""
+
+    cpu_target: Target = 750_000
+    memory_target: Target = 750_000
+    load_target: Annotated[Share, Field(ge=10_000, le=2_000_000)] = 900_000
+    """The load average for each CPU, where CPU time is not known."""
+    memory_margin: Annotated[int, Memory] = 100 * 2**20
+    cpu_stable_zone: Width = 100_000
+    cpu_mixed_zone: Width = 150_000
+    memory_stable_zone: Width = 50_000
+    memory_mixed_zone: Width = 50_000
+    window: Annotated[float, Field(ge=1, le=3600, strict=False, allow_inf_nan=False)] = 60.0
+    """Seconds after which the mean follows a load that stays on one side of it."""
+
+    def make(self) -> Policy:
+        """The policy."""
+        return Utilisation(
+            self.cpu_target,
+            self.memory_target,
+            self.load_target,
+            self.memory_margin,
+            Zones(self.cpu_stable_zone, self.cpu_mixed_zone),
+            Zones(self.memory_stable_zone, self.memory_mixed_zone),
+            self.window,
+        )
+
+
+class LoadAverageArgs(Settings):
+    """Thresholds as load for each CPU."""
+
+    high: Ratio = 0.9
+    low: Ratio = 0.4
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low * 2 > self.high:
+            # The half of a size that is just too large would be too small.
+            raise ValueError("low must not be above half of high")
+        return self
+
+    def make(self) -> Policy:
+        """The policy."""
+        return LoadAverage(self.high, self.low)
+
+
+class PressureArgs(Settings):
+    """Thresholds in per cent of the time; a step as a share of the size."""
+
+    cpu_some: Percent = 40.0
+    cpu_full: Percent = 10.0
+    memory_some: Percent = 10.0
+    memory_full: Percent = 5.0
+    step: Annotated[Share, Field(ge=0, le=1_000_000)] = 250_000
+
+    def make(self) -> Policy:
+        """The policy."""
+        return Pressure(self.cpu_some, self.cpu_full, self.memory_some, self.memory_full, self.step)
+
+
+class Choice(Settings):
+    """One policy of a list."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class RegistryError(ValueError):
+    """A name cannot be registered, or is not. The text names it and says what would do."""
+
+
+class Registry:
+    """Factories by name."""
+
+    def __init__(self) -> None:
+        self._factories: dict[str, Callable[[], Factory]] = {}
+
+    def register(self, name: str, factory: Factory) -> None:
+        """Add a factory. Raises `RegistryError` for a bad or taken name, or what cannot be called."""
+        if not callable(factory):
+            raise RegistryError(f"policy {name!r}: the factory must be callable, not {factory!r}")
+        self._add(name, lambda: factory)
+
+    def add_entry_point(self, entry: metadata.EntryPoint) -> None:
+        """Add what `entry` names; it is imported when it is first used. Raises `RegistryError` for a taken name."""
+        self._add(entry.name, lambda: _loaded(entry))
+
+    def _add(self, name: str, load: Callable[[], Factory]) -> None:
+        if not _NAME.fullmatch(name):
+            raise RegistryError(f"policy {name!r}: a name is made of a-z, 0-9, dot and hyphen, at most 63")
+        if name in self._factories:
+            raise RegistryError(f"policy {name!r} is registered already")
+        self._factories[name] = load
+
+    def names(self) -> tuple[str, ...]:
+        """Every name, sorted."""
+        return tuple(sorted(self._factories))
+
+    def build(self, name: str, args: Mapping[str, Any]) -> Policy:
+        """The policy of that name. Raises `FaultsError` for bad args, `RegistryError` for all else."""
+        load = self._factories.get(name)
+        if load is None:
+            raise RegistryError(
+                f"there is no policy {name!r} (there are: {', '.join(self.names()) or 'none'})"
+            )
+        factory = load()
+        try:
+            policy = factory(args)
+        except FaultsError:
+            raise
+        except Exception as error:
+            raise RegistryError(f"policy {name!r}: {str(error) or repr(error)}") from error
+        if isinstance(policy, type) or not callable(getattr(policy, "goal", None)):
+            raise RegistryError(f"policy {name!r}: its factory made no policy but {policy!r}")
+        return policy if isinstance(policy, _OURS) else Guarded(name, policy)
+
+
+_OURS: Final = (LoadAverage, Pressure, Utilisation)
+
+
+def _loaded(entry: metadata.EntryPoint) -> Factory:
+    try:
+        found = entry.load()
+    except Exception as error:
+        raise RegistryError(f"policy {entry.name!r}: {entry.value} cannot be imported: {error}") from error
+    if not callable(found):
+        raise RegistryError(f"policy {entry.name!r}: {entry.value} is no factory")
+    factory: Factory = found
+    return factory
+
+
+def _of(model: type[UtilisationArgs | LoadAverageArgs | PressureArgs]) -> Factory:
+    return lambda args: check(dict(args), model).make()
+
+
+def standard(entries: Iterable[metadata.EntryPoint] | None = None) -> Registry:
+    """Our policies and those of installed distributions. Raises `RegistryError` where two use one name."""
+    found = Registry()
+    found.register("utilisation", _of(UtilisationArgs))
+    found.register("load-average", _of(LoadAverageArgs))
+    found.register("pressure", _of(PressureArgs))
+    for entry in metadata.entry_points(group=POLICY_GROUP) if entries is None else entries:
+        found.add_entry_point(entry)
+    return found
+
+
+def build(data: object, registry: Registry, path: str = "policies") -> Combined:
+    """The policies of a configuration's list. Raises `FaultsError` with every fault, each with its path."""
+    if not isinstance(data, list | tuple) or not data:
+        raise FaultsError([f"{path}: must be a list of policies, such as [utilisation], and not empty"])
+    if len(data) > MAX_POLICIES:
+        raise FaultsError([f"{path}: has {len(data)} policies, more than {MAX_POLICIES}"])
+    faults: list[str] = []
+    found: dict[str, Policy] = {}
+    for index, item in enumerate(data):
+        place = f"{path}[{index}]"
+        try:
+            choice = check({"name": item} if isinstance(item, str) else item, Choice)
+        except FaultsError as error:
+            faults += (_placed(place, fault) for fault in error.faults)
+            continue
+        if choice.name in found:
+            faults.append(f"{place}.name: {choice.name!r} is used more than once")
+            continue
+        try:
+            found[choice.name] = registry.build(choice.name, choice.args)
+        except FaultsError as error:
+            faults += (_placed(f"{place}.args", fault) for fault in error.faults)
+        except RegistryError as error:
+            faults.append(f"{place}: {error}")
+    if faults:
+        raise FaultsError(faults)
+    return Combined(tuple(found.items()))
+
+
+def faults_of(data: object, registry: Registry, path: str = "policies") -> list[str]:
+    """What is wrong with a configuration's list, for `Settings.cross_faults`."""
+    try:
+        build(data, registry, path)
+    except FaultsError as error:
+        return error.faults
+    return []
+
+
+def _placed(place: str, fault: str) -> str:
+    """A fault whose path goes on from `place`."""
+    return f"{place}{fault.removeprefix('(file)')}" if fault.startswith("(file)") else f"{place}.{fault}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A policy that is not ours: whatever it raises or returns, the others go on."""
+
+    name: str
+    policy: Policy
+
+    def goal(self, load: Load, sizing: Sizing) -> Wish:
+        """Its wish, where that is one."""
+        try:
+            return self._checked(self.policy.goal(load, sizing))
+        except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
+            return Unknown(f"policy {self.name} failed: {_text(error)}")
+
+    def _checked(self, wish: object) -> Wish:
+        match wish:
+            case Unknown(reason):
+                return Unknown(_text(reason))
+            case Goal(units, reason, parts) if _is_count(units):
+                return Goal(min(units, MAX_UNITS), _text(reason), self._parts(units, reason, parts))
+            case _:
+                return Unknown(f"policy {self.name} returned no goal but {_text(repr(wish))}")
+
+    def _parts(self, units: int, reason: object, parts: object) -> tuple[Part, ...]:
+        """Its parts, where the first of them is the goal: else they explain nothing."""
+        listed = tuple(parts)[:MAX_PARTS] if isinstance(parts, tuple | list) else ()
+        if not listed or not all(isinstance(part, Part) for part in listed) or listed[0].units != units:
+            return ()
+        if any(
+            part.units is not None and not (_is_count(part.units) and part.units <= units) for part in listed
+        ):
+            return ()
+        return tuple(
+            Part(
+                _text(part.policy),
+                None if part.units is None else min(part.units, MAX_UNITS),
+                _text(part.reason),
+            )
+            for part in listed
+        )
+
+
+def _is_count(units: object) -> bool:
+    return type(units) is int and units >= 0
+
+
+def _text(value: object) -> str:
+    return " ".join(str(value).split())[:MAX_TEXT]

@@ -1,0 +1,186 @@
+"""Time windows as configured: cron expressions and time zones, read by `cronsim` and `zoneinfo`.
+
+An expression has the five fields of cron. Where the clock is set forward, what falls into the gap happens at its end;
+where it is set back, what has a fixed time happens once, the first time, as cron does.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Annotated, Any, Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field
+
+from agent.core.policies.values import MAX_UNITS
+from agent.core.policies.windows import NO_LIMITS, Edges, Limits, Window, limits
+from hosting.settings import FaultsError, Settings, check
+
+MAX_WINDOWS: Final = 32
+MAX_EXPRESSION: Final = 100
+_MARGIN: Final = timedelta(hours=3)
+"""Searches begin this far on the other side of now: `cronsim` counts local time, which a change of the clock repeats."""
+_MOST_IN_MARGIN: Final = 3 * 180
+"""More moments than the margin can hold twice, at one a minute."""
+_YEAR_S: Final = 365 * 86400.0
+
+
+def _cron(value: str) -> str:
+    if len(value) > MAX_EXPRESSION or len(value.split()) != 5:
+        raise ValueError("must be a cron expression of five fields, such as 0 8 * * MON-FRI")
+    try:
+        moment = next(CronSim(value, datetime(2024, 1, 1, tzinfo=UTC)), None)
+    except (CronSimError, ValueError, AssertionError) as error:
+        raise ValueError(f"is no cron expression: {error}") from None
+    if moment is None:
+        raise ValueError("never happens")
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (OSError, LookupError, ValueError):
+        raise ValueError("is no time zone that is known here, such as Europe/Berlin") from None
+    return value
+
+
+Cron = Annotated[str, AfterValidator(_cron)]
+Units = Annotated[int, Field(ge=0, le=MAX_UNITS)]
+
+
+class WindowEntry(Settings):
+    """A window: opens with each `from`, closes with each `until`, in its `zone`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    opens: Cron = Field(alias="from")
+    closes: Cron = Field(alias="until")
+    zone: Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_zone)] = "UTC"
+    floor: Units | None = None
+    ceiling: Units | None = None
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Nothing to hold, a floor above the ceiling, or a window that closes whenever it opens."""
+        if not isinstance(data, dict):
+            return []
+        floor, ceiling, faults = data.get("floor"), data.get("ceiling"), []
+        if floor is None and ceiling is None:
+            faults.append("(file): needs a floor or a ceiling")
+        if type(floor) is int and type(ceiling) is int and floor > ceiling:
+            faults.append(f"floor: {floor} is above the ceiling {ceiling}")
+        opens, closes = data.get("from"), data.get("until")
+        if (
+            isinstance(opens, str)
+            and isinstance(closes, str)
+            and opens.upper().split() == closes.upper().split()
+        ):
+            faults.append("until: is the same as from; the window would never be open")
+        return faults
+
+    def timed(self) -> "Timed":
+        """The window with its clock."""
+        window = Window(self.name, self.floor, self.ceiling)
+        return Timed(window, self.opens, self.closes, ZoneInfo(self.zone))
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A window, when it opens and closes, and where."""
+
+    window: Window
+    opens: str
+    closes: str
+    zone: ZoneInfo
+
+    def edges(self, at_s: float) -> Edges:
+        """When it opened and closed last."""
+        return Edges(last(self.opens, self.zone, at_s), last(self.closes, self.zone, at_s))
+
+    def next_s(self, at_s: float) -> float | None:
+        """When it opens or closes next."""
+        found = (following(self.opens, self.zone, at_s), following(self.closes, self.zone, at_s))
+        return min((moment for moment in found if moment is not None), default=None)
+
+
+def last(expression: str, zone: ZoneInfo, at_s: float) -> float | None:
+    """The latest moment of `expression` that is not after `at_s`, in seconds since the epoch."""
+    now = datetime.fromtimestamp(at_s, UTC)
+    moments = CronSim(expression, (now + _MARGIN).astimezone(zone), reverse=True)
+    seconds = (moment.timestamp() for moment in islice(moments, _MOST_IN_MARGIN))
+    return next((moment for moment in seconds if moment <= at_s), None)
+
+
+def following(expression: str, zone: ZoneInfo, at_s: float) -> float | None:
+    """The earliest moment of `expression` after `at_s`, in seconds since the epoch."""
+    now = datetime.fromtimestamp(at_s, UTC)
+    moments = CronSim(expression, (now - _MARGIN).astimezone(zone))
+    seconds = (moment.timestamp() for moment in islice(moments, _MOST_IN_MARGIN))
+    return next((moment for moment in seconds if moment > at_s), None)
+
+
+class Schedule:
+    """The windows of one VM. Remembers what holds until the next change, so that asking costs nothing."""
+
+    def __init__(self, windows: Sequence[Timed]) -> None:
+        self._windows = tuple(windows)
+        self._limits = NO_LIMITS
+        self._from_s = self._until_s = 0.0
+
+    def at(self, now_s: float) -> Limits:
+        """What holds at `now_s`, in seconds since the epoch (the wall clock, which may be set back)."""
+        if self._windows and not self._from_s <= now_s < self._until_s:
+            self._limits = limits((timed.window, timed.edges(now_s)) for timed in self._windows)
+            found = (timed.next_s(now_s) for timed in self._windows)
+            self._until_s = min((moment for moment in found if moment is not None), default=now_s + _YEAR_S)
+            self._from_s = now_s
+        return self._limits
+
+    def next_s(self, now_s: float) -> float | None:
+        """When that changes next, at the latest; None where it never does."""
+        self.at(now_s)
+        return self._until_s if self._windows else None
+
+
+def read(data: object, path: str = "windows") -> tuple[tuple[Timed, ...], list[str]]:
+    """The windows of a configuration's list that can be used, and what is wrong with the others."""
+    if not isinstance(data, list | tuple):
+        return (), [f"{path}: must be a list of windows"]
+    if len(data) > MAX_WINDOWS:
+        return (), [f"{path}: has {len(data)} windows, more than {MAX_WINDOWS}"]
+    found: dict[str, Timed] = {}
+    faults: list[str] = []
+    for index, item in enumerate(data):
+        try:
+            entry = check(item, WindowEntry)
+        except FaultsError as error:
+            faults += _placed(f"{path}[{index}]", error.faults)
+            continue
+        if entry.name in found:
+            faults.append(f"{path}[{index}].name: {entry.name!r} is used more than once")
+            continue
+        found[entry.name] = entry.timed()
+    return tuple(found.values()), faults
+
+
+def _placed(place: str, faults: Iterable[str]) -> list[str]:
+    whole = "(file)"
+    return [
+        f"{place}{fault.removeprefix(whole)}" if fault.startswith(whole) else f"{place}.{fault}"
+        for fault in faults
+    ]
+
+
+def faults_of(data: object, path: str = "windows") -> list[str]:
+    """What is wrong with a configuration's list, for `Settings.cross_faults`."""
+    return read(data, path)[1]
+
+
+def of(data: Any) -> Schedule:
+    """The schedule of a list that was found good. Raises `FaultsError` otherwise."""
+    windows, faults = read(data)
+    if faults:
+        raise FaultsError(faults)
+    return Schedule(windows)

@@ -1,0 +1,80 @@
+"""How a runner says that it is doing: stuck within two ticks of a peer's silence, and never for a refusal."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.core import events
+from agent.core.condition import Condition, Health, condition
+from agent.core.state import State
+from tests.unit.agent.driver import CHANCE, FULL, LIFE, TIMING, UNIT, VM, Driver, cu, grant
+
+PATIENCE_S = 2 * TIMING.tick_s
+
+
+def now(driver: Driver) -> Condition:
+    return condition(driver.state, driver.plan(), driver.now_s, TIMING)
+
+
+def settled() -> Driver:
+    driver = Driver()
+    driver.wait(40)
+    return driver
+
+
+def test_a_runner_that_has_what_it_wants_is_ok() -> None:
+    assert now(settled()).health is Health.OK
+
+
+def test_a_new_one_is_starting_for_as_long_as_it_may_take() -> None:
+    state = State(VM, LIFE, began_s=100.0)
+    assert condition(state, None, 100.0 + PATIENCE_S - 1, TIMING).health is Health.STARTING
+    late = condition(state, None, 100.0 + PATIENCE_S, TIMING)
+    assert late.health is Health.STUCK
+    assert set(late.peers) == {"VM", "scheduler", "informant", "metrics"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure", "peer"),
+    [
+        (events.RequestPermit, None, "scheduler"),
+        (events.Observe, events.ObserveFailed("the API is away", CHANCE), "VM"),
+        (events.ReadMetrics, events.MetricsFailed("no route", False, CHANCE), "metrics"),
+    ],
+)
+def test_a_peer_that_is_not_heard_for_two_ticks_is_named(
+    kind: type[object], failure: events.Event | None, peer: str
+) -> None:
+    driver = settled()
+    driver.by_hand = {kind}
+    for _ in range(60):
+        driver.wait(1)
+        while driver.is_flying(kind):
+            number = driver.state.scheduler.ask.number if driver.state.scheduler.ask else 0
+            driver.finish(kind, failure or events.PermitFailed(number, "no answer within 4 s", CHANCE))
+    found = now(driver)
+    assert (found.health, found.peers) == (Health.STUCK, (peer,))
+    assert found.reasons[0].startswith(f"{peer}: ")
+
+
+def test_a_refusal_is_a_reason_and_not_stuck() -> None:
+    driver = settled()
+    driver.scheduler = lambda ask: grant(ask, UNIT * 2, sent_s=driver.now_s, reasons=FULL)
+    driver.busy_cpus = 4
+    driver.wait(3 * PATIENCE_S)
+    found = now(driver)
+    assert (found.health, found.reasons) == (Health.DENIED, (str(FULL[0]),))
+    assert driver.size == cu(2)
+
+
+def test_a_superseded_one_is_dormant_whatever_else() -> None:
+    driver = settled()
+    state = replace(driver.state, superseded_at_ms=5)
+    assert condition(state, None, driver.now_s + 1000, TIMING).health is Health.DORMANT
+
+
+def test_one_whose_vm_is_being_moved_says_so() -> None:
+    driver = settled()
+    driver.scheduler = lambda ask: replace(grant(ask, sent_s=driver.now_s), migrate=True)
+    driver.wait(20)
+    assert now(driver).health is Health.MIGRATING
