@@ -1,0 +1,80 @@
+"""A VM that is described otherwise while its runner lives."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.core import events
+from agent.core.apply import apply
+from agent.core.model import Vm
+from protocol.values import Bounds, Resources
+from tests.unit.agent.driver import TIMING, UNIT, UTILISATION, VM, Driver, cu
+
+
+def grown(units: float = 6) -> Driver:
+    driver = Driver()
+    driver.wait(1)
+    driver.busy_cpus = units * 0.75 - 0.1
+    driver.wait(40)
+    assert driver.size == cu(units)
+    return driver
+
+
+def with_max(most: Resources, least: Resources = UNIT) -> Vm:
+    return replace(VM, bounds=Bounds(least, most))
+
+
+def held_after(driver: Driver, vm: Vm) -> Resources:
+    """What is held right after the change."""
+    state = apply(driver.state, events.VmChanged(vm), driver.now_s, TIMING, UTILISATION)
+    return state.held_at(driver.now_s)
+
+
+def test_a_lower_maximum_lowers_what_is_held_to_what_is_in_use_and_the_vm_shrinks_to_it() -> None:
+    driver = grown()
+    assert held_after(driver, with_max(cu(3))) == cu(6), "it is in use still"
+    driver.tell(events.VmChanged(with_max(cu(3))))
+    driver.wait(40)
+    assert driver.size == cu(3)
+    assert driver.held() == cu(3)
+
+
+def test_a_maximum_above_what_is_in_use_cuts_what_is_held_at_once() -> None:
+    driver = grown()
+    link = replace(driver.state.scheduler, held=cu(8))
+    driver.state = replace(driver.state, scheduler=link)
+    assert held_after(driver, with_max(cu(7))) == cu(7)
+
+
+def test_a_higher_maximum_is_used_and_asked_for_first() -> None:
+    driver = grown(8)
+    driver.busy_cpus = 12 * 0.75 - 0.1
+    driver.wait(20)
+    assert driver.size == cu(8), "the maximum"
+    driver.forget().tell(events.VmChanged(with_max(cu(12))))
+    driver.wait(20)
+    assert driver.size == cu(12)
+    assert driver.kinds().index("RequestPermit") < driver.kinds().index("Resize")
+
+
+def test_a_higher_minimum_is_reached_without_any_load() -> None:
+    driver = grown(2)
+    driver.busy_cpus = 0.01
+    driver.tell(events.VmChanged(with_max(cu(8), cu(4))))
+    driver.wait(30)
+    assert driver.size == cu(4)
+
+
+@pytest.mark.parametrize("unit", [cu(2), cu(0.5)])
+def test_goals_in_other_units_are_forgotten(unit: Resources) -> None:
+    driver = grown(4)
+    driver.tell(events.VmChanged(replace(VM, unit=unit)))
+    assert driver.state.metrics.goals == ()
+    driver.wait(30)
+    assert driver.size == cu(4), "the same load, the same size"
+
+
+def test_it_is_never_another_vm() -> None:
+    driver = grown(2)
+    with pytest.raises(AssertionError, match="another VM"):
+        driver.tell(events.VmChanged(replace(VM, pod_uid="uid-b")))
