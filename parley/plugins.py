@@ -4,6 +4,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from protocol.values import Resources
+    from protocol.wire import PodName
     from scheduler.pool.errors import (
         AppError,
         Detail,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "protocol.values": "Resources",
+    "protocol.wire": "PodName",
     "scheduler.pool.errors": (
         "AppError Detail PluginErrorKind Scope api_key_required bad_request conflict forbidden internal "
         "kind_from_app_error new_insufficient_resources new_internal new_invalid_spec not_found service_unavailable "
@@ -95,6 +99,7 @@ __all__ = [
     "PluginStartError",
     "PodAdmission",
     "PodManifest",
+    "PodName",
     "Pods",
     "Pool",
     "PoolLimits",
@@ -107,6 +112,7 @@ __all__ = [
     "QuotaProvider",
     "Registry",
     "RegistryError",
+    "Resources",
     "Scope",
     "VmRequest",
     "api_key_required",

@@ -11,7 +11,7 @@ from typing import Final
 
 from protocol.reasons import Reason, ReasonCode
 from scheduler.core.events import PoolWord
-from scheduler.pool.errors import AppError, Detail, Scope
+from scheduler.pool.errors import AppError, Detail, Scope, detail_of
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 
 COOLDOWN_S: Final = 60.0
@@ -29,6 +29,8 @@ class Ceiling:
     total: int
     until_s: float
     message: str
+    reason: str = ""
+    """The plugin's word for machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,8 @@ def answered(
             assert refused is not None
             return standing, refused
         case ProbeResultKind.INTERNAL_ERROR:
-            return standing, _nothing(ReasonCode.POOL_FAILED, f"pool {pool}: {message}", FAILED_RETRY_S)
+            wait_s = max(FAILED_RETRY_S, _seconds(result.retry_after_s) or 0.0)
+            return standing, _nothing(ReasonCode.POOL_FAILED, f"pool {pool}: {message}", wait_s)
         case _:
             return _insufficient(standing, pool, asked, result, now_s, cooldown_s)
 
@@ -196,7 +199,8 @@ def _insufficient(
     message = message_of(result.error)
     wait_s = max(cooldown_s, _seconds(result.retry_after_s) or 0.0)
     if result.refused is not None:
-        ceiling = Ceiling(result.refused - 1, now_s + wait_s, message)
+        why = detail_of(result.error).reason if result.error is not None else ""
+        ceiling = Ceiling(result.refused - 1, now_s + wait_s, message, why)
         standing = replace(standing, ceiling=ceiling)
     if result.is_complete:
         reason = Reason(ReasonCode.POOL, f"pool {pool}: {message}", retry_after_s=wait_s)

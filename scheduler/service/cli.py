@@ -208,9 +208,10 @@ class Program:
                 self._log.warning("configuration not usable, the old one stays in force", error=str(error))
             self._config_fault = str(error)
         else:
-            if self._config_fault:
-                self._log.info("configuration usable again")
-            self._config_fault = ""
+            if self._untaken is None:  # else it waits for its next try
+                if self._config_fault:
+                    self._log.info("configuration usable again")
+                self._config_fault = ""
         self._service.counts.rules_stale = bool(self._config_fault)
 
     async def _configure(self) -> None:

@@ -32,6 +32,9 @@ _KINDS: Final = {
     ProbeResultKind.INVALID_SPEC: "InvalidSpec",
 }
 
+_CODES: Final = {404: "unknown-pool", 409: "conflict"}
+"""Of refusals that name no kind: what the store says."""
+
 
 class PoolApi:
     """Answers from the live objects. `clock` is monotonic, `wall` tells the time of day."""
@@ -177,13 +180,16 @@ def _admitted(standing: Standing) -> dict[str, str]:
         return _condition("Admitted", "False", "AdmissionRejected", standing.parked.message)
     if standing.ceiling is not None:
         message = f"full at {standing.ceiling.total} units: {standing.ceiling.message}"
-        return _condition("Admitted", "False", "QuotaExhausted", message)
+        return _condition("Admitted", "False", standing.ceiling.reason or "QuotaExhausted", message)
     if last is None:
         return _condition("Admitted", "Unknown", "NotAsked", "nothing has asked for more yet")
     if last.kind is ProbeResultKind.INTERNAL_ERROR:
         return _condition("Admitted", "False", "AdmissionError", last.message or "a plugin failed")
     if not last.is_complete:
         return _condition("Admitted", "Unknown", "ProbeDeadline", "the plugins did not answer in time")
+    if last.kind is ProbeResultKind.INSUFFICIENT_RESOURCES:
+        message = f"more than {last.accepted} units were refused; the next request asks again: {last.message}"
+        return _condition("Admitted", "Unknown", "CoolDownOver", message)
     return _condition("Admitted", "True", "AdmissionGranted", f"{last.accepted} units were admitted")
 
 
@@ -218,7 +224,8 @@ def _refusal(error: AppError) -> server.Reply:
     """A hook's refusal, or the store's: its message and codes, never its cause."""
     status = error.code if 400 <= error.code <= 599 else 500
     message = str(error.message).encode("utf-8", "replace").decode()
-    content: dict[str, Any] = {"error": message, "code": kind_from_app_error(error).value}
+    code = _CODES.get(error.code) if error.detail is None else None
+    content: dict[str, Any] = {"error": message, "code": code or kind_from_app_error(error).value}
     if error.biz_code:
         content["bizCode"] = error.biz_code
     return _json(status, content)

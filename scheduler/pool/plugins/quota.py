@@ -8,8 +8,6 @@ replicas: the larger number of the two resources, rounded up for each pool. How 
   have the units that it has.
 - Only tenants without others below them own pools. The name of another one is refused, and so is (unless `unknownTenant`
   says `admit`) a name that is not configured, or none: InvalidSpec, for the pool. Pools that are let in so count nowhere.
-- It knows what pools hold, not what is being asked for them elsewhere: where another plugin of the chain is waited for, two
-  pools may be given the same last units. Then nothing grows there until the use is below the quota again.
 - A change of a pool's description is refused for its tenant alone, never for its size.
 
     computeUnit: {cpu: 1, memory: 4Gi}

@@ -1,0 +1,279 @@
+"""What the table shows: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
+
+import enum
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from parley.top.texts import Amount, amount, clean, items, mapping, number
+
+MAX_VMS: Final = 5000
+"""VMs of one agent that are shown; an agent has hundreds at most."""
+MAX_NAME: Final = 512
+MAX_NOTICES: Final = 4
+STALE_S: Final = 15.0
+"""A load reading that is older is not shown, as in `parley status`."""
+AWAY: Final = "away"
+"""The state of every VM of an agent that does not answer; what is shown of it is what was heard last."""
+
+# What needs a person first. A state that is not known here comes before all of them.
+_URGENCY: Final = ("stuck", AWAY, "denied", "migrating", "starting", "dormant", "ok")
+TROUBLED: Final = frozenset({"stuck", "denied"})
+
+
+class Column(enum.StrEnum):
+    """The columns. The node is shown where there are several agents."""
+
+    VM = "VM"
+    NODE = "node"
+    STATE = "state"
+    SIZE = "size"
+    TARGET = "target"
+    GOAL = "goal"
+    PERMIT = "permit"
+    HELD = "held"
+    LOAD = "load"
+    REASON = "reason"
+    FAULTS = "faults"
+
+
+def columns(agents: int) -> tuple[Column, ...]:
+    """The columns of a table with so many agents."""
+    return tuple(column for column in Column if column is not Column.NODE or agents > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One VM. `agent` and `vm` name it exactly; all else is fit to be shown."""
+
+    agent: str
+    vm: str
+    name: str
+    node: str = ""
+    state: str = ""
+    size: Amount | None = None
+    target: Amount | None = None
+    goal: Amount | None = None
+    permit: Amount | None = None
+    held: Amount | None = None
+    load: float | None = None
+    load_text: str = ""
+    reason: str = ""
+    faults: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells this VM from every other one."""
+        return self.agent, self.vm
+
+    def cell(self, column: Column) -> str:
+        """The text of a cell."""
+        match column:
+            case Column.VM:
+                return self.name
+            case Column.NODE:
+                return self.node or "-"
+            case Column.STATE:
+                return self.state or "-"
+            case Column.LOAD:
+                return self.load_text or "-"
+            case Column.REASON:
+                return self.reason
+            case Column.FAULTS:
+                more = f" (+{len(self.faults) - 1})" if len(self.faults) > 1 else ""
+                return f"{self.faults[0]}{more}" if self.faults else ""
+            case _:
+                found = self._amount(column)
+                return found.text if found is not None else "-"
+
+    def rank(self, column: Column) -> tuple[Any, ...] | None:
+        """What the column sorts by; None where there is nothing to sort by, which comes last in both directions."""
+        match column:
+            case Column.VM:
+                return _natural(self.name)
+            case Column.NODE:
+                return _natural(self.node) if self.node else None
+            case Column.STATE:
+                known = self.state in _URGENCY
+                return (_URGENCY.index(self.state) if known else -1, self.state) if self.state else None
+            case Column.LOAD:
+                return (self.load,) if self.load is not None else None
+            case Column.REASON:
+                return (self.reason.casefold(),) if self.reason else None
+            case Column.FAULTS:
+                return (len(self.faults), self.faults) if self.faults else None
+            case _:
+                found = self._amount(column)
+                return found.worth if found is not None else None
+
+    def _amount(self, column: Column) -> Amount | None:
+        amounts = {
+            Column.SIZE: self.size,
+            Column.TARGET: self.target,
+            Column.GOAL: self.goal,
+            Column.PERMIT: self.permit,
+            Column.HELD: self.held,
+        }
+        return amounts[column]
+
+
+def _natural(text: str) -> tuple[Any, ...]:
+    """Sorts `vm-2` before `vm-10`. Parts alternate between texts and numbers, so that two names always compare."""
+    parts = re.split(r"([0-9]+)", text.casefold())
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """By which column the table is sorted, and whether the largest comes first."""
+
+    column: Column = Column.VM
+    is_descending: bool = False
+
+    def moved(self, shown: Sequence[Column], steps: int) -> "Order":
+        """Sorted by the column `steps` further on among those `shown`, around the end."""
+        place = shown.index(self.column) if self.column in shown else 0
+        return Order(shown[(place + steps) % len(shown)], self.is_descending)
+
+    def turned(self) -> "Order":
+        """The other direction."""
+        return Order(self.column, not self.is_descending)
+
+    def picked(self, column: Column) -> "Order":
+        """Sorted by `column`; by the same one again: the other direction."""
+        return self.turned() if column is self.column else Order(column)
+
+
+def matches(row: Row, wanted: str) -> bool:
+    """Whether each word of `wanted` occurs in the name, the state or the reason, in whatever case."""
+    text = f"{row.name}\n{row.state}\n{row.reason}".casefold()
+    return all(word in text for word in wanted.casefold().split())
+
+
+def arranged(rows: Iterable[Row], order: Order, wanted: str = "") -> list[Row]:
+    """The rows that match, in order. Equal ones are in the order of their names, whatever the direction."""
+    kept = sorted(
+        (row for row in rows if matches(row, wanted)), key=lambda row: (_natural(row.name), row.key)
+    )
+    ranked = [(row.rank(order.column), row) for row in kept]
+    present = [(rank, row) for rank, row in ranked if rank is not None]
+    present.sort(key=lambda pair: pair[0], reverse=order.is_descending)
+    return [row for _, row in present] + [row for rank, row in ranked if rank is None]
+
+
+Changed: TypeAlias = Mapping[tuple[str, str], frozenset[Column]]
+
+
+def changes(before: Sequence[Row], after: Sequence[Row]) -> dict[tuple[str, str], frozenset[Column]]:
+    """The cells that are not what they were; of a new VM its name. The load, which always moves, does not count."""
+    known = {row.key: row for row in before}
+    found = {}
+    for row in after:
+        old = known.get(row.key)
+        if old is None:
+            found[row.key] = frozenset({Column.VM})
+        elif old != row:
+            moved = {column for column in Column if column is not Column.LOAD} - {
+                column for column in Column if old.cell(column) == row.cell(column)
+            }
+            if moved:
+                found[row.key] = frozenset(moved)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """What is known of one agent. Its rows stay when it goes away, in the state `away`."""
+
+    url: str
+    rows: tuple[Row, ...] = ()
+    changed: Changed = field(default_factory=dict)
+    is_heard: bool = False
+    notice: str = ""
+
+    def heard(self, document: Mapping[str, Any]) -> "AgentView":
+        """After an answer of `/v1/vms`."""
+        rows, unreadable = rows_of(self.url, document)
+        notice = f"{unreadable} of its VMs cannot be shown" if unreadable else ""
+        changed = changes(self.rows, rows) if self.is_heard else {}
+        return AgentView(self.url, rows, changed, is_heard=True, notice=notice)
+
+    def missed(self, fault: str, failures: int, retry_s: float) -> "AgentView":
+        """After `failures` tries in a row without a usable answer."""
+        times = f" ({failures} times)" if failures > 1 else ""
+        return AgentView(
+            self.url,
+            tuple(replace(row, state=AWAY) for row in self.rows),
+            is_heard=self.is_heard,
+            notice=f"{clean(fault)}{times}; trying again in {retry_s:.1f} s",
+        )
+
+
+def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[Row, ...], int]:
+    """The rows of an agent's document, and how many of its VMs cannot be shown."""
+    node = clean(document.get("node"))
+    listed = document.get("vms")
+    given = len(listed) if isinstance(listed, list) else 0
+    found: dict[tuple[str, str], Row] = {}
+    for item in items(listed, MAX_VMS):
+        row = _row(agent, node, mapping(item))
+        if row is not None and row.key not in found:
+            found[row.key] = row
+    return tuple(found.values()), given - len(found)
+
+
+def _row(agent: str, node: str, vm: Mapping[str, Any]) -> Row | None:
+    name = vm.get("vm")
+    shown = clean(name)
+    if not isinstance(name, str) or not shown or len(name) > MAX_NAME:
+        return None
+    load, load_text = _load(vm)
+    return Row(
+        agent,
+        name,
+        shown,
+        node,
+        clean(vm.get("state")),
+        *(amount(vm.get(each)) for each in ("size", "target", "goal", "permit", "held")),
+        load=load,
+        load_text=load_text,
+        reason=clean(vm.get("reason")),
+        faults=tuple(text for fault in items(vm.get("faults"), 16) if (text := clean(fault))),
+    )
+
+
+def _load(vm: Mapping[str, Any]) -> tuple[float | None, str]:
+    """Busy CPUs where they are known, else the load average; nothing when the last reading is old."""
+    found, age_s = mapping(vm.get("load")), number(vm.get("metricsAgeSeconds"))
+    if age_s is None or age_s > STALE_S:
+        return None, ""
+    busy, average = number(found.get("busyCPUs")), number(found.get("load1"))
+    if busy is not None:
+        return busy, f"{busy:.4g} busy"
+    return average, f"{average:.4g} avg" if average is not None else ""
+
+
+def title(agents: Sequence[AgentView], shown: int, order: Order, wanted: str) -> str:
+    """The first line: how many VMs are there and shown, of how many agents, and how they are sorted."""
+    answering = sum(1 for agent in agents if agent.is_heard)
+    if not answering:
+        return f"waiting for {'the agent' if len(agents) == 1 else f'{len(agents)} agents'} to answer"
+    total = sum(len(agent.rows) for agent in agents)
+    count = f"{shown} of {_count(total, 'VM')}" if wanted.strip() else _count(total, "VM")
+    direction = ", largest first" if order.is_descending else ""
+    filtered = f", with “{clean(wanted)}”" if wanted.strip() else ""
+    return f"{count}, {_count(len(agents), 'agent')}, by {order.column}{direction}{filtered}"
+
+
+def notices(agents: Sequence[AgentView]) -> list[str]:
+    """A line for each agent with something to say, at most `MAX_NOTICES`."""
+    lines = [f"{agent.url}: {agent.notice}" for agent in agents if agent.notice]
+    if len(lines) <= MAX_NOTICES:
+        return lines
+    kept = lines[: MAX_NOTICES - 1]
+    return [*kept, f"and {_count(len(lines) - len(kept), 'agent')} more"]
+
+
+def _count(number_of: int, what: str) -> str:
+    return f"{number_of} {what}{'' if number_of == 1 else 's'}"

@@ -1,0 +1,95 @@
+"""Reads what an agent says without trusting it: every reader returns something that can be shown. Pure."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from protocol import quantities
+
+MAX_CELL: Final = 160
+"""Characters of a cell in the table."""
+MAX_LINE: Final = 500
+"""Characters of a line among the details; an event of the journal has at most 400."""
+MAX_AMOUNT: Final = 40
+
+# A terminal's control sequences go as a whole; taking the escape alone would leave their tail for people to read.
+_ESCAPES: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC and other strings
+    r"|\x1b[ -/]*[0-~]"
+)
+
+
+def clean(value: object, limit: int = MAX_CELL) -> str:
+    """A text as one line without anything that a terminal could obey; "" for what is no text.
+
+    Brackets stay: whoever shows the line must not read markup from it.
+    """
+    if not isinstance(value, str):
+        return ""
+    # What is dropped below is a bounded part of most texts; a text that is nothing else need not be read to its end.
+    plain = _ESCAPES.sub("", value[: 8 * limit])
+    kept = "".join(
+        letter if letter.isprintable() else " " if letter.isspace() else "" for letter in plain
+    ).strip()
+    return kept if len(kept) <= limit and len(value) <= 8 * limit else f"{kept[: limit - 1]}…"
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """A JSON object, or an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: object, limit: int) -> Sequence[Any]:
+    """The first `limit` items of a JSON array, or none."""
+    return value[:limit] if isinstance(value, list) else ()
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """CPU and memory: the agent's own words, and what they are worth for sorting (None where they are no quantities)."""
+
+    text: str
+    worth: tuple[int, int] | None
+
+
+def amount(value: object) -> Amount | None:
+    """An amount `{"cpu": …, "memory": …}`; None where there is none."""
+    found = mapping(value)
+    cpu, memory = clean(found.get("cpu"), MAX_AMOUNT), clean(found.get("memory"), MAX_AMOUNT)
+    if not cpu and not memory:
+        return None
+    try:
+        worth = quantities.parse(cpu).nanos, quantities.parse(memory).nanos
+    except quantities.QuantityError:
+        return Amount(f"{cpu or '?'}/{memory or '?'}", None)
+    return Amount(f"{cpu}/{memory}", worth)
+
+
+def amount_text(value: object) -> str:
+    """An amount for people, or a dash."""
+    found = amount(value)
+    return found.text if found is not None else "-"
+
+
+def document(body: bytes) -> dict[str, Any] | None:
+    """The JSON object that an answer holds, or None."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):  # not JSON or not UTF-8; or nested without end
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,401 @@
+"""docs/plugins.md says what holds: its tables against the code, and the examples that it points to."""
+
+import asyncio
+import dataclasses
+import enum
+import functools
+import inspect
+import re
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from hosting import logs
+from hosting.settings import Settings, load
+from parley import plugins
+from protocol.reasons import ReasonCode
+from protocol.values import Resources
+from protocol.wire import PodName
+from scheduler.core.book import Terms
+from scheduler.core.core import Core
+from scheduler.core.model import POOL_LABEL
+from scheduler.pool import calls, chain, manager, registry, room, standing
+from scheduler.pool.counts import PoolCounts
+from scheduler.pool.plugin import HOOKS, Handle
+from scheduler.pool.plugins.http_admission import HttpAdmissionArgs
+from scheduler.pool.plugins.http_messages import question
+from scheduler.pool.plugins.quota import QuotaArgs
+from scheduler.pool.values import Context, Member, Pool, Purpose, VmRequest
+from scheduler.service import ports
+from scheduler.service.cluster_file import ClusterFile
+from scheduler.service.config_file import Config
+from scheduler.service.pool_entry import PoolEntry
+from scheduler.service.pool_metrics import pool_families
+from tests.tidy.house import ROOT
+from tests.tidy.test_docs_metrics import shown
+
+PAGE = (ROOT / "docs/plugins.md").read_text()
+
+# The index of seed 000. Hooks are those of `Plugin` and of `BasePlugin`.
+FUNCTIONS = (
+    "NewInsufficientResources NewInternal NewInvalidSpec Register Get Build KindFromAppError NewPluginManager "
+    "ProbeAcceptedReplicas"
+)
+TYPES = (
+    "BasePlugin Factory Plugin PluginErrorKind PluginManager ProbeResult ProbeResultKind "
+    "domain.AppError framework.Handle framework.Args providerset.Set agentsv1alpha1.SandboxPool"
+)
+CONSTANTS = (
+    "PluginErrKindUnknown PluginErrKindInsufficientResources PluginErrKindInternal PluginErrKindInvalidSpec "
+    "ProbeOK ProbeInsufficientResources ProbeInternalError ProbeInvalidSpec"
+)
+SEED_HOOKS = "Name Start PreCreatePool PreUpdatePool PreDeletePool PreCreatePod"
+METHODS = " ".join(
+    [
+        *(f"{owner}.{hook}" for owner in ("Plugin", "BasePlugin") for hook in SEED_HOOKS.split()),
+        *(
+            f"PluginManager.{name}"
+            for name in ["Start", "PreCreatePool", "PreUpdatePool", "PreDeletePool", "PreCreatePodHooks"]
+        ),
+        *(f"ProbeResult.{name}" for name in ["Kind", "Accepted", "Err"]),
+    ]
+)
+SEED = f"{FUNCTIONS} {TYPES} {CONSTANTS} {METHODS}".split()
+
+
+def table(first: str) -> list[list[str]]:
+    """The rows below the header whose first cell is `first`, as cells."""
+    lines = iter(PAGE.splitlines())
+    header = next(line for line in lines if line.startswith(f"| {first} |"))
+    assert set(next(lines)) <= set("|-"), header
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def code(cell: str) -> list[str]:
+    """What a cell has in inline code."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def names(header: str) -> list[str]:
+    """The inline code of a table's first column."""
+    return [name for row in table(header) for name in code(row[0])]
+
+
+def exists(name: str) -> bool:
+    """Whether `parley.plugins` has it: a name, or something of a type there (a method, a field, a parameter)."""
+    found: Any = plugins
+    for part in name.split("."):
+        if not hasattr(found, part):
+            return inspect.isclass(found) and part in inspect.signature(found).parameters
+        found = getattr(found, part)
+    return True
+
+
+def block(first_line: str) -> str:
+    """The fenced block that begins with this line."""
+    found = re.search(rf"^```\w+\n({re.escape(first_line)}\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, first_line
+    return found[1]
+
+
+# ------------------------------------------------------------ the table of names
+
+
+def test_every_name_of_the_seed_is_in_the_table_and_nothing_else() -> None:
+    listed = [name for row in table("Seed 000") for name in code(row[0])]
+    results = {
+        "updated",
+        "err",
+        "context.Context",
+        "[]corev1.Pod",
+        "corev1.Pod",
+        "PreUpdatePool",
+        "PreCreatePod",
+    }
+    assert sorted(set(listed) - results) == sorted(SEED)
+    assert results <= set(listed)
+
+
+def test_every_name_of_ours_in_the_table_exists() -> None:
+    ours = [name for row in table("Seed 000") for name in code(row[1])]
+    assert len(ours) > len(SEED)
+    assert [name for name in ours if not exists(name)] == []
+    beyond = PAGE.split("Beyond the seed", 1)[1].split("## Reference", 1)[0]
+    assert [name for name in code(beyond) if not exists(name)] == []
+
+
+def test_every_row_has_a_name_of_ours() -> None:
+    assert [row for row in table("Seed 000") if not code(row[1])] == []
+
+
+def test_the_look_up_knows_what_is_not_there() -> None:
+    assert not exists("PluginManger")
+    assert not exists("Plugin.pre_create_pools")
+    assert not exists("ProbeResult.kinds")
+    assert exists("ProbeResult.kind")
+    assert exists("AppError.biz_code")
+
+
+# ------------------------------------------------------------ the reference
+
+
+def fields(*types: Any) -> set[str]:
+    """The fields of data classes, as authors see them."""
+    return {each.name for kind in types for each in dataclasses.fields(kind)}
+
+
+def test_the_hooks_are_all_there() -> None:
+    assert {name.split("(")[0] for name in names("Hook")} == set(HOOKS)
+    written = set(names("Hook"))
+    for hook in HOOKS:
+        parameters = list(inspect.signature(getattr(plugins.BasePlugin, hook)).parameters)[1:]
+        assert f"{hook}({', '.join(parameters)})" in written
+    purposes = [name for row in table("Hook") for name in code(row[2])]
+    assert set(purposes) == {purpose.value for purpose in Purpose}
+
+
+def test_the_fields_are_all_there() -> None:
+    def below(title: str) -> set[str]:
+        """The first column of the table that follows these words."""
+        rows = PAGE.split(title, 1)[1].split("\n\n", 2)[1].splitlines()
+        return {name for row in rows for name in code(row.split(" | ")[0])}
+
+    assert below("`Context`:") == fields(Context) | {"request"}
+    assert below("\n`Pool`:") == fields(Pool)
+    of_vms = below("one for each VM that wants to grow:")
+    assert of_vms - {"pod.namespace"} == fields(Member, VmRequest)
+    assert set(names("`Admission`")) == fields(plugins.Admission)
+
+
+def test_the_codes_are_classified_as_the_page_says() -> None:
+    listed: dict[int, str] = {}
+    for codes, kind in table("Code"):
+        listed |= {int(number): code(kind)[0] for number in re.findall(r"\d{3}", codes)}
+    assert listed
+    for number in range(400, 600):
+        kind = plugins.kind_from_app_error(plugins.AppError(number, ""))
+        assert kind.value == listed.get(number, "Internal"), number
+
+
+def test_the_constructors_give_the_codes_and_kinds_of_the_page() -> None:
+    seen = set()
+    for constructors, codes, kind in table("Constructor"):
+        functions = [name.split("(")[0] for name in code(constructors)]
+        for function, number in zip(functions, codes.split(", "), strict=True):
+            error = getattr(plugins, function)("no")
+            assert error.code == int(number), function
+            if code(kind):
+                assert plugins.kind_from_app_error(error).value == code(kind)[0]
+            else:
+                assert error.detail is None
+            seen.add(function)
+    offered = {name for name in plugins.__all__ if inspect.isfunction(getattr(plugins, name))}
+    others = {
+        "build",
+        "get",
+        "register",
+        "kind_from_app_error",
+        "new_plugin_manager",
+        "probe_accepted_replicas",
+    }
+    assert seen == offered - others
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    prose = " ".join(PAGE.split())
+    for sentence in (
+        f"`{POOL_LABEL}`",
+        f"{manager.PLUGIN_TIMEOUT_S:g} s for one hook of one plugin; {ports.CONSULT_DEADLINE_S:g} s for a request",
+        f"cancellation {calls.MAX_STRAYS} times over",
+        f"`stop` have {manager.START_TIMEOUT_S:g} s each",
+        f"asked about together, up to {room.MAX_ROUND}",
+        f"`pools.cooldown` ({standing.COOLDOWN_S:g} seconds)",
+        f"at most {standing.MAX_MESSAGE} characters",
+        f"`{registry.PLUGIN_GROUP}`",
+        f"`{registry.QUOTA_GROUP}`",
+        f"`{registry.INSTANCE_TYPE_GROUP}`",
+    ):
+        assert sentence in prose, sentence
+
+
+def test_the_metrics_are_those_that_are_served() -> None:
+    counts = PoolCounts()
+    no_room = cast("room.PoolRoom", None)  # there are no pools to look for
+    served = {
+        shown(each): list(each.labels)
+        for each in pool_families(Core(Terms(uuid.UUID(int=1))).ledger, no_room, counts)
+    }
+    assert {code(row[0])[0]: code(row[1]) for row in table("Name")} == served
+
+
+def aliases(model: type[Settings]) -> list[str]:
+    """The fields of settings as they are written."""
+    return [each.alias or name for name, each in model.model_fields.items()]
+
+
+@pytest.mark.parametrize(("plugin", "model"), [("quota", QuotaArgs), ("http-admission", HttpAdmissionArgs)])
+def test_the_arguments_of_our_plugins_are_all_there(plugin: str, model: type[Settings]) -> None:
+    assert sorted(names(f"Argument of `{plugin}`")) == sorted(aliases(model))
+
+
+def test_the_fields_of_a_written_pool_are_all_there() -> None:
+    assert names("Field") != []
+    part = PAGE.split("### Pools: file, HTTP, state", 1)[1]
+    listed = re.findall(r"^\| (`[^|]*) \|", part.split("| Request |")[0], re.MULTILINE)
+    assert {name for cell in listed for name in code(cell)} == set(aliases(PoolEntry))
+
+
+def test_the_question_to_the_service_has_the_fields_of_the_page() -> None:
+    asked = yaml.safe_load(block('{"version": 1, "hook": "update", "purpose": "probe",'))
+    pool, vm = asked["pool"], asked["requests"][0]
+    unit = Resources(1000, 2**30)
+    request = VmRequest(PodName("a", "b"), "u", "n", {}, unit, unit, 1, 2)
+    sent = yaml.safe_load(question("update", Context(Purpose.PROBE, (request,)), Pool("p", unit), (), False))
+    assert list(sent) == list(asked)
+    assert list(sent["pool"]) == list(pool)
+    assert list(sent["requests"][0]) == list(vm)
+
+
+def test_the_ports_have_what_the_page_says() -> None:
+    for row in table("Provider"):
+        port, *methods = [name.split("(")[0] for name in code(row[1])]
+        assert [name for name in methods if not exists(f"{port}.{name}")] == []
+        assert exists(code(row[3])[0])
+    told = {name.split("(")[0] for row in table("`handle`") for name in code(row[0])}
+    offered = {
+        f"{part}.{name}"
+        for part, port in (("cache", plugins.Cache), ("client", plugins.Client))
+        for name in vars(port)
+        if not name.startswith("_")
+    }
+    assert told == offered | {"log"}
+    assert {part.split(".")[0] for part in told} <= set(vars(plugins.Handle))
+
+
+def test_the_reasons_are_codes() -> None:
+    """Those of the limits, and each one of pools in the table of answers."""
+    limits = [name for row in table("#") for name in code(row[2])]
+    assert [name for name in limits if name not in set(ReasonCode)] == []
+    told = {name for row in table("The chain says") for cell in row[1:] for name in code(cell)}
+    assert told == {each.value for each in ReasonCode if each.value.startswith(("pool", "probe"))}
+
+
+# ------------------------------------------------------------ the code of the page, as far as nothing must run for it
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_code_imports_nothing_else_of_parley() -> None:
+    pattern = r"^(?:from|import) ((?:parley|scheduler|hosting|protocol|agent|informant)\b\S*)"
+    found = {name for text in blocks("python") for name in re.findall(pattern, text, re.MULTILINE)}
+    assert found == {"parley.plugins"}
+
+
+def test_the_hook_that_waits_waits() -> None:
+    space: dict[str, Any] = {}
+    exec(block("# waiting.py"), space)
+
+    class Quotas(plugins.NoQuota):
+        async def list_for_user(self, user: str, team: str) -> list[plugins.Quota]:
+            assert user == ""
+            if team == "away":
+                raise OSError("away")
+            return [plugins.Quota("all", 5), plugins.Quota("none", None)]
+
+    handle = SimpleNamespace(log=logs.logger("test"))
+    plugin = space["Catalogue"](handle, plugins.Providers(quota=Quotas()))
+    asked = functools.partial(Pool, "a", Resources(1000, 2**30))
+    answer = asyncio.run(plugin.pre_update_pool(Context(Purpose.PROBE), asked(), ()))
+    assert answer.admitted == 5
+    with pytest.raises(plugins.AppError) as refused:
+        asyncio.run(plugin.pre_update_pool(Context(Purpose.PROBE), asked(labels={"team": "away"}), ()))
+    assert plugins.kind_from_app_error(refused.value) is plugins.PluginErrorKind.INTERNAL
+
+
+# ------------------------------------------------------------ the examples
+
+CHAIN = ROOT / "examples/pool-plugins.yaml"
+
+
+def built(path: Path) -> tuple[str, ...]:
+    """The names of the chain that a configuration describes."""
+    handle = cast("Handle", SimpleNamespace(log=logs.logger("test")))
+    found = chain.build_chain(load(path, Config).pools.config(), chain.installed(), handle)
+    return found.names
+
+
+def test_the_example_of_a_chain_is_built() -> None:
+    assert built(CHAIN) == ("quota",)
+
+
+def test_what_is_commented_out_there_is_right_as_well(tmp_path: Path) -> None:
+    text = re.sub(r"^    # ", "    ", CHAIN.read_text(), flags=re.MULTILINE)
+    (tmp_path / "all.yaml").write_text(text)
+    assert built(tmp_path / "all.yaml") == ("quota", "http-admission")
+
+
+def test_the_snippets_of_our_plugins_are_built(tmp_path: Path) -> None:
+    chains = [text for text in blocks("yaml") if text.startswith("pools:\n")]
+    assert len(chains) == 2
+    found: list[str] = []
+    for text in chains:
+        (tmp_path / "chain.yaml").write_text(text)
+        found += built(tmp_path / "chain.yaml")
+    assert found == ["quota", "http-admission"]
+
+
+def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
+    """`ci` takes 15 of the 16 that it may have; then `dev` gets 5, and `ci` no more until it is below 13."""
+    (text,) = [text for text in blocks("yaml") if "name: quota" in text]
+    (tmp_path / "chain.yaml").write_text(text)
+    unit = Resources(1000, 4 * 2**30)
+    pools = {name: Pool(name, unit, labels={"parley.dev/tenant": name}) for name in ("ci", "dev")}
+    cache = SimpleNamespace(pools=lambda: tuple(pools.values()))
+    handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
+    found = chain.build_chain(load(tmp_path / "chain.yaml", Config).pools.config(), chain.installed(), handle)
+
+    def admitted(name: str) -> int:
+        """How far a pool may grow now."""
+        now = pools[name].replicas
+        asked = plugins.probe_accepted_replicas(found, pools[name], (), now, 50)
+        return asyncio.run(asked).accepted
+
+    def hold(name: str, units: int) -> None:
+        pools[name] = pools[name].with_replicas(units)
+
+    assert admitted("ci") == 16
+    hold("ci", 15)
+    assert admitted("dev") == 5
+    hold("dev", 5)
+    assert admitted("ci") == 15
+    for units, most in ((14, 14), (13, 13), (12, 13)):
+        hold("ci", units)
+        assert admitted("ci") == most
+
+
+def test_the_example_of_pools_fits_the_example_of_a_chain() -> None:
+    """Every pool has a tenant that may own pools, and every VM a pool that is there."""
+    cluster = load(ROOT / "examples/pools.yaml", ClusterFile)
+    (quota,) = load(CHAIN, Config).pools.plugins
+    parents = {tenant.get("parent") for tenant in quota.args["tenants"]}
+    leaves = {tenant["name"] for tenant in quota.args["tenants"]} - parents
+    assert cluster.pools
+    assert {pool.labels["parley.dev/tenant"] for pool in cluster.pools} <= leaves
+    assert {vm.labels[POOL_LABEL] for vm in cluster.vms} == {pool.name for pool in cluster.pools}
+
+
+def test_every_kind_is_on_the_page() -> None:
+    kinds: type[enum.Enum] = plugins.PluginErrorKind
+    assert [kind.value for kind in kinds if f"`{kind.value}`" not in PAGE and kind.value] == []
