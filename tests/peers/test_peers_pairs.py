@@ -1,0 +1,414 @@
+"""Published agent, informant and scheduler with each other: whole flows, restarts and deaths."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.peers.published_agent import VM, PublishedAgent
+from tests.peers.published_informant import PublishedInformant
+from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
+from tests.peers.recording import Fault, until
+from tests.peers.resources import Resources
+from tests.peers.support import agent_knobs, informant_knobs, running
+
+POD = ("ns", "a")
+LOW, HIGH = Resources(1, 1), Resources(4, 4)
+ROOT = Path(__file__).parents[2]
+
+
+class House:
+    """One VM of 2/2 between 1/1 and 4/4, its three peers, and the load that its exporter shows."""
+
+    def __init__(self, total: int = 10, **changes: Any) -> None:
+        self.informant = PublishedInformant(informant_knobs(load=(1.0, 1.0), **changes))
+        self.vm = VM(LOW, HIGH, Resources(2, 2), *POD)
+        self.cluster = ClusterVM(LOW, HIGH, Resources(2, 2))
+        self.scheduler = PublishedScheduler(
+            SchedulerKnobs(total=Resources(total, total)), {POD: self.cluster}
+        )
+        self.vm.on_patch = lambda use: setattr(self.cluster, "use", use)
+        self.agent = PublishedAgent(self.vm, "", agent_knobs())
+
+    def load(self, load: float) -> None:
+        self.informant.knobs.load = (load, load)
+
+    async def asked(self, more: int = 2) -> None:
+        """Wait for further scaling rounds."""
+        pages = len(self.agent.journal.sent("GET /metrics"))
+        await until(lambda: len(self.agent.journal.sent("GET /metrics")) >= pages + more)
+
+    def amounts(self, request: str) -> list[dict[str, str]]:
+        return [json.loads(exchange.body) for exchange in self.informant.journal.received(request)]
+
+
+@asynccontextmanager
+async def house(total: int = 10, **changes: Any) -> AsyncIterator[House]:
+    made = House(total, **changes)
+    async with running(made.informant, made.scheduler):
+        made.agent.informant = made.informant.address
+        async with running(made.agent):
+            made.agent.set_scheduler(made.scheduler.address)
+            await until(lambda: made.agent.mode == "running" and made.agent.metrics and made.agent.unit)
+            yield made
+
+
+async def test_growth() -> None:
+    """Section 1.6, upscale: AgentRequest, permit, patch, then `/upscale` with the new amounts."""
+    async with house() as it:
+        it.load(4.0)
+        await until(lambda: it.informant.journal.received("PUT /upscale"))
+        assert it.vm.patches == [Resources(4, 4)]
+        assert it.amounts("PUT /upscale") == [{"cpu": "4", "memory": "4Gi"}]
+        sent = it.informant.journal.received("PUT /upscale")[0]
+        assert sent.header("Content-Type") == "application/json"
+        asked = [
+            Resources.read(json.loads(x.body)["resources"]) for x in it.scheduler.journal.received("POST /")
+        ]
+        assert asked[0] == (2, 2)
+        assert (4, 4) in asked
+
+
+async def test_growth_that_is_denied_in_part() -> None:
+    """Sections 2.3 and 3.3: the permit is what there is; the request is repeated with every page of metrics."""
+    async with house(total=4) as it:
+        it.scheduler.state.cpu.reserved += 1  # another pod came
+        it.load(4.0)
+        await until(lambda: it.vm.patches == [Resources(3, 4)])
+        await it.asked()
+        assert it.scheduler.state.pods[POD].cpu.pressure == 1
+        assert it.agent.last_approved == (3, 4)
+        assert it.agent.panicked is None
+
+
+async def test_shrinking() -> None:
+    """Section 1.6, downscale: `/downscale`, patch, and the scheduler hears of it with the next AgentRequest."""
+    async with house() as it:
+        it.load(0.1)
+        await until(lambda: it.scheduler.state.pods[POD].reserved == (1, 1))
+        assert it.amounts("PUT /downscale") == [{"cpu": "1", "memory": "1Gi"}]
+        assert it.vm.patches == [Resources(1, 1)]
+        assert it.informant.journal.received("PUT /upscale") == []
+
+
+async def test_shrinking_that_is_refused() -> None:
+    """Section 3.5: nothing shrinks, and the scheduler is asked for a target without decreases."""
+    async with house(refuse_downscale=True) as it:
+        it.load(0.1)
+        await until(lambda: len(it.informant.journal.received("PUT /downscale")) >= 2)
+        await it.asked()
+        assert it.vm.patches == []
+        last = json.loads(it.scheduler.journal.exchanges[-1].body)
+        assert last["resources"] == {"vCPUs": 2, "mem": 2}
+
+
+async def test_a_refusal_above_the_last_permit_kills_the_runner() -> None:
+    """Section 3.5 (#512): the target without decreases, cut to the last permit, lies below the current size."""
+    async with house(refuse_downscale=True) as it:
+        assert it.agent.scheduler is not None
+        async with it.agent.scheduler.lock:  # no request is under way that would bring a new permit
+            it.agent.set_scheduler(None)
+            it.agent.last_approved = LOW
+        await until(lambda: it.agent.panicked)
+
+
+async def test_bounds_are_read_once() -> None:
+    """Section 3.2: a VM whose maximum is raised still grows to the old one only, until the agent restarts."""
+    async with house() as it:
+        it.vm.high = Resources(8, 8)
+        it.load(4.0)
+        await until(lambda: it.vm.patches == [HIGH])
+        await it.asked()
+        assert it.vm.patches == [HIGH]
+        await it.agent.restart(it.scheduler.address)
+        await until(lambda: it.vm.patches == [HIGH, Resources(8, 8)])
+
+
+async def test_an_informant_that_does_not_answer_a_downscale() -> None:
+    """Section 3.3: the update ends there, without a patch and without a word to the scheduler."""
+    async with house() as it:
+        it.informant.faults.append(Fault("PUT /downscale", drop=True, times=-1))
+        await it.asked()
+        it.load(0.1)
+        await until(lambda: it.agent.journal.noted("informant unusable"))
+        asked = len(it.scheduler.journal.exchanges)
+        await it.asked()
+        assert len(it.scheduler.journal.exchanges) == asked
+        assert (it.vm.patches, it.agent.use, it.agent.mode) == ([], (2, 2), "running")
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_an_error_of_the_informant_replaces_the_server(status: int) -> None:
+    """Section 1.7: at once after a 404, after the normal wait otherwise; a DELETE says goodbye."""
+    async with house() as it:
+        first = it.agent.server
+        it.informant.faults.append(Fault("PUT /downscale", status=status))
+        it.load(0.1)
+        await until(lambda: it.vm.patches == [Resources(1, 1)])
+        assert it.agent.server is not first
+        assert [x.status for x in it.agent.journal.sent("DELETE /unregister")] == [200]
+
+
+async def test_a_pure_increase_does_not_ask_the_informant_first() -> None:
+    """Section 3.5: the VM grows even where the informant cannot be told."""
+    async with house() as it:
+        it.informant.faults.append(Fault("PUT /upscale", drop=True, times=-1))
+        it.load(4.0)
+        await until(lambda: it.vm.patches == [Resources(4, 4)])
+        await until(lambda: it.agent.journal.noted("informant unusable"))
+        assert it.agent.panicked is None
+
+
+async def test_a_failed_patch_kills_the_runner() -> None:
+    """Sections 1.7 and 3.5."""
+    async with house() as it:
+        it.vm.patch_fails = True
+        it.load(4.0)
+        await until(lambda: it.agent.panicked)
+        await until(lambda: it.agent.mode == "exited")
+
+
+async def test_a_wish_is_met() -> None:
+    """Sections 1.6 and 3.4: one unit more, told by `/upscale`, which ends the wish on both sides."""
+    async with house() as it:
+        it.load(1.5)  # right for 2 CPUs and for 3
+        await it.asked()
+        await it.informant.request_upscale()
+        await until(lambda: it.vm.patches == [Resources(3, 3)])
+        await until(lambda: not it.informant.wants_upscale)
+        await it.asked()
+        assert it.vm.patches == [Resources(3, 3)]
+        assert it.agent.wish == (False, False)
+
+
+async def test_a_wish_that_the_scheduler_denies_is_stuck() -> None:
+    """Section 4.2: accepted by the agent, denied by the scheduler: no further `/try-upscale`, ever."""
+    async with house(total=4) as it:
+        it.scheduler.state.cpu.reserved = it.scheduler.state.mem.reserved = 4
+        await it.informant.request_upscale()
+        await it.asked()
+        await it.informant.request_upscale()
+        assert it.vm.patches == []
+        assert len(it.informant.journal.sent("POST /try-upscale")) == 1
+
+
+async def test_a_wish_at_the_maximum_forbids_to_shrink() -> None:
+    """Section 3.4: while the wish stands, an idle VM at its maximum keeps its size."""
+    async with house() as it:
+        it.load(4.0)
+        await until(lambda: it.agent.use == HIGH)
+        await until(lambda: it.informant.journal.received("PUT /upscale"))
+        await it.informant.request_upscale()
+        it.load(0.1)
+        await it.asked(3)
+        assert it.agent.use == HIGH
+        assert it.informant.journal.received("PUT /downscale") == []
+
+
+async def test_a_second_agent_takes_over() -> None:
+    """Sections 1.6 and 4.1: the newest is resumed, the old one suspended: it reads no metrics and asks nothing."""
+    async with house() as it:
+        second = PublishedAgent(VM(LOW, HIGH, Resources(2, 2), *POD), it.informant.address, agent_knobs())
+        async with running(second):
+            await until(lambda: second.mode == "running" and it.agent.mode == "suspended")
+            assert it.agent.server is not None
+            assert next(iter(it.informant.by_id)) == it.agent.server.id
+            await until(lambda: len(second.journal.sent("GET /metrics")) >= 3)
+            pages = len(it.agent.journal.sent("GET /metrics"))
+            more = len(second.journal.sent("GET /metrics"))
+            await until(lambda: len(second.journal.sent("GET /metrics")) >= more + 3)
+            assert len(it.agent.journal.sent("GET /metrics")) == pages
+
+
+async def test_the_old_agent_comes_back_when_the_new_one_dies() -> None:
+    """Sections 1.6 and 4.1: its health check fails, and the newest that is left is resumed."""
+    async with house(health_period=0.05) as it:
+        second = PublishedAgent(VM(LOW, HIGH, Resources(2, 2), *POD), it.informant.address, agent_knobs())
+        async with running(second):
+            await until(lambda: it.agent.mode == "suspended")
+        await until(lambda: it.agent.mode == "running")
+
+
+async def test_an_agent_restarts() -> None:
+    """Section 1.8: a new ID; the old one is dropped when its suspension fails; the last permit is lost."""
+    async with house() as it:
+        assert it.agent.server is not None
+        old = it.agent.server.id
+        await it.agent.restart()
+        assert it.agent.last_approved is None
+        await until(lambda: it.agent.mode == "running" and old not in it.informant.by_id)
+        it.load(4.0)
+        await it.asked()
+        assert it.vm.patches == []  # no scheduler answered this life yet
+        it.agent.set_scheduler(it.scheduler.address)
+        await until(lambda: it.vm.patches == [HIGH])
+
+
+async def test_an_informant_restarts_and_the_agent_does_not_notice() -> None:
+    """Sections 1.6 and 1.8: `/downscale` and `/upscale` work on; a wish has nobody to go to."""
+    async with house() as it:
+        server = it.agent.server
+        await it.informant.restart()
+        assert server is not None
+        server.metrics_port = it.informant.metrics_port
+        it.load(0.1)
+        await until(lambda: it.vm.patches == [Resources(1, 1)])
+        await it.informant.request_upscale()
+        await it.asked()
+        assert (it.agent.server, it.agent.mode) == (server, "running")
+        assert (it.informant.by_id, it.informant.journal.sent("POST /try-upscale")) == ({}, [])
+
+
+async def test_an_agent_dropped_by_the_health_check_does_not_notice() -> None:
+    """Section 1.6 (#200): it goes on scaling, unknown to the informant."""
+    async with house(health_period=0.05) as it:
+        it.agent.faults.append(Fault("GET /id", status=500))
+        await until(lambda: not it.informant.by_id)
+        it.load(0.1)
+        await until(lambda: it.vm.patches == [Resources(1, 1)])
+        assert it.agent.mode == "running"
+        assert it.informant.by_id == {}
+
+
+async def test_without_a_scheduler_an_agent_moves_up_to_its_last_permit() -> None:
+    """Sections 1.8 and 2.7: down and up again without permission; the next scheduler is told the use."""
+    async with house() as it:
+        it.load(4.0)
+        await until(lambda: it.agent.use == HIGH and it.informant.journal.received("PUT /upscale"))
+        it.agent.set_scheduler(None)
+        asked = len(it.scheduler.journal.exchanges)
+        it.load(0.1)
+        await until(lambda: it.agent.use == LOW)
+        it.load(4.0)
+        await until(lambda: it.agent.use == HIGH)
+        assert len(it.scheduler.journal.exchanges) == asked
+        await it.scheduler.restart()
+        it.agent.set_scheduler(it.scheduler.address)
+        await until(lambda: len(it.scheduler.journal.exchanges) > asked)
+        first = json.loads(it.scheduler.journal.exchanges[asked].body)
+        assert first["resources"] == {"vCPUs": 4, "mem": 4}
+
+
+async def test_a_scheduler_that_dies_and_comes_back_on_its_address() -> None:
+    """Section 1.7: a refused connection is not fatal; what comes back has forgotten the unit and the metrics."""
+    async with house() as it:
+        await it.scheduler.die()
+        await until(lambda: it.agent.journal.noted("scheduler failed"))
+        await it.scheduler.start()
+        assert it.scheduler.state.pods[POD].reserved == HIGH
+        await until(lambda: it.scheduler.state.pods[POD].reserved == (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("agent", "informant", "chosen"), [((1, 2), (1, 1), 1), ((1, 1), (1, 1), 1), ((1, 2), (2, 2), 2)]
+)
+async def test_versions_that_fit(agent: tuple[int, int], informant: tuple[int, int], chosen: int) -> None:
+    """Section 5.2: the highest shared version."""
+    peer = PublishedInformant(informant_knobs(versions=informant))
+    async with running(peer):
+        other = PublishedAgent(VM(LOW, HIGH, LOW), peer.address, agent_knobs(informant_versions=agent))
+        async with running(other):
+            await until(lambda: other.mode == "running")
+            assert other.server is not None
+            assert other.server.version == chosen
+
+
+async def test_versions_that_do_not_fit() -> None:
+    """Sections 1.7 and 5.2: an agent of v1.0 and an informant of v1.1: 400, a new ID, 400, …"""
+    peer = PublishedInformant(informant_knobs())
+    async with running(peer):
+        old = PublishedAgent(VM(LOW, HIGH, LOW), peer.address, agent_knobs(informant_versions=(1, 1)))
+        async with running(old):
+            await until(lambda: len(old.journal.sent("POST /register")) >= 3)
+    sent = old.journal.sent("POST /register")
+    assert {x.status for x in sent} == {400}
+    assert len({x.body for x in sent}) == len(sent)
+
+
+# As programs.
+
+
+class Program:
+    """One peer as a process; its log lines are kept."""
+
+    def __init__(self, name: str, *options: str) -> None:
+        self.command = (sys.executable, "-m", f"tests.peers.{name}", *options)
+        self.lines: list[dict[str, Any]] = []
+
+    async def __aenter__(self) -> Self:
+        self.process = await asyncio.create_subprocess_exec(
+            *self.command, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        )
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            self.process.terminate()
+        await self.process.wait()
+        await self._reading
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.lines.append(json.loads(line))
+
+    def said(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        return [x for x in self.lines if x["event"] == event and fields.items() <= x.items()]
+
+    async def address(self) -> str:
+        await until(lambda: self.said("listening"), 30)
+        return str(self.said("listening")[0]["address"])
+
+
+async def test_the_three_programs_together() -> None:
+    """A pairing by hand: the options, a fault, the log lines and the signals."""
+    async with (
+        Program(
+            "published_informant", "--port", "0", "--resume-order", "after", "--resume-delay", "0.05"
+        ) as guest,
+        Program(
+            "published_scheduler", "--port", "0", "--vm", "ns/a=1/1:4/4:2/2", "--fault", "POST /,drop"
+        ) as plugin,
+    ):
+        informant, scheduler = await guest.address(), await plugin.address()
+        options = ("--informant", informant, "--scheduler", scheduler, "--pod", "ns/a", "--use", "2/2")
+        waits = (
+            "--server-min-wait",
+            "0.1",
+            "--scheduler-min-wait",
+            "0.1",
+            "--metrics-period",
+            "0.1",
+            "--metrics-min-wait",
+            "0.05",
+        )
+        async with Program("published_agent", *options, *waits) as agent:
+            await until(lambda: agent.said("exchange", request="GET /metrics", side="sent"), 30)
+            await until(lambda: plugin.said("exchange", request="POST /", status=0))
+            agent.process.send_signal(signal.SIGUSR1)  # else the failed Register is never repeated
+            await until(lambda: plugin.said("exchange", request="POST /", status=200))
+            guest.process.send_signal(signal.SIGUSR1)
+            await until(lambda: guest.said("exchange", request="POST /try-upscale", side="sent", status=200))
+            agent.process.terminate()
+            assert await agent.process.wait() == 0
+        assert agent.said("ended")
+        plugin.process.send_signal(signal.SIGUSR2)
+        await until(lambda: len(plugin.said("listening")) == 2)
+
+
+@pytest.mark.parametrize("name", ["published_agent", "published_informant", "published_scheduler"])
+async def test_a_program_explains_itself(name: str) -> None:
+    """`--help` names the signals and ends well."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", f"tests.peers.{name}", "--help", cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    text, _ = await process.communicate()
+    assert process.returncode == 0
+    assert b"SIGUSR2" in text
