@@ -45,18 +45,20 @@ def free_port() -> int:
 class Program:
     """`python -P -m …` of this tree, pinned to the server's core with all its threads; the output goes to a file."""
 
-    def __init__(self, port: int, output: Path, *arguments: str) -> None:
+    def __init__(self, port: int, output: Path, *arguments: str, paths: tuple[Path, ...] = ()) -> None:
         self.port = port
         self._output = output
+        self._paths = (ROOT, *paths)
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
 
     @classmethod
-    def scheduler(cls, port: int, cluster: Path, *arguments: str) -> Self:
-        """The permit server over a cluster file."""
+    def scheduler(cls, port: int, cluster: Path, *arguments: str, paths: tuple[Path, ...] = ()) -> Self:
+        """The permit server over a cluster file; `paths` are where it finds more distributions."""
         output = cluster.with_name("scheduler.log")
-        return cls(port, output, "scheduler", "--cluster", str(cluster), "--port", str(port), *arguments)
+        command = ("scheduler", "--cluster", str(cluster), "--port", str(port), *arguments)
+        return cls(port, output, *command, paths=paths)
 
     def start(self) -> None:
         """Start it; it is not ready yet."""
@@ -64,7 +66,7 @@ class Program:
         if CORES is not None:
             os.sched_setaffinity(0, {CORES[0]})
         # The tree that this file stands in, whatever the environment has installed.
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self._paths))}
         try:
             with self._output.open("ab") as file:
                 self._process = subprocess.Popen(

@@ -195,7 +195,10 @@ class PluginManager:
             cause = error
             answer = kind(error=new_internal(f"{name} failed", error))
         if cause is not None and self._log is not None:
-            self._log.warning("pool plugin failed", plugin=name, hook=hook, error=repr(cause))
+            trace = (
+                None if isinstance(cause, calls.LateError) else cause
+            )  # where it waited is of no use to anybody
+            self._log.warning("pool plugin failed", plugin=name, hook=hook, error=repr(cause), exc_info=trace)
         elif answer.error is not None and answer.error.cause is not None and self._log is not None:
             self._log.debug("pool plugin refused", plugin=name, hook=hook, error=repr(answer.error.cause))
         if self._watch is not None:

@@ -105,8 +105,9 @@ def _after(found: ProbeResult, asked: int, answer: Admission) -> tuple[ProbeResu
         error, kind = AppError(503, message, detail=detail), ProbeResultKind.INSUFFICIENT_RESOURCES
         refused = cap + 1
     else:
-        return replace(
-            found, accepted=asked, calls=found.calls + 1, retry_after_s=max(waits, default=None)
+        wait_s = max(waits) if waits else None
+        return ProbeResult(
+            found.kind, asked, found.error, found.plugin, wait_s, found.refused, found.calls + 1
         ), None
     refused = refused if refused is None else max(min(refused, found.refused or refused), found.accepted + 1)
     after = replace(

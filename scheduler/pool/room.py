@@ -6,6 +6,7 @@ growth and nothing else, and each request has its answer by its own deadline.
 """
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -212,9 +213,8 @@ class PoolRoom:
         return self._members(line)
 
     def waiting(self, name: str) -> int:
-        """How many requests wait for a pool."""
-        line = self._lines.get(name)
-        return sum(not asker.is_done for asker in line.waiting) if line is not None else 0
+        """How many requests wait for a pool, those that are being asked about included."""
+        return sum(asker.needed.pool == name for asker in self._askers.values())
 
     # ------------------------------------------------------------ rounds
 
@@ -418,12 +418,17 @@ class PoolRoom:
             if row is None or record is None or row.pool != line.name:
                 members.pop(holder, None)
                 continue
-            spec, old = record.spec, members.get(holder)
-            labels = old.labels if old is not None and old.labels == dict(spec.labels) else dict(spec.labels)
+            spec, state = record.spec, row.state
             members[holder] = Member(
-                spec.pod, spec.uid, row.node, frozen_texts(labels), row.state.current, row.reserved, row.units
+                spec.pod, spec.uid, row.node, _labels(spec.labels), state.current, row.reserved, row.units
             )
         return tuple(members.values())
+
+
+@functools.lru_cache(maxsize=4096)
+def _labels(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Labels as hooks see them; the same object for all VMs that have the same ones."""
+    return frozen_texts(dict(pairs))
 
 
 def _part(pool: Pool, needed: events.ConsultNeeded, record: VmRecord) -> Part:
@@ -437,7 +442,7 @@ def _request(needed: events.ConsultNeeded, record: VmRecord, part: Part) -> VmRe
         needed.pod,
         needed.uid,
         record.spec.node,
-        frozen_texts(dict(record.spec.labels)),
+        _labels(record.spec.labels),
         needed.current,
         needed.wanted,
         part.units,

@@ -6,7 +6,7 @@ A hook cannot change what it was handed; it returns an `Admission` that may carr
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias
 
 from protocol.values import Resources
@@ -239,12 +239,17 @@ def merged(so_far: Admission, own: Admission, plugin: str) -> Admission:
     """
     capped = so_far
     if own.admitted is not None and (so_far.admitted is None or own.admitted < so_far.admitted):
-        capped = replace(so_far, admitted=own.admitted, reason=own.reason, message=own.message, plugin=plugin)
-    waits = [wait_s for wait_s in (so_far.retry_after_s, own.retry_after_s) if wait_s is not None]
-    return replace(
-        capped,
-        pool=own.pool if own.pool is not None else so_far.pool,
-        retry_after_s=max(waits, default=None),
-        error=own.error,
-        plugin=plugin if own.error is not None else capped.plugin,
+        capped = own
+    wait_s = own.retry_after_s
+    if wait_s is None or (so_far.retry_after_s is not None and so_far.retry_after_s > wait_s):
+        wait_s = so_far.retry_after_s
+    # Made anew rather than with `replace`, which takes five times as long: this is done for every plugin of a probe.
+    return Admission(
+        own.pool if own.pool is not None else so_far.pool,
+        capped.admitted,
+        wait_s,
+        capped.reason,
+        capped.message,
+        own.error,
+        plugin if own.error is not None or capped is own else so_far.plugin,
     )
