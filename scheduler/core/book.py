@@ -51,7 +51,8 @@ class Reply(Value, frozen=True):
 class Progress:
     """The request of a pod that waits for its pool's word. `joined` are the duplicates that wait for the same answer.
 
-    `before` was the permit before the request; `pool` is asked for `wanted`, in steps of `unit`.
+    `before` was the permit before the request; `pool` is asked for `wanted`, in steps of `unit`. `is_void` says that the
+    pool was deleted meanwhile: one of that name that comes later counts its generations anew, and the word is not its.
     """
 
     ticket: int
@@ -62,6 +63,7 @@ class Progress:
     unit: Resources
     pool: str
     joined: list[int] = field(default_factory=list)
+    is_void: bool = False
 
 
 @dataclass(slots=True)

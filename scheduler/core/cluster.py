@@ -54,7 +54,10 @@ class Cluster:
         return ()
 
     def pool_gone(self, event: events.PoolGone) -> _Outputs:
-        """A pool was deleted. Its VMs keep what they have."""
+        """A pool was deleted. Its VMs keep what they have, and a word of its plugins that is under way is void."""
+        for record in self._desk.consults.values():
+            if record.progress is not None and record.progress.pool == event.name:
+                record.progress.is_void = True
         self._desk.ledger.set_pool(event.name, None)
         return ()
 

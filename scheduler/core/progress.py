@@ -101,10 +101,12 @@ def limits_of(
     """
     if unit is None or not unit.is_positive():
         return ()
+    if record.spec.pool != waited.pool or waited.is_void:
+        return (Limit(0, _CHANGED),)
     account = desk.ledger.pool(waited.pool)
     if account is None or account.terms is None:
         return ()  # a limit of its own
-    if record.spec.pool != waited.pool or word.generation not in (None, account.terms.generation):
+    if word.generation not in (None, account.terms.generation):
         return (Limit(0, _CHANGED),)
     found = []
     if word.total is not None:

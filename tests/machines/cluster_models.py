@@ -123,6 +123,11 @@ class Vm:
         self.bounds = bounds
         self.spec = vm_spec(self.name, self.uid, self.node.name, bounds, self.unit, self.pool)
 
+    def set_pool(self, pool: str | None) -> None:
+        """The VM is labelled with another pool, or with none."""
+        self.pool = pool
+        self.set_bounds(self.bounds)
+
     def set_size(self, amount: Resources) -> None:
         """The VM has another size now."""
         if amount != self.size:

@@ -5,7 +5,7 @@ the model's own (`Permitted`, `Rejected`, ...), so that a change of the core's i
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 from protocol.extension import ExtendedRequest
@@ -17,10 +17,16 @@ from protocol.wire import AgentRequest, PodName
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
+from scheduler.core.ledger import Cause
+from scheduler.core.ledger import RowState as Kept
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolTerms, Reading, VmSpec
 from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, Rules
 
-__all__ = ["Holder", "PodSpec", "Reading", "VmSpec"]
+if TYPE_CHECKING:
+    from tests.machines.pool_laws import PoolLaws
+    from tests.machines.pool_models import Word
+
+__all__ = ["Holder", "Kept", "PodSpec", "PoolTerms", "Reading", "VmSpec"]
 
 POOL = "pool"
 UNIT = Resources(1000, 2**30)
@@ -65,12 +71,21 @@ class LookWanted:
     """The core wants a fresh look at the cluster before it answers."""
 
 
-@dataclass(slots=True, frozen=True)
-class Waits:
-    """The request waits for its pool's word. `is_joined` says that it waits for the answer to an earlier sending."""
+class Consult(NamedTuple):
+    """What a pool is to be asked: whether the VM may have `wanted`."""
 
     ticket: int
-    is_joined: bool
+    uid: str
+    pool: str
+    wanted: Resources
+
+
+@dataclass(slots=True, frozen=True)
+class Waits:
+    """The request waits for its pool's word: `consult`, or None where it waits for the answer to an earlier sending."""
+
+    ticket: int
+    consult: Consult | None
 
 
 Answer: TypeAlias = Permitted | Rejected | HungUp
@@ -118,9 +133,9 @@ class CorePort:
                 published_agents=published_agents,
             )
         )
-        self._core.apply(events.PoolSeen(PoolTerms(POOL, UNIT)))
-        self._tickets = 0
+        self._tickets = instance.int << 32  # so that words for an earlier process find nobody
         self._now_s = 0.0
+        self.laws: PoolLaws | None = None
         self.told: list[tuple[int, Answer]] = []
         """Answers to requests that waited, by their ticket; the world takes them."""
 
@@ -129,40 +144,70 @@ class CorePort:
     def node_seen(self, name: str, allocatable: Resources, unit: Resources) -> None:
         """The cluster shows a node."""
         self._core.apply(events.NodeSeen(NodeSpec(name, allocatable, unit)))
+        self._check()
 
     def configured(self, system: dict[str, Resources], *, is_stopped: bool) -> None:
         """The configuration is loaded again: what each node keeps for itself, and whether anything may grow."""
         overrides = tuple([NodeOverride((name,), amount) for name, amount in system.items()])
         self._core.apply(events.Configured(Rules(DEFAULT_RULES.node, overrides, Growth(stopped=is_stopped))))
+        self._check()
+
+    def pool_seen(self, terms: PoolTerms) -> None:
+        """There is such a pool, or it was changed."""
+        self._core.apply(events.PoolSeen(terms))
+        if self.laws is not None:
+            self.laws.recount(terms.name)
+
+    def pool_gone(self, name: str) -> None:
+        """A pool was deleted."""
+        self._core.apply(events.PoolGone(name))
+        self._check()
 
     def vm_seen(self, vm: VmSpec, reading: Reading | None, now_s: float, *, is_new: bool) -> None:
         """The cluster shows a VM."""
         self._now_s = now_s
-        self._core.apply(events.VmSeen(vm, reading, now_s, is_new))
+        self._take(self._core.apply(events.VmSeen(vm, reading, now_s, is_new)))
+        if self.laws is not None:
+            self.laws.seen(vm, reading)
 
     def vm_gone(self, vm: VmSpec) -> None:
         """The cluster shows that a VM is gone."""
         self._take(self._core.apply(events.VmGone(vm.pod, vm.uid, self._now_s)))
+        if self.laws is not None:
+            self.laws.gone(vm)
 
     def pod_seen(self, pod: PodSpec) -> None:
         """The cluster shows a pod that is no VM."""
         self._core.apply(events.PodSeen(pod))
+        self._check()
 
     def pod_gone(self, pod: PodSpec) -> None:
         """The cluster shows that a pod is gone or has ended."""
         self._core.apply(events.PodGone(pod))
+        self._check()
 
     def tick(self, now_s: float) -> list[PodName]:
         """The clock; the pods that are to be read."""
         self._now_s = now_s
         outputs = self._core.apply(events.ClockTicked(now_s))
         self._take(outputs)
+        self._check()
         return [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
 
-    def consult_ends(self, ticket: int, units: int | None, now_s: float, *, is_decided: bool = True) -> None:
-        """The pool's word is here: so many units (None: all of it); or it could not be asked."""
-        word = events.PoolWord(units) if is_decided else None
-        self._take(self._core.apply(events.ConsultEnded(ticket, word, now_s)))
+    def consult_ends(self, ticket: int, word: "Word | None", now_s: float) -> None:
+        """The pool's word is here; None where it could not be asked."""
+        self._now_s = now_s
+        said = events.PoolWord(word.total, generation=word.generation) if word is not None else None
+        before = len(self.told)
+        self._take(self._core.apply(events.ConsultEnded(ticket, said, now_s)))
+        if self.laws is not None:
+            answers = [answer for told, answer in self.told[before:] if told == ticket]
+            self.laws.told(ticket, word, answers[0] if answers else None)
+
+    def _check(self) -> None:
+        """After an input that is about no VM: what pools hold does not rise by it."""
+        if self.laws is not None:
+            self.laws.nothing_else()
 
     def _take(self, outputs: tuple[events.Output, ...], own: int = 0) -> Answer | LookWanted | Waits | None:
         """Turn outputs into answers: those to others who waited are told, the one to the request itself is returned."""
@@ -175,6 +220,8 @@ class CorePort:
                 else:
                     assert isinstance(answer, Permitted | Rejected | HungUp)
                     self.told.append((output.ticket, answer))
+            elif isinstance(output, events.ConsultCancelled) and self.laws is not None:
+                self.laws.waits.pop(output.ticket, None)
         return found
 
     def ask(
@@ -193,6 +240,11 @@ class CorePort:
         outputs = self._core.apply(events.RequestArrived(self._tickets, request, now_s, look))
         answer = self._take(outputs, self._tickets)
         assert answer is not None
+        if self.laws is not None:
+            if isinstance(answer, Waits):
+                self.laws.asked(request, None, answer.consult)
+            else:
+                self.laws.asked(request, None if isinstance(answer, LookWanted) else answer, None)
         return answer
 
     def _answer(self, answer: events.Answer) -> Answer | LookWanted | Waits:
@@ -212,9 +264,9 @@ class CorePort:
             case events.LookNeeded():
                 return _LOOK_WANTED
             case events.ConsultNeeded():
-                return Waits(answer.ticket, is_joined=False)
+                return Waits(answer.ticket, Consult(answer.ticket, answer.uid, answer.pool, answer.wanted))
             case events.Joined():
-                return Waits(answer.ticket, is_joined=True)
+                return Waits(answer.ticket, None)
 
     # ------------------------------------------------------------ what may be read
 
@@ -250,6 +302,41 @@ class CorePort:
         """What the rows of a node keep above their current permits."""
         account = self._core.ledger.node(name)
         return account.buffer if account is not None else ZERO
+
+    def kept(self, holder: Holder) -> Kept | None:
+        """A row as it is: another object where anything of it was changed."""
+        row = self._core.ledger.row(holder)
+        return row.state if row is not None else None
+
+    @staticmethod
+    def firm(kept: Kept) -> Resources:
+        """What a row keeps for good: its permit and every floor but what only waits for a pool's word."""
+        amount = kept.current
+        for floor in kept.floors:
+            if floor.cause is not Cause.PENDING:
+                amount = amount.max(floor.amount)
+        return amount
+
+    @staticmethod
+    def is_unsettled(kept: Kept) -> bool:
+        """Whether an earlier process may have permitted up to the VM's maximum."""
+        return any(floor.cause is Cause.START_UP for floor in kept.floors)
+
+    def is_pending(self) -> bool:
+        """Whether anything is kept for a request that waits for its pool."""
+        return bool(self._core.desk.consults) or any(
+            floor.cause is Cause.PENDING for row in self._core.ledger.rows() for floor in row.state.floors
+        )
+
+    def pool_units(self, name: str) -> int:
+        """What the ledger says that a pool holds, in its own units."""
+        account = self._core.ledger.pool(name)
+        return account.units if account is not None else 0
+
+    def row_units(self, uid: str, pool: str) -> int:
+        """What the ledger counts for a VM in a pool; nothing where it belongs to another one by now."""
+        row = self._core.ledger.row(vm_holder(uid))
+        return row.units if row is not None and row.pool == pool else 0
 
     def is_retry(self, request: ExtendedRequest, vm: VmSpec) -> bool:
         """Whether a request repeats one that was answered with a permit: its reply is remembered."""

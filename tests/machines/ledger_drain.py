@@ -1,8 +1,9 @@
 """The end of each run: faults stop, and everything must come right.
 
 First every VM wants much: it gets it or carries a reason. Then one VM of each node wants all the rest and the others
-little, which the node can bear: everybody gets exactly that, so what was released must have been given back. At the
-end every row is settled, no floor keeps more than a permit, and no runner is dormant.
+little, which the node can bear and for which the chains of the pools have just enough room: everybody gets exactly that,
+so what was released must have been given back. At the end every row is settled, no floor keeps more than a permit, no
+runner is dormant, and nobody waits for a word that never came.
 """
 
 from protocol.values import ZERO, Resources
@@ -23,6 +24,7 @@ def drain(world: World) -> None:
     """Bring a world to rest and check it. Raises `LawBrokenError`."""
     _end_faults(world)
     greedy = {vm.uid: vm.bounds.max for vm in world.vms}
+    _check_nobody_waits(world)
     for _ in range(_GREEDY_ROUNDS):
         _round(world, greedy)
     for vm in world.vms:
@@ -31,6 +33,7 @@ def drain(world: World) -> None:
                 f"{_told(world, vm)}: it does not reach {greedy[vm.uid]} and carries no reason"
             )
     modest = _modest_goals(world)
+    _fit_pools(world, modest)
     for _ in range(_MODEST_ROUNDS):
         _round(world, modest)
     for vm in world.vms:
@@ -43,6 +46,8 @@ def drain(world: World) -> None:
         buffer = world.port.node_buffer(node.name)
         if buffer != ZERO:
             raise LawBrokenError(f"{node.name}: floors keep {buffer} above the permits for ever")
+    if world.port.is_pending():
+        raise LawBrokenError("something is kept for a request that nobody waits for")
     ledger_laws.check_audit(world)
 
 
@@ -50,7 +55,13 @@ def _end_faults(world: World) -> None:
     """The network delivers, one agent lives for each VM, and the cluster shows everything."""
     world.packets, world.answers = [], []
     world.switch_growth(is_stopped=False)
-    _pools_answer(world)
+    for pool in world.pools.all.values():
+        pool.waiting, pool.round, pool.is_prompt = [], None, False  # no word comes for those who wait
+        pool.max_units = pool.max_units_per_vm = None
+        if pool.is_there and not pool.is_deleting:
+            world.pools.change(pool)
+        else:
+            world.pools.come(pool)
     for pod in list(world.pods):
         if pod.has_ended or not pod.is_told:
             ledger_pods.pod_is_told(world, pod)
@@ -72,40 +83,65 @@ def _end_faults(world: World) -> None:
             world.new_life(vm, round(world.now_s * 1000))
 
 
+def _check_nobody_waits(world: World) -> None:
+    """Whoever waits for a word that does not come is answered by the clock."""
+    world.pass_time(ROUND_S)
+    if world.asking or world.port.is_pending():
+        raise LawBrokenError("a request waits for ever for a word that does not come")
+
+
+def _fit_pools(world: World, goals: dict[str, Resources]) -> None:
+    """Each pool may hold what the goals take of it, and its chain admits that and no more."""
+    for pool in world.pools.all.values():
+        parts = [goals[vm.uid].units(pool.unit) for vm in world.vms if vm.pool == pool.name]
+        pool.limit, pool.max_units, pool.max_units_per_vm = (
+            sum(parts),
+            sum(parts) or None,
+            max(parts, default=None),
+        )
+        world.pools.change(pool)
+
+
 def _round(world: World, goals: dict[str, Resources]) -> None:
+    """Everybody asks, and then the pools answer: those of one pool wait together."""
     world.pass_time(ROUND_S)
     for vm in world.vms:
         for command in list(vm.commands):
             vm.end(command, lands=True)
         vm.set_size(vm.target)
     world.watch.tell_all()
-    for vm in world.vms:
-        if vm.published is not None:
-            _published_works(world, vm.published, goals[vm.uid])
-        else:
-            _agent_works(world, vm.agents[-1], goals[vm.uid])
+    for _ in range(2):  # who has just started wants to be named, or names first what is in use
+        for vm in world.vms:
+            if vm.published is not None:
+                _published_asks(world, vm.published, goals[vm.uid])
+            else:
+                _agent_asks(world, vm.agents[-1], goals[vm.uid])
+        _pools_answer(world)
+        for vm in world.vms:
+            if vm.published is not None:
+                _published_resizes(world, vm.published)
+            else:
+                _resize(world, vm.agents[-1], goals[vm.uid])
     world.watch.tell_all()
 
 
-def _agent_works(world: World, agent: ExtendedAgent, goal: Resources) -> None:
+def _agent_asks(world: World, agent: ExtendedAgent, goal: Resources) -> None:
     if agent.is_dormant:
         if world.now_s < agent.dormant_since_s + 1.0:
             return
         agent = world.wake(agent)
-    for _ in range(2):  # a scheduler that has just started wants to be named
-        world.observe(agent)
-        _resize(world, agent, goal)
-        world.observe(agent)
-        returned = world.deliver(agent.ask(goal, world.now_s), is_taken=True)
-        _pools_answer(world)
-        if returned is not None:
-            world.takes(returned)
+    world.observe(agent)
     _resize(world, agent, goal)
+    world.observe(agent)
+    returned = world.deliver(agent.ask(goal, world.now_s), is_taken=True)
+    if returned is not None:
+        world.takes(returned)
 
 
 def _pools_answer(world: World) -> None:
-    for ticket in list(world.asking):
-        world.consult_ends(ticket, None)
+    for pool in world.pools.all.values():
+        while pool.waiting:
+            world.pools.answer(pool)
 
 
 def _resize(world: World, agent: ExtendedAgent, goal: Resources) -> None:
@@ -116,20 +152,16 @@ def _resize(world: World, agent: ExtendedAgent, goal: Resources) -> None:
         vm.set_size(vm.target)
 
 
-def _published_works(world: World, agent: PublishedAgent, goal: Resources) -> None:
-    vm = agent.vm
+def _published_asks(world: World, agent: PublishedAgent, goal: Resources) -> None:
     if agent.phase is Phase.ENDED:
-        world.published_dies(vm)
-        agent = world.published_starts(vm)
-    for _ in range(2):  # its first request names what is in use
-        agent.wants = goal
-        _published_resizes(world, agent)
-        if agent.is_idle:
-            waiting = world.published_asks(agent)
-            if waiting is not None:
-                world.published_look_ends(waiting, is_answered=True)
-                _pools_answer(world)
-        _published_resizes(world, agent)
+        world.published_dies(agent.vm)
+        agent = world.published_starts(agent.vm)
+    agent.wants = goal
+    _published_resizes(world, agent)
+    if agent.is_idle:
+        waiting = world.published_asks(agent)
+        if waiting is not None:
+            world.published_look_ends(waiting, is_answered=True)
 
 
 def _published_resizes(world: World, agent: PublishedAgent) -> None:

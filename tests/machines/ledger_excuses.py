@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.values import ZERO
+from protocol.values import ZERO, Resources
 from tests.machines.agent_models import Packet
 from tests.machines.cluster_models import Vm
+from tests.machines.core_port import Answer, Permitted
 
 if TYPE_CHECKING:
     from tests.machines.ledger_world import World
@@ -33,11 +34,26 @@ class Excuses:
         """What agents take to be in use because of a documented cause is one itself."""
         believed, use = ZERO, vm.size.max(vm.target)
         for agent in vm.agents:
-            if agent.is_misled or (agent.edits != vm.edits and agent.in_use().exceeds(use)):
+            is_untold = agent.edits != vm.edits or vm.account.edited != ZERO
+            is_beyond = agent.in_use().exceeds(vm.bounds.max.max(use))
+            if agent.is_misled or is_beyond or (is_untold and agent.in_use().exceeds(use)):
                 believed = believed.max(agent.in_use())
         if believed != vm.account.believed:
             self._world.observer.believed(vm.account, believed)
             self._world.ledger_changed(vm.node)
+
+    def late_claim(self, vm: Vm, claim: Resources | None) -> None:
+        """An edit, or a maximum that fell, may be over, and an agent that did not look since claim what it saw of it."""
+        if vm.account.edited != ZERO or (claim is not None and claim.exceeds(vm.bounds.max)):
+            self.beliefs(vm)
+
+    def late_answer(self, vm: Vm, answer: Answer) -> None:
+        """What an earlier process permitted before the maximum fell is held above that."""
+        if not isinstance(answer, Permitted) or answer.instance == self._world.port.instance:
+            return
+        if answer.permit.exceeds(vm.bounds.max.max(vm.size.max(vm.target))):
+            vm.account.is_cut = True
+            self._world.observer.excuse(vm.account)
 
     def claim_is_told(self, vm: Vm, packet: Packet) -> None:
         """The scheduler knows now of an edit that this agent saw before it asked; and of two kinds of agent."""
@@ -50,13 +66,20 @@ class Excuses:
             self._world.observer.excuse(account)
 
     def mixed(self, vm: Vm) -> None:
-        """Two kinds of agent on one VM are a documented cause, until one is gone and the ledger keeps all that is left."""
+        """Two kinds of agent on one VM are a documented cause, until one is gone and the ledger keeps all that is left.
+
+        What is left must have been heard of by this scheduler process, too: another kind may have settled the row.
+        """
         account, published = vm.account, vm.published
         is_mixed = published is not None and (bool(vm.agents) or published.is_beside)
         if published is not None:
             published.is_beside = is_mixed
         if account.is_mixed and not is_mixed:
-            is_mixed = bool(vm.commands) or account.use.exceeds(account.ledger_keeps())
+            is_mixed = (
+                bool(vm.commands)
+                or account.use.exceeds(account.ledger_keeps())
+                or any(agent.held != ZERO and agent.knows != self._world.port.instance for agent in vm.agents)
+            )
         if is_mixed != account.is_mixed:
             account.is_mixed = is_mixed
             self._world.observer.excuse(account)

@@ -12,18 +12,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.wire import PodName
-from tests.machines import moves_agents, moves_cluster
+from tests.machines import moves_agents, moves_cluster, moves_pools
 from tests.machines.cluster_models import cu
 from tests.machines.core_port import POOL
 from tests.machines.ledger_world import World
 from tests.machines.moves_agents import AMOUNTS, FATES, SKEWS_MS, SPANS_S
-from tests.machines.moves_cluster import MAXIMA, POD_AMOUNTS, STEPS
+from tests.machines.moves_cluster import MAXIMA, POD_AMOUNTS, POOLS_OF_BIRTHS, STEPS
+from tests.machines.moves_pools import HOWS, LABELS, LIMITS, OWN_LIMITS, PER_VM
+from tests.machines.pool_models import OTHER
 
 VM: Final = 12
 MANY: Final = 24
 _YES_NO: Final = 2
 _WANT: Final = len(AMOUNTS)
 _FATE: Final = len(FATES)
+_POOLS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,9 @@ MOVES: Final = (
     Move(moves_agents.agent_resizes, (VM, 2, _WANT, 3), 9),
     Move(moves_agents.packet_arrives, (MANY, _YES_NO, _YES_NO), 6),
     Move(moves_agents.answer_arrives, (MANY, _YES_NO), 4),
-    Move(moves_agents.pool_answers, (MANY, 9, 4), 5),
+    Move(moves_pools.pool_answers, (_POOLS, len(HOWS)), 5),
+    Move(moves_pools.pool_word_is_formed, (_POOLS, len(HOWS)), 2),
+    Move(moves_pools.pool_word_is_applied, (_POOLS, 6), 3),
     Move(moves_agents.command_ends, (VM, 3, _YES_NO), 5),
     Move(moves_agents.vm_moves, (VM, 3), 5),
     Move(moves_cluster.time_passes, (len(SPANS_S), _YES_NO), 10),
@@ -78,7 +83,7 @@ MOVES: Final = (
     Move(moves_agents.published_restarts, (VM, 4), 1.0, is_fault=True),
     Move(moves_agents.published_dies, (VM,), 0.2, is_fault=True),
     Move(moves_cluster.scheduler_restarts, (_YES_NO, VM), 0.5, is_fault=True),
-    Move(moves_cluster.vm_is_replaced, (VM, _YES_NO, 3), 0.6, is_fault=True),
+    Move(moves_cluster.vm_is_replaced, (VM, _YES_NO, 3, len(POOLS_OF_BIRTHS)), 0.6, is_fault=True),
     Move(moves_cluster.vm_is_edited, (VM, _WANT, _YES_NO), 0.6, is_fault=True),
     Move(moves_cluster.growth_is_switched, (4,), 0.4, is_fault=True),
     Move(moves_cluster.bounds_change, (VM, len(MAXIMA)), 0.4, is_fault=True),
@@ -88,6 +93,12 @@ MOVES: Final = (
     Move(moves_cluster.pod_comes, (3, len(POD_AMOUNTS), _YES_NO), 0.4, is_fault=True),
     Move(moves_cluster.pod_ends, (3, _YES_NO), 0.5),
     Move(moves_cluster.node_changes, (3, len(STEPS)), 0.3, is_fault=True),
+    Move(moves_pools.pool_word_is_late, (MANY,), 0.4, is_fault=True),
+    Move(moves_pools.pool_limit_moves, (_POOLS, len(LIMITS), _YES_NO), 0.6),
+    Move(moves_pools.pool_is_changed, (_POOLS, 16, len(OWN_LIMITS), len(PER_VM)), 0.3, is_fault=True),
+    Move(moves_pools.pool_goes, (_POOLS, 4), 0.3, is_fault=True),
+    Move(moves_pools.pool_comes, (_POOLS,), 1.5),
+    Move(moves_pools.vm_is_labelled, (VM, len(LABELS), _YES_NO), 0.6, is_fault=True),
 )
 
 
@@ -126,7 +137,7 @@ def build(shape: Shape, *, is_known: bool) -> World:
             node,
             MAXIMA[number % 2],
             unit=cu(2) if number == 2 else None,
-            pool=POOL if number % 3 == 1 else None,
+            pool=(None, POOL, OTHER)[number % 3],
         )
         world.vms.append(vm)
         moves_cluster.start_agent(world, vm, is_published=node.serves_published and number % 2 == 0)

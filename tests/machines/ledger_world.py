@@ -24,12 +24,13 @@ from tests.machines.core_port import (
 )
 from tests.machines.ledger_excuses import Excuses
 from tests.machines.ledger_observer import Observer
+from tests.machines.pool_models import Pools
 from tests.machines.published_models import Phase, PublishedAgent
 from tests.machines.waiting_models import Asking, Waiting
 
 BORN = UNIT
 LOOK_DEADLINE_S = 3.0
-WATCH_LAG_S = 75.0
+WATCH_LAG_S = 55.0
 PACKET_LIFE_S = 60.0
 READ_GAP_S = 2.0**-20
 _MOST_IN_FLIGHT = 24
@@ -60,6 +61,7 @@ class World:
         self.port = CorePort(UUID(int=0))
         self.watch = Watch(self)
         self.excuses = Excuses(self)
+        self.pools = Pools(self)
 
     def count(self) -> int:
         """A number that was not used before."""
@@ -92,6 +94,7 @@ class World:
         for node in self.nodes:
             self.port.node_seen(node.name, node.allocatable, UNIT)
         self._configure()
+        self.pools.begin()
         self.pods = [pod for pod in self.pods if not pod.has_ended]
         for pod in self.pods:
             self.port.pod_seen(pod.spec)
@@ -111,6 +114,8 @@ class World:
         living = [agent for agent in vm.agents if not agent.is_dormant] or vm.agents
         for agent in [agent for agent in vm.agents if agent is not living[-1]]:
             self.dies(agent)
+        if any(agent.fences != vm.fences for agent in vm.agents):
+            self.fence(vm)  # nor is what one that has died has sent
 
     def ledger_changed(self, node: Node) -> None:
         """The ledger of a node may have changed: excuses that it took up or that are over end."""
@@ -159,7 +164,7 @@ class World:
     def tick(self) -> None:
         """The scheduler looks at its clock; the reads that it wants begin and are told later."""
         wanted = self.port.tick(self.now_s)
-        self._tell_waiting()
+        self.tell_waiting()
         for name in wanted:
             vm = self.find(name)
             if vm is not None:
@@ -208,6 +213,7 @@ class World:
         `is_taken` says that such an answer arrives as soon as there is one.
         """
         vm, request = packet.agent.vm, packet.request
+        self.excuses.late_claim(vm, request.raw.last_permit)
         before = self.port.glance(vm.spec, vm.holder)
         is_retry = before is not None and self.port.is_retry(request, vm.spec)
         answer = self.port.ask(request, self.now_s)
@@ -216,7 +222,7 @@ class World:
             before = self.port.glance(vm.spec, vm.holder)
             answer = self.port.ask(request, self.now_s, is_looked=True, is_found=shown)
             assert not isinstance(answer, LookWanted)
-        self._tell_waiting()
+        self.tell_waiting()
         self.ledger_changed(vm.node)
         if isinstance(answer, Permitted | Waits):
             after = self.port.glance(vm.spec, vm.holder)
@@ -230,20 +236,16 @@ class World:
                 self.excuses.claim_is_told(vm, packet)
         ledger_laws.check_row(self, vm)
         if isinstance(answer, Waits):
-            self.asking[answer.ticket] = Asking(packet, None, is_taken)
+            self._waits(answer, Asking(packet, None, is_taken))
             return None
         return Returned(packet, answer)
 
-    # ------------------------------------------------------------ pools
+    def _waits(self, answer: Waits, asking: Asking) -> None:
+        self.asking[answer.ticket] = asking
+        if answer.consult is not None:
+            self.pools.asked(answer.consult)
 
-    def consult_ends(self, ticket: int, units: int | None, *, is_decided: bool = True) -> None:
-        """A pool's word is here; whoever waits for it is answered."""
-        self.port.consult_ends(ticket, units, self.now_s, is_decided=is_decided)
-        self._tell_waiting()
-        for node in self.nodes:
-            self.ledger_changed(node)
-
-    def _tell_waiting(self) -> None:
+    def tell_waiting(self) -> None:
         """Answers to requests that waited are on their way, or lost with who asked."""
         told, self.port.told = self.port.told, []
         for ticket, answer in told:
@@ -285,6 +287,7 @@ class World:
     def takes(self, returned: Returned) -> None:
         """An answer arrives at its agent."""
         agent = returned.packet.agent
+        self.excuses.late_answer(agent.vm, returned.answer)
         agent.take(returned, self.now_s)
         ledger_laws.check_row(self, agent.vm)
 
@@ -376,7 +379,7 @@ class World:
             waiting.request, self.now_s, is_looked=True, is_found=waiting.look is not None, reading=reading
         )
         assert not isinstance(answer, LookWanted)
-        self._tell_waiting()
+        self.tell_waiting()
         if vm is not None:
             self.ledger_changed(vm.node)
             after = self.port.glance(vm.spec, vm.holder)
@@ -385,7 +388,7 @@ class World:
                 if isinstance(answer, Permitted) and self.now_s < before.heard_until_s:
                     ledger_laws.check_bystander(answer, before, reading)
         if isinstance(answer, Waits):
-            self.asking[answer.ticket] = Asking(None, waiting, is_answered)
+            self._waits(answer, Asking(None, waiting, is_answered))
         else:
             self._published_takes(waiting.agent, answer if is_answered else None)
         if vm is not None:
@@ -447,7 +450,7 @@ class World:
     def tell_death(self, vm: Vm) -> None:
         """The scheduler is told that a VM is gone."""
         self.port.vm_gone(vm.spec)
-        self._tell_waiting()
+        self.tell_waiting()
         self.ledger_changed(vm.node)
 
     def vanish(self, vm: Vm) -> None:

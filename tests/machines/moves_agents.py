@@ -150,13 +150,6 @@ def answer_arrives(world: World, which: int, again: int) -> None:
         world.takes(world.answers[at] if again else world.answers.pop(at))
 
 
-def pool_answers(world: World, which: int, units: int, how: int) -> None:
-    """A pool admits all of it or some units, or it could not be asked; or it says nothing, and the core gives up."""
-    if world.asking:
-        ticket = list(world.asking)[which % len(world.asking)]
-        world.consult_ends(ticket, None if how == 0 else units, is_decided=how < 3)
-
-
 # ------------------------------------------------------------ lives
 
 

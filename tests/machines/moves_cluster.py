@@ -2,12 +2,15 @@
 
 from tests.machines import ledger_pods
 from tests.machines.cluster_models import UNIT, Vm, cu
+from tests.machines.core_port import POOL
 from tests.machines.ledger_world import BORN, World
 from tests.machines.moves_agents import SPANS_S, amount_for, pick_vm
+from tests.machines.pool_models import OTHER
 
 POD_AMOUNTS = (cu(1), cu(3), cu(0.5, 2))
 STEPS = (0, 1, -1, -3)
 MAXIMA = (cu(8), cu(4), cu(6, 5), cu(2))
+POOLS_OF_BIRTHS = (None, None, POOL, OTHER)
 _MOST_PODS = 3
 
 
@@ -82,8 +85,11 @@ def vm_returns(world: World, vm: int) -> None:
         world.watch.tell(world.read(there))
 
 
-def vm_is_replaced(world: World, vm: int, is_late: int, death: int) -> None:
-    """A VM goes and another one begins under its name; either may be told late, and the death never."""
+def vm_is_replaced(world: World, vm: int, is_late: int, death: int, pool: int) -> None:
+    """A VM goes and another one begins under its name, perhaps in another pool.
+
+    Either may be told late, and the death never.
+    """
     at = vm % len(world.vms)
     old = world.vms[at]
     if old in world.untold_births:
@@ -93,7 +99,9 @@ def vm_is_replaced(world: World, vm: int, is_late: int, death: int) -> None:
         world.tell_death(old)
     elif death == 1:
         world.untold_deaths.append(old)
-    new = world.vms[at] = world.born(old.name, old.node, old.bounds.max, BORN, unit=old.unit, pool=old.pool)
+    new = world.vms[at] = world.born(
+        old.name, old.node, old.bounds.max, BORN, unit=old.unit, pool=POOLS_OF_BIRTHS[pool] or old.pool
+    )
     del world.by_uid[old.uid]
     start_agent(world, new, is_published=old.node.serves_published and old.published is not None)
     if is_late:

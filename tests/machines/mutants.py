@@ -16,12 +16,14 @@ from msgspec.structs import replace
 from protocol import sequence
 from protocol.hot import Ask
 from protocol.values import ZERO, Resources
-from scheduler.core import extended, published
+from scheduler.core import extended, judging, pools, progress, published
 from scheduler.core.cluster import Cluster
 from scheduler.core.core import Core
 from scheduler.core.events import VmSeen
-from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, Row, RowState, Verdict
+from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
+from scheduler.core.limits import Limit
 from scheduler.core.model import Reading
+from tests.machines import ledger_world
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm
 from tests.machines.cluster_watch import Watch
@@ -235,7 +237,7 @@ def resize_forgotten_at_its_deadline() -> Patch:
 
 @contextlib.contextmanager
 def old_event_ends_silence() -> Iterator[None]:
-    """A silent row falls to whatever is told last, whenever that was read."""
+    """A silent row falls to whatever is told last, whenever that was read. The watch may lag longer than a hand-over."""
     see, after_silence = Cluster.vm_seen, Cluster._after_silence
     told_s = 0.0
 
@@ -247,8 +249,125 @@ def old_event_ends_silence() -> Iterator[None]:
     def fall(cluster: Cluster, record: Any, state: RowState, reading: Reading) -> RowState:
         return after_silence(cluster, record, state, dataclasses.replace(reading, begun_s=told_s))
 
-    with _patch(Cluster, "vm_seen", see_when), _patch(Cluster, "_after_silence", fall):
+    lag = _patch(ledger_world, "WATCH_LAG_S", 75.0)
+    with lag, _patch(Cluster, "vm_seen", see_when), _patch(Cluster, "_after_silence", fall):
         yield
+
+
+# ---------------------------------------------------------------- pools
+
+
+def others_forgotten_at_commit() -> Patch:
+    """A word's total is taken for what the asking VM alone may hold."""
+    total = pools.total
+
+    def total_for_one(record: Any, account: PoolAccount, *rest: Any) -> Limit | None:
+        return total(record, PoolAccount(account.name, account.terms, record.row.units), *rest)
+
+    return _patch(pools, "total", total_for_one)
+
+
+def word_for_another_generation() -> Patch:
+    """A word counts whatever became of the pool since it was formed."""
+    limits_of = progress.limits_of
+
+    def limits_of_any(desk: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
+        return limits_of(desk, record, waited, dataclasses.replace(word, generation=None), *rest)
+
+    return _patch(progress, "limits_of", limits_of_any)
+
+
+def births_not_counted() -> Patch:
+    """A VM that is born into a pool, or comes to it, counts nothing until its row is changed."""
+    join_pool = Ledger.join_pool
+
+    def join_uncounted(ledger: Ledger, holder: Any, name: str | None) -> None:
+        is_born = ledger.require(holder).pool is None
+        join_pool(ledger, holder, name)
+        if is_born and name is not None:
+            account, row = ledger.pool(name), ledger.require(holder)
+            assert account is not None
+            account.units, row.units = account.units - row.units, 0
+
+    return _patch(Ledger, "join_pool", join_uncounted)
+
+
+def label_leaves_units_behind() -> Patch:
+    """A VM that is labelled with another pool goes on counting in the first one."""
+
+    def join_at_birth(ledger: Ledger, holder: Any, name: str | None) -> None:
+        if ledger.require(holder).pool is None:
+            join_pool(ledger, holder, name)
+
+    join_pool = Ledger.join_pool
+    return _patch(Ledger, "join_pool", join_at_birth)
+
+
+def pending_counts_in_the_pool() -> Patch:
+    """What is only waited for counts as held, so that those who wait refuse each other."""
+    return _patch(RowState, "firm", property(lambda state: state.reserved))
+
+
+@contextlib.contextmanager
+def own_limits_not_looked_at_again() -> Iterator[None]:
+    """The pool's own limits are looked at when a request comes, and not when its word does."""
+    bounds, consulted = pools.bounds, Core._consulted
+    is_at_commit = False
+
+    def bounds_at_first(*args: Any) -> tuple[Limit, ...]:
+        return () if is_at_commit else bounds(*args)
+
+    def consulted_without(core: Core, ended: Any) -> Any:
+        nonlocal is_at_commit
+        is_at_commit = True
+        try:
+            return consulted(core, ended)
+        finally:
+            is_at_commit = False
+
+    with _patch(pools, "bounds", bounds_at_first), _patch(Core, "_consulted", consulted_without):
+        yield
+
+
+@contextlib.contextmanager
+def floor_needs_no_word() -> Iterator[None]:
+    """Growth within what the VM's own floors keep asks nobody."""
+    judge, must_be_asked = judging.judge, pools.must_be_asked
+    kept = ZERO
+
+    def judge_and_note(desk: Any, record: Any, *rest: Any) -> Verdict:
+        nonlocal kept
+        kept = record.row.state.firm
+        return judge(desk, record, *rest)
+
+    def asked_beyond_floors(ledger: Ledger, name: str, current: Resources, permit: Resources) -> bool:
+        return must_be_asked(ledger, name, current.max(kept), permit)
+
+    with _patch(extended, "judge", judge_and_note), _patch(pools, "must_be_asked", asked_beyond_floors):
+        yield
+
+
+def growth_in_a_pool_that_is_above() -> Patch:
+    """A VM grows within its own part though its pool holds more than was admitted."""
+    total = pools.total
+
+    def total_without_a_look(
+        record: Any, account: PoolAccount, current: Any, wanted: Any, unit: Any, most: int, why: Any
+    ) -> Limit | None:
+        return total(record, account, current, wanted, unit, max(most, account.units), why)
+
+    return _patch(pools, "total", total_without_a_look)
+
+
+def word_of_the_pool_it_left() -> Patch:
+    """A word counts for a VM that belongs to another pool by now."""
+    limits_of = progress.limits_of
+
+    def limits_of_now(desk: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
+        there = dataclasses.replace(waited, pool=record.spec.pool or waited.pool)
+        return limits_of(desk, record, there, word, *rest)
+
+    return _patch(progress, "limits_of", limits_of_now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,21 +387,30 @@ class Mutant:
 MUTANTS: Final = (
     Mutant(1, grant_before_the_reserve),
     Mutant(2, lost_release),
-    Mutant(3, reply_remembered_too_long, 6),
-    Mutant(4, supersession_by_arrival, 40),
+    Mutant(3, reply_remembered_too_long, 23),
+    Mutant(4, supersession_by_arrival, 299),
     Mutant(5, buffer_subtracted_twice),
-    Mutant(6, settled_by_anybody, 2),
-    Mutant(7, one_hand_over_floor, 932),
-    Mutant(8, bounds_cut_below_use),
-    Mutant(9, bystander_gets_what_is_pending, 3),
-    Mutant(10, decrease_believed_at_once, 458),
-    Mutant(11, targets_left_out),
-    Mutant(12, sent_resize_left_out),
-    Mutant(13, no_fence, 12),
-    Mutant(14, late_event_ends_claim),
-    Mutant(15, new_because_the_watch_lagged, 1),
-    Mutant(16, no_lease),
-    Mutant(17, own_floor_is_headroom, 2),
-    Mutant(18, resize_forgotten_at_its_deadline, 2),
-    Mutant(19, old_event_ends_silence, 163),
+    Mutant(6, settled_by_anybody, 8),
+    Mutant(7, one_hand_over_floor, 22),
+    Mutant(8, bounds_cut_below_use, 3),
+    Mutant(9, bystander_gets_what_is_pending, 59),
+    Mutant(10, decrease_believed_at_once, 811),
+    Mutant(11, targets_left_out, 3),
+    Mutant(12, sent_resize_left_out, 8),
+    Mutant(13, no_fence, 84),
+    Mutant(14, late_event_ends_claim, 21),
+    Mutant(15, new_because_the_watch_lagged, 29),
+    Mutant(16, no_lease, 8),
+    Mutant(17, own_floor_is_headroom, 60),
+    Mutant(18, resize_forgotten_at_its_deadline, 16),
+    Mutant(19, old_event_ends_silence, 256),
+    Mutant(20, others_forgotten_at_commit, 9),
+    Mutant(21, word_for_another_generation, 88),
+    Mutant(22, births_not_counted, 39),
+    Mutant(23, label_leaves_units_behind, 12),
+    Mutant(24, pending_counts_in_the_pool, 37),
+    Mutant(25, own_limits_not_looked_at_again, 90),
+    Mutant(26, floor_needs_no_word, 8),
+    Mutant(27, growth_in_a_pool_that_is_above, 1),
+    Mutant(28, word_of_the_pool_it_left, 1715),
 )

@@ -152,7 +152,8 @@ def story_08_bounds_cut_below_use(story: Story) -> None:
 def story_09_bystander_gets_what_is_pending(story: Story) -> None:
     """A bystander is told what waits for the pool's word, and keeps it when the pool refuses.
 
-    Two kinds of agent on one VM are a documented cause, which excuses the sum: the law is the one of bystanders.
+    Two kinds of agent on one VM are a documented cause, which excuses the sum, and the VM has left its pool by then: the
+    law is the one of bystanders.
     """
     story.node("n1", cu(6), serves_published=True)
     story.scheduler_starts()
@@ -162,6 +163,7 @@ def story_09_bystander_gets_what_is_pending(story: Story) -> None:
     story.published_starts("p1", "a")
     story.published_asks("p1", cu(1))
     story.agent_asks("a1", cu(5))
+    story.vm_is_labelled("a", None)
     story.published_asks("p1", cu(5))
     story.published_holds("p1", cu(1))
     story.pool_answers("a", 1)

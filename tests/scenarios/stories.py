@@ -15,6 +15,7 @@ from tests.machines.cluster_models import Command, Node, Snapshot, Vm
 from tests.machines.core_port import Answer, HungUp, Permitted, Rejected
 from tests.machines.ledger_observer import LawBrokenError
 from tests.machines.ledger_world import BORN, World
+from tests.machines.pool_models import Word
 from tests.machines.published_models import Phase, PublishedAgent
 
 
@@ -41,6 +42,7 @@ class Story:
         self._answers: dict[str, Returned] = {}
         self._reads: dict[str, Snapshot] = {}
         self._commands: dict[str, tuple[Vm, Command]] = {}
+        self._words: dict[str, tuple[int, Word | None]] = {}
 
     # ------------------------------------------------------------ how it is told
 
@@ -176,14 +178,46 @@ class Story:
 
     def pool_answers(self, vm: str, units: int | None) -> None:
         """The word on the growth of a VM that waits for its pool: all of it, or so many units."""
-        admitted = "all of it" if units is None else f"{units} compute unit{'s' * (units != 1)}"
+        admitted = "all of it" if units is None else f"{units} unit{'s' * (units != 1)} in all"
         with self._step(f"the pool of VM {vm} admits {admitted}"):
-            asked = [
-                ticket
-                for ticket, asking in self.world.asking.items()
-                if asking.packet is not None and asking.packet.agent.vm is self._vms[vm]
-            ]
-            self.world.consult_ends(asked[0], units)
+            ticket = self._ticket(vm)
+            self.world.pools.tell(ticket, self.world.pools.word_for(ticket, units))
+
+    def pool_word_is_formed(self, vm: str, units: int, name: str) -> None:
+        """The word on the growth of a VM is formed; it reaches the scheduler later."""
+        with self._step(f'the chain of the pool of VM {vm} admits {units} units in all ("{name}")'):
+            ticket = self._ticket(vm)
+            self._words[name] = ticket, self.world.pools.word_for(ticket, units)
+
+    def pool_word_is_told(self, name: str) -> None:
+        """A word that was formed reaches the scheduler."""
+        with self._step(f'the word "{name}" reaches the scheduler'):
+            self.world.pools.tell(*self._words[name])
+
+    def pool_is_changed(
+        self, name: str, *, unit: Resources | None = None, max_units: int | None = None
+    ) -> None:
+        """A pool is described otherwise, which is another generation of it."""
+        pool = self.world.pools.all[name]
+        pool.unit, pool.max_units = unit or pool.unit, max_units
+        most = f" and may hold {max_units} of them" if max_units is not None else ""
+        with self._step(f"pool {name} has units of {pool.unit} from now on{most}"):
+            self.world.pools.change(pool)
+
+    def vm_is_labelled(self, vm: str, pool: str | None) -> None:
+        """A VM belongs to another pool from now on, which the scheduler is told at once."""
+        with self._step(f"VM {vm} belongs to {f'pool {pool}' if pool else 'no pool'} from now on"):
+            there = self._vms[vm]
+            self.world.pools.label(there, pool)
+            self.world.watch.tell(self.world.read(there))
+
+    def _ticket(self, vm: str) -> int:
+        """The number under which a VM's growth waits."""
+        return next(
+            ticket
+            for ticket, asking in self.world.asking.items()
+            if asking.packet is not None and asking.packet.agent.vm is self._vms[vm]
+        )
 
     def agent_resizes(self, agent: str, want: Resources) -> None:
         """An agent sends a resize, within what it holds."""

@@ -7,17 +7,29 @@ import pytest
 
 from tests.machines.cluster_models import cu
 from tests.machines.mutants import MUTANTS
-from tests.scenarios import overcommits
+from tests.scenarios import beyond_pools, overcommits
 from tests.scenarios.stories import Story, StoryBrokenError
 
 OVERCOMMITTED: Final = "n1 is overcommitted"
-LAWS: Final = {2: r"expected 5 CPU / 5Gi, found 1 CPU / 1Gi", 9: "a bystander got"}
+LAWS: Final = {
+    2: r"expected 5 CPU / 5Gi, found 1 CPU / 1Gi",
+    9: "a bystander got",
+    20: "pool pool holds 5 of 4 units that were admitted",
+    21: "the word was not formed for what pool pool is now",
+    22: "pool pool holds 4 of 3 units that were admitted",
+    23: "pool pool holds 4 of 3 units that were admitted",
+    24: "is refused 2 CPU / 2Gi by pool pool, which has room",
+    25: "pool pool holds 5 of at most 3 units",
+    26: "nobody asked pool pool",
+    27: "pool pool holds 5 of 3 units that were admitted",
+    28: "the word was not formed for what pool other is now",
+}
 """What breaks where it is not the sum of what may be in use."""
 
 PREFIX: Final = "story_"
 STORIES: Final = {
     int(name.removeprefix(PREFIX).partition("_")[0]): story
-    for name, story in vars(overcommits).items()
+    for name, story in (vars(overcommits) | vars(beyond_pools)).items()
     if name.startswith(PREFIX)
 }
 NUMBERS: Final = sorted(STORIES)

@@ -1,0 +1,293 @@
+"""What must hold of pools after every input of the scheduler's core, computed from what the core was told and its rows.
+
+A VM's part of its pool is the most units of the pool that its permit or any floor but `pending` takes. The laws:
+
+- *No grant that the chain refused.* A permit that takes more of the pool needs a word that was formed for this very
+  description of the pool, and all that the pool holds after it is within that word and within what the chain admitted
+  when the word was formed. The pool's own limits hold as well; nothing at all grows in a pool that is absent or being
+  deleted. What needs no word takes no more of the pool than the permit did before.
+- *A pool's total rises by grants and by documented causes only*: a birth, a label, another unit (`_enter`, `_join`,
+  `recount`); the start-up floor when a larger maximum is told; what a read has shown; a claim; what a published caller
+  uses. Each is bounded by what the model knows of it. As a grant's total is within what was admitted, nothing grows in a
+  pool that is above that.
+- *No refusal for want of what is there.* Where the pool binds, one step more would have taken too much of it.
+
+None of the core's own sums is used. Most inputs change no row, which costs one look for each VM with a pool.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from protocol.extension import ExtendedRequest
+from protocol.reasons import ReasonCode
+from protocol.values import ZERO, Resources
+from protocol.wire import AgentRequest, PodName
+from tests.machines.core_port import UNIT, Answer, Consult, Holder, Kept, Permitted, Reading, VmSpec
+from tests.machines.ledger_observer import LawBrokenError
+
+if TYPE_CHECKING:
+    from tests.machines.core_port import CorePort
+    from tests.machines.pool_models import Pool, Word
+
+
+@dataclass(slots=True, frozen=True)
+class Cause:
+    """What an input documents: up to where the subject's permit and its floors may rise without any word."""
+
+    name: str
+    permit: Resources = ZERO
+    floors: Resources = ZERO
+    consult: Consult | None = None
+    word: "Word | None" = None
+
+
+_NO_CAUSE: Final = Cause("what was none of its business")
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A VM that the core was told of: its part of its pool, in the pool's units, by its permit and altogether.
+
+    `answered` is the last request that was answered with a permit: sent again, it gets the remembered one.
+    """
+
+    spec: VmSpec
+    holder: Holder
+    kept: Kept
+    shown: Resources = ZERO
+    shown_s: float = -1.0
+    permit_units: int = 0
+    units: int = 0
+    answered: ExtendedRequest | None = None
+
+
+class PoolLaws:
+    """The laws for one scheduler process. Raises `LawBrokenError`."""
+
+    def __init__(self, port: "CorePort", pools: "Mapping[str, Pool]") -> None:
+        self._port = port
+        self._pools = pools
+        self._members: dict[PodName, Member] = {}
+        self._pooled: list[Member] = []
+        self.totals: dict[str, int] = dict.fromkeys(pools, 0)
+        self.waits: dict[int, tuple[Consult, AgentRequest, int]] = {}
+        """Who waits for a word: what for, with which request, and in which life of the pool it began."""
+
+    # ------------------------------------------------------------ inputs
+
+    def seen(self, vm: VmSpec, reading: Reading | None) -> None:
+        """A VM was told: perhaps its birth, another label, another size."""
+        member = self._members.get(vm.pod)
+        if member is not None and member.spec.uid != vm.uid:
+            self.gone(member.spec)
+            member = None
+        is_new = member is None
+        if member is None:
+            kept = self._port.kept(vm.holder)
+            if kept is None:
+                return
+            member = self._members[vm.pod] = Member(vm, vm.holder, kept)
+        if reading is not None and reading.begun_s >= member.shown_s:
+            member.shown, member.shown_s = reading.use, reading.begun_s
+        most = vm.bounds.max if self._port.is_unsettled(member.kept) else ZERO
+        cause = Cause("a read", floors=member.shown.max(most))
+        if is_new:
+            member.spec = vm
+            self._enter(member, cause)
+        elif member.spec.pool != vm.pool:
+            self._leave(member)
+            member.spec = vm
+            member.kept = self._port.kept(member.holder) or member.kept
+            self._join(member)
+        else:
+            member.spec = vm
+        self.nothing_else(member, cause)
+
+    def gone(self, vm: VmSpec) -> None:
+        """A VM's death was told."""
+        member = self._members.get(vm.pod)
+        if member is not None and member.spec.uid == vm.uid:
+            del self._members[vm.pod]
+            self._leave(member)
+        self.nothing_else()
+
+    def recount(self, name: str) -> None:
+        """A pool was described otherwise: its parts are counted in its unit of now."""
+        self.totals[name] = 0
+        for member in self._pooled:
+            if member.spec.pool == name:
+                self._count(member)
+                self.totals[name] += member.units
+        self.nothing_else()
+
+    def asked(self, request: AgentRequest, answer: Answer | None, consult: Consult | None) -> None:
+        """A request was taken. `consult` where it waits from now on."""
+        if consult is not None:
+            self.waits[consult.ticket] = consult, request, self._pools[consult.pool].life
+        member = self._members.get(request.pod)
+        if member is None:
+            self.nothing_else()
+            return
+        before = self._before(member)
+        if isinstance(request, ExtendedRequest):
+            level = (request.raw.last_permit or ZERO).max(member.shown)
+            permit = level if self._port.is_unsettled(member.kept) else ZERO
+            cause = Cause("a claim", permit, level)
+        else:
+            cause = Cause("what a published caller uses", member.shown, member.shown)
+        self.nothing_else(member, cause)
+        if isinstance(request, ExtendedRequest) and isinstance(answer, Permitted):
+            if request is not member.answered:
+                self._check_refusal(member, before, request, answer, None)
+            member.answered = request
+
+    def told(self, ticket: int, word: "Word | None", answer: Answer | None) -> None:
+        """A word was applied. One for nobody changes nothing."""
+        waited = self.waits.pop(ticket, None)
+        if waited is None:
+            if answer is not None:
+                raise LawBrokenError(f"a word for nobody is answered with {answer}")
+            self.nothing_else()
+            return
+        consult, request, life = waited
+        member = self._members.get(request.pod)
+        if member is None:
+            raise LawBrokenError(f"{request.pod.name} waits for pool {consult.pool} and is gone")
+        before = self._before(member)
+        use = ZERO if isinstance(request, ExtendedRequest) else member.shown
+        self.nothing_else(member, Cause("a word", use, member.shown, consult, word))
+        if isinstance(request, ExtendedRequest) and isinstance(answer, Permitted):
+            member.answered = request
+            is_same = life == self._pools[consult.pool].life
+            if word is not None and is_same and not self._is_void(member, consult, word):
+                self._check_refusal(member, before, request, answer, (consult, word))
+
+    def nothing_else(self, subject: Member | None = None, cause: Cause = _NO_CAUSE) -> None:
+        """After any input: what has changed is the subject, as far as its cause goes, or has not risen."""
+        for member in self._pooled:
+            kept = self._port.kept(member.holder)
+            if kept is not member.kept and kept is not None:
+                self._changed(member, kept, cause if member is subject else _NO_CAUSE)
+
+    # ------------------------------------------------------------ who belongs to which pool
+
+    def _enter(self, member: Member, cause: Cause) -> None:
+        """A birth: it counts with what was shown of it, and with its maximum while it is unsettled."""
+        if member.kept.current.exceeds(member.shown) or self._port.firm(member.kept).exceeds(cause.floors):
+            raise LawBrokenError(f"{member.spec.pod.name} begins with more than was shown of it")
+        self._join(member)
+
+    def _join(self, member: Member) -> None:
+        """A birth or a label may lift the pool to whatever it comes to."""
+        if member.spec.pool is not None:
+            self._pooled.append(member)
+            self._count(member)
+            self.totals[member.spec.pool] += member.units
+
+    def _leave(self, member: Member) -> None:
+        if member.spec.pool is not None:
+            self._pooled.remove(member)
+            self.totals[member.spec.pool] -= member.units
+        member.units = member.permit_units = 0
+
+    def _count(self, member: Member) -> None:
+        assert member.spec.pool is not None
+        unit = self._pools[member.spec.pool].unit
+        member.permit_units = member.kept.current.units(unit)
+        member.units = self._port.firm(member.kept).units(unit)
+
+    def _before(self, member: Member) -> tuple[Resources, int]:
+        """What a request finds: the VM's permit, and what its pool holds."""
+        return member.kept.current, self.totals.get(member.spec.pool or "", 0)
+
+    # ------------------------------------------------------------ the laws
+
+    def _changed(self, member: Member, kept: Kept, cause: Cause) -> None:
+        name = member.spec.pool
+        assert name is not None
+        pool, old, had, held = self._pools[name], member.kept, member.units, self.totals[name]
+        permit_units = member.permit_units
+        member.kept = kept
+        self._count(member)
+        total = self.totals[name] = held + member.units - had
+        # Without floors a part is its permit's; nothing of both is looked at where nothing rises.
+        if kept.current.exceeds(old.current) and kept.current.exceeds(old.current.max(cause.permit)):
+            who = f"{member.spec.pod.name} grows from {old.current} to {kept.current}, and"
+            self._check_own(pool, who, total)
+            if member.permit_units > max(permit_units, cause.permit.units(pool.unit)):
+                self._check_grant(pool, who, member, total, cause)
+        if member.units > max(had, member.permit_units, cause.floors.units(pool.unit)):
+            raise LawBrokenError(
+                f"{member.spec.pod.name} takes {member.units} units of pool {name} instead of {had} by {cause.name}"
+            )
+
+    @staticmethod
+    def _check_own(pool: "Pool", who: str, total: int) -> None:
+        """What grows at all, within its unit or not, is in a pool that is there and within its own limits."""
+        if not pool.is_there or pool.is_deleting:
+            raise LawBrokenError(f"{who} pool {pool.name} is absent or being deleted")
+        if pool.max_units is not None and total > pool.max_units:
+            raise LawBrokenError(f"{who} pool {pool.name} holds {total} of at most {pool.max_units} units")
+
+    def _check_grant(self, pool: "Pool", who: str, member: Member, total: int, cause: Cause) -> None:
+        """What takes more of the pool has a word for just that, and is not too much for one VM."""
+        word, consult = cause.word, cause.consult
+        if word is None or consult is None:
+            raise LawBrokenError(f"{who} nobody asked pool {pool.name}")
+        if self._is_void(member, consult, word):
+            raise LawBrokenError(f"{who} the word was not formed for what pool {pool.name} is now")
+        if pool.max_units_per_vm is not None and member.permit_units > pool.max_units_per_vm:
+            raise LawBrokenError(f"{who} pool {pool.name} allows a VM {pool.max_units_per_vm} units")
+        for most in (word.total, word.admitted):
+            if most is not None and total > most:
+                raise LawBrokenError(
+                    f"{who} pool {pool.name} holds {total} of {most} units that were admitted"
+                )
+
+    def _is_void(self, member: Member, consult: Consult, word: "Word") -> bool:
+        """Whether a word is about another pool, or about what the pool was before it was changed."""
+        pool = self._pools[consult.pool]
+        return consult.pool != member.spec.pool or (word.life, word.generation) != (
+            pool.life,
+            pool.generation,
+        )
+
+    def _check_refusal(
+        self,
+        member: Member,
+        before: tuple[Resources, int],
+        request: ExtendedRequest,
+        answer: Permitted,
+        told: "tuple[Consult, Word] | None",
+    ) -> None:
+        """Where the pool binds, one step more would have been too much for it."""
+        name = member.spec.pool
+        if answer.codes[:1] != (ReasonCode.POOL,) or name is None:
+            return
+        pool, permit, (current, held) = self._pools[name], answer.permit, before
+        if not pool.is_there or pool.is_deleting:
+            return
+        step = _next(member.spec, current.max(request.raw.last_permit or ZERO), request.raw.resources, permit)
+        need = step.units(pool.unit)
+        total = max(held, self.totals[name] + max(need - member.units, 0))
+        consult, word = told if told is not None else (None, None)
+        mosts = [pool.max_units, word.total if word is not None else None]
+        is_too_much = any(most is not None and total > most for most in mosts)
+        is_large = pool.max_units_per_vm is not None and need > pool.max_units_per_vm
+        if not (is_too_much or is_large or (consult is not None and step.exceeds(consult.wanted))):
+            raise LawBrokenError(
+                f"{member.spec.pod.name} is refused {step} by pool {name}, which has room: {total} of {mosts}"
+            )
+
+
+def _next(vm: VmSpec, current: Resources, request: Resources, permit: Resources) -> Resources:
+    """The permit of one step more than `permit`, towards the request within the VM's bounds."""
+    unit = vm.compute_unit or UNIT
+    wanted = request.min(current.max(vm.bounds.max))
+    steps = []
+    if wanted.vcpu_milli > permit.vcpu_milli:
+        steps.append(permit.vcpu_milli // unit.vcpu_milli + 1)
+    if wanted.memory_bytes > permit.memory_bytes:
+        steps.append(permit.memory_bytes // unit.memory_bytes + 1)
+    return permit.max((unit * min(steps)).min(wanted)) if steps else permit.max(wanted)

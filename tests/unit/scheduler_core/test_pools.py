@@ -1,0 +1,452 @@
+"""Pools: what their VMs take of them, their own limits, and what a word's total leaves to each."""
+
+from typing import Any
+
+import pytest
+
+from protocol.reasons import ReasonCode
+from protocol.values import Bounds, Resources
+from protocol.wire import Resources as Slots
+from scheduler.core import events
+from scheduler.core.ledger import Cause
+from scheduler.core.model import PoolTerms
+from tests.unit.scheduler_core.core_worlds import (
+    ELSEWHERE,
+    EVERYWHERE,
+    HERE,
+    UNIT,
+    AuditedWorld,
+    codes,
+    cu,
+)
+
+ALL = events.PoolWord()
+
+
+def pool(world: AuditedWorld, name: str = "blue", unit: Resources = UNIT, **terms: Any) -> None:
+    """The pool of that name is described like this from now on."""
+    world.apply(events.PoolSeen(PoolTerms(name, unit, **terms)))
+
+
+def member(world: AuditedWorld, name: str, use: Resources = UNIT, of: str | None = "blue", **vm: Any) -> None:
+    """A VM is born into a pool."""
+    world.vm(name, use, **vm)
+    label(world, name, of)
+
+
+def label(world: AuditedWorld, name: str, to: str | None) -> None:
+    """A VM belongs to that pool from now on."""
+    world.see(name, None, at=0.0, pool=to)
+
+
+def pooled(*uses: Resources, **terms: Any) -> AuditedWorld:
+    """A world whose VMs `a`, `b`, ... of these sizes belong to the pool `blue`."""
+    world = AuditedWorld(cu(40))
+    pool(world, **terms)
+    for index, use in enumerate(uses):
+        member(world, "abcdef"[index], use)
+    return world
+
+
+def held(world: AuditedWorld, name: str = "blue") -> int:
+    """The units that a pool holds."""
+    account = world.core.ledger.pool(name)
+    return account.units if account is not None else 0
+
+
+def waits(world: AuditedWorld, name: str, want: Resources, ticket: int) -> events.ConsultNeeded:
+    """The growth of a VM waits for its pool."""
+    *_, needed = world.take(world.request(name, want), ticket)
+    assert isinstance(needed, events.ConsultNeeded), needed
+    return needed
+
+
+def gets(
+    world: AuditedWorld, ticket: int, total: int | None, generation: int | None = None
+) -> events.Decided:
+    """What becomes of a request that waits once its word is there."""
+    (answer,) = world.told(ticket, events.PoolWord(total, generation=generation))
+    assert isinstance(answer, events.Decided), answer
+    return answer
+
+
+def refused(world: AuditedWorld, name: str, want: Resources) -> str:
+    """The message with which a pool lets nothing grow, without anybody being asked."""
+    current = world.state(name).current
+    answer = world.send(world.request(name, want))
+    assert isinstance(answer, events.Decided), answer
+    assert (answer.permit, codes(answer)) == (current, [ReasonCode.POOL])
+    return answer.reasons[0].message
+
+
+# ---------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize(
+    ("use", "unit", "units"),
+    [
+        (cu(1), cu(1), 1),
+        (cu(1.5), cu(1), 2),
+        (cu(4), cu(2), 2),
+        (cu(4.001, 4), cu(2), 3),
+        (cu(4), cu(0.5), 8),
+        (cu(1, 6), cu(1), 6),
+        (cu(6, 1), cu(1), 6),
+        (cu(2, 6), cu(1, 4), 2),
+        (cu(0), cu(1), 0),
+    ],
+)
+def test_a_part_is_the_most_units_that_any_resource_takes(
+    use: Resources, unit: Resources, units: int
+) -> None:
+    assert held(pooled(use, unit=unit)) == units
+
+
+def test_parts_are_rounded_one_by_one() -> None:
+    assert held(pooled(cu(1.5), cu(1.5))) == 4
+
+
+def test_another_unit_counts_everybody_anew() -> None:
+    world = pooled(cu(4), cu(3))
+    pool(world, unit=cu(2), generation=2)
+    assert held(world) == 4
+
+
+def test_a_vm_counts_at_its_maximum_until_it_is_settled() -> None:
+    world = pooled(max_units=9)
+    world.vm("a", UNIT, is_new=False)
+    label(world, "a", "blue")
+    member(world, "b")
+    assert held(world) == 9
+    assert refused(world, "b", cu(2)) == "pool blue holds 9 of at most 9 units"
+    world.send(world.request("a", cu(2), claim=cu(2)))
+    assert held(world) == 3
+    waits(world, "b", cu(2), 1)
+
+
+def test_a_larger_maximum_counts_while_a_vm_is_unsettled() -> None:
+    world = pooled()
+    world.vm("a", UNIT, is_new=False)
+    world.see("a", None, at=0.0, pool="blue", bounds=Bounds(UNIT, cu(12)))
+    assert held(world) == 12
+
+
+def test_a_vm_that_names_another_process_stays_at_its_maximum() -> None:
+    world = pooled()
+    world.vm("a", UNIT, is_new=False)
+    label(world, "a", "blue")
+    world.send(world.request("a", cu(2), claim=cu(2), names=ELSEWHERE))
+    assert held(world) == 8
+
+
+def test_what_is_in_use_counts_and_what_is_pending_does_not() -> None:
+    world = pooled(UNIT)
+    waits(world, "a", cu(4), 1)
+    assert (held(world), world.causes("a")) == (1, {Cause.PENDING})
+    world.read("a", cu(3), at=1.0)
+    assert held(world) == 3
+
+
+def test_a_vm_that_goes_takes_nothing() -> None:
+    world = pooled(cu(2), cu(3))
+    world.see_ended("b", at=1.0)
+    assert held(world) == 2
+
+
+# ---------------------------------------------------------------- births and labels
+
+
+def test_nothing_grows_in_a_pool_that_births_have_lifted_above_its_maximum() -> None:
+    world = pooled(cu(2), max_units=4)
+    member(world, "b", cu(3))
+    assert held(world) == 5
+    assert refused(world, "a", cu(3)) == "pool blue holds 5 of at most 4 units"
+    world.permit(world.request("b", cu(2)))
+    world.read("b", cu(2), at=1.0)
+    assert refused(world, "a", cu(3)) == "pool blue holds 4 of at most 4 units"
+    world.permit(world.request("b", UNIT))
+    world.read("b", UNIT, at=2.0)
+    waits(world, "a", cu(3), 1)
+    assert gets(world, 1, 4).permit == cu(3)
+
+
+def test_not_even_within_its_unit_does_a_vm_grow_in_a_pool_that_is_above_its_maximum() -> None:
+    world = pooled(UNIT, cu(4), unit=cu(2), max_units=2)
+    assert held(world) == 3
+    refused(world, "a", cu(2))
+
+
+def test_a_birth_while_a_vm_waits_counts_when_the_word_comes() -> None:
+    world = pooled(UNIT)
+    waits(world, "a", cu(4), 1)
+    member(world, "b", cu(2))
+    answer = gets(world, 1, 4)
+    assert (answer.permit, codes(answer)) == (cu(2), [ReasonCode.POOL])
+
+
+def test_a_birth_that_lifts_the_pool_above_the_word_leaves_nothing() -> None:
+    world = pooled(UNIT)
+    waits(world, "a", cu(4), 1)
+    member(world, "b", cu(4))
+    assert gets(world, 1, 4).permit == UNIT
+
+
+def test_a_label_moves_the_part_of_a_vm() -> None:
+    world = pooled(cu(2), cu(3))
+    pool(world, "red", cu(0.5))
+    label(world, "b", "red")
+    assert (held(world), held(world, "red")) == (2, 6)
+    label(world, "b", None)
+    assert (held(world), held(world, "red")) == (2, 0)
+
+
+def test_a_label_may_lift_a_pool_above_its_maximum() -> None:
+    world = pooled(UNIT, max_units=3)
+    member(world, "b", cu(3), of=None)
+    label(world, "b", "blue")
+    assert held(world) == 4
+    assert refused(world, "a", cu(2)) == "pool blue holds 4 of at most 3 units"
+    label(world, "b", None)
+    waits(world, "a", cu(2), 1)
+
+
+# ---------------------------------------------------------------- the pool's own limits
+
+
+def test_the_maximum_of_a_pool_is_shared() -> None:
+    world = pooled(cu(2), UNIT, max_units=5)
+    assert waits(world, "b", cu(8), 1).wanted == cu(3)
+    answer = gets(world, 1, None)
+    assert (answer.permit, codes(answer)) == (cu(3), [ReasonCode.POOL])
+    assert held(world) == 5
+
+
+@pytest.mark.parametrize(
+    ("unit", "per_vm", "permit"), [(cu(1), 3, cu(3)), (cu(0.5), 5, cu(2)), (cu(2), 2, cu(4))]
+)
+def test_a_vm_has_its_own_maximum(unit: Resources, per_vm: int, permit: Resources) -> None:
+    world = pooled(UNIT, unit=unit, max_units_per_vm=per_vm)
+    assert waits(world, "a", cu(8), 1).wanted == permit
+    assert codes(gets(world, 1, None)) == [ReasonCode.POOL]
+
+
+def test_a_vm_that_is_larger_than_one_may_be_does_not_grow() -> None:
+    world = pooled(cu(4), max_units_per_vm=3)
+    assert refused(world, "a", cu(5)) == "pool blue allows a VM 3 units"
+
+
+def test_limits_that_fall_while_a_vm_waits_hold() -> None:
+    world = pooled(UNIT, UNIT)
+    waits(world, "a", cu(8), 1)
+    pool(world, max_units=5, max_units_per_vm=6)
+    assert gets(world, 1, None).permit == cu(4)
+
+
+def test_growth_within_a_unit_that_is_counted_already_asks_nobody() -> None:
+    world = pooled(UNIT, unit=cu(4))
+    assert world.permit(world.request("a", cu(4))) == cu(4)
+    assert held(world) == 1
+
+
+def test_growth_of_one_resource_within_the_part_of_the_other_asks_nobody() -> None:
+    world = pooled(cu(1, 4))
+    assert world.permit(world.request("a", cu(4))) == cu(4)
+    assert held(world) == 4
+
+
+def test_what_a_floor_keeps_is_no_permit() -> None:
+    world = pooled(UNIT)
+    world.read("a", cu(4), at=0.0)
+    assert (held(world), waits(world, "a", cu(4), 1).current) == (4, UNIT)
+
+
+# ---------------------------------------------------------------- no such pool
+
+
+def test_where_there_is_no_such_pool_nothing_grows() -> None:
+    world = AuditedWorld()
+    member(world, "a", of="green")
+    assert refused(world, "a", cu(2)) == "there is no pool green"
+    pool(world, "green")
+    waits(world, "a", cu(2), 1)
+
+
+def test_a_pool_that_goes_leaves_its_vms_what_they_have() -> None:
+    world = pooled(cu(3))
+    world.apply(events.PoolGone("blue"))
+    assert (held(world), world.state("a").current) == (0, cu(3))
+    assert refused(world, "a", cu(4)) == "there is no pool blue"
+    assert world.permit(world.request("a", cu(2))) == cu(2)
+
+
+def test_a_pool_that_nobody_names_and_nobody_describes_is_forgotten() -> None:
+    world = pooled(UNIT)
+    world.apply(events.PoolGone("blue"))
+    label(world, "a", None)
+    assert [account.name for account in world.core.ledger.pools()] == []
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_in_a_pool_that_is_being_deleted_nothing_grows(meanwhile: bool) -> None:
+    world = pooled(UNIT)
+    if meanwhile:
+        waits(world, "a", cu(2), 1)
+    pool(world, is_deleting=True)
+    if not meanwhile:
+        assert refused(world, "a", cu(2)) == "pool blue is being deleted"
+    else:
+        answer = gets(world, 1, None)
+        assert (answer.permit, answer.reasons[0].message) == (UNIT, "pool blue is being deleted")
+
+
+# ---------------------------------------------------------------- what changes while a VM waits
+
+
+@pytest.mark.parametrize(("generation", "permit"), [(1, UNIT), (2, cu(4)), (None, cu(4))])
+def test_a_word_for_another_generation_is_void(generation: int | None, permit: Resources) -> None:
+    world = pooled(UNIT)
+    waits(world, "a", cu(4), 1)
+    pool(world, generation=2)
+    answer = gets(world, 1, None, generation)
+    assert answer.permit == permit
+    assert [reason.retry_after_s for reason in answer.reasons] == ([0.0] if permit == UNIT else [])
+
+
+def test_a_word_for_the_pool_that_a_vm_left_is_void() -> None:
+    world = pooled(UNIT)
+    pool(world, "red")
+    waits(world, "a", cu(4), 1)
+    label(world, "a", "red")
+    answer = gets(world, 1, None)
+    assert (answer.permit, codes(answer)) == (UNIT, [ReasonCode.POOL])
+    assert (held(world), held(world, "red")) == (0, 1)
+
+
+@pytest.mark.parametrize("total", [0, 4, None])
+def test_a_word_for_the_pool_that_a_vm_left_is_void_also_where_that_pool_is_gone(total: int | None) -> None:
+    world = pooled(UNIT)
+    pool(world, "red")
+    waits(world, "a", cu(4), 1)
+    label(world, "a", "red")
+    world.apply(events.PoolGone("blue"))
+    answer = gets(world, 1, total, 1)
+    assert (answer.permit, codes(answer)) == (UNIT, [ReasonCode.POOL])
+
+
+def test_a_word_for_a_pool_that_was_made_anew_is_void() -> None:
+    world = pooled(UNIT)
+    waits(world, "a", cu(4), 1)
+    world.apply(events.PoolGone("blue"))
+    pool(world, unit=cu(2), generation=1)
+    answer = gets(world, 1, 4, 1)
+    assert (answer.permit, codes(answer)) == (UNIT, [ReasonCode.POOL])
+
+
+def test_two_that_wait_are_served_in_order_by_one_total() -> None:
+    world = pooled(UNIT, UNIT)
+    waits(world, "a", cu(3), 1)
+    waits(world, "b", cu(3), 2)
+    first, second = gets(world, 1, 5), gets(world, 2, 5)
+    assert (first.permit, second.permit) == (cu(3), cu(2))
+    assert (codes(first), codes(second), held(world)) == ([], [ReasonCode.POOL], 5)
+
+
+def test_who_waits_takes_nothing_from_who_is_served() -> None:
+    world = pooled(UNIT, UNIT)
+    waits(world, "a", cu(3), 1)
+    waits(world, "b", cu(3), 2)
+    assert gets(world, 1, 4).permit == cu(3)
+    assert gets(world, 2, 4).permit == UNIT
+
+
+def test_what_another_member_gives_back_meanwhile_is_within_the_total() -> None:
+    world = pooled(UNIT, cu(4))
+    waits(world, "a", cu(4), 1)
+    world.permit(world.request("b", cu(2)))
+    world.read("b", cu(2), at=1.0)
+    answer = gets(world, 1, 5)
+    assert (answer.permit, held(world)) == (cu(3), 5)
+
+
+def test_more_than_was_asked_for_is_not_granted_whatever_others_give_back() -> None:
+    world = pooled(UNIT, cu(4))
+    waits(world, "a", cu(2), 1)
+    world.read("b", UNIT, at=1.0)
+    world.permit(world.request("b", UNIT))
+    assert gets(world, 1, 9).permit == cu(2)
+
+
+def test_a_pool_that_holds_more_than_the_word_says_lets_nothing_grow() -> None:
+    """Also not within what a floor of the VM's own keeps."""
+    world = pooled(UNIT, UNIT)
+    world.read("a", cu(4), at=0.0)
+    waits(world, "a", cu(4), 1)
+    assert gets(world, 1, 4).permit == UNIT
+    waits(world, "a", cu(4), 2)
+    assert gets(world, 2, 5).permit == cu(4)
+
+
+def test_what_a_request_gives_back_is_anothers_while_it_waits() -> None:
+    world = pooled(cu(4, 2), UNIT)
+    waits(world, "a", cu(2, 6), 1)
+    assert held(world) == 5
+    world.read("a", cu(2), at=1.0)
+    assert held(world) == 3
+    waits(world, "b", cu(3), 2)
+    assert gets(world, 2, 5).permit == cu(3)
+    assert gets(world, 1, 5).permit == cu(2)
+
+
+# ---------------------------------------------------------------- callers without the extension
+
+
+def published_world(use: Resources = UNIT, *, is_new: bool = True) -> AuditedWorld:
+    """A world where such callers are served, with one VM of the pool `blue`."""
+    world = AuditedWorld(cu(20), terms=EVERYWHERE)
+    world.vm("a", use, is_new=is_new)
+    label(world, "a", "blue")
+    return world
+
+
+def test_a_caller_without_the_extension_waits_as_well() -> None:
+    world = published_world()
+    (needed,) = world.take_published("a", Slots(4, 4), 1)
+    assert isinstance(needed, events.ConsultNeeded)
+    member(world, "b", cu(2))
+    assert gets(world, 1, 5).permit == cu(3)
+    assert held(world) == 5
+
+
+def test_what_such_a_caller_uses_it_gets_without_a_word() -> None:
+    world = published_world()
+    (answer,) = world.take_published("a", Slots(3, 3), 1, use=cu(3))
+    assert isinstance(answer, events.ConsultNeeded)
+    assert gets(world, 1, 0).permit == cu(3)
+    assert held(world) == 3
+
+
+def test_an_unsettled_vm_of_such_a_caller_counts_at_its_maximum_until_a_read_shows_less() -> None:
+    world = published_world(is_new=False)
+    (answer,) = world.take_published("a", Slots(1, 1), 1)
+    assert isinstance(answer, events.Decided)
+    assert (world.causes("a"), held(world)) == ({Cause.TOLD}, 8)
+    world.read("a", UNIT, at=5.0)
+    assert held(world) == 1
+
+
+# ---------------------------------------------------------------- another process
+
+
+def test_after_a_restart_the_pool_is_counted_from_what_is_shown() -> None:
+    """All at their maxima, until each has named the new process; a word for a former one's ticket finds nobody."""
+    world = pooled(max_units=20)
+    for name in ("a", "b"):
+        world.vm(name, cu(2), is_new=False)
+        label(world, name, "blue")
+    assert held(world) == 16
+    assert world.told(1, ALL) == ()
+    for name in ("a", "b"):
+        world.permit(world.request(name, cu(3), claim=cu(3), names=HERE))
+    assert held(world) == 6
+    waits(world, "a", cu(5), 7)
+    assert gets(world, 7, 8).permit == cu(5)
