@@ -4,7 +4,9 @@ The first SIGTERM, SIGINT or SIGHUP asks the program to drain; a second one canc
 """
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -14,6 +16,7 @@ except ImportError:  # a platform without uvloop runs on the standard loop
     new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]  # same call, another loop class
 
 INTERRUPTED: Final = 130
+END_S: Final = 5.0
 
 
 class Stop:
@@ -64,6 +67,19 @@ def run(main: Callable[[Stop], Awaitable[int]]) -> int:
     """Run `main` to its end and return its exit code; 130 when it had to be cancelled by a second signal."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
-            return runner.run(_guarded(main))
+            code = runner.run(_guarded(main))
         except asyncio.CancelledError:
-            return INTERRUPTED
+            code = INTERRUPTED
+        if not runner.run(_end_others()):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # the runner would wait for them without end
+    return code
+
+
+async def _end_others() -> bool:
+    """Cancel what still runs; whether all of it has ended within `END_S`. A plugin may swallow its cancellation."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    return not left or not (await asyncio.wait(left, timeout=END_S))[1]

@@ -66,9 +66,11 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
 def is_loopback(peer: str) -> bool:
     """Whether `Request.peer` is this machine."""
     try:
-        return ipaddress.ip_address(peer).is_loopback
+        address = ipaddress.ip_address(peer)
     except ValueError:
         return False
+    mapped = getattr(address, "ipv4_mapped", None)  # how a socket for both families shows IPv4
+    return (mapped if mapped is not None else address).is_loopback
 
 
 def text(status: int, message: str) -> Reply:

@@ -5,8 +5,10 @@ than `MAX_DEPTH` and files beyond `MAX_FILE_BYTES`.
 """
 
 import gc
+import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,6 +172,35 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
     """Check the content of a YAML file. Raises `SettingsError` with every fault."""
     with _without_collections():
         data, faults = _read(path, content)
+    return _checked(path, data, faults, model)
+
+
+def parse_json(path: Path, content: bytes, model: type[M]) -> M:
+    """Check JSON that a program has written, such as the body of a request. Raises `SettingsError` with every fault.
+
+    The YAML reader takes most of it, but neither every character nor every escape, and it needs ten times as long.
+    """
+    faults: list[str] = []
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, count in Counter(key for key, _ in found).items():
+            if count > 1:
+                faults.append(f"the key {key[:60]!r} was given {count} times; each key may come once")
+        return dict(found)
+
+    try:
+        data = json.loads(content, object_pairs_hook=pairs) if content.strip() else None
+        json.dumps(data, ensure_ascii=False).encode()
+    except RecursionError:
+        raise SettingsError(path, [f"lists and mappings nest deeper than {MAX_DEPTH}"]) from None
+    except UnicodeEncodeError:
+        raise SettingsError(path, ["not valid JSON: a text holds half of a character"]) from None
+    except ValueError as error:  # of the decoder, or of the characters
+        raise SettingsError(path, [f"not valid JSON: {error}"]) from None
+    return _checked(path, data, faults, model)
+
+
+def _checked(path: Path, data: Any, faults: list[str], model: type[M]) -> M:
     try:
         read = check(data, model)
     except FaultsError as error:

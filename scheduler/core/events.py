@@ -109,12 +109,13 @@ class PoolWord:
     """What a pool's plugins say to a growth: how many units (the pool's own) its VMs may hold together after it.
 
     None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the pool
-    that was asked about, None where that is of no account.
+    that was asked about, None where that is of no account. `is_all` says that `total` holds all that was asked for.
     """
 
     total: int | None = None
     reason: Reason | None = None
     generation: int | None = None
+    is_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

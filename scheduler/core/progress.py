@@ -108,13 +108,15 @@ def limits_of(
         return ()  # a limit of its own
     if word.generation not in (None, account.terms.generation):
         return (Limit(0, _CHANGED),)
-    found = []
-    if word.total is not None:
-        why = word.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
-        found.append(pools.total(record, account, current, request, unit, word.total, why))
     requested, _ = cut_by_bounds(current, request, record.spec.bounds.max)
     asked = units_within(current, requested, unit, waited.wanted)
-    found.append(None if asked is None else Limit(asked, _ASKED_FOR_LESS))
+    found = [None if asked is None else Limit(asked, _ASKED_FOR_LESS)]
+    if word.total is not None:
+        why = word.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
+        total = pools.total(record, account, current, request, unit, word.total, why)
+        if not (word.is_all and total is not None and asked is not None and total.units >= asked):
+            # Else others have cut what the pool was asked for, and it was admitted: that is not the pool's word.
+            found.insert(0, total)
     return tuple(limit for limit in found if limit is not None)
 
 

@@ -6,6 +6,7 @@ that swallows its cancellation must not hold anybody up.
 """
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
@@ -83,19 +84,25 @@ def begin(steps: Steps[T]) -> tuple[T, None] | tuple[None, Call]:
 
 
 async def go_on(
-    steps: Steps[T], call: Call, deadline_s: float = math.inf, clock: Callable[[], float] | None = None
+    steps: Steps[T],
+    call: Call,
+    deadline_s: float = math.inf,
+    clock: Callable[[], float] | None = None,
+    cut: "asyncio.Future[None] | None" = None,
 ) -> T:
     """Await what the steps want, one after the other, to their end. Cancellation passes through and closes the steps.
 
-    At `deadline_s` of `clock` what they wait for is given up, and they are interrupted.
+    At `deadline_s` of `clock`, or as soon as `cut` is done, what they wait for is given up, and they are interrupted.
     """
     now = clock if clock is not None else asyncio.get_running_loop().time
     try:
         while True:
             try:
-                outcome = await _await(call, deadline_s - now())
+                outcome = await _await(call, deadline_s - now(), cut)
+                if cut is not None and cut.done():
+                    raise Interrupt
             except (Exception, Interrupt) as error:  # noqa: BLE001 - the steps decide what a failure means
-                call = steps.throw(error)
+                call = steps.throw(Interrupt() if cut is not None and cut.done() else error)
             else:
                 call = steps.send(outcome)
     except StopIteration as stop:
@@ -103,6 +110,13 @@ async def go_on(
         return result
     finally:
         steps.close()
+
+
+def drop(steps: Steps[T], call: Call) -> None:
+    """Give up steps that wait for something which nobody has begun to await."""
+    steps.close()
+    if inspect.iscoroutine(call.awaitable):
+        call.awaitable.close()
 
 
 async def run(steps: Steps[T]) -> T:
@@ -115,18 +129,20 @@ async def run(steps: Steps[T]) -> T:
     return await go_on(steps, call)
 
 
-async def _await(call: Call, left_s: float) -> object:
-    """What the call gives. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is, and
-    whatever the call raises."""
+async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" = None) -> object:
+    """What the call gives. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is or `cut` is
+    done, and whatever the call raises."""
     task = asyncio.ensure_future(call.awaitable)
+    awaited: set[asyncio.Future[Any]] = {task} if cut is None else {task, cut}
+    timeout_s = max(min(call.timeout_s, left_s), 0.0)
     try:
-        await asyncio.wait({task}, timeout=max(min(call.timeout_s, left_s), 0.0))
+        await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         call.strays.add(task)
         raise
     if not task.done():
         call.strays.add(task)
-        if left_s < call.timeout_s:
+        if left_s < call.timeout_s or (cut is not None and cut.done()):
             raise Interrupt
         raise LateError(f"no answer within {call.timeout_s:g} s")
     if task.cancelled():  # by the plugin itself: that is its failure, not our end

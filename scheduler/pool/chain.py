@@ -1,7 +1,6 @@
 """The chain as it is configured: which plugins in which order, with which args; built, and told from another one."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +45,22 @@ class ChainConfig:
             [each.name, each.args] if each is not None else None
             for each in (*self.plugins, self.quota, self.instance_type)
         ]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return hashlib.sha256(_canonical(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def _canonical(value: object) -> str:
+    """The same text for the same value of a settings file: keys may be of any sort there."""
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ",".join(sorted(f"{_canonical(key)}:{_canonical(each)}" for key, each in value.items()))
+            + "}"
+        )
+    if isinstance(value, set | frozenset):
+        return "set(" + ",".join(sorted(map(_canonical, value))) + ")"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_canonical, value)) + "]"
+    return f"{type(value).__name__} {value!r}"
 
 
 class ChainError(ValueError):
@@ -111,7 +125,7 @@ def build_chain(
     if not faults:
         try:
             return PluginManager(*plugins, log=log, watch=watch)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - anybody may write a plugin and its name
             faults.append(f"pools.plugins: {error}")
     raise ChainError(faults)
 

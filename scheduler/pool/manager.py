@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from hosting.logs import Logger
 from protocol.values import Resources
-from scheduler.pool import calls
+from scheduler.pool import calls, spelling
 from scheduler.pool.calls import Call, Steps, Strays
 from scheduler.pool.errors import AppError, detail_of, new_internal
 from scheduler.pool.plugin import Handle, Plugin, is_name
@@ -62,6 +62,7 @@ class PluginManager:
         self._timeout_s = timeout_s
         self._log = log
         self._watch = watch
+        self._started = 0
 
     def __bool__(self) -> bool:
         return bool(self._plugins)
@@ -78,16 +79,25 @@ class PluginManager:
 
     async def start(self, handle: Handle) -> None:
         """Start every plugin in order. Raises `PluginStartError` at the first that fails; the later ones are not started."""
+        self._started = 0
         for name, plugin, strays in self._plugins:
             try:
                 await _awaited(calls.at_once(plugin.start, handle), strays)
+                self._started += 1
             except Exception as error:
                 text = str(error) or repr(error)
                 raise PluginStartError(f'plugin "{name}" start: {text}') from error
 
     async def stop(self) -> None:
         """Stop every plugin, the last one first. What one raises is logged; the others are stopped all the same."""
-        for name, plugin, strays in reversed(self._plugins):
+        await self._stop(len(self._plugins))
+
+    async def stop_started(self) -> None:
+        """Stop those that have started, of a chain that has not as a whole."""
+        await self._stop(self._started)
+
+    async def _stop(self, count: int) -> None:
+        for name, plugin, strays in reversed(self._plugins[:count]):
             try:
                 await _awaited(calls.at_once(plugin.stop), strays)
             except Exception as error:  # noqa: BLE001 - one that fails must not keep the others from ending
@@ -184,7 +194,7 @@ class PluginManager:
         except AppError as refusal:
             # One error may be raised for every call: its traceback would grow each time, and keep every frame.
             answer = kind(error=refusal.with_traceback(None))
-            problem = _problem(answer)
+            problem = _problem(answer) or _text_problem(refusal)
             if problem:
                 cause = ValueError(problem)
                 answer = kind(error=new_internal(f"{name} failed", cause))
@@ -234,6 +244,8 @@ def _sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
     problem = _problem(answer)
     if problem:
         raise ValueError(problem)
+    if answer.error is not None:
+        str(answer.error.message)  # raises where it has no text
     if isinstance(answer, PodAdmission):
         # The plugin may keep its manifest and go on changing it.
         return answer if answer.pod is None else replace(answer, pod=copy.deepcopy(answer.pod))
@@ -297,6 +309,14 @@ def _pool_problem(pool: Any) -> str:
     texts = (*pool.labels, *pool.labels.values(), *pool.annotations, *pool.annotations.values())
     if not all(isinstance(text, str) for text in (*texts, *pool.finalizers)):
         return "labels, annotations and finalizers must be texts"
+    return spelling.problem_of(pool)
+
+
+def _text_problem(error: AppError) -> str:
+    try:
+        str(error.message)
+    except Exception as unreadable:  # noqa: BLE001 - anybody may write a plugin
+        return f"the message cannot be read: {unreadable!r}"
     return ""
 
 

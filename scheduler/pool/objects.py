@@ -7,9 +7,9 @@ No lock is held while a hook runs: a plugin may write pools itself.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from hosting.logs import Logger
 from scheduler.core import events
@@ -18,11 +18,14 @@ from scheduler.core.model import PoolTerms
 from scheduler.pool.errors import AppError, bad_request, conflict, internal, not_found
 from scheduler.pool.manager import PluginManager
 from scheduler.pool.room import PoolRoom
-from scheduler.pool.standing import Parking
+from scheduler.pool.standing import Parking, Standing
 from scheduler.pool.values import Admission, Context, Pods, Pool, Purpose
 
 MAX_POOLS: Final = 1024
 MAX_TRIES: Final = 4
+MAX_AT_ONCE: Final = 64
+"""Pools of the file whose hooks are asked at the same time."""
+T = TypeVar("T")
 _UPDATE: Final = Context(Purpose.UPDATE)
 
 
@@ -65,6 +68,8 @@ class PoolObjects:
         """What the file said of the pools that follow it, as far as it was taken up."""
         self._ignored: dict[str, Pool] = {}
         """What the file says of pools that do not follow it."""
+        self._file: Mapping[str, Pool] = {}
+        """All that the file says."""
         self._manager = PluginManager()
         self._room: PoolRoom | None = None
         self._unsaved = False
@@ -142,8 +147,11 @@ class PoolObjects:
         wanted = replace(pool, uid=str(uuid.uuid4()), generation=1, replicas=0, is_deleting=False)
         said = await self._manager.pre_create_pool(Context(Purpose.CREATE), wanted)
         created = _accepted(said, wanted)
+        return await _whole(self._store_new(created, is_stored=is_stored))
+
+    async def _store_new(self, created: Pool, *, is_stored: bool) -> Pool:
         async with self._writing:
-            self._check_new(pool.name)
+            self._check_new(created.name)
             await self._write(created.name, Entry(created, is_stored))
         self._log.info("pool created", pool=created.name, generation=1)
         return self._now(created)
@@ -158,7 +166,7 @@ class PoolObjects:
             before = self._require(pool.name)
             if pool.generation not in (0, before.pool.generation):
                 raise conflict(
-                    f"pool {pool.name} has generation {before.pool.generation} by now, not {pool.generation}"
+                    f"pool {pool.name} has generation {before.pool.generation} by now, not {pool.generation}",
                 )
             old = self._now(before.pool)
             wanted = replace(
@@ -170,10 +178,9 @@ class PoolObjects:
             )
             said = await self._manager.pre_update_pool(_UPDATE, wanted, self.members(pool.name))
             new = _accepted(said, wanted)
-            async with self._writing:
-                if self._entries.get(pool.name) is not before:
-                    continue
-                return await self._replace(before, new, is_stored=is_stored)
+            replaced = await _whole(self._replace(before, new, is_stored=is_stored))
+            if replaced is not None:
+                return replaced
         raise conflict(f"pool {pool.name} is being changed by others; try again")
 
     async def delete(self, name: str) -> None:
@@ -186,10 +193,7 @@ class PoolObjects:
             asked = self._now(before.pool)
             said = await self._manager.pre_delete_pool(Context(Purpose.DELETE), asked)
             kept = replace(_accepted(said, asked), is_deleting=True)
-            async with self._writing:
-                if self._entries.get(name) is not before:
-                    continue
-                await self._replace(before, kept, is_stored=before.is_stored)
+            if await _whole(self._replace(before, kept, is_stored=before.is_stored)) is not None:
                 return
         raise conflict(f"pool {name} is being changed by others; try again")
 
@@ -200,23 +204,25 @@ class PoolObjects:
 
         A pool that is stored is governed by its stored description; where the file says otherwise that is logged once.
         """
-        faults = []
+        self._file = dict(described)
         self._ignored = {name: pool for name, pool in self._ignored.items() if name in described}
-        for name, pool in described.items():
-            # One that is being deleted is made anew once it has gone.
-            if name in self._entries and self._entries[name].pool.is_deleting:
-                continue
-            try:
-                await self._follow(name, pool)
-            except AppError as error:
-                faults.append(f"pool {name}: {error}")
-        for name, entry in list(self._entries.items()):
-            if not entry.is_stored and name not in described and not entry.pool.is_deleting:
-                try:
-                    await self.delete(name)
-                except AppError as error:
-                    faults.append(f"pool {name} is no longer in the file: {error}")
-        return tuple(faults)
+        # One that is being deleted is made anew once it has gone.
+        kept = {name for name, entry in self._entries.items() if entry.pool.is_deleting}
+        wanted = [(name, pool) for name, pool in described.items() if name not in kept]
+        # A plugin that hangs holds many up at the same time, not one after the other.
+        limit = asyncio.Semaphore(MAX_AT_ONCE)
+        made = await asyncio.gather(
+            *(_fault(limit, self._follow(name, pool), f"pool {name}") for name, pool in wanted)
+        )
+        over = [
+            name
+            for name, entry in self._entries.items()
+            if not entry.is_stored and name not in described and not entry.pool.is_deleting
+        ]
+        gone = await asyncio.gather(
+            *(_fault(limit, self.delete(name), f"pool {name} is no longer in the file") for name in over)
+        )
+        return tuple(fault for fault in (*made, *gone) if fault)
 
     async def _follow(self, name: str, pool: Pool) -> None:
         entry = self._entries.get(name)
@@ -227,15 +233,8 @@ class PoolObjects:
             if self._described.get(name) != pool:
                 await self.update(pool, is_stored=False)
                 self._described[name] = pool
-        elif _same(entry.pool, pool):
-            self._ignored.pop(name, None)
-        elif self._ignored.get(name) != pool:
-            self._ignored[name] = pool
-            self._log.warning(
-                "pool is described otherwise in the file; the stored description counts",
-                pool=name,
-                stored_generation=entry.pool.generation,
-            )
+        else:
+            self._compare(name)
 
     # ------------------------------------------------------------ storing
 
@@ -244,18 +243,22 @@ class PoolObjects:
         for entry in entries:
             self._all = None
             self._entries[entry.pool.name] = replace(entry, is_stored=True, parked=None, parked_vms={})
+            if not keep_parking and (entry.parked is not None or entry.parked_vms):
+                self._unsaved = True
             self._tell(events.PoolSeen(_terms(entry.pool)))
             if keep_parking and self._room is not None:
                 self._room.restore(entry.pool.name, entry.pool.generation, entry.parked, entry.parked_vms)
 
     async def flush(self) -> None:
         """Store what is parked, where that has changed. What fails is tried again the next time."""
-        if not self._unsaved or self._state is None:
-            return
+        if self._unsaved and self._state is not None:
+            await _whole(self._flush(self._state))
+
+    async def _flush(self, state: State) -> None:
         async with self._writing:
             self._unsaved = False
             try:
-                await self._state.save(self._snapshot(self._entries))
+                await state.save(self._snapshot(self._entries))
             except OSError as error:
                 self._unsaved = True
                 self._log.warning("pools not stored", error=error.strerror)
@@ -264,20 +267,52 @@ class PoolObjects:
         del name
         self._unsaved = True
 
-    async def _replace(self, before: Entry, new: Pool, *, is_stored: bool) -> Pool:
-        """Put `new` in the place of `before`; it goes where nothing holds its deletion any more."""
+    async def _replace(self, before: Entry, new: Pool, *, is_stored: bool) -> Pool | None:
+        """Put `new` in the place of `before`; it goes where nothing holds its deletion any more. None where another one
+        is in that place by now."""
+        async with self._writing:
+            if self._entries.get(new.name) is not before:
+                return None
+            return await self._put(before, new, is_stored=is_stored)
+
+    async def _put(self, before: Entry, new: Pool, *, is_stored: bool) -> Pool:
         name, stored = new.name, is_stored or before.is_stored
         if new.is_deleting and not new.finalizers:
+            asked = replace(before.pool, replicas=new.replicas, is_deleting=True)
+            if not before.pool.is_deleting and new != asked:
+                # What the hooks of the deletion have changed counts, should the pool not go after all.
+                marked = replace(new, generation=before.pool.generation + 1)
+                await self._write(name, Entry(marked, stored))
             await self._write(name, None)
             self._log.info("pool deleted", pool=name)
             return self._now(new)
         if new != replace(before.pool, replicas=new.replicas):
             new = replace(new, generation=before.pool.generation + 1)
             self._log.info("pool updated", pool=name, generation=new.generation, deleting=new.is_deleting)
-        if stored:
-            self._ignored.pop(name, None)
         await self._write(name, Entry(new, stored))
+        if is_stored:
+            self._described.pop(name, None)  # it does not follow the file any more
+        self._compare(name)
         return self._now(new)
+
+    def _compare(self, name: str) -> None:
+        """Whether the file describes a stored pool otherwise; that is logged once."""
+        entry, wanted = self._entries.get(name), self._file.get(name)
+        if (
+            entry is None
+            or not entry.is_stored
+            or wanted is None
+            or self._described.get(name) == wanted
+            or _same(entry.pool, wanted)
+        ):
+            self._ignored.pop(name, None)
+        elif self._ignored.get(name) != wanted:
+            self._ignored[name] = wanted
+            self._log.warning(
+                "pool is described otherwise in the file; the stored description counts",
+                pool=name,
+                stored_generation=entry.pool.generation,
+            )
 
     async def _write(self, name: str, entry: Entry | None) -> None:
         """Keep, then apply, then tell the core. Where keeping fails nothing has happened."""
@@ -307,6 +342,8 @@ class PoolObjects:
         kept = []
         for name, entry in entries.items():
             now = room.standing_of(name)
+            if now.generation != entry.pool.generation:  # an update that is just being stored ends it
+                now = Standing()
             kept.append(replace(entry, parked=now.parked, parked_vms=dict(now.parked_vms)))
         return tuple(kept)
 
@@ -321,6 +358,23 @@ class PoolObjects:
             raise conflict(f"pool {name} exists already")
         if len(self._entries) >= MAX_POOLS:
             raise bad_request(f"there are {MAX_POOLS} pools already, and no more are served")
+
+
+async def _whole(work: Coroutine[Any, Any, T]) -> T:
+    """Do what must not end in the middle, although whoever waits for it may go away."""
+    task = asyncio.create_task(work, name="pools written")
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
+
+
+async def _fault(limit: asyncio.Semaphore, work: Coroutine[Any, Any, object], about: str) -> str:
+    """What came of one of many; empty where nothing is wrong."""
+    async with limit:
+        try:
+            await work
+        except AppError as error:
+            return f"{about}: {error}"
+    return ""
 
 
 def _accepted(said: Admission, asked: Pool) -> Pool:

@@ -6,7 +6,6 @@ growth and nothing else, and each request has its answer by its own deadline.
 """
 
 import asyncio
-import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,17 +13,18 @@ from typing import Final, Protocol, TypeAlias
 
 from hosting.logs import Logger
 from scheduler.core import events
-from scheduler.core.book import Book, VmRecord
-from scheduler.core.ledger import Ledger
+from scheduler.core.book import Book
+from scheduler.core.ledger import Ledger, PoolAccount
 from scheduler.core.model import Holder, Kind, VmSpec
 from scheduler.pool import calls, standing
+from scheduler.pool.askers import labels_of, part_of, request_of
 from scheduler.pool.calls import Call, Steps
 from scheduler.pool.counts import PoolCounts
 from scheduler.pool.manager import PluginManager
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 from scheduler.pool.probing import probe_steps
 from scheduler.pool.standing import Parking, Part, Question, Standing
-from scheduler.pool.values import Context, Member, Pods, Pool, Purpose, VmRequest, frozen_texts
+from scheduler.pool.values import Context, Member, Pods, Pool, Purpose
 
 Answer: TypeAlias = Callable[[events.PoolWord], object]
 MAX_ROUND: Final = 128
@@ -75,8 +75,14 @@ class _Line:
     members: dict[Holder, Member] = field(default_factory=dict)
     specs: dict[str, VmSpec] = field(default_factory=dict)
     """Of parked VMs, as they were described then."""
+    account: PoolAccount | None = None
+    """Whose rows `members` are."""
     is_busy: bool = False
     task: asyncio.Task[None] | None = None
+    round: "_Round | None" = None
+    """The round that waits for something."""
+    unbegun: "tuple[_Round, Call] | None" = None
+    """What `task` is to begin with, until it has."""
 
 
 @dataclass(slots=True)
@@ -90,6 +96,8 @@ class _Round:
     steps: Steps[ProbeResult]
     grants: int
     """How many grants any pool had been given when the round began."""
+    cut: "asyncio.Future[None] | None" = None
+    """Is done as soon as the round is of no use any more."""
 
     @property
     def deadline_s(self) -> float:
@@ -144,8 +152,12 @@ class PoolRoom:
     def cancel(self, ticket: int) -> None:
         """Nobody waits for the word on that request any more."""
         asker = self._askers.pop(ticket, None)
-        if asker is not None:
-            asker.end()
+        if asker is None:
+            return
+        asker.end()
+        line = self._lines.get(asker.needed.pool)
+        if line is not None and line.round is not None and all(each.is_done for each in line.round.askers):
+            _cut(line)
 
     async def close(self) -> None:
         """End every question. Whoever waits is not answered."""
@@ -157,6 +169,12 @@ class PoolRoom:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for line in self._lines.values():
+            if line.unbegun is not None:  # its task was cancelled before its first step
+                begun, call = line.unbegun
+                line.task = line.round = line.unbegun = None
+                line.is_busy = False
+                calls.drop(begun.steps, call)
 
     def _expire(self, line: _Line, asker: _Asker) -> None:
         """The time of a request is over. One that is being asked about ends its round, which knows what was admitted."""
@@ -172,6 +190,7 @@ class PoolRoom:
         for name, line in self._lines.items():
             had = line.standing.is_parked
             line.standing = standing.unparked(line.standing)
+            _cut(line)
             if had:
                 self.on_parking(name)
 
@@ -200,16 +219,26 @@ class PoolRoom:
 
     def forget(self, name: str) -> None:
         """A pool was deleted. Who waits for it is refused by the core."""
-        line = self._lines.pop(name, None)
-        if line is not None:
-            for asker in list(line.waiting):
-                self._tell(asker, events.PoolWord(0))
+        line = self._lines.get(name)
+        if line is None:
+            return
+        waiting = list(line.waiting)
+        line.waiting.clear()
+        line.standing, line.alone, line.account = Standing(), 0, None
+        line.specs.clear()
+        _cut(line)
+        if not line.is_busy:  # else it goes when its round has ended
+            del self._lines[name]
+        for asker in waiting:
+            self._tell(asker, events.PoolWord(0))
 
     def members(self, name: str) -> Pods:
         """The pool's VMs as they are now. Values are made anew only for those that were changed."""
         line = self._lines.get(name)
         if line is None:
-            line = self._lines[name] = _Line(name)
+            line = _Line(name)
+            if self._pools.find(name) is not None:
+                self._lines[name] = line
         return self._members(line)
 
     def waiting(self, name: str) -> int:
@@ -229,6 +258,7 @@ class PoolRoom:
         if pending is None:
             line.is_busy = False
             return
+        line.unbegun = pending
         line.task = asyncio.get_running_loop().create_task(
             self._go_on(line, *pending), name=f"pool {line.name}"
         )
@@ -236,40 +266,55 @@ class PoolRoom:
     def _advance(self, line: _Line) -> tuple[_Round, Call] | None:
         """The next round that must wait for something, with what it waits for."""
         while line.waiting:
-            begun = self._open(line)
-            if begun is None:
-                continue
-            result, call = calls.begin(begun.steps)
-            if call is not None:
-                return begun, call
-            assert result is not None
-            self._end(line, begun, result)
+            taken = [line.waiting.popleft() for _ in range(min(len(line.waiting), self._width(line)))]
+            try:
+                begun = self._open(line, taken)
+                if begun is None:
+                    continue
+                result, call = calls.begin(begun.steps)
+                if call is not None:
+                    begun.cut = asyncio.get_running_loop().create_future()
+                    line.round = begun
+                    return begun, call
+                assert result is not None
+                self._end(line, begun, result)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the line up
+                self._failed(line, taken, error)
         return None
+
+    def _failed(self, line: _Line, askers: list[_Asker], error: Exception) -> None:
+        """A round has failed by our fault: nobody in it waits any longer."""
+        self._log.error("pool round failed by our fault", pool=line.name, error=repr(error), exc_info=error)
+        for asker in askers:
+            self._tell(asker, standing.failed(line.name, "internal error"))
 
     async def _go_on(self, line: _Line, begun: _Round, call: Call) -> None:
         pending: tuple[_Round, Call] | None = (begun, call)
+        line.unbegun = None
         try:
             while pending is not None:
                 begun, call = pending
-                pending = None
-                result = await calls.go_on(begun.steps, call, begun.deadline_s, self._clock)
-                self._end(line, begun, result)
+                try:
+                    result = await calls.go_on(begun.steps, call, begun.deadline_s, self._clock, begun.cut)
+                    line.round = None
+                    self._end(line, begun, result)
+                except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the line up
+                    line.round = None
+                    self._failed(line, begun.askers, error)
                 pending = self._advance(line)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the line up
-            self._log.error(
-                "pool round failed by our fault", pool=line.name, error=repr(error), exc_info=error
-            )
-            for asker in begun.askers:
-                self._tell(asker, standing.failed(line.name, "internal error"))
         finally:
-            line.task, line.is_busy = None, False
-        if line.waiting:
-            self._serve(line)
+            line.task = line.round = None
+            line.is_busy = False
+            if (
+                self._pools.find(line.name) is None
+                and not line.waiting
+                and self._lines.get(line.name) is line
+            ):
+                del self._lines[line.name]
 
-    def _open(self, line: _Line) -> _Round | None:
-        """Take the next askers off the line; those who need no question are answered. None where nobody is left."""
+    def _open(self, line: _Line, taken: list[_Asker]) -> _Round | None:
+        """A round for those who were taken off the line; who needs no question is answered. None where nobody is left."""
         pool, now_s = self._pools.find(line.name), self._clock()
-        taken = [line.waiting.popleft() for _ in range(min(len(line.waiting), self._width(line)))]
         line.alone = max(line.alone - len(taken), 0)
         askers: list[_Asker] = []
         if pool is None:
@@ -306,27 +351,32 @@ class PoolRoom:
     def _ask(self, line: _Line, pool: Pool, askers: list[_Asker], now_s: float) -> _Round | None:
         account = self._ledger.pool(line.name)
         records = [self._book.by_uid(asker.needed.uid) for asker in askers]
-        known = [(asker, record) for asker, record in zip(askers, records, strict=True) if record is not None]
-        if account is None or not known:
-            for asker in askers:
+        known = []
+        for asker, record in zip(askers, records, strict=True):
+            if account is not None and record is not None and record.row.pool == line.name:
+                known.append((asker, record))
+            else:
                 self._tell(asker, events.PoolWord(0))
+        if account is None or not known:
             return None
-        parts = tuple(_part(pool, asker.needed, record) for asker, record in known)
+        parts = tuple(part_of(pool, asker.needed, record) for asker, record in known)
         asked = standing.question(line.standing, account.units, parts)
         if asked.is_cut and asked.candidate <= asked.current:
             word = standing.saturated(line.standing, line.name, now_s)
-            for asker in askers:
+            for asker, _ in known:
                 self._tell(asker, word)
             return None
         if not self._manager or asked.candidate <= asked.current:
             # Without plugins nobody is asked; and what takes no more of the pool than it has needs nobody's word.
-            word = events.PoolWord(max(asked.candidate, account.units), None, pool.generation)
-            for asker in askers:
+            word = events.PoolWord(
+                max(asked.candidate, account.units), None, pool.generation, is_all=not asked.is_cut
+            )
+            for asker, _ in known:
                 self._tell(asker, word)
             return None
-        deadline_s = min(asker.deadline_s for asker in askers)
+        deadline_s = min(asker.deadline_s for asker, _ in known)
         requests = tuple(
-            _request(asker.needed, record, part) for (asker, record), part in zip(known, parts, strict=True)
+            request_of(asker.needed, record, part) for (asker, record), part in zip(known, parts, strict=True)
         )
         ctx = Context(Purpose.PROBE, requests, deadline_s)
         bounds = (asked.current, asked.candidate)
@@ -339,7 +389,7 @@ class PoolRoom:
         """A round is over: what it means is remembered, and told to everybody in it, in the order of arrival."""
         now_s = self._clock()
         pool = self._pools.find(line.name)
-        if begun.manager is not self._manager or pool is None or pool.generation != begun.pool.generation:
+        if begun.manager is not self._manager or pool is None or _identity(pool) != _identity(begun.pool):
             # Another chain or another pool by now: its word counts for nothing, and who has time left asks again.
             self._again(line, begun.askers)
             return
@@ -411,40 +461,35 @@ class PoolRoom:
     # ------------------------------------------------------------ members
 
     def _members(self, line: _Line) -> Pods:
-        members = line.members
-        for holder in self._ledger.take_changed(line.name):
+        members, account = line.members, self._ledger.pool(line.name)
+        changed = self._ledger.take_changed(line.name)
+        if line.account is not account:  # another pool of that name, or none: what was known is of no account
+            members.clear()
+            line.account = account
+            changed = set(account.rows) if account is not None else set()
+        for holder in changed:
             row = self._ledger.row(holder)
             record = self._book.by_uid(holder.uid) if holder.kind is Kind.VM else None
             if row is None or record is None or row.pool != line.name:
                 members.pop(holder, None)
+                if record is None and holder.uid in line.standing.parked_vms:
+                    line.standing = standing.without_vm(line.standing, holder.uid)
+                    line.specs.pop(holder.uid, None)
+                    self.on_parking(line.name)
                 continue
             spec, state = record.spec, row.state
             members[holder] = Member(
-                spec.pod, spec.uid, row.node, _labels(spec.labels), state.current, row.reserved, row.units
+                spec.pod, spec.uid, row.node, labels_of(spec.labels), state.current, row.reserved, row.units
             )
         return tuple(members.values())
 
 
-@functools.lru_cache(maxsize=4096)
-def _labels(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    """Labels as hooks see them; the same object for all VMs that have the same ones."""
-    return frozen_texts(dict(pairs))
+def _cut(line: _Line) -> None:
+    """What is being asked is of no use any more."""
+    if line.round is not None and line.round.cut is not None and not line.round.cut.done():
+        line.round.cut.set_result(None)
 
 
-def _part(pool: Pool, needed: events.ConsultNeeded, record: VmRecord) -> Part:
-    row = record.row
-    kept = row.units > row.state.current.units(pool.compute_unit)
-    return Part(needed.uid, row.units, needed.wanted.units(pool.compute_unit), kept)
-
-
-def _request(needed: events.ConsultNeeded, record: VmRecord, part: Part) -> VmRequest:
-    return VmRequest(
-        needed.pod,
-        needed.uid,
-        record.spec.node,
-        _labels(record.spec.labels),
-        needed.current,
-        needed.wanted,
-        part.units,
-        part.wanted_units,
-    )
+def _identity(pool: Pool) -> tuple[str, int]:
+    """What tells one description of a pool from another one, and from that of a pool made anew under its name."""
+    return pool.uid, pool.generation

@@ -189,7 +189,7 @@ def _admitted(standing: Standing, pool: str, asked: Question, now_s: float) -> P
     else:
         message = f"VMs came into pool {pool} while it was asked"
         reason = Reason(ReasonCode.POOL, message, retry_after_s=0.0)
-    return PoolWord(asked.candidate, reason, standing.generation)
+    return PoolWord(asked.candidate, reason, standing.generation, is_all=not asked.is_cut)
 
 
 def _insufficient(

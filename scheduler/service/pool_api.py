@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from hosting import server
-from hosting.settings import SettingsError, parse
+from hosting.settings import SettingsError, parse_json
 from scheduler.core.book import Book
 from scheduler.core.ledger import Ledger
 from scheduler.pool.errors import AppError, kind_from_app_error
@@ -92,15 +92,15 @@ class PoolApi:
         return _json(200, self.view(pool)) if pool is not None else _no_pool(name)
 
     async def _create(self, request: server.Request) -> server.Reply:
-        written = parse(_BODY, request.body, WrittenPool)
+        written = parse_json(_BODY, request.body, WrittenPool)
         created = await self._objects.create(written.pool())
         return _json(201, self.view(created))
 
     async def _update(self, request: server.Request) -> server.Reply:
-        written = parse(_BODY, request.body, WrittenPool)
+        written = parse_json(_BODY, request.body, WrittenPool)
         name = request.parameters["name"]
         if written.name != name:
-            fault = f"name: must be {name!r}, as in the path (found {written.name!r})"
+            fault = f"name: must be {name[:60]!r}, as in the path (found {written.name!r})"
             return _error(400, "malformed", fault, [fault])
         updated = await self._objects.update(written.pool_as_expected())
         return _json(200, self.view(updated)) if self._objects.find(name) is not None else _gone(name)
@@ -190,6 +190,8 @@ def _admitted(standing: Standing) -> dict[str, str]:
     if last.kind is ProbeResultKind.INSUFFICIENT_RESOURCES:
         message = f"more than {last.accepted} units were refused; the next request asks again: {last.message}"
         return _condition("Admitted", "Unknown", "CoolDownOver", message)
+    if last.kind is ProbeResultKind.INVALID_SPEC:
+        return _condition("Admitted", "Unknown", "NotAsked", "nothing has asked since it was parked")
     return _condition("Admitted", "True", "AdmissionGranted", f"{last.accepted} units were admitted")
 
 

@@ -8,38 +8,15 @@ from pydantic import AfterValidator, Field
 
 from hosting.settings import Resources, Settings
 from protocol import extension, values
+from scheduler.pool import spelling
 from scheduler.pool.values import Pool, PoolLimits
 
-MAX_UNITS: Final = 2**31 - 1
-MAX_TEXTS: Final = 64
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
-_KEY: Final = re.compile(
-    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
-_LABEL: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("must be 1 to 63 lower-case letters, digits, - and ., such as ci-runners")
-    return value
-
-
-def _key(value: str) -> str:
-    if not _KEY.fullmatch(value):
-        raise ValueError("must be a name of at most 63 letters, digits, -, _ and ., perhaps after a domain/")
-    return value
-
-
-def _label(value: str) -> str:
-    if not _LABEL.fullmatch(value):
-        raise ValueError("must be at most 63 letters, digits, -, _ and .")
-    return value
-
-
-def _annotation(value: str) -> str:
-    if len(value) > 4096:
-        raise ValueError("must have at most 4096 characters")
     return value
 
 
@@ -50,11 +27,15 @@ def _positive(unit: values.Resources) -> values.Resources:
 
 
 PoolName = Annotated[str, AfterValidator(_name)]
-_Key = Annotated[str, AfterValidator(_key)]
-Labels = Annotated[dict[_Key, Annotated[str, AfterValidator(_label)]], Field(max_length=MAX_TEXTS)]
+_Key = Annotated[str, AfterValidator(spelling.key)]
+Labels = Annotated[
+    dict[_Key, Annotated[str, AfterValidator(spelling.label)]], Field(max_length=spelling.MAX_TEXTS)
+]
 """Labels as Kubernetes allows them."""
-_Annotations = Annotated[dict[_Key, Annotated[str, AfterValidator(_annotation)]], Field(max_length=MAX_TEXTS)]
-_Units = Annotated[int, Field(ge=1, le=MAX_UNITS)]
+_Annotations = Annotated[
+    dict[_Key, Annotated[str, AfterValidator(spelling.annotation)]], Field(max_length=spelling.MAX_TEXTS)
+]
+_Units = Annotated[int, Field(ge=1, le=spelling.MAX_UNITS)]
 
 
 class LimitsEntry(Settings):
@@ -72,7 +53,7 @@ class PoolEntry(Settings):
     limits: LimitsEntry = LimitsEntry()
     labels: Labels = Field(default_factory=dict)
     annotations: _Annotations = Field(default_factory=dict)
-    finalizers: Annotated[list[_Key], Field(max_length=MAX_TEXTS)] = Field(default_factory=list)
+    finalizers: Annotated[list[_Key], Field(max_length=spelling.MAX_TEXTS)] = Field(default_factory=list)
 
     def pool(self) -> Pool:
         """The pool as hooks see it."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -9,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import Field
 
-from hosting.settings import Settings, load
+from hosting.settings import Settings, SettingsError, parse_json
 from scheduler.pool.objects import Entry
 from scheduler.pool.standing import Parking
 from scheduler.service.directory_lock import locked
@@ -35,6 +36,16 @@ class _File(Settings):
     chain: str
     pools: list[_Stored] = Field(default_factory=list)
 
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Pools that are there twice."""
+        pools = data.get("pools") if isinstance(data, dict) else None
+        found = (
+            [each.get("pool") for each in pools if isinstance(each, dict)] if isinstance(pools, list) else []
+        )
+        counts = Counter(str(each.get("name")) for each in found if isinstance(each, dict))
+        return [f"pools: {name!r} is there {count} times" for name, count in counts.items() if count > 1]
+
 
 class PoolState:
     """The directory's pools. Holds its lock until `close`. Raises `OSError` where another scheduler uses it."""
@@ -49,9 +60,13 @@ class PoolState:
 
     def load(self) -> tuple[tuple[Entry, ...], str]:
         """What is stored, and the chain under which it was. Raises `SettingsError` with every fault."""
-        if not self._path.exists():
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
             return (), ""
-        read = load(self._path, _File)
+        except OSError as error:
+            raise SettingsError(self._path, [f"cannot be read: {error.strerror}"]) from None
+        read = parse_json(self._path, content, _File)
         return tuple(_entry(each) for each in read.pools), read.chain
 
     async def save(self, entries: tuple[Entry, ...]) -> None:

@@ -82,10 +82,14 @@ class PoolHouse:
         if config.fingerprint != self._config.fingerprint:
             try:
                 manager = build_chain(config, self._registries(), self._handle, self._handle.log, self.counts)
-                await manager.start(self._handle)
             except ChainError as error:
                 raise SettingsError(path, error.faults) from error
-            except (PluginStartError, ValueError) as error:
+            except ValueError as error:
+                raise SettingsError(path, [f"pools.plugins: {error}"]) from error
+            try:
+                await manager.start(self._handle)
+            except PluginStartError as error:
+                await manager.stop_started()
                 raise SettingsError(path, [f"pools.plugins: {error}"]) from error
             self._use(manager)
             self._log.info("pool plugins", chain=list(manager.names))

@@ -19,8 +19,10 @@ PURE = ("protocol", "agent.core", "scheduler.core", "informant.core")
 
 # Pure modules in packages that are not.
 PURE_MODULES = (
+    "scheduler.pool.askers",
     "scheduler.pool.errors",
     "scheduler.pool.probe",
+    "scheduler.pool.spelling",
     "scheduler.pool.standing",
     "scheduler.pool.values",
     "scheduler.pool.plugins.breaker",
