@@ -125,7 +125,14 @@ def write_files(scene: Scene) -> None:
         "node": NODE,
         "scheduler": f"http://127.0.0.1:{scene.scheduler_port}/",
         "stateDirectory": str(scene.state),
-        "periods": {"metrics": 1.0, "tick": 5.0},
+        "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
+        # Quick to follow, so that there is something to see; and this machine's memory is none of the demo's business.
+        "policies": [
+            {
+                "name": "utilisation",
+                "args": {"memoryTarget": None, "cpuStableZone": 0.02, "cpuMixedZone": 0.02},
+            }
+        ],
         "vms": [
             {**entry, "informant": f"http://127.0.0.1:{vm.informant_port}"}
             for entry, vm in zip(common, scene.vms, strict=True)

@@ -4,17 +4,23 @@ After every event the invariants are checked; a violation is a fault of ours and
 """
 
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from agent.core import events, on_informant, on_scheduler
 from agent.core.model import Vm, load_between
-from agent.core.policy import Goal, Policy
+from agent.core.policies.combined import Combined
+from agent.core.policies.smoothing import smooth
+from agent.core.policies.values import Goal, Sizing
 from agent.core.state import MetricsLink, Sent, State, VmLink
 from agent.core.timing import Timing
 from protocol.values import ZERO
 
+HISTORY_S: Final = 60.0
+MAX_HISTORY: Final = 64
+"""Samples; with shorter periods the history is shorter than a minute."""
 
-def apply(state: State, event: events.Event, now_s: float, timing: Timing, policy: Policy) -> State:
+
+def apply(state: State, event: events.Event, now_s: float, timing: Timing, policy: Combined) -> State:
     """The state after `event` at `now_s`."""
     state = _reduce(lapse(state, now_s, timing), event, now_s, timing, policy)
     _check(state)
@@ -27,7 +33,7 @@ def lapse(state: State, now_s: float, timing: Timing) -> State:
 
 
 def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed union
-    state: State, event: events.Event, now_s: float, timing: Timing, policy: Policy
+    state: State, event: events.Event, now_s: float, timing: Timing, policy: Combined
 ) -> State:
     match event:
         case events.Started():
@@ -71,6 +77,8 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return on_informant.failed(
                 state, error, is_lost=is_lost, now_s=now_s, timing=timing, chance=chance
             )
+        case events.WindowsMoved(limits):
+            return replace(state, limits=limits)
         case events.VmChanged(vm):
             return _changed(state, vm, now_s)
         case events.MetricsRead():
@@ -153,18 +161,26 @@ def _backend_failed(
 
 
 def _metrics_read(
-    state: State, event: events.MetricsRead, now_s: float, timing: Timing, policy: Policy
+    state: State, event: events.MetricsRead, now_s: float, timing: Timing, policy: Combined
 ) -> State:
     link = state.metrics
-    load = load_between(link.sample, event.sample)
+    history = tuple(each for each in link.history if each.at_s >= event.sample.at_s - HISTORY_S)
+    load = load_between(history, event.sample)
+    smoothed = smooth(link.smoothed, load, now_s, policy.smoothing)
     goals = tuple(item for item in link.goals if item[0] > now_s - timing.down_window_s)
     size = state.in_use()
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
-    is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_cpus is None
+    is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
     if size != ZERO and not is_first_of_pair:
-        goals = (*goals, (now_s, policy.goal(load, size, state.vm.unit)))
+        sizing = Sizing(size, state.vm.unit, state.vm.bounds)
+        goals = (*goals, (now_s, policy.goal(smoothed.fill(load), sizing)))
     link = MetricsLink(
-        next_read_s=now_s + timing.metrics_s, sample=event.sample, load=load, goals=goals, read_s=now_s
+        next_read_s=now_s + timing.metrics_s,
+        history=(*history, event.sample)[-MAX_HISTORY:],
+        smoothed=smoothed,
+        load=load,
+        goals=goals,
+        read_s=now_s,
     )
     return replace(state, metrics=link)
 
@@ -184,8 +200,13 @@ def _metrics_failed(state: State, event: events.MetricsFailed, now_s: float, tim
 
 
 def goal_of(state: State) -> Goal | None:
-    """The highest goal of the window: growth counts at once, a lower goal when the window has passed."""
-    return max((goal for _, goal in state.metrics.goals), key=lambda goal: goal.units, default=None)
+    """The highest goal of the down window, within the time windows that are open: growth counts at once, a lower goal
+    when the down window has passed."""
+    goal = max((goal for _, goal in state.metrics.goals), key=lambda goal: goal.units, default=None)
+    size = state.in_use()
+    if goal is None or size == ZERO:
+        return goal
+    return state.limits.apply(goal, Sizing(size, state.vm.unit, state.vm.bounds))
 
 
 def _check(state: State) -> None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from agent.core.model import Observation, Sample, Vm
+from agent.core.policies.windows import Limits
 from agent.core.state import Ask
 from protocol.codec import ReadErrorBody
 from protocol.reasons import Reason
@@ -242,6 +243,13 @@ class UpscaleWished:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowsMoved:
+    """A time window opened or closed: these floors and ceilings hold now."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
 class VmChanged:
     """The same VM is described otherwise: bounds, compute unit or memory slot."""
 
@@ -285,6 +293,7 @@ Event: TypeAlias = (
     | Resumed
     | Suspended
     | UpscaleWished
+    | WindowsMoved
     | VmChanged
     | MetricsRead
     | MetricsFailed

@@ -1,7 +1,9 @@
 """What a runner knows of the outside: its VM, an observation of it, a sample of its load."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent.core.policies.values import Load, Psi, micro
 from protocol.values import Bounds, Resources
 from protocol.wire import PodName
 
@@ -37,33 +39,74 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalls:
+    """Seconds in all for which some, or all, tasks of the guest waited for one resource."""
+
+    some_s: float
+    full_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading of the exporter. `cpu_busy_s` is the CPU time used so far, None where the exporter has none."""
+    """One reading of the exporter; None where the exporter does not tell. `cpu_busy_s` is the CPU time used so far."""
 
     at_s: float
     load1: float
     load5: float
     cpu_busy_s: float | None = None
+    memory_total: int | None = None
+    memory_available: int | None = None
+    cpu_stalls: Stalls | None = None
+    memory_stalls: Stalls | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The load of a VM: busy CPUs over the last period where known, load averages always."""
+def load_between(history: tuple[Sample, ...], sample: Sample) -> Load:
+    """The load that a sample shows after those of the last minute, oldest first; counters need one before it."""
+    last = history[-1] if history else None
+    return Load(
+        busy_micro=micro(_busy(last, sample)),
+        load1=sample.load1,
+        load5=sample.load5,
+        memory_total=sample.memory_total,
+        memory_available=sample.memory_available,
+        cpu_psi=_psi(history, sample, lambda each: each.cpu_stalls),
+        memory_psi=_psi(history, sample, lambda each: each.memory_stalls),
+    )
 
-    busy_cpus: float | None
-    load1: float
-    load5: float
+
+def _busy(before: Sample | None, after: Sample) -> float | None:
+    """The CPUs that were busy between two readings; None where that is not known, or the counter was restarted."""
+    if before is None or before.cpu_busy_s is None or after.cpu_busy_s is None:
+        return None
+    span_s = after.at_s - before.at_s
+    return (
+        (after.cpu_busy_s - before.cpu_busy_s) / span_s
+        if span_s > 0 and after.cpu_busy_s >= before.cpu_busy_s
+        else None
+    )
 
 
-def load_between(before: Sample | None, sample: Sample) -> Load:
-    """The load that two samples in a row show; without a usable pair only the load averages are known."""
-    busy = None
-    if (
-        before is not None
-        and before.cpu_busy_s is not None
-        and sample.cpu_busy_s is not None
-        and sample.at_s > before.at_s
-        and sample.cpu_busy_s >= before.cpu_busy_s  # a counter that fell was restarted
-    ):
-        busy = (sample.cpu_busy_s - before.cpu_busy_s) / (sample.at_s - before.at_s)
-    return Load(busy, sample.load1, sample.load5)
+def _psi(
+    history: tuple[Sample, ...], sample: Sample, stalls: Callable[[Sample], Stalls | None]
+) -> Psi | None:
+    """The shares of time as the kernel averages them: over the last period, and over the last minute."""
+    if not history or stalls(sample) is None:
+        return None
+    some10, full10 = _shares(history[-1], sample, stalls)
+    some60, full60 = _shares(history[0], sample, stalls)
+    return Psi(some10, some60, full10, full60)
+
+
+def _shares(
+    before: Sample, after: Sample, stalls: Callable[[Sample], Stalls | None]
+) -> tuple[float | None, float | None]:
+    old, new, span_s = stalls(before), stalls(after), after.at_s - before.at_s
+    if old is None or new is None or span_s <= 0:
+        return None, None
+    return _share(old.some_s, new.some_s, span_s), _share(old.full_s, new.full_s, span_s)
+
+
+def _share(was: float | None, now: float | None, span_s: float) -> float | None:
+    if was is None or now is None or now < was:
+        return None
+    return min(100.0, 100.0 * (now - was) / span_s)

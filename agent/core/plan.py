@@ -191,7 +191,11 @@ class _Steps:
 
     def _metrics(self) -> Metrics | None:
         load = self._state.metrics.load
-        return None if load is None else Metrics(float32.round32(load.load1), float32.round32(load.load5))
+        return (
+            None
+            if load is None or load.load1 is None or load.load5 is None
+            else Metrics(float32.round32(load.load1), float32.round32(load.load5))
+        )
 
     def resize(self, desired: Resources) -> None:
         state, link = self._state, self._state.backend

@@ -8,8 +8,10 @@ import enum
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from agent.core.model import Load, Observation, Sample, Vm
-from agent.core.policy import Goal
+from agent.core.model import Observation, Sample, Vm
+from agent.core.policies.smoothing import Smoothed
+from agent.core.policies.values import Goal, Load
+from agent.core.policies.windows import NO_LIMITS, Limits
 from protocol.negotiation import Negotiation
 from protocol.reasons import Reason
 from protocol.sequence import Life, SequenceSource
@@ -138,11 +140,13 @@ class VmLink:
 
 @dataclass(frozen=True, slots=True)
 class MetricsLink:
-    """The exporter, and what the policy made of it. `goals` are the recent ones, oldest first, with their time."""
+    """The exporter, and what the policies made of it. `goals` are the recent ones, oldest first, with their time;
+    `history` are the samples of the last minute, oldest first, and `smoothed` is what is remembered of the load."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
-    sample: Sample | None = None
+    history: tuple[Sample, ...] = ()
+    smoothed: Smoothed = field(default_factory=Smoothed)
     load: Load | None = None
     goals: tuple[tuple[float, Goal], ...] = ()
     read_s: float | None = None
@@ -164,6 +168,8 @@ class State:
     informant: InformantLink = field(default_factory=InformantLink)
     backend: VmLink = field(default_factory=VmLink)
     metrics: MetricsLink = field(default_factory=MetricsLink)
+    limits: Limits = NO_LIMITS
+    """The windows that are open now."""
     superseded_at_ms: int | None = None
 
     def in_use(self) -> Resources:

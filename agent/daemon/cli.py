@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -15,9 +16,8 @@ import click
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.simulated import SimulatedBackend
-from agent.core.policy import LoadAverage, Policy, Utilisation
 from agent.core.ports import BackendError
-from agent.daemon import status
+from agent.daemon import annotations, policies, status, windows
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
 from agent.daemon.node_lock import NodeLock
@@ -39,12 +39,6 @@ FILE_CHECK_S: Final = 2.0
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
-def _policy(settings: AgentSettings) -> Policy:
-    if settings.policy.name == "load-average":
-        return LoadAverage()
-    return Utilisation(target=settings.policy.cpu_target)
-
-
 class Daemon:
     """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
 
@@ -60,6 +54,7 @@ class Daemon:
         self._settings = settings
         self._token = token
         self._latencies = Latencies()
+        self._policies = policies.standard()
         self._file = WatchedFile(config, AgentSettings, lambda read: read)
         self._change_log = change_log
         self._lock = lock
@@ -159,6 +154,15 @@ class Daemon:
         exporters: Client,
     ) -> Runner:
         vm, timing = entry.vm(), self._settings.timing()
+        configured = annotations.Configured(vm.bounds, vm.slot_bytes, tuple(self._settings.policies))
+        own, faults = annotations.read(entry.annotations, configured, self._policies)
+        for fault in faults:
+            self._log.warning("annotation ignored", vm=vm.name, error=fault)
+        schedule = (
+            windows.Schedule(own.windows) if own.windows is not None else windows.of(self._settings.windows)
+        )
+        if own.bounds is not None:
+            vm = replace(vm, bounds=own.bounds)
         host = urlsplit(entry.informant).hostname
         assert host is not None, "the settings check URLs"
         links = Links(
@@ -170,8 +174,10 @@ class Daemon:
             ExporterLink(exporters, host, self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng),
             self._seen_epoch,
             self._latencies,
+            schedule,
         )
-        return Runner(vm, links, _policy(self._settings), timing, self._change_log, self._log, self._rng)
+        policy = own.policies or policies.build(self._settings.policies, self._policies)
+        return Runner(vm, links, policy, timing, self._change_log, self._log, self._rng)
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         return server.text(200, "ok")

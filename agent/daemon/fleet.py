@@ -1,7 +1,7 @@
 """The runners of this node: one for each VM of the file, started, told of changes and ended as the file says.
 
 Starts are spread over the first seconds, so that a node full of VMs does not ask everybody at once. The same name with another
-UID, and the same VM with another informant, is another runner.
+UID, and the same VM with another informant or annotations, is another runner.
 """
 
 import asyncio
@@ -90,4 +90,9 @@ class Fleet:
 
 
 def _is_same(entry: VmEntry | None, known: VmEntry) -> bool:
-    return entry is not None and (entry.uid, entry.informant) == (known.uid, known.informant)
+    """Whether one runner serves both: bounds may differ, but neither the VM nor who decides for it and how."""
+    return entry is not None and (entry.uid, entry.informant, entry.annotations) == (
+        known.uid,
+        known.informant,
+        known.annotations,
+    )

@@ -54,12 +54,13 @@ class UtilisationArgs(Settings):
     """Targets and widths of zones are shares, such as 0.75."""
 
     cpu_target: Target = 750_000
-    memory_target: Target = 750_000
+    memory_target: Target | None = 750_000
+    """`null`: memory does not count."""
     load_target: Annotated[Share, Field(ge=10_000, le=2_000_000)] = 900_000
     """The load average for each CPU, where CPU time is not known."""
     memory_margin: Annotated[int, Memory] = 100 * 2**20
-    cpu_stable_zone: Width = 100_000
-    cpu_mixed_zone: Width = 150_000
+    cpu_stable_zone: Width = 160_000
+    cpu_mixed_zone: Width = 160_000
     memory_stable_zone: Width = 50_000
     memory_mixed_zone: Width = 50_000
     window: Annotated[float, Field(ge=1, le=3600, strict=False, allow_inf_nan=False)] = 60.0
@@ -258,11 +259,11 @@ class Guarded:
             case Unknown(reason):
                 return Unknown(_text(reason))
             case Goal(units, reason, parts) if _is_count(units):
-                return Goal(min(units, MAX_UNITS), _text(reason), self._parts(units, reason, parts))
+                return Goal(min(units, MAX_UNITS), _text(reason), self._parts(units, parts))
             case _:
                 return Unknown(f"policy {self.name} returned no goal but {_text(repr(wish))}")
 
-    def _parts(self, units: int, reason: object, parts: object) -> tuple[Part, ...]:
+    def _parts(self, units: int, parts: object) -> tuple[Part, ...]:
         """Its parts, where the first of them is the goal: else they explain nothing."""
         listed = tuple(parts)[:MAX_PARTS] if isinstance(parts, tuple | list) else ()
         if not listed or not all(isinstance(part, Part) for part in listed) or listed[0].units != units:

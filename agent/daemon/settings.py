@@ -1,13 +1,14 @@
 """The agent's settings file: `parley-agent --config FILE`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent.core.model import Vm
 from agent.core.timing import Timing
+from agent.daemon import policies, windows
 from hosting.settings import Memory, Resources, Settings
 from protocol.values import Bounds
 from protocol.wire import PodName
@@ -44,6 +45,8 @@ class VmEntry(Settings):
     compute_unit: Resources
     slot_size: Annotated[int, Memory] | None = None
     initial: Resources | None = None
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Per VM: `parley.dev/config` with policies and windows, `parley.dev/bounds`; a wrong value is reported and ignored."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -73,21 +76,14 @@ class VmEntry(Settings):
         )
 
 
-class PolicyEntry(Settings):
-    """Which policy turns load into a goal, and its target."""
-
-    name: Literal["utilisation", "load-average"] = "utilisation"
-    cpu_target: Annotated[float, Field(gt=0, le=1, strict=False)] = 0.75
-    """The share of its CPUs that a VM should be busy with (utilisation)."""
-
-
 class Periods(Settings):
     """How often, in seconds. The defaults suit a node; the demo is quicker."""
 
     metrics: Seconds = 5.0
     tick: Annotated[float, Field(gt=0, le=25, strict=False)] = 15.0
     """At least this often a request goes to the scheduler; below the 30 s for which a permit is worth something."""
-    down_window: Seconds = 5.0
+    down_window: Seconds = 30.0
+    """The goal falls only to the highest goal of so many seconds."""
 
 
 class AgentSettings(Settings):
@@ -99,7 +95,10 @@ class AgentSettings(Settings):
     """Asked in turn where `scheduler` does not answer or does not lead."""
     state_directory: File
     metrics_prefix: Annotated[str, Field(pattern=r"^[a-z_]*$", max_length=32)] = "node_"
-    policy: PolicyEntry = PolicyEntry()
+    policies: list[Any] = Field(default_factory=lambda: list(policies.DEFAULT))
+    """What turns load into a goal: names, or `{name, args}`; the highest wish wins."""
+    windows: list[Any] = Field(default_factory=list)
+    """Floors and ceilings by the time of day, for every VM without windows of its own."""
     periods: Periods = Periods()
     resize_delay: Annotated[float, Field(ge=0, le=60, strict=False)] = 0.2
     """Seconds that a simulated VM takes to reach its target."""
@@ -107,9 +106,15 @@ class AgentSettings(Settings):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """VMs with the same name."""
-        found = data.get("vms") if isinstance(data, dict) else None
+        """VMs with the same name, and policies and windows that cannot be used."""
+        if not isinstance(data, dict):
+            return []
         faults, seen = [], set()
+        if "policies" in data:
+            faults += policies.faults_of(data["policies"], policies.standard())
+        if "windows" in data:
+            faults += windows.faults_of(data["windows"])
+        found = data.get("vms")
         for index, entry in enumerate(found if isinstance(found, list) else []):
             if isinstance(entry, dict):
                 name = (str(entry.get("namespace")), str(entry.get("name")))

@@ -50,8 +50,9 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         "load": None
         if load is None
         else {
-            "busyCPUs": None if load.busy_cpus is None else round(load.busy_cpus, 3),
-            "load1": round(load.load1, 2),
+            "busyCPUs": None if load.busy_micro is None else round(load.busy_micro / 1e6, 3),
+            "load1": None if load.load1 is None else round(load.load1, 2),
+            "memoryUsed": load.memory_used(),
         },
         "metricsAgeSeconds": age_s,
         "informant": state.informant.phase.value,

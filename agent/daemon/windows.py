@@ -18,12 +18,14 @@ from agent.core.policies.values import MAX_UNITS
 from agent.core.policies.windows import NO_LIMITS, Edges, Limits, Window, limits
 from hosting.settings import FaultsError, Settings, check
 
-MAX_WINDOWS: Final = 32
+MAX_WINDOWS: Final = 16
 MAX_EXPRESSION: Final = 100
+MAX_IN_HOUR: Final = 4
+"""An edge may come this often; shorter windows would cost more than they give, at every edge."""
 _MARGIN: Final = timedelta(hours=3)
-"""Searches begin this far on the other side of now: `cronsim` counts local time, which a change of the clock repeats."""
-_MOST_IN_MARGIN: Final = 3 * 180
-"""More moments than the margin can hold twice, at one a minute."""
+"""A search backwards begins this far ahead: `cronsim` goes by local time, of which a change of the clock repeats a part."""
+_MOST_IN_MARGIN: Final = 64
+"""More moments than the margin can hold, an hour that comes twice included."""
 _YEAR_S: Final = 365 * 86400.0
 
 
@@ -31,11 +33,14 @@ def _cron(value: str) -> str:
     if len(value) > MAX_EXPRESSION or len(value.split()) != 5:
         raise ValueError("must be a cron expression of five fields, such as 0 8 * * MON-FRI")
     try:
-        moment = next(CronSim(value, datetime(2024, 1, 1, tzinfo=UTC)), None)
+        moments = CronSim(value, datetime(2024, 1, 1, tzinfo=UTC))
+        moment = next(moments, None)
     except (CronSimError, ValueError, AssertionError) as error:
         raise ValueError(f"is no cron expression: {error}") from None
     if moment is None:
         raise ValueError("never happens")
+    if len(moments.minutes) > MAX_IN_HOUR:
+        raise ValueError(f"must not happen more than {MAX_IN_HOUR} times an hour")
     return value
 
 
@@ -116,7 +121,7 @@ def last(expression: str, zone: ZoneInfo, at_s: float) -> float | None:
 def following(expression: str, zone: ZoneInfo, at_s: float) -> float | None:
     """The earliest moment of `expression` after `at_s`, in seconds since the epoch."""
     now = datetime.fromtimestamp(at_s, UTC)
-    moments = CronSim(expression, (now - _MARGIN).astimezone(zone))
+    moments = CronSim(expression, now.astimezone(zone))
     seconds = (moment.timestamp() for moment in islice(moments, _MOST_IN_MARGIN))
     return next((moment for moment in seconds if moment > at_s), None)
 

@@ -2,12 +2,29 @@
 
 import random
 import time
+from typing import Final
 
 from agent.core import events
-from agent.core.model import Sample
+from agent.core.model import Sample, Stalls
 from hosting.client import Answered, Client
 from protocol import exporter
 from protocol.errors import RemoteProtocolError
+
+_BUSY: Final = "cpu_busy_seconds_total"
+_TOTAL: Final = "memory_MemTotal_bytes"
+_AVAILABLE: Final = "memory_MemAvailable_bytes"
+_NAMES: Final = (
+    _BUSY,
+    _TOTAL,
+    _AVAILABLE,
+    *(
+        f"pressure_{resource}_{kind}_seconds_total"
+        for resource in ("cpu", "memory")
+        for kind in ("waiting", "stalled")
+    ),
+)
+_QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressure&collect[]=cpu"
+"""What we need of the page: our informant knows `for`, the published exporter `collect[]`; others send all they have."""
 
 
 class ExporterLink:
@@ -22,19 +39,37 @@ class ExporterLink:
 
     async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
         """Read the page on `port`."""
-        url = f"http://{self._host}:{port}/metrics"
+        url = f"http://{self._host}:{port}/metrics{_QUERY}"
         outcome = await self._client.call("GET", url, deadline_s=self._deadline_s)
         chance = self._rng.random()
         if not isinstance(outcome, Answered):
             return events.MetricsFailed(outcome.message, outcome.kind == "connect", chance)
         if outcome.status != 200:
             return events.MetricsFailed(f"status {outcome.status}", False, chance)
-        busy = f"{self._prefix}cpu_busy_seconds_total"
         try:
             metrics = exporter.read_metrics(outcome.body, self._prefix)
-            found = exporter.samples(outcome.body, (busy,))
+            found = exporter.samples(outcome.body, tuple(self._prefix + name for name in _NAMES))
         except RemoteProtocolError as error:
             return events.MetricsFailed(str(error)[:300], False, chance)
+        figures = {name: found.get(self._prefix + name) for name in _NAMES}
         return events.MetricsRead(
-            Sample(time.monotonic(), metrics.load_average_1min, metrics.load_average_5min, found.get(busy))
+            Sample(
+                time.monotonic(),
+                metrics.load_average_1min,
+                metrics.load_average_5min,
+                figures[_BUSY],
+                _bytes(figures[_TOTAL]),
+                _bytes(figures[_AVAILABLE]),
+                _stalls(figures, "cpu"),
+                _stalls(figures, "memory"),
+            )
         )
+
+
+def _bytes(value: float | None) -> int | None:
+    return int(value) if value is not None and 0 <= value < 2**63 else None
+
+
+def _stalls(figures: dict[str, float | None], resource: str) -> Stalls | None:
+    some = figures[f"pressure_{resource}_waiting_seconds_total"]
+    return None if some is None else Stalls(some, figures[f"pressure_{resource}_stalled_seconds_total"])

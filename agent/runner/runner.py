@@ -5,19 +5,21 @@ story. A violated invariant ends the runner; its supervisor restarts it, and wha
 """
 
 import asyncio
+import math
 import random
 import time
 import uuid
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from agent.core import events
 from agent.core.apply import apply, goal_of, lapse
 from agent.core.condition import Condition, condition
 from agent.core.model import Vm
 from agent.core.plan import Plan, plan
-from agent.core.policy import Policy
+from agent.core.policies.combined import Combined
+from agent.core.policies.windows import Limits
 from agent.core.ports import BackendError, Fencing, HeldLog, VmBackend
 from agent.core.state import Phase, State
 from agent.core.timing import Timing
@@ -41,6 +43,18 @@ class SeenEpoch:
     highest: int = 0
 
 
+class Windows(Protocol):
+    """Time windows of one VM, by the time of day in seconds since the epoch."""
+
+    def at(self, at_s: float) -> Limits:
+        """What holds then."""
+        ...
+
+    def next_s(self, at_s: float) -> float | None:
+        """When that changes; None for never."""
+        ...
+
+
 @dataclass(slots=True)
 class Latencies:
     """How long growth takes, over all runners of a daemon."""
@@ -60,6 +74,7 @@ class Links:
     exporter: ExporterLink
     seen_epoch: SeenEpoch = field(default_factory=SeenEpoch)
     latencies: Latencies = field(default_factory=Latencies)
+    windows: Windows | None = None
 
 
 @dataclass(slots=True)
@@ -119,7 +134,7 @@ class Runner:
         self,
         vm: Vm,
         links: Links,
-        policy: Policy,
+        policy: Combined,
         timing: Timing,
         held_log: HeldLog,
         log: Logger,
@@ -221,6 +236,7 @@ class Runner:
         while self.state.superseded_at_ms is None:
             if self.state.vm != self.vm:
                 self._apply(events.VmChanged(self.vm))
+            wake_s = self._look_at_windows()
             now_s = time.monotonic()
             self.state = lapse(self.state, now_s, self._timing)
             self._share_epoch()
@@ -229,7 +245,19 @@ class Runner:
             self._note(planned)
             for action in planned.actions:
                 self._take_up(action, now_s)
-            await self._next_event(planned.wake_at_s - now_s)
+            await self._next_event(min(planned.wake_at_s - now_s, wake_s))
+
+    def _look_at_windows(self) -> float:
+        """Take up what holds at this time of day; in how many seconds that changes."""
+        windows = self._links.windows
+        if windows is None:
+            return math.inf
+        at_s = time.time()
+        limits = windows.at(at_s)
+        if limits != self.state.limits:
+            self._apply(events.WindowsMoved(limits))
+        next_s = windows.next_s(at_s)
+        return math.inf if next_s is None else max(next_s - at_s, 0.0) + 0.01
 
     async def _next_event(self, wait_s: float) -> None:
         """Apply what comes next, and all that is there already; return after `wait_s` when nothing comes."""

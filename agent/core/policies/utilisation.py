@@ -14,7 +14,7 @@ from agent.core.policies.zones import Zones, headroom
 from protocol.values import MAX_MEMORY_BYTES
 
 MIB: Final = 2**20
-CPU_ZONES: Final = Zones(100_000, 150_000)
+CPU_ZONES: Final = Zones(160_000, 160_000)
 MEMORY_ZONES: Final = Zones(50_000, 50_000)
 
 
@@ -27,7 +27,8 @@ class Utilisation:
     """
 
     cpu_target: int = 750_000
-    memory_target: int = 750_000
+    memory_target: int | None = 750_000
+    """None: memory does not count."""
     load_target: int = 900_000
     memory_margin: int = 100 * MIB
     cpu_zones: Zones = CPU_ZONES
@@ -40,7 +41,7 @@ class Utilisation:
         return Smoothing(
             self.cpu_zones.within(headroom(self.cpu_target)),
             self.cpu_zones.within(headroom(self.load_target)),
-            self.memory_zones.within(headroom(self.memory_target)),
+            self.memory_zones.within(headroom(self.memory_target or MILLION)),
             self.window_s,
         )
 
@@ -65,6 +66,8 @@ class Utilisation:
         )
 
     def _memory(self, load: Load, sizing: Sizing) -> Part:
+        if self.memory_target is None:
+            return Part("memory", None, "memory does not count")
         mean = _mean(load.memory_mean, MAX_MEMORY_BYTES)
         level = _level(load.memory_used(), mean, self.smoothing.memory)
         if level is None:

@@ -40,8 +40,12 @@ class Limits:
 
     def apply(self, goal: Goal, sizing: Sizing) -> Goal:
         """The goal within the ceiling, then at least the floor. The VM's bounds win over both."""
-        least = min(sizing.bounds.min.units(sizing.unit), MAX_UNITS)
-        most = min(sizing.bounds.max.units(sizing.unit), MAX_UNITS)
+        unit, bounds = sizing.unit, sizing.bounds
+        # The most units that the minimum holds, and the least that hold the maximum: beyond them bounds alone count.
+        least = min(
+            bounds.min.vcpu_milli // unit.vcpu_milli, bounds.min.memory_bytes // unit.memory_bytes, MAX_UNITS
+        )
+        most = min(bounds.max.units(unit), MAX_UNITS)
         size = min(sizing.units(), MAX_UNITS)
         if self.ceiling is not None and self.ceiling.ceiling is not None:
             top = max(self.ceiling.ceiling, least)

@@ -13,7 +13,9 @@ from agent.core import events
 from agent.core.apply import apply, lapse
 from agent.core.model import Observation, Sample, Vm
 from agent.core.plan import Plan, plan
-from agent.core.policy import Policy, Utilisation
+from agent.core.policies.combined import Combined
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.zones import NO_ZONES
 from agent.core.state import Ask, State
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
@@ -32,7 +34,8 @@ INSTANCE = UUID(int=1, version=4)
 OTHER_INSTANCE = UUID(int=2, version=4)
 VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), UNIT, GI)
 CHANCE = 0.0
-UTILISATION = Utilisation()
+UTILISATION = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES)),))
+"""Without zones, so that stories need not wait until a mean follows."""
 TIMING = Timing()
 UNSETTLED = (Reason(ReasonCode.UNSETTLED, "just started"),)
 FULL = (Reason(ReasonCode.NODE_HEADROOM, "the node is full"),)
@@ -90,7 +93,7 @@ class Driver:
         size: Resources = UNIT * 2,
         *,
         vm: Vm = VM,
-        policy: Policy = UTILISATION,
+        policy: Combined = UTILISATION,
         timing: Timing = TIMING,
         by_hand: Iterable[type[object]] = (),
         seen_epoch: int = 0,

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agent.core import events
-from agent.core.model import Load, Observation, Vm
-from agent.core.policy import Goal, Policy
+from agent.core.model import Observation, Vm
+from agent.core.policies.combined import Combined
+from agent.core.policies.values import Goal, Load, Sizing
 from agent.core.ports import BackendError, Capabilities, Fencing
 from agent.core.timing import Timing
 from agent.links.exporter import ExporterLink
@@ -49,14 +50,14 @@ class Certain(random.Random):
         return 0.0
 
 
-class Wants(Policy):
+class Wants:
     """A goal by decree."""
 
     def __init__(self, units: int) -> None:
         self.units = units
 
-    def goal(self, load: Load, size: Resources, unit: Resources) -> Goal:
-        del load, size, unit
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
+        del load, sizing
         return Goal(self.units, "decree")
 
 
@@ -193,7 +194,7 @@ async def world() -> AsyncIterator[World]:
             InformantLink(client, url, "127.0.0.1:1", 1.0, rng),
             ExporterLink(client, "127.0.0.1", "node_", 1.0, rng),
         )
-        made.runner = Runner(VM, links, made.policy, FAST, made.held, quiet, rng)
+        made.runner = Runner(VM, links, Combined((("decree", made.policy),)), FAST, made.held, quiet, rng)
         try:
             yield made
         finally:

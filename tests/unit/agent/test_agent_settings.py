@@ -25,7 +25,8 @@ scheduler: ftp://x
 stateDirectory: /tmp/parley
 colour: red
 periods: {tick: 26}
-policy: {cpuTarget: 0}
+policies: [{name: utilisation, args: {cpuTarget: 0}}]
+windows: [{name: night}]
 vms:
   - {namespace: default, name: a, uid: u1, informant: nowhere,
      min: {cpu: 250m, memory: 512Mi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 1, memory: 1Gi}}
@@ -59,7 +60,15 @@ def test_a_good_file_gives_vms_in_exact_amounts() -> None:
 
 def test_every_fault_is_named_at_once() -> None:
     text = "\n".join(_faults(BAD))
-    for path in ("node", "scheduler", "colour", "periods.tick", "policy.cpuTarget", "vms[0].informant"):
+    for path in (
+        "node",
+        "scheduler",
+        "colour",
+        "periods.tick",
+        "policies[0].args.cpuTarget",
+        "windows[0].from",
+        "vms[0].informant",
+    ):
         assert f"{path}:" in text
     assert "vms[1]: bounds: min" in text
     assert "vms[2]: computeUnit" in text

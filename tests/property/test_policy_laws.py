@@ -1,0 +1,305 @@
+"""What holds of the policies, whatever the load, the size and the way there."""
+
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from agent.core.policies.combined import Combined
+from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.pressure import Pressure
+from agent.core.policies.smoothing import Smoothed, Track, follow, smooth
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.values import MAX_UNITS, MILLION, Goal, Load, Policy, Psi, Sizing, Unknown, Wish
+from agent.core.policies.windows import Limits, Window
+from agent.core.policies.zones import Zones, headroom
+from protocol.values import Bounds, Resources
+
+PERIOD_S = 5.0
+ALL: tuple[Policy, ...] = (Utilisation(), LoadAverage(), Pressure())
+
+_shares = st.integers(0, 300_000)
+_zones = st.builds(Zones, _shares, _shares)
+_targets = st.integers(100_000, 1_000_000)
+_micros = st.integers(0, 200 * MILLION)
+_units = st.builds(Resources, st.integers(50, 4000), st.integers(2**20, 2**33))
+_policies = st.builds(
+    Utilisation,
+    _targets,
+    _targets,
+    _targets,
+    st.integers(0, 2**30),
+    _zones,
+    _zones,
+    st.just(60.0),
+)
+
+
+@st.composite
+def _sizings(draw: st.DrawFn) -> Sizing:
+    unit = draw(_units)
+    least = draw(st.builds(Resources, st.integers(1, 10_000), st.integers(1, 2**36)))
+    most = least + draw(st.builds(Resources, st.integers(0, 90_000), st.integers(0, 2**38)))
+    use = draw(st.builds(Resources, st.integers(1, 200_000), st.integers(1, 2**40)))
+    return Sizing(use, unit, Bounds(least, most), draw(st.booleans()))
+
+
+_figures = st.none() | st.floats() | st.floats(0, 100)
+_psi = st.none() | st.builds(Psi, _figures, _figures, _figures, _figures)
+_counts = st.none() | st.integers(-(2**70), 2**70) | st.integers(0, 2**40)
+_loads = st.builds(Load, _counts, _counts, _figures, _figures, _counts, _counts, _counts, _counts, _psi, _psi)
+
+
+def units(wish: Wish) -> int:
+    """The units of a wish that must be one."""
+    assert isinstance(wish, Goal)
+    return wish.units
+
+
+def least_of(level: int, target: int, unit: int) -> int:
+    """The least number of units of which `level` is at most the target share."""
+    return -(-level * MILLION // (target * unit))
+
+
+# ------------------------------------------------------------ of every policy
+
+
+@given(_loads, _sizings())
+def test_a_goal_is_never_negative_and_never_without_end_whatever_the_guest_says(
+    load: Load, sizing: Sizing
+) -> None:
+    for policy in ALL:
+        wish = policy.goal(load, sizing)
+        assert wish.reason
+        assert isinstance(wish, Unknown) or (type(wish.units) is int and 0 <= wish.units <= MAX_UNITS)
+
+
+@given(_loads, _sizings(), st.lists(st.sampled_from(ALL), max_size=3))
+def test_the_combined_goal_is_the_highest_and_tells_all(
+    load: Load, sizing: Sizing, policies: list[Policy]
+) -> None:
+    combined = Combined(tuple((str(index), policy) for index, policy in enumerate(policies)))
+    goal = combined.goal(load, sizing)
+    wishes = [policy.goal(load, sizing) for policy in policies]
+    known = [wish.units for wish in wishes if isinstance(wish, Goal)]
+    size = min(sizing.units(), MAX_UNITS)
+    if not known:
+        assert goal.units == size
+    elif sizing.can_decrease:
+        assert goal.units == max(known)
+        assert (goal.parts[0].units, goal.parts[0].reason) == (goal.units, goal.reason)
+    else:
+        assert goal.units == max(*known, size)
+    assert {part.policy.split("/")[0] for part in goal.parts} >= {name for name, _ in combined.policies}
+    assert sizing.bounds.clamp(sizing.unit * goal.units).fits_in(sizing.bounds.max)
+
+
+@st.composite
+def _known(draw: st.DrawFn) -> Load:
+    """A load in which everything is known and sound."""
+    total = draw(st.integers(0, 2**40))
+    percent = st.floats(0, 100)
+    return Load(
+        draw(_micros),
+        draw(st.none() | _micros),
+        draw(st.floats(0, 200)),
+        draw(st.floats(0, 200)),
+        draw(st.none() | _micros),
+        total,
+        draw(st.integers(0, total)),
+        draw(st.none() | st.integers(0, 2**40)),
+        draw(st.builds(Psi, percent, percent, percent, percent)),
+        draw(st.builds(Psi, percent, percent, percent, percent)),
+    )
+
+
+def _higher(psi: Psi | None, by: float) -> Psi | None:
+    if psi is None:
+        return None
+    return replace(psi, **{each.name: (getattr(psi, each.name) or 0.0) + by for each in fields(Psi)})
+
+
+@given(_known(), _sizings(), st.integers(0, 100 * MILLION), st.floats(0, 100), st.booleans(), _policies)
+def test_more_load_never_means_a_lower_goal(
+    load: Load, sizing: Sizing, more: int, percent: float, has_cpu_time: bool, utilisation: Utilisation
+) -> None:
+    if not has_cpu_time:
+        load = replace(load, busy_micro=None, busy_mean_micro=None)
+    higher = replace(
+        load,
+        busy_micro=None if load.busy_micro is None else load.busy_micro + more,
+        load1=(load.load1 or 0.0) + more / MILLION,
+        memory_available=max(0, (load.memory_available or 0) - more * 1000),
+        cpu_psi=_higher(load.cpu_psi, percent),
+        memory_psi=_higher(load.memory_psi, percent),
+    )
+    for policy in (*ALL, utilisation):
+        assert units(policy.goal(load, sizing)) <= units(policy.goal(higher, sizing))
+
+
+# ------------------------------------------------------------ of `utilisation`
+
+
+@given(_known(), _policies, _sizings(), _sizings())
+def test_the_goal_does_not_depend_on_the_size(
+    load: Load, policy: Utilisation, one: Sizing, two: Sizing
+) -> None:
+    assert policy.goal(load, one) == policy.goal(load, replace(two, unit=one.unit))
+
+
+@given(_known(), _policies, _sizings(), st.integers(1, 1000))
+def test_a_larger_unit_under_a_larger_load_is_the_same_goal(
+    load: Load, policy: Utilisation, sizing: Sizing, factor: int
+) -> None:
+    assert load.memory_total is not None
+    assert load.memory_available is not None
+    assert load.busy_micro is not None
+    assume(load.memory_total * factor < 2**63 and load.busy_micro * factor < 2**53)
+
+    def scaled(value: int | None) -> int | None:
+        return None if value is None else value * factor
+
+    larger = replace(
+        load,
+        busy_micro=scaled(load.busy_micro),
+        busy_mean_micro=scaled(load.busy_mean_micro),
+        memory_total=scaled(load.memory_total),
+        memory_available=scaled(load.memory_available),
+        memory_mean=scaled(load.memory_mean),
+    )
+    assume((larger.memory_mean or 0) < 2**63)
+    wide = replace(policy, memory_margin=policy.memory_margin * factor)
+    found = wide.goal(larger, replace(sizing, unit=sizing.unit * factor))
+    assert units(found) == units(policy.goal(load, sizing))
+
+
+@dataclass
+class Guest:
+    """A VM under a policy, sample by sample: its size follows each goal at once."""
+
+    policy: Utilisation
+    sizing: Sizing
+    at_s: float = 0.0
+    smoothed: Smoothed = field(default_factory=Smoothed)
+
+    def sample(self, load: Load) -> int:
+        """The goal after one more sample."""
+        self.at_s += PERIOD_S
+        self.smoothed = smooth(self.smoothed, load, self.at_s, self.policy.smoothing)
+        goal = units(self.policy.goal(self.smoothed.fill(load), self.sizing))
+        self.sizing = replace(self.sizing, use=self.sizing.unit * max(1, goal))
+        return goal
+
+
+def _sample(busy: int, used: int = 0, *, has_cpu_time: bool = True) -> Load:
+    total = 2**41
+    if has_cpu_time:
+        return Load(busy_micro=busy, memory_total=total, memory_available=total - used)
+    return Load(load1=busy / MILLION, load5=0.0, memory_total=total, memory_available=total - used)
+
+
+WINDOW = int(60 / PERIOD_S)
+
+
+@given(
+    _policies,
+    _sizings(),
+    st.lists(st.tuples(_micros, st.integers(0, 2**38)), max_size=40),
+    _micros,
+    st.integers(0, 2**38),
+    st.booleans(),
+)
+def test_a_constant_load_ends_at_the_same_size_from_everywhere_and_stays(
+    policy: Utilisation,
+    sizing: Sizing,
+    before: list[tuple[int, int]],
+    busy: int,
+    used: int,
+    has_cpu_time: bool,
+) -> None:
+    guest = Guest(policy, sizing)
+    for value, memory in before:
+        guest.sample(_sample(value, memory, has_cpu_time=has_cpu_time))
+    constant = _sample(busy, used, has_cpu_time=has_cpu_time)
+    goals = [guest.sample(constant) for _ in range(4 * WINDOW)]
+    target = policy.cpu_target if has_cpu_time else policy.load_target
+    by_cpu = least_of(busy, target, sizing.unit.vcpu_milli * 1000)
+    by_memory = least_of(used + policy.memory_margin, policy.memory_target, sizing.unit.memory_bytes)
+    assert set(goals[2 * WINDOW + 1 :]) == {min(max(by_cpu, by_memory), MAX_UNITS)}
+
+
+@given(_policies, _sizings(), st.integers(1000, 200 * MILLION), st.data())
+def test_noise_within_the_stable_zone_never_moves_the_goal(
+    policy: Utilisation, sizing: Sizing, level: int, data: st.DataObject
+) -> None:
+    reach = level * policy.smoothing.busy.stable // MILLION
+    guest = Guest(replace(policy, memory_margin=0), sizing)
+    settled = guest.sample(_sample(level))
+    below, above = st.integers(-reach, 0), st.integers(0, reach)
+    for noise in data.draw(st.lists(st.tuples(below, above), max_size=60)):
+        for offset in noise:
+            assert guest.sample(_sample(level + offset)) == settled
+
+
+@given(_zones, st.integers(1, 10**9), st.lists(st.integers(-MILLION, MILLION), max_size=200))
+def test_within_its_zones_a_mean_moves_at_most_once_a_window(
+    zones: Zones, level: int, noise: list[int]
+) -> None:
+    track: Track | None = follow(None, level, 0.0, zones, 60.0)
+    moved_at = 0
+    for index, share in enumerate(noise, 1):
+        assert track is not None
+        value = track.mean + track.mean * (zones.stable + zones.mixed) * share // MILLION**2
+        assume(not zones.is_left(value, track.mean))
+        before = track.mean
+        track = follow(track, value, index * PERIOD_S, zones, 60.0)
+        assert track is not None
+        if track.mean != before:
+            assert index - moved_at >= WINDOW
+            moved_at = index
+
+
+@given(_zones, st.integers(0, 10**12), st.integers(0, 10**12))
+def test_a_blend_lies_between_mean_and_value(zones: Zones, value: int, mean: int) -> None:
+    found = zones.blend(value, mean)
+    assert min(value, mean) <= found <= max(value, mean)
+    if zones.is_left(value, mean):
+        assert found == value
+
+
+@given(_zones, st.integers(100_000, 1_000_000), st.integers(1, 10**9), _units)
+def test_a_full_vm_is_beyond_the_zones(zones: Zones, target: int, level: int, unit: Resources) -> None:
+    narrow = zones.within(headroom(target))
+    full = least_of(level, target, unit.vcpu_milli * 1000) * unit.vcpu_milli * 1000
+    assert full == level or narrow.is_left(full, level)
+    assert narrow.stable <= zones.stable
+    assert narrow.mixed <= zones.mixed
+    assert narrow.blend(full, level) == Fraction(full)
+
+
+# ------------------------------------------------------------ of windows
+
+_windows = st.none() | st.builds(
+    Window, st.just("w"), st.none() | st.integers(0, MAX_UNITS), st.none() | st.integers(0, MAX_UNITS)
+)
+
+
+@given(st.integers(0, MAX_UNITS), _windows, _windows, _sizings())
+def test_windows_move_a_goal_no_further_than_they_say_and_bounds_win(
+    wanted: int, floor: Window | None, ceiling: Window | None, sizing: Sizing
+) -> None:
+    found = Limits(floor, ceiling).apply(Goal(wanted, "wanted"), sizing).units
+    base = floor.floor if floor is not None and floor.floor is not None else 0
+    top = ceiling.ceiling if ceiling is not None and ceiling.ceiling is not None else MAX_UNITS
+
+    def sized(count: int) -> Resources:
+        return sizing.bounds.clamp(sizing.unit * count)
+
+    assert sized(base).fits_in(sized(found))
+    if sizing.can_decrease:
+        assert sized(found).fits_in(sized(max(base, top)))
+    if base <= wanted <= top:
+        assert found == wanted
+    again = Limits(floor, ceiling).apply(Goal(found, ""), sizing).units
+    assert sized(again) == sized(found)

@@ -1,0 +1,263 @@
+"""What annotations of a VM say about its scaling: good values count, bad ones are reported, nothing is raised."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from agent.core.policies.pressure import Pressure
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.zones import Zones
+from agent.daemon.annotations import (
+    BOUNDS,
+    CONFIG,
+    MAX_BYTES,
+    NEON_BOUNDS,
+    NEON_CONFIG,
+    Configured,
+    Overrides,
+    read,
+)
+from agent.daemon.policies import standard
+from protocol.values import Bounds
+from tests.unit.agent.driver import GI, cu
+
+REGISTRY = standard(())
+BASE = Configured(Bounds(cu(1), cu(8)), GI)
+NEON = replace(BASE, is_neonvm=True)
+OFFICE = {"name": "office", "from": "0 8 * * *", "until": "0 18 * * *", "floor": 3}
+
+
+def _read(configured: Configured = BASE, **values: object) -> tuple[Overrides, list[str]]:
+    names = {"config": CONFIG, "bounds": BOUNDS, "neon_config": NEON_CONFIG, "neon_bounds": NEON_BOUNDS}
+    texts = {
+        names[key]: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
+    }
+    return read(texts, configured, REGISTRY)
+
+
+def _paths(faults: list[str]) -> list[str]:
+    return [": ".join(fault.split(": ")[:2]) for fault in faults]
+
+
+def _amount(cpu: object, memory: object) -> dict[str, object]:
+    return {"cpu": cpu, "memory": memory}
+
+
+def test_without_annotations_nothing_is_replaced() -> None:
+    assert read({}, BASE, REGISTRY) == read({"other/config": "{"}, NEON, REGISTRY) == (Overrides(), [])
+
+
+def test_policies_and_windows_of_a_vm() -> None:
+    chosen = ["pressure", {"name": "utilisation", "args": {"cpuTarget": 0.5}}]
+    found, faults = _read(config={"policies": chosen, "windows": [OFFICE]})
+    assert faults == []
+    assert found.policies is not None
+    assert found.policies.policies == (
+        ("pressure", Pressure()),
+        ("utilisation", Utilisation(cpu_target=500_000)),
+    )
+    assert found.windows is not None
+    assert [timed.window.name for timed in found.windows] == ["office"]
+    assert found.bounds is None
+
+
+def test_an_empty_list_of_windows_takes_the_configured_ones_away() -> None:
+    assert _read(config={"windows": []})[0].windows == ()
+
+
+def test_a_bad_policy_leaves_the_configured_ones_and_the_windows_count() -> None:
+    found, faults = _read(config={"policies": ["pressure", "nope"], "windows": [OFFICE], "x": 1})
+    assert found.policies is None
+    assert found.windows is not None
+    assert _paths(faults) == [f"{CONFIG}: policies[1]", f"{CONFIG}: x"]
+
+
+def test_a_bad_window_leaves_the_others_and_all_bad_ones_the_configured() -> None:
+    found, faults = _read(config={"windows": [OFFICE, {**OFFICE, "zone": "Nowhere"}]})
+    assert found.windows is not None
+    assert len(found.windows) == 1
+    assert _paths(faults) == [f"{CONFIG}: windows[1].zone"]
+    found, faults = _read(config={"windows": [7]})
+    assert found.windows is None
+    assert _paths(faults) == [f"{CONFIG}: windows[0]"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "7",
+        '"x"',
+        "NaN",
+        '{"policies": NaN}',
+        '{"policies": [], "policies": []}',
+        "[" * 9999,
+        '{"x": ' + "9" * 5000 + "}",
+        '{"policies": "' + "x" * MAX_BYTES + '"}',
+    ],
+)
+@pytest.mark.parametrize("name", [CONFIG, BOUNDS, NEON_CONFIG, NEON_BOUNDS])
+def test_what_is_no_json_object_is_reported(text: str, name: str) -> None:
+    found, faults = read({name: text}, NEON, REGISTRY)
+    assert found == Overrides()
+    assert len(faults) == 1
+    assert faults[0].startswith(f"{name}: ")
+    assert len(faults[0]) < 300
+
+
+def test_an_annotation_that_is_no_text_is_reported() -> None:
+    found, faults = read({CONFIG: 7, BOUNDS: [], NEON_BOUNDS: {}}, NEON, REGISTRY)
+    assert found == Overrides()
+    assert [fault.partition(": ")[0] for fault in faults] == [CONFIG, BOUNDS, NEON_BOUNDS]
+
+
+def test_bounds_of_a_vm() -> None:
+    found, faults = _read(bounds={"min": _amount("500m", "512Mi"), "max": _amount(4, "4Gi")})
+    assert faults == []
+    assert found.bounds == Bounds(cu(0.5), cu(4))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected", "paths"),
+    [
+        ({"min": _amount(2, "2Gi")}, Bounds(cu(2), cu(8)), []),
+        ({"max": _amount(16, "16Gi")}, Bounds(cu(1), cu(16)), []),
+        ({"min": _amount(2, "x"), "max": _amount(4, "4Gi")}, Bounds(cu(1), cu(4)), ["min.memory"]),
+        ({"min": _amount(-1, None), "max": 7}, None, ["min.cpu", "min.memory", "max"]),
+        ({"min": {"cpu": 1}}, None, ["min.memory"]),
+        ({"min": _amount(1, "1Gi"), "most": 7}, Bounds(cu(1), cu(8)), ["most"]),
+        ({}, None, []),
+    ],
+)
+def test_a_bound_that_is_wrong_or_left_out_stays(
+    bounds: dict[str, object], expected: Bounds | None, paths: list[str]
+) -> None:
+    found, faults = _read(bounds=bounds)
+    assert found.bounds == expected
+    assert _paths(faults) == [f"{BOUNDS}: {path}" for path in paths]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"min": _amount(9, "9Gi")},
+        {"max": _amount("500m", "1Gi")},
+        {"min": _amount(0, "1Gi")},
+        {"min": _amount(4, "4Gi"), "max": _amount(2, "8Gi")},
+    ],
+)
+def test_bounds_that_contradict_each_other_do_not_count(bounds: dict[str, object]) -> None:
+    found, faults = _read(bounds=bounds)
+    assert found.bounds is None
+    assert len(faults) == 1
+    assert faults[0].startswith(f"{BOUNDS}: bounds: min")
+
+
+# ------------------------------------------------------------ the published names
+
+PUBLISHED = {"min": {"cpu": 2, "mem": "2Gi"}, "max": {"cpu": "3500m", "mem": "16Gi"}}
+
+
+def test_published_bounds_count_for_neonvm_objects_where_ours_say_nothing() -> None:
+    assert _read(NEON, neon_bounds=PUBLISHED) == (Overrides(bounds=Bounds(cu(2), cu(3.5, 16))), [])
+    assert _read(BASE, neon_bounds=PUBLISHED) == (Overrides(), [])
+    both, _ = _read(NEON, neon_bounds=PUBLISHED, bounds={"max": _amount(4, "4Gi")})
+    assert both.bounds == Bounds(cu(1), cu(4))
+    bad, faults = _read(NEON, neon_bounds=PUBLISHED, bounds={"max": 7})
+    assert bad.bounds == Bounds(cu(2), cu(3.5, 16))
+    assert len(faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("bounds", "path"),
+    [
+        ({"min": PUBLISHED["min"]}, "max"),
+        ({**PUBLISHED, "min": {"cpu": 2}}, "min.mem"),
+        ({**PUBLISHED, "min": {"cpu": 2, "mem": "1536Mi"}}, "min.mem"),
+        ({**PUBLISHED, "min": {"cpu": 0, "mem": "1Gi"}}, "bounds"),
+        ({**PUBLISHED, "min": {"cpu": 4, "mem": "1Gi"}}, "bounds"),
+        ({**PUBLISHED, "mid": 1}, "mid"),
+    ],
+)
+def test_published_bounds_count_as_a_whole(bounds: dict[str, object], path: str) -> None:
+    found, faults = _read(NEON, neon_bounds=bounds)
+    assert found.bounds is None
+    assert _paths(faults) == [f"{NEON_BOUNDS}: {path}"]
+
+
+def _utilisation(found: Overrides) -> Utilisation:
+    assert found.policies is not None
+    policy = dict(found.policies.policies)["utilisation"]
+    assert isinstance(policy, Utilisation)
+    return policy
+
+
+def test_published_targets_set_those_of_utilisation() -> None:
+    config = {
+        "loadAverageFractionTarget": 0.8,
+        "memoryUsageFractionTarget": 0.6,
+        "cpuStableZoneRatio": 0.05,
+        "cpuMixedZoneRatio": 0.1,
+        "enableLFCMetrics": False,
+    }
+    found, faults = _read(NEON, neon_config=config)
+    assert faults == []
+    assert _utilisation(found) == Utilisation(800_000, 600_000, 800_000, cpu_zones=Zones(50_000, 100_000))
+    assert _read(BASE, neon_config=config) == (Overrides(), [])
+
+
+def test_each_published_value_counts_by_itself() -> None:
+    config = {
+        "loadAverageFractionTarget": 1.5,
+        "memoryUsageFractionTarget": 1.5,
+        "cpuStableZoneRatio": "x",
+        "cpuMixedZoneRatio": 0.123456789,
+        "enableLFCMetrics": True,
+        "lfcToMemoryRatio": 0.75,
+        "speed": 1,
+    }
+    found, faults = _read(NEON, neon_config=config)
+    assert _utilisation(found) == Utilisation(
+        1_000_000, load_target=1_500_000, cpu_zones=Zones(160_000, 123_457)
+    )
+    assert _paths(faults) == [
+        f"{NEON_CONFIG}: {key}"
+        for key in (
+            "memoryUsageFractionTarget",
+            "cpuStableZoneRatio",
+            "enableLFCMetrics",
+            "lfcToMemoryRatio",
+            "speed",
+        )
+    ]
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.1, True, None, "0.9", [], {}, 1e308])
+def test_a_published_target_out_of_range_does_not_count(value: object) -> None:
+    found, faults = _read(NEON, neon_config={"loadAverageFractionTarget": value})
+    assert found.policies is None
+    assert _paths(faults) == [f"{NEON_CONFIG}: loadAverageFractionTarget"]
+
+
+def test_published_targets_leave_the_other_configured_policies_and_args() -> None:
+    chosen = ["pressure", {"name": "utilisation", "args": {"memoryMargin": 0, "cpuTarget": 0.5}}]
+    config = {"memoryUsageFractionTarget": 0.5}
+    found, faults = _read(replace(NEON, policies=chosen), neon_config=config)
+    assert faults == []
+    assert found.policies is not None
+    assert [name for name, _ in found.policies.policies] == ["pressure", "utilisation"]
+    assert _utilisation(found) == Utilisation(500_000, 500_000, memory_margin=0)
+    found, faults = _read(replace(NEON, policies=["pressure"]), neon_config=config)
+    assert found.policies is None
+    assert faults == [f"{NEON_CONFIG}: has no effect, because the policy utilisation is not in use"]
+
+
+def test_our_policies_win_over_published_targets() -> None:
+    found, _ = _read(
+        NEON, config={"policies": ["utilisation"]}, neon_config={"loadAverageFractionTarget": 0.5}
+    )
+    assert _utilisation(found) == Utilisation()

@@ -1,0 +1,229 @@
+"""The policy `pressure`, several policies as one, and time windows once they are read."""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+
+from agent.core.policies.combined import Combined
+from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.pressure import Pressure
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.values import Goal, Load, Part, Psi, Sizing, Unknown, Wish
+from agent.core.policies.windows import Edges, Limits, Window, limits
+from protocol.values import ZERO, Bounds
+from tests.unit.agent.driver import UNIT, cu
+
+SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
+CALM = Psi(0.0, 0.0, 0.0, 0.0)
+
+
+def _cpu(some10: float, some60: float = 0.0, full10: float = 0.0) -> Load:
+    return Load(cpu_psi=Psi(some10, some60, full10, 0.0), memory_psi=CALM)
+
+
+def _memory(some10: float, full10: float = 0.0, full60: float = 0.0) -> Load:
+    return Load(cpu_psi=CALM, memory_psi=Psi(some10, 0.0, full10, full60))
+
+
+@pytest.mark.parametrize(
+    ("load", "units", "binding"),
+    [
+        (_cpu(40.0), 5, "cpu some"),
+        (_cpu(39.9), 4, "cpu some"),
+        (_cpu(10.0), 4, "cpu some"),
+        (_cpu(9.9), 3, "cpu some"),
+        (_cpu(0.0, some60=10.0), 4, "cpu some"),
+        (_cpu(0.0, full10=10.0), 5, "cpu full"),
+        (_memory(10.0), 5, "memory some"),
+        (_memory(0.0, full10=5.0), 5, "memory full"),
+        (_memory(0.0, full60=1.25), 4, "memory full"),
+        (_memory(100.0, full10=100.0), 5, "memory some"),
+        (Load(cpu_psi=CALM, memory_psi=CALM), 3, "cpu some"),
+        (Load(memory_psi=Psi(some_avg10=50.0)), 5, "memory some"),
+        (Load(memory_psi=Psi(some_avg10=0.0)), 3, "memory some"),
+    ],
+)
+def test_pressure_grows_holds_and_falls(load: Load, units: int, binding: str) -> None:
+    wish = Pressure().goal(load, SIZING)
+    assert isinstance(wish, Goal)
+    assert (wish.units, wish.parts[0].policy) == (units, binding)
+    assert len(wish.parts) == 4
+
+
+@pytest.mark.parametrize(("size", "up", "down"), [(1, 2, 0), (3, 4, 2), (5, 7, 3), (8, 10, 6), (64, 80, 48)])
+def test_a_step_is_a_quarter_of_the_size_and_at_least_a_unit(size: int, up: int, down: int) -> None:
+    sizing = replace(SIZING, use=UNIT * size)
+    found = [Pressure().goal(load, sizing) for load in (_cpu(90.0), _cpu(0.0))]
+    assert [wish.units for wish in found if isinstance(wish, Goal)] == [up, down]
+
+
+def test_nothing_is_the_least() -> None:
+    wish = Pressure().goal(_cpu(0.0), replace(SIZING, use=ZERO))
+    assert isinstance(wish, Goal)
+    assert wish.units == 0
+
+
+def test_a_step_can_always_be_one_unit() -> None:
+    wish = Pressure(step=0).goal(_cpu(90.0), replace(SIZING, use=UNIT * 64))
+    assert isinstance(wish, Goal)
+    assert wish.units == 65
+
+
+@pytest.mark.parametrize("figure", [None, math.nan, math.inf, -1.0])
+def test_without_figures_pressure_cannot_tell(figure: float | None) -> None:
+    psi = Psi(figure, figure, figure, figure)
+    assert isinstance(Pressure().goal(Load(cpu_psi=psi, memory_psi=psi), SIZING), Unknown)
+    assert isinstance(Pressure().goal(Load(), SIZING), Unknown)
+
+
+def test_the_reason_names_figure_and_threshold() -> None:
+    wishes = [Pressure().goal(load, SIZING).reason for load in (_cpu(62.5), _cpu(20.0), _cpu(0.0))]
+    assert wishes == [
+        "cpu some pressure 62.5% is at or above 40%",
+        "cpu some pressure 20.0% is below 40%, but not gone for a minute",
+        "cpu some pressure 0.0%: gone for a minute",
+    ]
+
+
+# ------------------------------------------------------------ several as one
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Wishes what it was made with."""
+
+    wish: Wish
+
+    def goal(self, load: Load, sizing: Sizing) -> Wish:  # noqa: ARG002 - it looks at nothing
+        """That wish."""
+        return self.wish
+
+
+A, B, NONE = Fixed(Goal(2, "a")), Fixed(Goal(5, "b")), Fixed(Unknown("c"))
+
+
+def test_the_highest_wish_counts_and_every_reason_is_kept_the_binding_one_first() -> None:
+    found = Combined((("x", A), ("y", NONE), ("z", B))).goal(Load(), SIZING)
+    assert found == Goal(5, "b", (Part("z", 5, "b"), Part("x", 2, "a"), Part("y", None, "c")))
+
+
+def test_ties_go_to_the_earlier() -> None:
+    found = Combined((("x", Fixed(Goal(5, "first"))), ("y", B))).goal(Load(), SIZING)
+    assert found.reason == "first"
+
+
+def test_the_parts_of_a_policy_carry_its_name() -> None:
+    load = Load(busy_micro=1_000_000, load1=3.9)
+    found = Combined((("utilisation", Utilisation()), ("load-average", LoadAverage()))).goal(load, SIZING)
+    assert [(part.policy, part.units) for part in found.parts] == [
+        ("load-average", 8),
+        ("utilisation/cpu", 2),
+        ("utilisation/memory", None),
+    ]
+
+
+@pytest.mark.parametrize("policies", [(), (("y", NONE),), (("y", NONE), ("z", NONE))])
+def test_where_none_can_tell_the_size_stays(policies: tuple[tuple[str, Fixed], ...]) -> None:
+    found = Combined(policies).goal(Load(), SIZING)
+    assert found.units == 4
+    assert found.reason.startswith("the size stays: ")
+    assert len(found.parts) == len(policies)
+
+
+def test_where_it_may_not_shrink_the_goal_is_at_least_the_size() -> None:
+    found = Combined((("x", A),)).goal(Load(), replace(SIZING, can_decrease=False))
+    assert found.units == 4
+    assert found.reason == "it may not shrink now; else a"
+    assert found.parts[1] == Part("x", 2, "a")
+
+
+def test_alone_it_is_utilisation() -> None:
+    load = Load(busy_micro=1_000_000)
+    assert Combined().goal(load, SIZING).units == 2
+    assert Combined().smoothing == Utilisation().smoothing == Combined((("x", A),)).smoothing
+    own = Utilisation(window_s=7.0)
+    assert Combined((("x", A), ("u", own))).smoothing == own.smoothing
+
+
+# ------------------------------------------------------------ windows
+
+
+@pytest.mark.parametrize(
+    ("opened_s", "closed_s", "is_open"),
+    [
+        (None, None, False),
+        (1.0, None, True),
+        (None, 1.0, False),
+        (2.0, 1.0, True),
+        (1.0, 2.0, False),
+        (1.0, 1.0, False),
+    ],
+)
+def test_the_later_edge_counts(opened_s: float | None, closed_s: float | None, is_open: bool) -> None:
+    assert Edges(opened_s, closed_s).is_open() is is_open
+
+
+OPEN, CLOSED = Edges(2.0, 1.0), Edges(1.0, 2.0)
+DAY, PEAK, SAVE, TIGHT = (
+    Window("day", floor=3),
+    Window("peak", floor=6, ceiling=7),
+    Window("save", ceiling=5),
+    Window("tight", ceiling=2),
+)
+
+
+def test_of_the_open_windows_the_highest_floor_and_the_lowest_ceiling_hold() -> None:
+    assert limits(()) == Limits()
+    assert limits([(DAY, OPEN), (PEAK, CLOSED), (SAVE, CLOSED)]) == Limits(DAY, None)
+    assert limits([(DAY, OPEN), (PEAK, OPEN), (SAVE, OPEN), (TIGHT, CLOSED)]) == Limits(PEAK, SAVE)
+
+
+@pytest.mark.parametrize(
+    ("found", "units", "result", "sort"),
+    [
+        (Limits(), 4, 4, "x"),
+        (Limits(DAY), 2, 3, "floor"),
+        (Limits(DAY), 4, 4, "x"),
+        (Limits(None, SAVE), 6, 5, "ceiling"),
+        (Limits(None, SAVE), 5, 5, "x"),
+        (Limits(PEAK, SAVE), 2, 6, "floor"),
+        (Limits(PEAK, SAVE), 8, 6, "floor"),  # a floor wins over a ceiling
+        (Limits(Window("w", floor=99)), 2, 8, "floor"),  # the maximum wins over a floor
+        (Limits(Window("w", floor=0)), 2, 2, "x"),
+    ],
+)
+def test_floors_and_ceilings_move_the_goal(found: Limits, units: int, result: int, sort: str) -> None:
+    goal = found.apply(Goal(units, "why", (Part("x", units, "why"),)), SIZING)
+    assert goal.units == result
+    assert goal.parts[0].policy == sort
+    assert goal.parts[-1] == Part("x", units, "why")
+    assert goal.reason == goal.parts[0].reason
+
+
+def test_the_minimum_wins_over_a_ceiling() -> None:
+    sizing = replace(SIZING, bounds=Bounds(UNIT * 3, UNIT * 8))
+    found = Limits(None, TIGHT).apply(Goal(6, ""), sizing)
+    assert found.units == 3
+    assert "asks for 2" in found.reason
+
+
+def test_a_ceiling_below_a_part_of_the_minimum_leaves_that_part_alone() -> None:
+    sizing = replace(SIZING, bounds=Bounds(cu(1.5, 4), cu(8)))
+    goal = Limits(None, Window("w", ceiling=1)).apply(Goal(6, ""), sizing)
+    assert sizing.bounds.clamp(UNIT * goal.units) == cu(1.5, 4)
+
+
+def test_a_ceiling_shrinks_nothing_that_may_not_shrink() -> None:
+    assert Limits(None, TIGHT).apply(Goal(6, ""), replace(SIZING, can_decrease=False)).units == 4
+
+
+def test_bounds_that_are_no_multiple_of_the_unit_stay_within_reach() -> None:
+    sizing = replace(SIZING, bounds=Bounds(cu(1.5), cu(4.5)))
+    goal = Limits(Window("w", floor=99)).apply(Goal(1, ""), sizing)
+    assert sizing.bounds.clamp(UNIT * goal.units) == cu(4.5)
+
+
+def test_the_limits_in_force_can_be_shown() -> None:
+    assert Limits(DAY, SAVE).parts() == (Part("floor", 3, "window day"), Part("ceiling", 5, "window save"))
+    assert Limits().parts() == ()

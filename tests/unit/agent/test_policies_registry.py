@@ -1,0 +1,225 @@
+"""Policies by name: args with every fault at once, entry points, and policies that are not ours."""
+
+import math
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.pressure import Pressure
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown
+from agent.core.policies.zones import Zones
+from agent.daemon.policies import POLICY_GROUP, Guarded, RegistryError, build, faults_of, standard
+from hosting.settings import FaultsError
+from protocol.values import Bounds
+from tests.unit.agent.driver import UNIT, cu
+
+SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
+OURS = standard(())
+
+
+class Outside:
+    """A policy from elsewhere, which does what it was made with."""
+
+    def __init__(self, found: Any = None, error: Exception | None = None) -> None:
+        self.found = found
+        self.error = error
+
+    def goal(self, load: Load, sizing: Sizing) -> Any:
+        """Whatever that is."""
+        assert sizing.units() > 0
+        assert load == Load()
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+
+def factory(args: Mapping[str, Any]) -> Policy:
+    """For entry points: a policy with a goal of `units`."""
+    return Outside(Goal(args["units"], "outside"))
+
+
+no_factory = 5
+
+
+def test_three_policies_are_ours() -> None:
+    assert OURS.names() == ("load-average", "pressure", "utilisation")
+    found = build(["utilisation", "load-average", {"name": "pressure"}], OURS)
+    assert found.policies == (
+        ("utilisation", Utilisation()),
+        ("load-average", LoadAverage()),
+        ("pressure", Pressure()),
+    )
+
+
+def test_args_are_shares_as_they_are_written() -> None:
+    args = {
+        "cpuTarget": 0.6,
+        "memoryTarget": 1,
+        "loadTarget": 1.5,
+        "memoryMargin": "64Mi",
+        "cpuStableZone": 0.000001,
+        "cpuMixedZone": 0,
+        "memoryStableZone": 0.3,
+        "memoryMixedZone": 0.1,
+        "window": 120,
+    }
+    (pair,) = build([{"name": "utilisation", "args": args}], OURS).policies
+    expected = Utilisation(
+        600_000, 1_000_000, 1_500_000, 64 * 2**20, Zones(1, 0), Zones(300_000, 100_000), 120.0
+    )
+    assert pair == ("utilisation", expected)
+    (pair,) = build([{"name": "load-average", "args": {"high": 2, "low": 1}}], OURS).policies
+    assert pair[1] == LoadAverage(2.0, 1.0)
+    (pair,) = build([{"name": "pressure", "args": {"cpuSome": 20, "step": 0.5}}], OURS).policies
+    assert pair[1] == Pressure(cpu_some=20.0, step=500_000)
+
+
+def test_every_fault_is_named_with_its_path() -> None:
+    data = [
+        {
+            "name": "utilisation",
+            "args": {"cpuTarget": 0, "memoryTarget": "x", "speed": 1, "window": math.nan},
+        },
+        {"name": "load-average", "args": {"low": 0.5}},
+        {"name": "pressure", "args": {"cpuSome": 101, "step": 0.0000001}},
+        "nope",
+        {"name": "utilisation"},
+        {"args": {}},
+        7,
+        {"name": "load-average", "args": []},
+    ]
+    with pytest.raises(FaultsError) as caught:
+        build(data, OURS)
+    paths = sorted(fault.partition(": ")[0] for fault in caught.value.faults)
+    assert paths == [
+        "policies[0].args.cpuTarget",
+        "policies[0].args.memoryTarget",
+        "policies[0].args.speed",
+        "policies[0].args.window",
+        "policies[1].args",
+        "policies[2].args.cpuSome",
+        "policies[2].args.step",
+        "policies[3]",
+        "policies[5].name",
+        "policies[6]",
+        "policies[7].args",
+    ]
+    assert faults_of(data, OURS) == caught.value.faults
+
+
+@pytest.mark.parametrize("data", [None, [], {}, "utilisation", 7, ["utilisation"] * 17])
+def test_a_list_is_needed(data: object) -> None:
+    assert len(faults_of(data, OURS, "here")) == 1
+    assert faults_of(data, OURS, "here")[0].startswith("here: ")
+
+
+def test_one_name_may_come_once() -> None:
+    assert faults_of(["pressure", "pressure"], OURS) == [
+        "policies[1].name: 'pressure' is used more than once"
+    ]
+
+
+@pytest.mark.parametrize("value", [True, math.inf, -0.1, 1.1, 1e300, None, 0.1234567])
+def test_what_is_no_share_is_refused(value: object) -> None:
+    data = [{"name": "utilisation", "args": {"cpuTarget": value}}]
+    assert [fault.partition(": ")[0] for fault in faults_of(data, OURS)] == ["policies[0].args.cpuTarget"]
+
+
+# ------------------------------------------------------------ policies that are not ours
+
+
+def _entry(name: str, attribute: str) -> EntryPoint:
+    return EntryPoint(name, f"{__name__}:{attribute}", POLICY_GROUP)
+
+
+def test_an_entry_point_is_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EntryPoint, "load", lambda _: factory)
+    registry = standard([_entry("mine", "factory")])
+    assert registry.names() == ("load-average", "mine", "pressure", "utilisation")
+    found = build(["utilisation", {"name": "mine", "args": {"units": 6}}], registry)
+    assert found.goal(Load(), SIZING).parts[0] == Part("mine", 6, "outside")
+    assert faults_of(["mine"], registry) == ["policies[0]: policy 'mine': 'units'"]
+
+
+def test_entry_points_are_imported_when_they_are_used() -> None:
+    registry = standard([EntryPoint("gone", "no.such.module:factory", POLICY_GROUP)])
+    assert faults_of(["utilisation"], registry) == []
+    (fault,) = faults_of(["gone"], registry)
+    assert "no.such.module:factory cannot be imported" in fault
+
+
+def test_an_entry_point_that_is_no_factory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EntryPoint, "load", lambda _: no_factory)
+    (fault,) = faults_of(["mine"], standard([_entry("mine", "no_factory")]))
+    assert "is no factory" in fault
+
+
+@pytest.mark.parametrize("name", ["utilisation", "", "Upper", "-x", "a b", "x" * 64])
+def test_a_name_is_taken_or_bad(name: str) -> None:
+    with pytest.raises(RegistryError):
+        standard([_entry(name, "factory")])
+
+
+@pytest.mark.parametrize("made", [None, Outside, 7, object()])
+def test_a_factory_must_make_a_policy(made: Any) -> None:
+    registry = standard(())
+    registry.register("odd", lambda args: made)  # noqa: ARG005 - whatever the args are
+    (fault,) = faults_of(["odd"], registry)
+    assert "made no policy" in fault
+
+
+def test_what_cannot_be_called_is_no_factory() -> None:
+    with pytest.raises(RegistryError, match="must be callable"):
+        standard(()).register("odd", no_factory)  # type: ignore[arg-type]  # that is the point
+
+
+def test_faults_of_outside_args_keep_their_paths() -> None:
+    def strict(args: Mapping[str, Any]) -> Policy:
+        raise FaultsError([f"units: must be set (found {dict(args)})"])
+
+    registry = standard(())
+    registry.register("strict", strict)
+    assert faults_of(["strict"], registry) == ["policies[0].args.units: must be set (found {})"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [None, 5, Goal(-1, ""), Goal(True, ""), Goal(1.5, ""), Goal(math.nan, ""), "x" * 10_000],  # type: ignore[arg-type]  # that is the point
+)
+def test_what_is_no_goal_does_not_count(found: object) -> None:
+    wish = Guarded("odd", Outside(found)).goal(Load(), SIZING)
+    assert isinstance(wish, Unknown)
+    assert len(wish.reason) < 2 * MAX_TEXT
+
+
+def test_what_an_outside_policy_raises_is_its_word() -> None:
+    wish = Guarded("odd", Outside(error=KeyError("cpu"))).goal(Load(), SIZING)
+    assert wish == Unknown("policy odd failed: 'cpu'")
+
+
+def test_what_an_outside_policy_says_is_kept_within_reason() -> None:
+    wish = Guarded("odd", Outside(Goal(10**30, "line\n" * 500))).goal(Load(), SIZING)
+    assert isinstance(wish, Goal)
+    assert wish.units == MAX_UNITS
+    assert wish.reason.startswith("line line")
+    assert len(wish.reason) == MAX_TEXT
+    assert Guarded("odd", Outside(Unknown("no"))).goal(Load(), SIZING) == Unknown("no")
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ((Part("a", 3, "x"), Part("b", 2, "y"), Part("c", None, "z")), True),
+        ((Part("a", 2, "x"),), False),
+        ((Part("a", 3, "x"), Part("b", 4, "y")), False),
+        (("a",), False),
+        (7, False),
+    ],
+)
+def test_parts_are_kept_where_they_explain_the_goal(parts: Any, kept: bool) -> None:
+    wish = Guarded("odd", Outside(Goal(3, "x", parts))).goal(Load(), SIZING)
+    assert wish == Goal(3, "x", parts if kept else ())

@@ -1,0 +1,247 @@
+"""The policy `utilisation`, its zones, and the means that it rests on."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from agent.core.policies.smoothing import MIN_SAMPLES, Smoothed, Track, follow, smooth
+from agent.core.policies.utilisation import MIB, Utilisation
+from agent.core.policies.values import MAX_UNITS, Goal, Load, Sizing, Unknown, micro
+from agent.core.policies.zones import Zones, headroom
+from protocol.values import Bounds, Resources
+from tests.unit.agent.driver import GI, UNIT, cu
+
+SIZING = Sizing(cu(2), UNIT, Bounds(UNIT, UNIT * 8))
+PLAIN = Utilisation(memory_margin=0)
+
+
+def goal(load: Load, policy: Utilisation = PLAIN, sizing: Sizing = SIZING) -> Goal:
+    """The goal, which must be known."""
+    wish = policy.goal(load, sizing)
+    assert isinstance(wish, Goal)
+    return wish
+
+
+def _busy(cpus: float, mean: float | None = None) -> Load:
+    return Load(busy_micro=micro(cpus), busy_mean_micro=micro(mean))
+
+
+def _memory(used: int, total: int = 64 * GI) -> Load:
+    return Load(memory_total=total, memory_available=total - used)
+
+
+@pytest.mark.parametrize(
+    ("busy", "units"), [(0.0, 0), (0.01, 1), (0.75, 1), (0.76, 2), (1.5, 2), (1.51, 3), (6.0, 8), (60.0, 80)]
+)
+def test_busy_cpus_are_three_quarters_of_the_size(busy: float, units: int) -> None:
+    assert goal(_busy(busy)).units == units
+
+
+@pytest.mark.parametrize(("used", "units"), [(0, 0), (1, 1), (3 * GI, 4), (3 * GI + 1, 5), (48 * GI, 64)])
+def test_memory_in_use_is_three_quarters_of_the_size(used: int, units: int) -> None:
+    assert goal(_memory(used)).units == units
+
+
+def test_units_are_counted_by_the_resource_that_needs_them() -> None:
+    sizing = replace(SIZING, unit=Resources(500, GI))
+    policy = Utilisation(cpu_target=500_000, memory_margin=0)
+    assert goal(_busy(1.0), policy, sizing).units == 4
+    assert goal(replace(_memory(3 * GI), busy_micro=micro(0.1)), policy, sizing).units == 4
+
+
+def test_a_margin_is_added_to_what_the_guest_uses() -> None:
+    assert goal(_memory(0), Utilisation()).units == 1
+    assert goal(_memory(3 * GI - 100 * MIB), Utilisation()).units == 4
+    assert goal(_memory(3 * GI - 100 * MIB + 1), Utilisation()).units == 5
+
+
+def test_both_wishes_are_told_the_binding_one_first() -> None:
+    found = goal(replace(_memory(3 * GI), busy_micro=1_000_000))
+    assert [(part.policy, part.units) for part in found.parts] == [("memory", 4), ("cpu", 2)]
+    assert found.reason == "3072 MiB of memory needed, 75% is the target"
+    assert found.parts[1].reason == "1.00 CPUs busy, 75% is the target"
+
+
+def test_memory_alone_is_enough() -> None:
+    found = goal(_memory(3 * GI))
+    assert found.units == 4
+    assert found.parts[1].reason == "neither CPU time nor load averages are known"
+
+
+def test_without_any_figure_it_cannot_tell() -> None:
+    assert isinstance(Utilisation().goal(Load(), SIZING), Unknown)
+
+
+@pytest.mark.parametrize(
+    ("load1", "load5", "units"),
+    [(1.8, 1.8, 2), (1.81, 1.81, 3), (1.89, 1.8, 2), (4.0, 1.0, 5), (0.1, 9.0, 1), (0.0, 0.0, 0)],
+)
+def test_without_cpu_time_it_goes_by_the_load_averages(load1: float, load5: float, units: int) -> None:
+    assert goal(Load(load1=load1, load5=load5)).units == units
+
+
+def test_load_averages_have_zones_and_a_mean_of_their_own() -> None:
+    assert goal(Load(load1=1.79, load5=9.0, load_mean_micro=1_750_000)).units == 2
+    # Their target is higher, so less is left above it, and their zones are narrower.
+    assert goal(Load(load1=1.95, load5=9.0, load_mean_micro=1_750_000)).units == 3
+    memory = Smoothed()
+    for at_s, load1 in enumerate((1.75, 1.95)):
+        memory = smooth(memory, Load(load1=load1), float(at_s), PLAIN.smoothing)
+    assert memory.load is not None
+    assert memory.load.mean == 1_950_000
+
+
+def test_with_cpu_time_load_averages_do_not_count() -> None:
+    assert goal(replace(_busy(1.0), load1=99.0, load5=99.0)).units == 2
+
+
+def test_a_sample_without_cpu_time_leaves_the_mean() -> None:
+    assert goal(Load(busy_mean_micro=1_000_000, load1=99.0)).units == 2
+
+
+@pytest.mark.parametrize("cpus", [1e300, 1.7e308, 1e10])
+def test_a_guest_that_counts_far_too_much_gets_a_goal_within_reason(cpus: float) -> None:
+    assert 8 <= goal(_busy(cpus)).units <= MAX_UNITS
+    assert 8 <= goal(Load(load1=cpus, load5=cpus)).units <= MAX_UNITS
+
+
+@pytest.mark.parametrize("cpus", [math.nan, math.inf, -math.inf, -1.0])
+def test_what_is_no_measurement_is_not_known(cpus: float) -> None:
+    assert micro(cpus) is None
+    assert isinstance(Utilisation().goal(Load(load1=cpus, load5=cpus), SIZING), Unknown)
+
+
+@pytest.mark.parametrize(
+    ("total", "available"), [(-1, -2), (GI, 2 * GI), (GI, -1), (2**70, 0), (None, 0), (GI, None)]
+)
+def test_a_guest_that_contradicts_itself_about_memory_is_not_believed(
+    total: int | None, available: int | None
+) -> None:
+    load = Load(busy_micro=1_000_000, memory_total=total, memory_available=available)
+    assert goal(load).units == 2
+    assert isinstance(Utilisation().goal(replace(load, busy_micro=-5), SIZING), Unknown)
+
+
+# ------------------------------------------------------------ zones
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        (100, 100),
+        (110, 100),
+        (90, 100),
+        (115, 100 + Fraction(5)),  # a third of the way through the mixed zone: a third of 15
+        (120, 100 + Fraction(40, 3)),
+        (125, 125),
+        (85, 100 - Fraction(5)),
+        (75, 75),
+        (0, 0),
+        (10**9, 10**9),
+    ],
+)
+def test_between_mean_and_value(value: int, result: Fraction) -> None:
+    assert Zones(100_000, 150_000).blend(value, 100) == result
+
+
+def test_without_zones_every_value_counts() -> None:
+    assert [Zones().blend(value, 100) for value in (99, 100, 101)] == [99, 100, 101]
+    assert Zones(100_000, 0).blend(111, 100) == 111
+    assert Zones(100_000, 100_000).blend(5, 0) == 5
+
+
+@pytest.mark.parametrize(
+    ("target", "zones"),
+    [
+        (750_000, Zones(100_000, 150_000)),
+        (900_000, Zones(55_555, 55_556)),
+        (1_000_000, Zones()),
+        (2_000_000, Zones()),
+    ],
+)
+def test_zones_end_where_a_vm_is_full(target: int, zones: Zones) -> None:
+    assert Zones(100_000, 150_000).within(headroom(target)) == zones
+
+
+@pytest.mark.parametrize("target", [500_000, 750_000, 900_000, 950_000, 1_000_000])
+@pytest.mark.parametrize("unit", [Resources(100, GI), Resources(250, GI), Resources(1000, GI)])
+def test_a_vm_that_is_always_full_grows_with_every_sample(target: int, unit: Resources) -> None:
+    policy, smoothed, size = Utilisation(cpu_target=target), Smoothed(), 40
+    for index in range(20):
+        load = Load(busy_micro=size * unit.vcpu_milli * 1000)
+        smoothed = smooth(smoothed, load, 5.0 * index, policy.smoothing)
+        units = goal(smoothed.fill(load), policy, replace(SIZING, unit=unit)).units
+        assert units > size or target == 1_000_000
+        size = units
+
+
+# ------------------------------------------------------------ the held mean
+
+TEN = Zones(100_000, 150_000)
+
+
+def _track(*values: int, start: Track | None = None, at_s: float = 0.0, step_s: float = 5.0) -> Track:
+    track = start
+    for index, value in enumerate(values):
+        track = follow(track, value, at_s + index * step_s, TEN, 60.0)
+    assert track is not None
+    return track
+
+
+def test_the_first_sample_is_the_mean() -> None:
+    assert _track(100).mean == 100
+
+
+def test_a_sample_beyond_the_zones_is_the_mean() -> None:
+    assert _track(100, 125).mean == 125
+    assert _track(100, 75).mean == 75
+    assert _track(100, 124).mean == 100
+    assert _track(0, 1).mean == 1
+
+
+def test_samples_on_both_sides_never_move_the_mean() -> None:
+    assert _track(100, *[95, 109] * 500).mean == 100
+
+
+def test_a_window_on_one_side_moves_the_mean_to_its_own() -> None:
+    assert _track(100, *[104, 106] * 5).mean == 100
+    # The window that the old sample began is no witness; the next one is whole.
+    assert _track(100, *[104, 106] * 12).mean == 105
+    assert _track(100, *[95] * 24).mean == 95
+
+
+def test_the_mean_of_a_constant_load_is_that_load() -> None:
+    for before in (101, 107, 115, 124, 126, 999, 0):
+        assert _track(before, *[107] * 25).mean == 107
+
+
+def test_a_window_with_few_samples_goes_on() -> None:
+    assert _track(100, *[105] * (MIN_SAMPLES - 2), step_s=60.0).count == MIN_SAMPLES - 1
+    assert _track(100, *[105] * (MIN_SAMPLES - 1), step_s=60.0).count == 0
+
+
+def test_after_a_gap_the_mean_begins_anew() -> None:
+    assert _track(105, start=_track(100), at_s=60.0).mean == 100
+    assert _track(105, start=_track(100), at_s=60.1).mean == 105
+    assert _track(105, start=_track(100, 100), at_s=1.0).mean == 105
+
+
+def test_a_missing_figure_is_remembered_for_one_window() -> None:
+    track = _track(100)
+    assert follow(track, None, 60.0, TEN, 60.0) == track
+    assert follow(track, None, 60.1, TEN, 60.0) is None
+    assert follow(None, None, 0.0, TEN, 60.0) is None
+
+
+def test_every_figure_has_its_own_mean() -> None:
+    load = replace(_memory(GI), busy_micro=1_500_000, load1=2.5, load5=1.0)
+    filled = smooth(Smoothed(), load, 0.0, Utilisation().smoothing).fill(load)
+    assert (filled.busy_mean_micro, filled.load_mean_micro, filled.memory_mean) == (1_500_000, 2_500_000, GI)
+    assert replace(filled, busy_mean_micro=None, load_mean_micro=None, memory_mean=None) == load
+
+
+def test_nonsense_is_not_remembered() -> None:
+    load = Load(busy_micro=-1, load1=math.nan, load5=math.inf, memory_total=1, memory_available=2)
+    assert smooth(Smoothed(), load, 0.0, Utilisation().smoothing) == Smoothed()
