@@ -209,8 +209,9 @@ class Informant:
             return text(error.status, str(error))
         return _json(wire.Empty())
 
-    async def _metrics(self, _: Request) -> Reply | HangUp:
-        return Reply(200, report.page(self._source.read()), "text/plain; version=0.0.4; charset=utf-8")
+    async def _metrics(self, request: Request) -> Reply | HangUp:
+        page = report.page(self._source.read(), for_agent=request.query.get("for") == "agent")
+        return Reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _healthz(self, _: Request) -> Reply | HangUp:
         return text(200, "ok")

@@ -26,7 +26,16 @@ if TYPE_CHECKING:
         unauthorized,
     )
     from scheduler.pool.manager import PluginManager, PluginStartError, new_plugin_manager
-    from scheduler.pool.plugin import Args, BasePlugin, Cache, Client, Factory, Handle, Plugin
+    from scheduler.pool.plugin import (
+        Args,
+        BasePlugin,
+        Cache,
+        Client,
+        Factory,
+        FrameworkHandle,
+        Handle,
+        Plugin,
+    )
     from scheduler.pool.probe import ProbeResult, ProbeResultKind
     from scheduler.pool.probing import probe_accepted_replicas
     from scheduler.pool.providers import (
@@ -62,7 +71,7 @@ _HOMES = {
         "too_many_requests unauthorized"
     ),
     "scheduler.pool.manager": "PluginManager PluginStartError new_plugin_manager",
-    "scheduler.pool.plugin": "Args BasePlugin Cache Client Factory Handle Plugin",
+    "scheduler.pool.plugin": "Args BasePlugin Cache Client Factory FrameworkHandle Handle Plugin",
     "scheduler.pool.probe": "ProbeResult ProbeResultKind",
     "scheduler.pool.probing": "probe_accepted_replicas",
     "scheduler.pool.providers": (
@@ -86,6 +95,7 @@ __all__ = [
     "Context",
     "Detail",
     "Factory",
+    "FrameworkHandle",
     "Handle",
     "InstanceType",
     "InstanceTypeProvider",

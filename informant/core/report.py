@@ -7,6 +7,7 @@ from typing import Final
 from protocol.wire import DownscaleResult
 
 PREFIXES: Final = ("node_", "host_")
+_NOT_FOR_AGENTS: Final = ("load15 ", "cpus ", "pressure_io_")
 MARGIN_BYTES: Final = 100 * 2**20
 """Memory that must stay free after a downscale. Source: reference/neon.md 4.3."""
 
@@ -25,9 +26,13 @@ class Reading:
     pressure_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def page(reading: Reading) -> bytes:
-    """The metrics page, every metric under both prefixes, because published agents ask for either."""
-    return "".join(f"{prefix}{line}\n" for prefix in PREFIXES for line in _lines(reading)).encode()
+def page(reading: Reading, *, for_agent: bool = False) -> bytes:
+    """The metrics page, every metric under both prefixes, because published agents ask for either.
+
+    `for_agent` leaves out what no agent reads: the page is asked for every few seconds, of every VM of a node.
+    """
+    lines = [line for line in _lines(reading) if not for_agent or not line.startswith(_NOT_FOR_AGENTS)]
+    return "".join(f"{prefix}{line}\n" for prefix in PREFIXES for line in lines).encode()
 
 
 def _lines(reading: Reading) -> Iterator[str]:

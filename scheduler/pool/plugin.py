@@ -5,6 +5,7 @@ task. A hook that is a coroutine is cancelled when its time is over.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
@@ -82,6 +83,15 @@ class Handle(Protocol):
     def log(self) -> Logger:
         """Where to log. Nothing secret belongs there."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkHandle:
+    """The handle that the scheduler gives, and that a test makes of whatever its plugin uses. It is a `Handle`."""
+
+    client: Client
+    cache: Cache
+    log: Logger
 
 
 class Plugin(Protocol):

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from scheduler.pool.chain import ChainConfig, ChainError, Registries, build_chai
 from scheduler.pool.counts import PoolCounts
 from scheduler.pool.manager import PluginManager, PluginStartError
 from scheduler.pool.objects import PoolObjects
-from scheduler.pool.plugin import Cache, Client
+from scheduler.pool.plugin import FrameworkHandle
 from scheduler.pool.room import PoolRoom
 from scheduler.pool.values import Pool
 from scheduler.service.pool_api import PoolApi
@@ -23,13 +22,6 @@ from scheduler.service.pool_state import PoolState
 
 RETRY_S: Final = 10.0
 """How long after pools of the file could not be taken up they are tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Handle:
-    client: Client
-    cache: Cache
-    log: Logger
 
 
 class PoolHouse:
@@ -60,7 +52,7 @@ class PoolHouse:
         self._api = PoolApi(
             self.objects, self.room, core.ledger, core.book, clock, writes_from_anywhere=writes_from_anywhere
         )
-        self._handle = _Handle(self.objects, self.objects, log.bind(part="pool plugin"))
+        self._handle = FrameworkHandle(self.objects, self.objects, log.bind(part="pool plugin"))
         self._config = ChainConfig()
         self._manager = PluginManager()
         self._ending: set[asyncio.Task[None]] = set()

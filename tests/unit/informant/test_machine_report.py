@@ -128,3 +128,12 @@ def test_a_downscale_is_approved_when_what_is_in_use_fits_with_the_margin() -> N
     refused = approve(READING, fits - 1)
     assert not refused.ok
     assert refused.status == f"{3 * GIB} bytes are in use, {MARGIN_BYTES} more must stay free of {fits - 1}"
+
+
+def test_the_page_for_agents_is_small_and_holds_all_that_they_read() -> None:
+    small = page(READING, for_agent=True)
+    assert len(small) < min(2048, len(page(READING)))
+    for prefix in ("node_", "host_"):
+        assert exporter.read_metrics(small, prefix) == exporter.read_metrics(page(READING), prefix)
+        names = [f"{prefix}{name}" for name in ("cpu_busy_seconds_total", "memory_MemAvailable_bytes")]
+        assert exporter.samples(small, names) == exporter.samples(page(READING), names)
