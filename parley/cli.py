@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from hosting.settings import FiniteRange
+from parley.top.command import top
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _OUTPUT = click.option(
@@ -95,4 +96,6 @@ def replay(directory: Path, output: str) -> None:
 
 
 main.add_command(status)
+main.add_command(top)
 kubectl_main.add_command(status)
+kubectl_main.add_command(top)

@@ -1,15 +1,18 @@
 """What the table shows: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
 
 import enum
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from parley.top.texts import Amount, amount, clean, items, mapping, number
+from parley.top.texts import Amount, amount, clean, figure, items, mapping, number
 
 MAX_VMS: Final = 5000
 """VMs of one agent that are shown; an agent has hundreds at most."""
+MAX_SHOWN: Final = 1000
+"""Rows of the table. Who has more VMs finds the others by filter or order."""
 MAX_NAME: Final = 512
 MAX_NOTICES: Final = 4
 STALE_S: Final = 15.0
@@ -108,16 +111,11 @@ class Row:
                 return found.worth if found is not None else None
 
     def _amount(self, column: Column) -> Amount | None:
-        amounts = {
-            Column.SIZE: self.size,
-            Column.TARGET: self.target,
-            Column.GOAL: self.goal,
-            Column.PERMIT: self.permit,
-            Column.HELD: self.held,
-        }
-        return amounts[column]
+        found: Amount | None = getattr(self, column.value)  # these columns are called as their fields are
+        return found
 
 
+@functools.lru_cache(maxsize=16384)
 def _natural(text: str) -> tuple[Any, ...]:
     """Sorts `vm-2` before `vm-10`. Parts alternate between texts and numbers, so that two names always compare."""
     parts = re.split(r"([0-9]+)", text.casefold())
@@ -162,6 +160,7 @@ def arranged(rows: Iterable[Row], order: Order, wanted: str = "") -> list[Row]:
     return [row for _, row in present] + [row for rank, row in ranked if rank is None]
 
 
+_WATCHED: Final = tuple(column for column in Column if column is not Column.LOAD)
 Changed: TypeAlias = Mapping[tuple[str, str], frozenset[Column]]
 
 
@@ -174,11 +173,9 @@ def changes(before: Sequence[Row], after: Sequence[Row]) -> dict[tuple[str, str]
         if old is None:
             found[row.key] = frozenset({Column.VM})
         elif old != row:
-            moved = {column for column in Column if column is not Column.LOAD} - {
-                column for column in Column if old.cell(column) == row.cell(column)
-            }
+            moved = frozenset(column for column in _WATCHED if old.cell(column) != row.cell(column))
             if moved:
-                found[row.key] = frozenset(moved)
+                found[row.key] = moved
     return found
 
 
@@ -199,15 +196,17 @@ class AgentView:
         changed = changes(self.rows, rows) if self.is_heard else {}
         return AgentView(self.url, rows, changed, is_heard=True, notice=notice)
 
-    def missed(self, fault: str, failures: int, retry_s: float) -> "AgentView":
+    def missed(self, fault: str, failures: int, retry_s: float | None) -> "AgentView":
         """After `failures` tries in a row without a usable answer."""
-        times = f" ({failures} times)" if failures > 1 else ""
-        return AgentView(
-            self.url,
-            tuple(replace(row, state=AWAY) for row in self.rows),
-            is_heard=self.is_heard,
-            notice=f"{clean(fault)}{times}; trying again in {retry_s:.1f} s",
-        )
+        rows = tuple(replace(row, state=AWAY) for row in self.rows)
+        return AgentView(self.url, rows, is_heard=self.is_heard, notice=trouble(fault, failures, retry_s))
+
+
+def trouble(fault: str, failures: int, retry_s: float | None) -> str:
+    """What went wrong, how often in a row, and when the next try comes (None: never)."""
+    times = f" ({failures} times)" if failures > 1 else ""
+    again = f"; trying again in {retry_s:.1f} s" if retry_s is not None else ""
+    return f"{clean(fault)}{times}{again}"
 
 
 def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[Row, ...], int]:
@@ -235,7 +234,11 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> Row | None:
         shown,
         node,
         clean(vm.get("state")),
-        *(amount(vm.get(each)) for each in ("size", "target", "goal", "permit", "held")),
+        size=amount(vm.get("size")),
+        target=amount(vm.get("target")),
+        goal=amount(vm.get("goal")),
+        permit=amount(vm.get("permit")),
+        held=amount(vm.get("held")),
         load=load,
         load_text=load_text,
         reason=clean(vm.get("reason")),
@@ -250,20 +253,21 @@ def _load(vm: Mapping[str, Any]) -> tuple[float | None, str]:
         return None, ""
     busy, average = number(found.get("busyCPUs")), number(found.get("load1"))
     if busy is not None:
-        return busy, f"{busy:.4g} busy"
-    return average, f"{average:.4g} avg" if average is not None else ""
+        return busy, f"{figure(busy)} busy"
+    return average, f"{figure(average)} avg" if average is not None else ""
 
 
-def title(agents: Sequence[AgentView], shown: int, order: Order, wanted: str) -> str:
-    """The first line: how many VMs are there and shown, of how many agents, and how they are sorted."""
+def title(agents: Sequence[AgentView], matching: int, order: Order, wanted: str) -> str:
+    """The first line: how many VMs there are and match, of how many agents, and how they are sorted."""
     answering = sum(1 for agent in agents if agent.is_heard)
     if not answering:
         return f"waiting for {'the agent' if len(agents) == 1 else f'{len(agents)} agents'} to answer"
     total = sum(len(agent.rows) for agent in agents)
-    count = f"{shown} of {_count(total, 'VM')}" if wanted.strip() else _count(total, "VM")
+    count = f"{matching} of {_count(total, 'VM')}" if wanted.strip() else _count(total, "VM")
     direction = ", largest first" if order.is_descending else ""
     filtered = f", with “{clean(wanted)}”" if wanted.strip() else ""
-    return f"{count}, {_count(len(agents), 'agent')}, by {order.column}{direction}{filtered}"
+    cut = f", the first {MAX_SHOWN} shown" if matching > MAX_SHOWN else ""
+    return f"{count}{cut}, {_count(len(agents), 'agent')}, by {order.column}{direction}{filtered}"
 
 
 def notices(agents: Sequence[AgentView]) -> list[str]:

@@ -30,6 +30,8 @@ def clean(value: object, limit: int = MAX_CELL) -> str:
     """
     if not isinstance(value, str):
         return ""
+    if len(value) <= limit and value.isprintable():  # nearly every text
+        return value.strip()
     # What is dropped below is a bounded part of most texts; a text that is nothing else need not be read to its end.
     plain = _ESCAPES.sub("", value[: 8 * limit])
     kept = "".join(
@@ -57,6 +59,11 @@ def number(value: object) -> float | None:
     except OverflowError:
         return None
     return found if math.isfinite(found) else None
+
+
+def figure(value: float, digits: int = 2) -> str:
+    """A number for people; a huge one in short."""
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""What the view of one VM shows: lines from `/v1/vms/NAMESPACE/NAME` of its agent. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from parley.top.texts import MAX_LINE, amount_text, clean, figure, items, mapping, number
+
+MAX_EVENTS: Final = 64
+MAX_LISTED: Final = 32
+
+Kind = Literal["heading", "plain", "fault"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, and how it is meant."""
+
+    text: str
+    kind: Kind = "plain"
+
+
+def path(vm: str) -> str | None:
+    """Where an agent tells of one VM; None for a name that no path can carry."""
+    namespace, _, name = vm.partition("/")
+    if {namespace, name} & {"", ".", ".."}:
+        return None
+    return "/v1/vms/" + "/".join(quote(part, safe="", errors="replace") for part in (namespace, name))
+
+
+def lines(document: Mapping[str, Any]) -> list[Line]:
+    """One VM in full: what it has and may use, the plan, the reasons, and what happened last."""
+    return [*_amounts(document), *_plan(document), *_reasons(document), *_journal(document)]
+
+
+def _pair(name: str, text: str) -> Line:
+    return Line(f"  {name:<10} {text}")
+
+
+def _seconds(value: object, digits: int = 1) -> str:
+    found = number(value)
+    return f"{figure(found, digits)} s" if found is not None else "-"
+
+
+def _texts(value: object) -> list[str]:
+    return [text for item in items(value, MAX_LISTED) if (text := clean(item, MAX_LINE))]
+
+
+def _amounts(vm: Mapping[str, Any]) -> Iterator[Line]:
+    why = "; ".join(_texts(vm.get("stateReasons")))
+    yield _pair("state", f"{clean(vm.get('state')) or '-'}{f': {why}' if why else ''}")
+    for name in ("size", "target", "goal", "permit", "held"):
+        yield _pair(name, amount_text(vm.get(name)))
+    bounds = mapping(vm.get("bounds"))
+    unit = amount_text(vm.get("computeUnit"))
+    yield _pair(
+        "bounds",
+        f"{amount_text(bounds.get('min'))} to {amount_text(bounds.get('max'))}, in units of {unit}",
+    )
+    load = mapping(vm.get("load"))
+    busy, average = number(load.get("busyCPUs")), number(load.get("load1"))
+    parts = [f"{figure(busy)} CPUs busy"] if busy is not None else []
+    parts += [f"load average {figure(average)}"] if average is not None else []
+    used = number(load.get("memoryUsed"))
+    parts += [f"{figure(used / 2**30)} GiB used"] if used is not None else []
+    age = f" ({_seconds(vm.get('metricsAgeSeconds'))} ago)" if parts else ""
+    yield _pair("load", f"{', '.join(parts) or '-'}{age}")
+    yield _pair("informant", clean(vm.get("informant")) or "-")
+    counts = mapping(vm.get("counts"))
+    refusals = mapping(counts.get("refusals"))
+    refused = ", ".join(f"{clean(code)} {_whole(many)}" for code, many in list(refusals.items())[:MAX_LISTED])
+    yield _pair(
+        "so far",
+        f"permits {_whole(counts.get('permits'))}, resizes {_whole(counts.get('resizes'))}, "
+        f"refusals: {refused or 'none'}",
+    )
+    for fault in _texts(vm.get("faults")):
+        yield Line(f"  fault      {fault}", "fault")
+
+
+def _whole(value: object) -> str:
+    found = number(value)
+    return figure(found, 0) if found is not None else "-"
+
+
+def _plan(vm: Mapping[str, Any]) -> Iterator[Line]:
+    yield Line("Plan", "heading")
+    plan = mapping(vm.get("plan"))
+    if not plan:
+        yield Line("  none yet")
+        return
+    yield _pair("wants", f"{amount_text(plan.get('desired'))}: {clean(plan.get('reason'), MAX_LINE) or '-'}")
+    yield _pair("actions", ", ".join(_texts(plan.get("actions"))) or "none")
+    yield _pair("next look", f"in {_seconds(plan.get('nextLookSeconds'), 2)}")
+
+
+def _reasons(vm: Mapping[str, Any]) -> Iterator[Line]:
+    yield Line("Reasons for less than was asked", "heading")
+    found = items(vm.get("reasons"), MAX_LISTED)
+    if not found:
+        yield Line("  none")
+    for item in map(mapping, found):
+        again = number(item.get("retryAfterSeconds"))
+        when = f" (again in {_seconds(again)})" if again is not None else ""
+        yield Line(f"  {clean(item.get('code')) or '-'}: {clean(item.get('message'), MAX_LINE)}{when}")
+
+
+def _journal(vm: Mapping[str, Any]) -> Iterator[Line]:
+    """The latest first: the agent writes it last."""
+    yield Line("Journal, the latest first", "heading")
+    events = vm.get("journal")
+    tail = events[-MAX_EVENTS:] if isinstance(events, list) else []
+    if not tail:
+        yield Line("  nothing yet")
+    for item in map(mapping, reversed(tail)):
+        ago = number(item.get("secondsAgo"))
+        when = f"{figure(ago, 3):>9} s ago" if ago is not None else f"{'-':>15}"
+        yield Line(f"{when}  {clean(item.get('event'), MAX_LINE)}")

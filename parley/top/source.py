@@ -1,0 +1,145 @@
+"""Asks agents what their VMs do: a loop for each, whose every question has a deadline and whose answers are bounded."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeAlias
+
+from hosting.backoff import Backoff
+from hosting.client import Answered, Client, Outcome, Unanswered
+from parley.top import details, texts
+
+PERIOD_S: Final = 1.0
+DEADLINE_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 8 * 2**20
+RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A usable answer."""
+
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """No usable answer: why, after how many failures in a row, and when the next try begins (None: never)."""
+
+    fault: str
+    failures: int
+    retry_s: float | None
+
+
+News: TypeAlias = Heard | Missed
+Pause: TypeAlias = Callable[[float], Awaitable[None]]
+
+
+class Source(Protocol):
+    """Where the view gets its documents from. Both calls go on until they are cancelled."""
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The agents' addresses."""
+
+    async def watch(self, show: Callable[[str, News], None]) -> None:
+        """Tell what all agents say of their VMs, again and again."""
+
+    async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
+        """Tell what `agent` says of one VM, again and again."""
+
+
+class Agents:
+    """Agents over HTTP. Use it as `async with`; `pause` is how it waits between two questions."""
+
+    def __init__(
+        self,
+        agents: tuple[str, ...],
+        token: str | None = None,
+        *,
+        rng: random.Random | None = None,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self.agents = agents
+        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else None
+        self._rng = rng or random.Random()
+        self._pause = pause
+        self._client = Client(max_answer_bytes=MAX_ANSWER_BYTES)
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def watch(self, show: Callable[[str, News], None]) -> None:
+        """Tell what all agents say of their VMs, each in its own rhythm."""
+
+        async def one(agent: str) -> None:
+            await self._poll(f"{agent}/v1/vms", _vms, lambda news: show(agent, news))
+
+        async with asyncio.TaskGroup() as tasks:
+            for agent in self.agents:
+                tasks.create_task(one(agent), name=f"top {agent}")
+
+    async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
+        """Tell what `agent` says of one VM."""
+        path = details.path(vm)
+        if path is None:
+            show(Missed("an agent cannot be asked for a VM of this name", 1, None))
+            return
+        await self._poll(f"{agent}{path}", _one_vm, show)
+
+    async def _poll(
+        self, url: str, read: Callable[[Outcome], Mapping[str, Any] | str], show: Callable[[News], None]
+    ) -> None:
+        loop, failures = asyncio.get_running_loop(), 0
+        while True:
+            began_s = loop.time()
+            outcome = await self._client.call("GET", url, deadline_s=DEADLINE_S, headers=self._headers)
+            found = read(outcome)
+            if isinstance(found, str):
+                failures += 1
+                wait_s = RETRY.delay_s(failures, self._rng)
+                show(Missed(found, failures, wait_s))
+            else:
+                failures = 0
+                show(Heard(found))
+                wait_s = max(began_s + PERIOD_S - loop.time(), 0.1)
+            await self._pause(wait_s)
+
+
+def _vms(outcome: Outcome) -> Mapping[str, Any] | str:
+    """The document of `/v1/vms`, or what went wrong."""
+    found = _document(outcome)
+    if isinstance(found, str) or isinstance(found.get("vms"), list):
+        return found
+    return "this is no agent: its answer names no VMs"
+
+
+def _one_vm(outcome: Outcome) -> Mapping[str, Any] | str:
+    if isinstance(outcome, Answered) and outcome.status == 404:
+        return "the agent has no such VM"
+    return _document(outcome)
+
+
+def _document(outcome: Outcome) -> Mapping[str, Any] | str:
+    match outcome:
+        case Unanswered("too-large", message):
+            return message
+        case Unanswered(_, message):
+            return f"no agent answers: {message}"
+        case Answered(200, body, _):
+            found = texts.document(body)
+            return found if found is not None else "this is no agent: its answer is no JSON object"
+        case Answered(401, _, _):
+            return "the agent wants the token that it was started with (--token-file)"
+        case Answered(403, _, _):
+            return "the agent serves its own machine only, unless it was started with --token-file"
+        case Answered(status, _, _):
+            return f"this is no agent: it answered with status {status}"

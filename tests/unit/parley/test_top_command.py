@@ -1,0 +1,119 @@
+"""The command line of `parley top`: what it takes, what it refuses, and what it says where it cannot draw."""
+
+import builtins
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from parley.top import command
+
+
+def call(*arguments: str) -> Result:
+    """Run the command without a terminal."""
+    return CliRunner().invoke(command.top, list(arguments))
+
+
+def address(given: str) -> str:
+    """What the command makes of an address."""
+    return command.Address().convert(given, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://127.0.0.1:10300", "http://127.0.0.1:10300"),
+        ("http://node-a:10300/", "http://node-a:10300"),
+        ("node-a:10300", "http://node-a:10300"),
+        ("https://node-a", "https://node-a"),
+        ("http://[::1]:10300", "http://[::1]:10300"),
+    ],
+)
+def test_an_address_is_a_url_or_host_and_port(given: str, url: str) -> None:
+    assert address(given) == url
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "http://", "ftp://a", "http://a:b", "http://a:99999", "http://a:0", "http://u:secret@a", "http://a/v1/vms",
+     "http://a?x", "http://a#x", "http://a b", "http://[::1", "http://\u00fc", "http://a\x1b[2J"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(given: str) -> None:
+    done = call("--agent", given)
+    assert done.exit_code == 2
+    assert "no address of an agent" in done.output
+    assert "\x1b" not in done.output
+
+
+def test_help_names_keys_and_exit_codes_and_needs_no_textual() -> None:
+    done = call("--help")
+    assert done.exit_code == 0
+    for word in ("--agent", "--token-file", "http://127.0.0.1:10300", "enter", "Exit codes"):
+        assert word in done.output
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"short", "16 to 512"),
+        (b"\xff" * 20, "16 to 512"),
+        (b"two words, both of them long", "16 to 512"),
+        (b"x" * 600, "16 to 512"),
+        (b"a-secret-of-length\nand-another", "16 to 512"),
+    ],
+)
+def test_a_file_without_a_token_is_refused_and_not_quoted(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    done = call("--token-file", str(file))
+    assert done.exit_code == 2
+    assert words in done.output
+    assert "secret" not in done.output
+
+
+def test_a_token_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = call("--token-file", str(tmp_path / "none"))
+    assert done.exit_code == 2
+    assert "does not exist" in done.output
+
+
+def test_a_token_is_read_without_its_line_end(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    assert command.TokenFile().convert(str(file), None, None) == "0123456789abcdef"
+
+
+def test_too_many_agents_are_refused() -> None:
+    many = [part for number in range(command.MAX_AGENTS + 1) for part in ("--agent", f"node-{number}")]
+    done = call(*many)
+    assert done.exit_code == 2
+    assert "at most 64 agents" in done.output
+
+
+def test_without_textual_it_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any, **named: Any) -> Any:
+        if name.partition(".")[0] == "textual":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *rest, **named)
+
+    package = importlib.import_module("parley.top")
+    monkeypatch.delitem(sys.modules, "parley.top.app", raising=False)
+    monkeypatch.delattr(package, "app", raising=False)
+    monkeypatch.setattr(builtins, "__import__", missing)
+    done = call()
+    assert done.exit_code == 2
+    assert "parley-autoscaler[top]" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_without_a_terminal_it_says_so_and_names_the_way_out() -> None:
+    pytest.importorskip("textual", reason="needs textual: pip install -e '.[top]'")
+    done = call()
+    assert done.exit_code == 2
+    assert "needs a terminal" in done.output
+    assert "parley status" in done.output

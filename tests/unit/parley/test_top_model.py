@@ -1,0 +1,332 @@
+"""The pure part of `parley top`: rows, order, filter, changes, and texts that nobody has checked before."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.top import details, texts
+from parley.top.model import (
+    AWAY,
+    MAX_NOTICES,
+    MAX_SHOWN,
+    AgentView,
+    Column,
+    Order,
+    Row,
+    arranged,
+    changes,
+    columns,
+    matches,
+    notices,
+    rows_of,
+    title,
+)
+from tests.unit.parley.top_documents import NASTY, amount, document, vm
+from tests.unit.parley.top_documents import details as details_of
+
+AGENT = "http://127.0.0.1:10300"
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(NASTY)
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+KEYS = sorted({*vm("x"), *details_of("x")})
+VMS = st.dictionaries(st.sampled_from(KEYS), JSON).map(lambda other: vm("x") | other)
+
+
+def rows(*vms: dict[str, Any]) -> tuple[Row, ...]:
+    """The rows of one agent with these VMs."""
+    return rows_of(AGENT, document(*vms))[0]
+
+
+def names(found: list[Row]) -> list[str]:
+    """Their names without the namespace."""
+    return [row.name.removeprefix("default/") for row in found]
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text is one line that a terminal shows as it is."""
+    return text.isprintable()
+
+
+def test_a_row_holds_what_the_agent_says() -> None:
+    (row,) = rows(
+        vm("web", 2, target=amount(3), held={"cpu": "1500m", "memory": "1536Mi"}, faults=["a: b", "c: d"])
+    )
+    assert [row.cell(column) for column in columns(2)] == [
+        "default/web", "node-a", "ok", "2/2Gi", "3/3Gi", "2/2Gi", "2/2Gi", "1500m/1536Mi", "1.00 busy",
+        "as it should be", "a: b (+1)",
+    ]  # fmt: skip
+
+
+def test_what_is_not_known_yet_is_a_dash() -> None:
+    nothing = dict.fromkeys(("size", "target", "goal", "permit", "load", "metricsAgeSeconds"))
+    (row,) = rows(vm("web", state="starting", reason="starting") | nothing)
+    assert [row.cell(column) for column in (Column.SIZE, Column.GOAL, Column.PERMIT, Column.LOAD)] == [
+        "-"
+    ] * 4
+
+
+def test_one_agent_needs_no_column_for_the_node() -> None:
+    assert Column.NODE not in columns(1)
+    assert set(columns(2)) == set(Column)
+
+
+@pytest.mark.parametrize(
+    ("given", "age_s", "shown"),
+    [
+        ({"busyCPUs": 1.234, "load1": 9.0}, 1.0, "1.23 busy"),
+        ({"busyCPUs": None, "load1": 0.5}, 1.0, "0.50 avg"),
+        ({"busyCPUs": 1.0, "load1": 9.0}, 15.1, "-"),
+        ({"busyCPUs": 1.0, "load1": 9.0}, None, "-"),
+        ({"busyCPUs": float("nan"), "load1": float("inf")}, 1.0, "-"),
+        ({"busyCPUs": 10**400, "load1": True}, 1.0, "-"),
+        (None, 1.0, "-"),
+    ],
+)
+def test_the_load_is_shown_while_it_is_fresh(given: object, age_s: float | None, shown: str) -> None:
+    (row,) = rows(vm("web", load=given, metricsAgeSeconds=age_s))
+    assert row.cell(Column.LOAD) == shown
+
+
+@pytest.mark.parametrize(
+    ("column", "ascending"),
+    [
+        (Column.VM, ["a", "vm-2", "vm-10"]),
+        (Column.STATE, ["vm-10", "a", "vm-2"]),
+        (Column.SIZE, ["vm-2", "a", "vm-10"]),
+        (Column.LOAD, ["vm-2", "vm-10", "a"]),
+        (Column.REASON, ["vm-2", "vm-10", "a"]),
+        (Column.FAULTS, ["vm-10", "a", "vm-2"]),
+    ],
+)
+def test_every_column_sorts_by_what_it_means(column: Column, ascending: list[str]) -> None:
+    made = rows(
+        vm("vm-10", 10, state="stuck", load={"busyCPUs": 1.0, "load1": 0}, reason="b", faults=["x"]),
+        vm("vm-2", 9, size={"cpu": "900m", "memory": "64Gi"}, load={"busyCPUs": 0.5, "load1": 0}, reason="A"),
+        vm("a", 9, state="denied", load=None, reason="", faults=["x", "y"]),
+    )
+    assert names(arranged(made, Order(column))) == ascending
+
+
+def test_what_has_no_value_comes_last_in_both_directions() -> None:
+    made = rows(
+        vm("a", permit=None), vm("b", 1), vm("c", permit={"cpu": "many", "memory": "1Gi"}), vm("d", 4)
+    )
+    assert names(arranged(made, Order(Column.PERMIT))) == ["b", "d", "a", "c"]
+    assert names(arranged(made, Order(Column.PERMIT, is_descending=True))) == ["d", "b", "a", "c"]
+
+
+@given(
+    st.permutations([vm(f"vm-{number}", number % 3) for number in range(12)]),
+    st.sampled_from(Column),
+    st.booleans(),
+)
+def test_equal_rows_keep_the_order_of_their_names(
+    vms: list[dict[str, Any]], column: Column, is_descending: bool
+) -> None:
+    order = Order(column, is_descending)
+    found = arranged(rows(*vms), order)
+    assert found == arranged(rows(*reversed(vms)), order)
+    for first, second in itertools.pairwise(found):
+        if first.rank(column) == second.rank(column):
+            assert int(first.name.split("-")[1]) < int(second.name.split("-")[1])
+
+
+def test_the_order_moves_through_all_columns_and_turns() -> None:
+    shown = columns(1)
+    order, seen = Order(), []
+    for _ in shown:
+        seen.append(order.column)
+        order = order.moved(shown, 1)
+    assert (tuple(seen), order) == (shown, Order())
+    assert order.moved(shown, -1).column is Column.FAULTS
+    assert order.picked(Column.LOAD) == Order(Column.LOAD)
+    assert order.picked(Column.VM) == Order(Column.VM, is_descending=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_shown"),
+    [
+        ("", True), ("  ", True), ("WEB", True), ("default/web-1", True), ("headroom", True), ("denied", True),
+        ("denied web", True), ("web denied full", True), ("denied other", False), ("informant", False), ("[full]", True),
+    ],
+)  # fmt: skip
+def test_the_filter_wants_each_word_in_name_state_or_reason(wanted: str, is_shown: bool) -> None:
+    (row,) = rows(
+        vm("web-1", state="denied", reason="node-headroom: [full]", faults=["informant: not heard"])
+    )
+    assert matches(row, wanted) is is_shown
+
+
+def test_changes_name_the_cells_that_moved() -> None:
+    before = rows(vm("a"), vm("b"), vm("gone"))
+    busier = {"busyCPUs": 1.9, "load1": 0}
+    after = rows(vm("a", load=busier), vm("b", goal=amount(4), state="denied"), vm("new"))
+    assert changes(before, after) == {
+        (AGENT, "default/b"): {Column.GOAL, Column.STATE},
+        (AGENT, "default/new"): {Column.VM},
+    }
+    assert changes(after, after) == {}
+
+
+def test_an_agent_that_goes_away_keeps_its_rows_and_comes_back() -> None:
+    first = AgentView(AGENT).heard(document(vm("a"), vm("b")))
+    assert first.changed == {}, "at first nothing has changed"
+    away = first.missed("no agent answers: connection refused", 3, 2.04)
+    assert {row.state for row in away.rows} == {AWAY}
+    assert [row.cell(Column.SIZE) for row in away.rows] == ["2/2Gi", "2/2Gi"]
+    assert notices([away]) == [
+        f"{AGENT}: no agent answers: connection refused (3 times); trying again in 2.0 s"
+    ]
+    back = away.heard(document(vm("a")))
+    assert ([row.state for row in back.rows], notices([back])) == (["ok"], [])
+
+
+def test_notices_are_few() -> None:
+    views = [AgentView(f"http://n{number}").missed("gone", 1, 1.0) for number in range(10)]
+    lines = notices(views)
+    assert len(lines) == MAX_NOTICES
+    assert lines[-1] == "and 7 agents more"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0, "0.00"), (-1.5, "-1.50"), (999_999.0, "999999.00"), (1e300, "1e+300")]
+)
+def test_figures_are_short(value: float, shown: str) -> None:
+    assert texts.figure(value) == shown
+
+
+def test_the_title_says_what_is_seen() -> None:
+    silent, heard = AgentView("http://b"), AgentView(AGENT).heard(document(vm("a"), vm("b")))
+    assert title([silent], 0, Order(), "") == "waiting for the agent to answer"
+    assert title([silent, silent], 0, Order(), "") == "waiting for 2 agents to answer"
+    assert title([heard], 2, Order(), " ") == "2 VMs, 1 agent, by VM"
+    descending = Order(Column.LOAD, is_descending=True)
+    assert (
+        title([heard, silent], 1, descending, "a") == "1 of 2 VMs, 2 agents, by load, largest first, with “a”"
+    )
+    assert f"the first {MAX_SHOWN} shown" in title([heard], MAX_SHOWN + 1, Order(), "")
+
+
+def test_what_is_no_vm_is_counted_and_left_out() -> None:
+    listed: list[Any] = [
+        vm("a"),
+        vm("a", 4),
+        vm("b", vm=None),
+        vm("c", vm="x" * 600),
+        None,
+        [],
+        "web",
+        vm("d", vm="\x00"),
+    ]
+    found, unreadable = rows_of(AGENT, {"node": 7, "vms": listed})
+    assert ([row.cell(Column.SIZE) for row in found], unreadable) == (["2/2Gi"], 7)
+    assert notices([AgentView(AGENT).heard({"vms": listed})]) == [f"{AGENT}: 7 of its VMs cannot be shown"]
+    assert rows_of(AGENT, {"vms": "none"}) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("plain", "plain"),
+        ("a [b] c", "a [b] c"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after \x1b(Bx\x1bcy", "after xy"),
+        ("\x9b31mred", "red"),
+        ("a\r\n\tb", "a   b"),
+        ("a\x00\x7f\u202eb\u200b\ud800", "ab"),
+        ("x" * 30, "x" * 19 + "…"),
+        ("x" * 19 + "\x00" * 500, "x" * 19 + "…"),
+        (7, ""),
+        (None, ""),
+    ],
+)  # fmt: skip
+def test_texts_are_one_line_without_what_a_terminal_obeys(given: object, shown: str) -> None:
+    assert texts.clean(given, 20) == shown
+
+
+@given(st.text() | st.sampled_from(NASTY), st.integers(1, 40))
+def test_every_text_becomes_plain_and_short(text: str, limit: int) -> None:
+    found = texts.clean(text, limit)
+    assert is_plain(found)
+    assert len(found) <= limit
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"7", b"\xff\xff", b"[" * 100_000, b"1" * 10_000, b'{"a": NaN']
+)
+def test_what_is_no_json_object_is_no_document(body: bytes) -> None:
+    assert texts.document(body) is None
+
+
+@given(st.lists(VMS | JSON), JSON)
+def test_every_document_can_be_shown(vms: list[Any], node: object) -> None:
+    view = AgentView(AGENT).heard({"node": node, "vms": vms}).heard({"node": node, "vms": vms})
+    for column in Column:
+        for row in arranged(view.rows, Order(column, is_descending=True), "a"):
+            assert matches(row, "a")
+        assert all(is_plain(row.cell(column)) for row in view.rows)
+    json.dumps([[row.cell(column) for column in Column] for row in view.rows]).encode()
+
+
+@given(VMS | st.dictionaries(st.text(), JSON))
+def test_every_vm_can_be_shown_in_full(found: dict[str, Any]) -> None:
+    assert all(is_plain(line.text) for line in details.lines(found))
+
+
+def test_the_details_hold_plan_reasons_and_the_journal() -> None:
+    shown = [line.text for line in details.lines(details_of("web", faults=["scheduler: not heard"]))]
+    for text in (
+        "  bounds     1/1Gi to 8/8Gi, in units of 1/1Gi",
+        "  load       1.00 CPUs busy, load average 0.25 (1.5 s ago)",
+        "  so far     permits 3, resizes 2, refusals: node-headroom 1",
+        "  fault      scheduler: not heard",
+        "  wants      4/4Gi: load",
+        "  actions    AskScheduler",
+        "  next look  in 0.50 s",
+        "  node-headroom: the node is full (again in 2.0 s)",
+    ):
+        assert text in shown
+    assert shown[-2:] == ["    0.125 s ago  PermitGranted(number=12)", "    2.500 s ago  Observed(size=1)"]
+
+
+@pytest.mark.parametrize(
+    ("load", "shown"),
+    [
+        ({"busyCPUs": None, "load1": None, "memoryUsed": 3 * 2**29}, "1.50 GiB used (1.5 s ago)"),
+        ({"busyCPUs": 0.5, "load1": 1, "memoryUsed": None}, "0.50 CPUs busy, load average 1.00 (1.5 s ago)"),
+        ({"busyCPUs": "0.5"}, "-"),
+        (None, "-"),
+    ],
+)
+def test_details_tell_of_the_load_what_is_known(load: object, shown: str) -> None:
+    found = [line.text for line in details.lines(details_of("web", load=load))]
+    assert f"  load       {shown}" in found
+
+
+def test_details_are_bounded() -> None:
+    many = details_of(
+        "web", journal=[{"event": "x" * 9000}] * 5000, faults=["y" * 9000] * 5000, reasons=[{}] * 5000
+    )
+    shown = details.lines(many)
+    assert len(shown) < 200
+    assert max(len(line.text) for line in shown) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("default/web", "/v1/vms/default/web"),
+        ("a b/c?d#e%/f", "/v1/vms/a%20b/c%3Fd%23e%25%2Ff"),
+        ("ns/ü", "/v1/vms/ns/%C3%BC"),
+        ("ns/\ud800", "/v1/vms/ns/%3F"),
+        ("web", None),
+        ("../web", None),
+        ("ns/..", None),
+        ("/", None),
+    ],
+)
+def test_the_path_of_a_vm_carries_its_name_and_no_more(name: str, path: str | None) -> None:
+    assert details.path(name) == path

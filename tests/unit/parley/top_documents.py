@@ -1,0 +1,71 @@
+"""Documents for the tests of `parley top`, in the form in which the agent writes them."""
+
+from typing import Any
+
+NASTY = (
+    "[red]red[/red] [/] [@click=app.quit()]click[/] [link=file:///etc]x[/link]",
+    "\x1b[2J\x1b[31mcleared\x1b[0m\x1b]0;title\x07 \x9b1m",
+    "line\nline\r\tline\x00\x7f\u2028\u202ebidi\u200b",
+    "\ud800 alone",
+    "漢字" * 200,
+    "$primary {braces} %s \\[",
+    "",
+    " ",
+)
+"""Texts that a terminal, rich or textual would do something with."""
+
+
+def amount(cpus: int) -> dict[str, str]:
+    """So many CPUs, and as many GiB."""
+    return {"cpu": str(cpus), "memory": f"{cpus}Gi"}
+
+
+def vm(name: str, cpus: int = 2, **other: Any) -> dict[str, Any]:
+    """One VM of `/v1/vms`."""
+    return {
+        "vm": name if "/" in name else f"default/{name}",
+        "agentID": "00000000-0000-4000-8000-000000000007",
+        "size": amount(cpus),
+        "target": amount(cpus),
+        "goal": amount(cpus),
+        "permit": amount(cpus),
+        "held": amount(cpus),
+        "sequenceNumber": 12,
+        "load": {"busyCPUs": cpus / 2, "load1": 0.25},
+        "metricsAgeSeconds": 1.5,
+        "informant": "active",
+        "reason": "as it should be",
+        "reasonCode": None,
+        "faults": [],
+        "state": "ok",
+        "stateReasons": ["as it should be"],
+        "counts": {"permits": 3, "resizes": 2, "refusals": {"node-headroom": 1}},
+    } | other
+
+
+def document(*vms: dict[str, Any], node: str = "node-a") -> dict[str, Any]:
+    """The whole of `/v1/vms`."""
+    return {"node": node, "daemon": "d-1", "vms": list(vms)}
+
+
+def details(name: str, **other: Any) -> dict[str, Any]:
+    """One VM in full."""
+    return (
+        vm(name)
+        | {
+            "bounds": {"min": amount(1), "max": amount(8)},
+            "computeUnit": amount(1),
+            "plan": {
+                "desired": amount(4),
+                "reason": "load",
+                "actions": ["AskScheduler"],
+                "nextLookSeconds": 0.5,
+            },
+            "reasons": [{"code": "node-headroom", "message": "the node is full", "retryAfterSeconds": 2.0}],
+            "journal": [
+                {"secondsAgo": 2.5, "event": "Observed(size=1)"},
+                {"secondsAgo": 0.125, "event": "PermitGranted(number=12)"},
+            ],
+        }
+        | other
+    )
