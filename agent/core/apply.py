@@ -50,10 +50,10 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             link = replace(state.backend, is_observing=False)
             return _backend_failed(state, link, error, chance, now_s, timing)
         case events.ResizeAccepted():
-            link = replace(state.backend, is_resizing=False, next_observe_s=now_s, failures=0, fault="")
+            link = replace(_answered(state.backend, now_s), next_observe_s=now_s, failures=0, fault="")
             return replace(state, backend=link)
         case events.ResizeFailed(error, chance):
-            link = replace(state.backend, is_resizing=False)
+            link = _answered(state.backend, now_s + timing.command_deadline_s)
             return _backend_failed(state, link, error, chance, now_s, timing)
         case events.PermitGranted():
             return on_scheduler.granted(state, event, now_s, timing)
@@ -133,6 +133,13 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
         fault="",
     )
     return replace(state, backend=link)
+
+
+def _answered(link: VmLink, until_s: float) -> VmLink:
+    """A resize has ended. A look that began before may be older than it; and one that failed may have been sent later
+    than it was started, so that its deadline runs from its end."""
+    sent = None if link.sent is None else replace(link.sent, until_s=max(link.sent.until_s, until_s))
+    return replace(link, is_resizing=False, sent=sent)
 
 
 def _changed(state: State, vm: Vm, now_s: float) -> State:

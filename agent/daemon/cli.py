@@ -82,7 +82,11 @@ class Daemon:
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve; 1 where the address is taken. Raises `BackendError` where a VM's state cannot be read."""
         backend = SimulatedBackend(
-            self._settings.state_directory, self._change_log, self._settings.resize_delay
+            self._settings.state_directory,
+            self._change_log,
+            self._settings.resize_delay,
+            self._settings.faults,
+            self._rng,
         )
         try:
             self._port = await self._server.start(self._host, self._port)

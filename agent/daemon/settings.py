@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from agent.backends.faults import Faults
 from agent.core.model import Vm
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
@@ -102,6 +103,8 @@ class AgentSettings(Settings):
     periods: Periods = Periods()
     resize_delay: Annotated[float, Field(ge=0, le=60, strict=False)] = 0.2
     """Seconds that a simulated VM takes to reach its target."""
+    faults: Faults = Faults()
+    """What goes wrong with simulated VMs; nothing by default."""
     vms: list[VmEntry] = Field(default_factory=list)
 
     @classmethod

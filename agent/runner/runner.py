@@ -323,6 +323,8 @@ class Runner:
 
     async def _on_backend(self, action: events.Fence | events.Observe | events.Resize) -> events.Event:
         backend, deadline_s = self._links.backend, self._timing.backend_deadline_s
+        if isinstance(action, events.Fence):
+            deadline_s += self._timing.command_deadline_s  # a fence may have to wait it out
         try:
             async with asyncio.timeout(deadline_s):
                 match action:

@@ -1,0 +1,370 @@
+"""After every emitted action the runner is cut off and begins a new life, which knows only what the world shows it.
+
+The VM, the guest and the scheduler keep what they have; the new life fences, looks and goes on. Whatever the action was,
+and whether it took effect, the goal is reached, and no target is ever above max(held, in use).
+"""
+
+import enum
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import pytest
+
+from agent.core import events
+from agent.core.state import Ask, State
+from protocol.reasons import ErrorCode
+from protocol.sequence import Life
+from protocol.values import ZERO, Bounds, Resources
+from protocol.wire import MoreResources
+from tests.unit.agent.driver import FULL, INSTANCE, LIFE, UNIT, UNSETTLED, VM, Driver, cu, grant, refusal
+
+HANDOVER_S = 60.0
+MOVE_S = 0.3
+"""How long the VM takes to reach its target."""
+REST_S = 45.0
+MOST_ACTIONS = 200
+
+
+class Cut(enum.Enum):
+    """What had become of the action when its life ended."""
+
+    LOST = "lost"
+    """It had no effect."""
+    UNHEARD = "unheard"
+    """It took effect, and its outcome was not heard."""
+    HEARD = "heard"
+    """Its outcome was applied."""
+    LATE = "late"
+    """It takes effect in the next life: a resize before the fence is up, a request after the first look."""
+
+
+class CutOffError(Exception):
+    """A life ends here."""
+
+
+@dataclass
+class Row:
+    """The scheduler's row of the VM: `current`, and `told`, what earlier lives may still use until `told_until_s`."""
+
+    current: Resources
+    room: Resources = UNIT * 12
+    told: Resources = ZERO
+    told_until_s: float = 0.0
+    is_settled: bool = True
+    is_migrating: bool = False
+    instance: UUID = INSTANCE
+    life: Life | None = None
+    last: int = 0
+    remembered: Resources = ZERO
+
+    def reserved(self, now_s: float) -> Resources:
+        """What nobody else may have."""
+        return self.current.max(self.told) if now_s < self.told_until_s else self.current
+
+    def restart(self, use: Resources, bound: Resources, now_s: float) -> None:
+        """Another process takes over: it knows what is in use, and that more may be held."""
+        self.told, self.told_until_s = self.reserved(now_s).max(bound), now_s + HANDOVER_S
+        self.current, self.is_settled, self.last, self.life = use, False, 0, None
+        self.instance = UUID(int=self.instance.int + 1)
+
+    def answer(self, ask: Ask, now_s: float, bound: Resources) -> events.Event:
+        """Judge a request."""
+        if self.life is not None and ask.life.agent_id != self.life.agent_id:
+            if ask.life.started_at_ms <= self.life.started_at_ms:
+                named = self.life.started_at_ms
+                return refusal(ask, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=named)
+            self.told, self.told_until_s, self.last = self.reserved(now_s), now_s + HANDOVER_S, 0
+        self.life = ask.life
+        if ask.number < self.last:
+            return refusal(ask, 409, ErrorCode.SEQUENCE_STALE, last=self.last)
+        if ask.number == self.last:
+            return self._permit(ask, self.remembered.min(self.current), now_s)
+        if not self.is_settled and ask.instance != self.instance:
+            permit = ask.resources.min(self.current.max(ask.claim))
+            return grant(ask, permit, sent_s=now_s, instance=self.instance, reasons=UNSETTLED)
+        if not self.is_settled:
+            self.is_settled, self.current, self.told = True, self.current.max(ask.claim), ZERO
+        self.last = ask.number
+        room = ZERO if self.is_migrating else self.room.min(bound)
+        self.current = self.remembered = ask.resources.min(self.current.max(room))
+        return self._permit(ask, self.current, now_s)
+
+    def _permit(self, ask: Ask, permit: Resources, now_s: float) -> events.Event:
+        reasons = FULL if permit != ask.resources else ()
+        granted = grant(ask, permit, sent_s=now_s, instance=self.instance, reasons=reasons)
+        return replace(granted, migrate=self.is_migrating)
+
+
+@dataclass
+class Guest:
+    """The informant: `limit` is what it lives with, `needs` what it does not give up; it knows one registration."""
+
+    limit: Resources
+    needs: Resources = ZERO
+    is_up: bool = True
+    knows: UUID | None = None
+    asked: list[Resources] = field(default_factory=list)
+
+
+class World(Driver):
+    """A VM, its guest and its scheduler, with one life of a runner after the other. `cuts` says where lives end: the
+    count of actions of all lives, and how."""
+
+    def __init__(self, size: Resources) -> None:
+        super().__init__(size)
+        self.began_s = self.now_s
+        self.row = Row(size)
+        self.inside = Guest(size)
+        self.cuts: dict[int, Cut] = {}
+        self.begun = 0
+        """Actions of all lives."""
+        self.lives = 1
+        self._moves_at_s: float | None = None
+        self._late: events.Action | None = None
+
+    # ------------------------------------------------------------ lives
+
+    def until(self, at_s: float) -> None:
+        """Go on until then, counted from the beginning, in as many lives as it takes."""
+        while True:
+            try:
+                self.wait(max(self.began_s + at_s - self.now_s, 0.0))
+            except CutOffError:
+                self._begin_again()
+            else:
+                return
+
+    def _begin_again(self) -> None:
+        self.lives += 1
+        self.flying.clear()
+        self._pass(self.now_s + 1.5)
+        life = Life(UUID(int=1000 + self.lives, version=4), LIFE.started_at_ms + self.lives)
+        self.state = State(self.state.vm, life, self.now_s)
+
+    def _take_up(self, action: events.Action) -> None:
+        if isinstance(action, events.Resize):
+            self._judge(action.target)
+        super()._take_up(action)
+        self.begun += 1
+        how = self.cuts.get(self.begun)
+        if how is None:
+            return
+        if how is Cut.LATE:
+            self._late = action
+        if how in (Cut.UNHEARD, Cut.HEARD):
+            for event in self._outcome(action):
+                if how is Cut.HEARD:
+                    self._apply(event)
+        raise CutOffError
+
+    def _judge(self, target: Resources) -> None:
+        """The laws of a command."""
+        use = self.size.max(self.target)
+        assert target.fits_in(self.held().max(use)), f"{target} with {self.held()} held and {use} in use"
+        reserved = self.row.reserved(self.now_s)
+        assert target.fits_in(reserved), f"{target} with {reserved} reserved"
+        lowered = target.min(self.size)
+        assert self.inside.limit.min(self.size).fits_in(lowered), "a shrink that was not approved"
+
+    def _pass(self, until_s: float) -> None:
+        super()._pass(until_s)
+        if self._moves_at_s is not None and self._moves_at_s <= until_s:
+            self.size, self._moves_at_s = self.target, None
+        use = self.size.max(self.target)
+        assert use.fits_in(self.row.reserved(self.now_s)), f"{use} in use, {self.row} reserved"
+
+    # ------------------------------------------------------------ what actions do
+
+    def _outcome(self, action: events.Action) -> tuple[events.Event, ...]:
+        late, guest = self._late, self.inside
+        match action:
+            case events.Fence() if isinstance(late, events.Resize):
+                self._late = None
+                self._move(late.target)
+                return (events.Fenced(),)
+            case events.Observe() if isinstance(late, events.RequestPermit):
+                seen, self._late = self.observation(), None
+                self._ask(late.ask)
+                return (events.Observed(seen),)
+            case events.RequestPermit(ask):
+                return (self._ask(ask),)
+            case events.Resize(target):
+                self._move(target)
+                return (events.ResizeAccepted(),)
+            case events.Register() if guest.is_up:
+                guest.knows, self.is_heard = self.registrations[-1], True
+                return self.registered()
+            case events.Register():
+                return (events.RegisterFailed("connection refused", 0.0),)
+            case events.AskDownscale() | events.AnnounceUpscale() if guest.knows is None:
+                return (events.InformantFailed("status 404", True, 0.0),)
+            case events.AskDownscale(amount):
+                guest.asked.append(amount)
+                if guest.needs.exceeds(amount):
+                    return (events.DownscaleDenied(amount, "in use"),)
+                guest.limit = amount
+                return (events.DownscaleApproved(amount),)
+            case events.AnnounceUpscale(amount):
+                guest.limit = amount
+                return (events.UpscaleAnnounced(amount),)
+            case events.ReadMetrics() if not guest.is_up:
+                return (events.MetricsFailed("connection refused", True, 0.0),)
+            case _:
+                return super()._outcome(action)
+
+    def _ask(self, ask: Ask) -> events.Event:
+        return self.row.answer(ask, self.now_s, self.state.vm.bounds.max)
+
+    def _move(self, target: Resources) -> None:
+        self.target, self._moves_at_s = target, self.now_s + MOVE_S
+
+    # ------------------------------------------------------------ happenings
+
+    def load(self, units: float) -> None:
+        """The load asks for so many units."""
+        self.busy_cpus = units * 0.75 - 0.1
+
+    def bound(self, most: float) -> None:
+        """The maximum becomes so much."""
+        self._apply(events.VmChanged(replace(VM, bounds=Bounds(UNIT, cu(most)))))
+
+    def scheduler_restarts(self) -> None:
+        """Another process takes over."""
+        self.row.restart(self.size.max(self.target), self.state.vm.bounds.max, self.now_s)
+
+    def guest_goes(self) -> None:
+        """The informant ends, and forgets everybody."""
+        self.inside.is_up, self.inside.knows, self.is_heard = False, None, False
+
+    def guest_comes(self) -> None:
+        """The informant is there again."""
+        self.inside.is_up = True
+
+    def wants(self, *, cpu: bool = False, memory: bool = False) -> None:
+        """The guest calls `/try-upscale`, where it knows anybody."""
+        if self.inside.knows is not None:
+            self._apply(events.UpscaleWished(self.inside.knows, MoreResources(cpu, memory)))
+
+    def has_room(self, units: float) -> None:
+        """The node has room for so much in all."""
+        self.row.room = cu(units)
+
+    def migrates(self, *, is_on: bool) -> None:
+        """The VM is being moved away, or not any more."""
+        self.row.is_migrating = is_on
+
+    def keeps(self, units: float) -> None:
+        """The guest gives nothing up below so much."""
+        self.inside.needs = cu(units)
+
+
+Happening = Callable[[World], None]
+
+
+@dataclass(frozen=True)
+class Journey:
+    """From `start` units to `goal` units, by what happens on the way, each at so many seconds."""
+
+    start: float
+    goal: float
+    way: tuple[tuple[float, Happening], ...]
+
+    def travel(self, cuts: dict[int, Cut]) -> World:
+        """Go all the way, cut off as told."""
+        world = World(cu(self.start))
+        world.load(self.start)
+        world.cuts = cuts
+        for at_s, happening in self.way:
+            world.until(at_s)
+            happening(world)
+        last_s = self.way[-1][0]
+        world.until(last_s + REST_S)
+        if len(cuts) > 1:
+            world.cuts = {}  # the last life is left in peace
+            world.until(last_s + 2 * REST_S)
+        return world
+
+
+JOURNEYS = {
+    "up": Journey(2, 5, ((7.0, lambda w: w.load(5)),)),
+    "down": Journey(5, 2, ((7.0, lambda w: w.load(2)),)),
+    "up and back down on the way": Journey(2, 3, ((7.0, lambda w: w.load(6)), (10.35, lambda w: w.load(3)))),
+    "down and back up on the way": Journey(6, 5, ((7.0, lambda w: w.load(2)), (20.5, lambda w: w.load(5)))),
+    "denied, then granted": Journey(
+        2, 5, ((3.0, lambda w: w.has_room(3)), (7.0, lambda w: w.load(5)), (25.0, lambda w: w.has_room(8)))
+    ),
+    "a refused downscale": Journey(
+        5, 2, ((6.0, lambda w: w.keeps(4)), (7.0, lambda w: w.load(2)), (32.0, lambda w: w.keeps(1)))
+    ),
+    "a migration that fails": Journey(
+        2,
+        5,
+        (
+            (6.0, lambda w: w.migrates(is_on=True)),
+            (7.0, lambda w: w.load(5)),
+            (40.0, lambda w: w.migrates(is_on=False)),
+        ),
+    ),
+    "a scheduler restart": Journey(2, 5, ((7.0, lambda w: w.load(5)), (10.1, World.scheduler_restarts))),
+    "a scheduler restart on the way down": Journey(
+        6, 3, ((7.0, lambda w: w.load(3)), (16.0, World.scheduler_restarts))
+    ),
+    "an informant restart": Journey(
+        2, 5, ((7.0, lambda w: w.load(5)), (10.1, World.guest_goes), (14.0, World.guest_comes))
+    ),
+    "an informant restart on the way down": Journey(
+        5, 2, ((7.0, lambda w: w.load(2)), (15.1, World.guest_goes), (18.0, World.guest_comes))
+    ),
+    "a lower maximum": Journey(5, 3, ((7.0, lambda w: w.bound(3)),)),
+    "a higher maximum": Journey(8, 10, ((7.0, lambda w: w.load(10)), (20.0, lambda w: w.bound(12)))),
+    "a wish": Journey(2, 2, ((7.0, lambda w: w.wants(cpu=True)),)),
+}
+
+
+def arrived(world: World, journey: Journey) -> None:
+    """Where everything has come to in the end."""
+    goal = cu(journey.goal)
+    assert (world.size, world.target) == (goal, goal), f"{world.plan().reason}: {world.log[-12:]}"
+    assert world.held() == goal
+    assert world.row.current == goal
+    assert world.inside.limit == goal, "what the guest knows"
+    quiet = (events.ReadMetrics, events.Observe, events.RequestPermit)
+    world.forget().wait(16)
+    assert [action for action in world.log if not isinstance(action, quiet)] == []
+    assert {ask.resources for ask in world.asks()} == {goal}
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_a_journey_without_an_interruption(name: str) -> None:
+    world = JOURNEYS[name].travel({})
+    assert world.lives == 1
+    arrived(world, JOURNEYS[name])
+
+
+@pytest.mark.parametrize("how", Cut, ids=lambda how: how.value)
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_a_journey_cut_off_after_each_action(name: str, how: Cut) -> None:
+    """One run for each action: everywhere else nothing goes wrong."""
+    journey = JOURNEYS[name]
+    whole = journey.travel({}).begun
+    assert 10 < whole < MOST_ACTIONS
+    for number in range(1, whole + 1):
+        world = journey.travel({number: how})
+        assert world.lives == 2
+        arrived(world, journey)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_a_journey_of_many_short_lives(name: str, seed: int) -> None:
+    """Each life does a few things only, and ends somehow; the last one is left in peace."""
+    rng, journey = random.Random(f"{name}{seed}"), JOURNEYS[name]
+    cuts, number = {}, 0
+    for _ in range(12):
+        number += rng.randint(1, 14)
+        cuts[number] = rng.choice(list(Cut))
+    world = journey.travel(cuts)
+    assert world.lives > 4
+    arrived(world, journey)
