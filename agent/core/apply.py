@@ -122,10 +122,14 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
             seen.begun_s >= sent.until_s and not state.backend.is_resizing
         )
         sent = None if is_over else sent
-    is_busy = sent is not None or not seen.is_at_rest
+    before = state.backend.observation
+    has_moved = before is None or (before.size, before.target) != (seen.size, seen.target)
+    moved_s = now_s if has_moved else state.backend.moved_s
+    is_busy = sent is not None or (not seen.is_at_rest and now_s < moved_s + timing.stall_s)
     link = replace(
         state.backend,
         observation=seen,
+        moved_s=moved_s,
         is_observing=False,
         sent=sent,
         next_observe_s=now_s + (timing.observe_busy_s if is_busy else timing.observe_idle_s),

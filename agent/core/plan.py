@@ -208,9 +208,9 @@ class _Steps:
         held = state.held_at(self._now_s)
         if state.scheduler.unit is not None and not translate.is_whole(held, state.vm.slot_bytes):
             held = ZERO
-        if not seen.is_at_rest:
-            # Somebody else's resize, one of an earlier life, or one that the VM does not finish (a guest may keep its
-            # memory for ever): let it end, but growth beyond it need not wait.
+        if not state.is_calm(self._now_s, self._timing.stall_s):
+            # Somebody else's resize, one of an earlier life, or one that takes its time: let it end, but growth beyond
+            # it need not wait.
             use = state.in_use()
             target = use.max(desired.min(held))
             if target != use and self._is_due(link.retry_at_s):
@@ -220,7 +220,7 @@ class _Steps:
         told = state.informant.told
         if told is not None and state.informant.phase is Phase.ACTIVE:
             target = _lower(target, seen.size, desired.max(told))
-        if target != seen.size and self._is_due(link.retry_at_s):
+        if target != seen.target and self._is_due(link.retry_at_s):
             self._actions.append(events.Resize(target))
 
     def tell(self, desired: Resources) -> None:
@@ -230,7 +230,7 @@ class _Steps:
         assert seen is not None
         if link.phase is not Phase.ACTIVE or link.is_calling or not self._is_due(link.retry_at_s):
             return
-        if not seen.is_at_rest or state.backend.sent is not None:
+        if not state.is_calm(self._now_s, self._timing.stall_s):
             return
         told = link.told if link.told is not None else ZERO
         kept = seen.size.min(desired)

@@ -124,13 +124,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class VmLink:
-    """The VM's back end."""
+    """The VM's back end. `moved_s` is when a look showed another size or target than the one before."""
 
     is_fenced: bool = False
     is_fencing: bool = False
     observation: Observation | None = None
     is_observing: bool = False
     next_observe_s: float = 0.0
+    moved_s: float = 0.0
     sent: Sent | None = None
     is_resizing: bool = False
     retry_at_s: float = 0.0
@@ -180,6 +181,16 @@ class State:
         if self.backend.sent is not None:
             amount = amount.max(self.backend.sent.target)
         return amount
+
+    def is_calm(self, now_s: float, stall_s: float) -> bool:
+        """Whether nothing moves: the VM is at rest, or it has not come nearer to its target for `stall_s`.
+
+        A guest may keep a part of its memory for ever; that must not keep everything else waiting.
+        """
+        link = self.backend
+        if link.observation is None or link.sent is not None:
+            return False
+        return link.observation.is_at_rest or now_s >= link.moved_s + stall_s
 
     def held_at(self, now_s: float) -> Resources:
         """What the agent may use now: nothing once the lease has run out."""

@@ -35,6 +35,8 @@ class Timing:
     observe_busy_s: float = 0.1
     """How often the VM is looked at while a resize is under way."""
     observe_idle_s: float = 10.0
+    stall_s: float = 30.0
+    """A VM that has not come nearer to its target for this long is not waited for any more."""
     informant_silence_s: float = 25.0
     """An informant asks for our ID every 10 s; one that was silent for longer has forgotten us."""
 

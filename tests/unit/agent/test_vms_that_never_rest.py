@@ -1,0 +1,62 @@
+"""A VM that does not finish a resize, because its guest keeps a part of its memory: it is not waited for without end."""
+
+from agent.core import events
+from protocol.values import Resources
+from tests.unit.agent.driver import GI, Driver, cu, steady
+
+ODD = Resources(4000, 3 * GI + GI // 2)
+
+
+class Stubborn(Driver):
+    """A VM whose memory stops half a GiB short of 4 GiB, and obeys otherwise."""
+
+    def end(self, action: events.Action, *outcome: events.Event) -> None:
+        super().end(action, *outcome)
+        if isinstance(action, events.Resize):
+            self.size = ODD if action.target == cu(4) else action.target
+
+
+def stuck() -> Stubborn:
+    driver = Stubborn()
+    driver.wait(1)
+    driver.busy_cpus = 4 * 0.75 - 0.1
+    driver.wait(60)
+    assert (driver.size, driver.target) == (ODD, cu(4))
+    return driver
+
+
+def test_its_guest_is_told_what_has_come() -> None:
+    driver = stuck()
+    announced = [action.amount for action in driver.of(events.AnnounceUpscale)]
+    assert announced[-1] == ODD
+
+
+def test_nothing_is_sent_again_and_again() -> None:
+    driver = stuck()
+    driver.forget().wait(120)
+    assert driver.resizes() == []
+    assert len(driver.of(events.Observe)) < 20, "it is looked at as seldom as one that rests"
+
+
+def test_it_shrinks_when_its_load_is_gone() -> None:
+    driver = stuck()
+    driver.busy_cpus = 2 * 0.75 - 0.1
+    driver.wait(60)
+    assert (driver.size, driver.target, driver.held()) == (cu(2), cu(2), cu(2))
+
+
+def test_it_grows_beyond_that_at_once() -> None:
+    driver = stuck()
+    driver.busy_cpus = 6 * 0.75 - 0.1
+    driver.wait(10)
+    assert driver.size == cu(6)
+
+
+def test_a_target_of_somebody_else_that_is_never_reached_is_taken_back() -> None:
+    driver = steady()
+    driver.wait(5)
+    driver.target = cu(7)  # an edit that the VM cannot follow
+    driver.wait(20)
+    assert driver.state.in_use() == cu(7)
+    driver.wait(40)
+    assert (driver.target, driver.state.in_use()) == (driver.size, driver.size)
