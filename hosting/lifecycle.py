@@ -70,7 +70,7 @@ def run(main: Callable[[Stop], Awaitable[int]]) -> int:
             code = runner.run(_guarded(main))
         except asyncio.CancelledError:
             code = INTERRUPTED
-        if not runner.run(_end_others()):
+        if not (runner.run(_end_others()) and runner.run(_end_threads())):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)  # the runner would wait for them without end
@@ -83,3 +83,9 @@ async def _end_others() -> bool:
     for task in left:
         task.cancel()
     return not left or not (await asyncio.wait(left, timeout=END_S))[1]
+
+
+async def _end_threads() -> bool:
+    """End the loop's threads; whether all have ended within `END_S`. A plugin may hang in one, and no cancellation ends it."""
+    ending = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
+    return not (await asyncio.wait([ending], timeout=END_S))[1]

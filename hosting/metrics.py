@@ -3,7 +3,6 @@
 Zeros and vanished objects come for free, because every scrape tells the present state and nothing else.
 """
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from hosting import logs
 from hosting.server import Handler, Reply, Request, Server
+from hosting.threads import in_own_thread
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -117,7 +117,7 @@ def handler(read: Callable[[], Iterable[AnyFamily]]) -> Handler:
         families = tuple(read())
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Live(lambda: families))
-        page = await asyncio.to_thread(generate_latest, registry)
+        page = await in_own_thread(lambda: generate_latest(registry))
         return Reply(200, page, CONTENT_TYPE)
 
     return serve

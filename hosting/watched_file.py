@@ -4,13 +4,12 @@ Whoever writes it should put a new one in its place (rename), so that no half of
 """
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from hosting.settings import MAX_FILE_BYTES, Settings, SettingsError, parse
+from hosting.threads import in_own_thread
 
 M = TypeVar("M", bound=Settings)
 T = TypeVar("T")
@@ -63,7 +62,7 @@ class WatchedFile(Generic[M, T]):
             stamp, content = found
             # No deadline: this is computation, bounded by the size of the file, and is done once for each change.
             try:
-                read = await asyncio.to_thread(self._read, content)
+                read = await in_own_thread(lambda: self._read(content))
             except SettingsError as error:
                 self._stamp, self._faults = stamp, error.faults
                 raise
@@ -82,7 +81,7 @@ class WatchedFile(Generic[M, T]):
                 if self._looking is not None and not self._looking.done():
                     # One that hangs is waited for: more of them would hang, too. What it finds is too old by then.
                     await asyncio.wait([self._looking])
-                self._looking = _in_own_thread(lambda: _found(self._path, self._stamp))
+                self._looking = in_own_thread(lambda: _found(self._path, self._stamp))
                 found = await asyncio.shield(self._looking)
         except TimeoutError:
             raise FileUnreachableError(f"{self._path} could not be read in time") from None
@@ -97,27 +96,3 @@ class WatchedFile(Generic[M, T]):
 def _found(path: Path, known: _Stamp | None) -> tuple[_Stamp, bytes] | None:
     stamp = _stamp_of(path)
     return None if stamp == known else (stamp, _content_of(path))
-
-
-def _in_own_thread(call: Callable[[], T]) -> asyncio.Future[T]:
-    """The outcome of `call`. A file system that hangs takes neither the loop's threads nor the end of the process."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    future.add_done_callback(
-        lambda done: done.cancelled() or done.exception()
-    )  # whoever waited may have gone
-
-    def tell(set_outcome: Callable[[Any], None], outcome: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(lambda: None if future.done() else set_outcome(outcome))
-
-    def run() -> None:
-        try:
-            outcome = call()
-        except Exception as error:  # noqa: BLE001 - it is raised where the outcome is awaited
-            tell(future.set_exception, error)
-        else:
-            tell(future.set_result, outcome)
-
-    threading.Thread(target=run, name="file", daemon=True).start()
-    return future

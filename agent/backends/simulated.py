@@ -7,6 +7,7 @@ file and renaming nothing is awaited, so one daemon per state directory (the nod
 """
 
 import asyncio
+import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,8 @@ class Clock:
 
 
 MONOTONIC: Final = Clock()
+MAX_STEM: Final = 200
+"""Bytes of a file's name, without its ending."""
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -344,4 +347,7 @@ class SimulatedBackend:
             raise BackendError(f"{path} cannot be written: {error.strerror}") from None
 
     def _path(self, vm: Vm) -> Path:
-        return self._directory / f"{vm.pod.namespace}.{vm.pod.name}.json"
+        stem = f"{vm.pod.namespace}.{vm.pod.name}"
+        if len(stem.encode()) > MAX_STEM:  # a pod's name may be longer than a file's
+            stem = f"{stem[:64]}.{hashlib.sha256(stem.encode()).hexdigest()}"
+        return self._directory / f"{stem}.json"

@@ -39,8 +39,7 @@ def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) 
     """How the runner is doing at `now_s`."""
     if state.superseded_at_ms is not None:
         return Condition(Health.DORMANT, ("superseded by another agent of this VM",))
-    patience_s = 2 * timing.tick_s
-    waits = _waits(state, now_s, patience_s)
+    waits = _waits(state, now_s, timing)
     if waits:
         reasons = tuple(f"{peer}: {why}" for peer, why in waits)
         return Condition(Health.STUCK, reasons, tuple(peer for peer, _ in waits))
@@ -50,12 +49,20 @@ def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) 
         return Condition(Health.STARTING, (planned.reason,) if planned is not None else ())
     held = state.held_at(now_s)
     if planned is not None and planned.desired.exceeds(held.max(state.in_use())):
-        return Condition(Health.DENIED, tuple(str(reason) for reason in state.scheduler.reasons))
+        reasons = tuple(str(reason) for reason in state.scheduler.reasons)
+        return Condition(Health.DENIED, reasons or ("the scheduler permits no more and names no reason",))
     return Condition(Health.OK, (planned.reason,) if planned is not None else ())
 
 
-def _waits(state: State, now_s: float, patience_s: float) -> list[tuple[str, str]]:
-    """The peers that were not heard for `patience_s`, each with its last fault."""
+def _waits(state: State, now_s: float, timing: Timing) -> list[tuple[str, str]]:
+    """The peers that were not heard for two ticks (or what is usual with them, if that is longer), each with its last fault."""
+    patience_s = 2 * timing.tick_s
+    usual_s = {
+        "VM": timing.observe_idle_s + timing.backend_deadline_s,
+        "scheduler": 0.0,
+        "informant": timing.informant_silence_s,
+        "metrics": timing.metrics_stale_s,
+    }
     link, seen = state.scheduler, state.backend.observation
     lasts = {
         "VM": (seen.begun_s if seen is not None else None, state.backend.fault),
@@ -66,7 +73,7 @@ def _waits(state: State, now_s: float, patience_s: float) -> list[tuple[str, str
     found = []
     for peer, (last_s, fault) in lasts.items():
         since_s = last_s if last_s is not None else state.began_s
-        if now_s - since_s >= patience_s:
+        if now_s - since_s >= max(patience_s, usual_s[peer]):
             found.append((peer, fault or f"not heard for {now_s - since_s:.0f} s"))
     return found
 

@@ -10,7 +10,7 @@ from agent.core import events
 from agent.core.apply import goal_of
 from agent.core.state import Ask, Phase, State
 from agent.core.timing import Timing
-from protocol import float32, translate
+from protocol import float32
 from protocol.values import ZERO, Resources
 from protocol.wire import Metrics
 
@@ -206,8 +206,9 @@ class _Steps:
         seen = link.observation
         assert seen is not None
         held = state.held_at(self._now_s)
-        if state.scheduler.unit is not None and not translate.is_whole(held, state.vm.slot_bytes):
-            held = ZERO
+        if state.scheduler.unit is not None:
+            # Such a peer may permit one resource in part; sizes stay whole, equal multiples of its unit.
+            held = _floor(held, state.scheduler.unit) or ZERO
         if not state.is_calm(self._now_s, self._timing.stall_s):
             # Somebody else's resize, one of an earlier life, or one that takes its time: let it end, but growth beyond
             # it need not wait.

@@ -250,9 +250,10 @@ class Ledger:
     def set_pool(self, name: str, terms: PoolTerms | None) -> None:
         """Add a pool or change what holds for it; None forgets it. Its members stay members, and are counted anew."""
         account = self._pools.setdefault(name, PoolAccount(name))
-        account.terms = terms
-        for row in account.rows.values():
-            self._count(account, row)
+        before, account.terms = account.terms, terms
+        if before is None or terms is None or before.compute_unit != terms.compute_unit:
+            for row in account.rows.values():
+                self._count(account, row)
         self._changed_pools.add(name)
         self._drop_unused(account)
 

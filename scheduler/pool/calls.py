@@ -17,7 +17,7 @@ from scheduler.pool.errors import Interrupt
 T = TypeVar("T")
 
 MAX_STRAYS: Final = 8
-"""Calls of one plugin that may still run after their time before it is not called any more."""
+"""Calls of one plugin about one pool that may still run after their time before it is not asked about that one any more."""
 
 
 class LateError(TimeoutError):
@@ -28,22 +28,28 @@ class Strays:
     """Calls of one plugin that were given up and have not ended yet. Names need not be unique, so each has its own."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._tasks: dict[str, set[asyncio.Future[Any]]] = {}
 
-    def is_full(self) -> bool:
-        """Whether there are too many calls that do not end."""
-        return len(self._tasks) >= MAX_STRAYS
+    def is_full(self, about: str) -> bool:
+        """Whether there are too many calls about one pool that do not end. Those about others hold only these up."""
+        return len(self._tasks.get(about, ())) >= MAX_STRAYS
 
-    def add(self, task: "asyncio.Future[Any]") -> None:
+    def add(self, task: "asyncio.Future[Any]", about: str) -> None:
         """Keep a call that was cancelled until it has ended; what it still says is of no interest."""
         task.cancel()
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.setdefault(about, set()).add(task)
+        task.add_done_callback(lambda done: self._ended(done, about))
         task.add_done_callback(_drop)
+
+    def _ended(self, task: "asyncio.Future[Any]", about: str) -> None:
+        left = self._tasks[about]
+        left.discard(task)
+        if not left:
+            del self._tasks[about]
 
     def count(self) -> int:
         """How many there are."""
-        return len(self._tasks)
+        return sum(map(len, self._tasks.values()))
 
 
 def at_once(function: Callable[..., object], *arguments: object) -> object:
@@ -64,11 +70,12 @@ def _drop(task: "asyncio.Future[Any]") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Something to await for at most `timeout_s`."""
+    """Something to await for at most `timeout_s`; `about` is the pool in question."""
 
     awaitable: Awaitable[object]
     timeout_s: float
     strays: Strays
+    about: str = ""
 
 
 Steps: TypeAlias = Generator[Call, object, T]
@@ -138,10 +145,10 @@ async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" =
     try:
         await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
-        call.strays.add(task)
+        call.strays.add(task, call.about)
         raise
     if not task.done():
-        call.strays.add(task)
+        call.strays.add(task, call.about)
         if left_s < call.timeout_s or (cut is not None and cut.done()):
             raise Interrupt
         raise LateError(f"no answer within {call.timeout_s:g} s")

@@ -39,6 +39,13 @@ class PoolCounts:
         if result.kind is ProbeResultKind.INSUFFICIENT_RESOURCES and result.accepted > current:
             self.partial[pool] += 1
 
+    def forget(self, pool: str) -> None:
+        """A pool was deleted."""
+        for outcome in ("deadline", *_OUTCOMES.values()):
+            self.probes.pop((pool, outcome), None)
+        self.probe_calls.pop(pool, None)
+        self.partial.pop(pool, None)
+
     def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:
         """A hook has answered."""
         outcome = kind_from_app_error(error).value if error is not None else "ok"

@@ -120,6 +120,10 @@ class PluginManager:
         """Call the pod's hook of every plugin until one refuses. Each sees what the ones before changed."""
         return await calls.run(self._pod_chain(ctx, pod, pool))
 
+    def statuses(self) -> list[tuple[str, object]]:
+        """What each plugin shows of itself, by name; None where it has no `status()`, or that fails."""
+        return [(name, _status_of(plugin)) for name, plugin, *_ in self._plugins]
+
     def update_steps(self, ctx: Context, new_pool: Pool, pods: Pods) -> Steps[Admission]:
         """`pre_update_pool` as steps, for whoever wants to wait only where it must."""
         return self._chain("pre_update_pool", ctx, new_pool, tuple(pods))
@@ -182,14 +186,15 @@ class PluginManager:
     ) -> Steps[Any]:
         """One hook of one plugin. Whatever it does, an answer of `kind` comes of it; only cancellation passes through."""
         name, plugin, strays = self._plugins[place]
+        about = next(each.name for each in (seen, *more) if isinstance(each, Pool))
         began_s = perf_counter() if self._watch is not None else 0.0
         cause: BaseException | None = None
         try:
-            if strays.is_full():
-                raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls have not ended yet")
+            if strays.is_full(about):
+                raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls about pool {about} have not ended yet")
             answer = calls.at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
-                answer = yield Call(answer, self._timeout_s, strays)
+                answer = yield Call(answer, self._timeout_s, strays, about)
             answer = _sound(answer, kind, seen, hook)
         except AppError as refusal:
             # One error may be raised for every call: its traceback would grow each time, and keep every frame.
@@ -219,6 +224,14 @@ class PluginManager:
 def new_plugin_manager(*plugins: Plugin, **options: Any) -> PluginManager | None:
     """A manager of the given plugins; None without any. Source: seed 000, `NewPluginManager`."""
     return PluginManager(*plugins, **options) if plugins else None
+
+
+def _status_of(plugin: Plugin) -> object:
+    show = getattr(plugin, "status", None)
+    try:
+        return calls.at_once(show) if callable(show) else None
+    except Exception:  # noqa: BLE001 - anybody may write a plugin; what it shows is for people only
+        return None
 
 
 async def _awaited(answer: object, strays: Strays) -> None:
@@ -294,11 +307,11 @@ def _problem(answer: Any) -> str:
         return f"pool must be a Pool, not {type(answer.pool).__name__}"
     if not (isinstance(answer.reason, str) and isinstance(answer.message, str)):
         return "reason and message must be texts"
-    return _pool_problem(answer.pool) if answer.pool is not None else ""
+    return pool_problem(answer.pool) if answer.pool is not None else ""
 
 
-def _pool_problem(pool: Any) -> str:
-    """What is wrong with the fields that a plugin may change."""
+def pool_problem(pool: Any) -> str:
+    """What is wrong with the fields that a plugin may change; empty where a pool can be stored and read again."""
     if not (isinstance(pool.compute_unit, Resources) and pool.compute_unit.is_positive()):
         return f"compute_unit must be a positive amount of each resource, not {pool.compute_unit!r}"
     if not isinstance(pool.limits, PoolLimits):

@@ -16,7 +16,7 @@ from scheduler.core import events
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import PoolTerms
 from scheduler.pool.errors import AppError, bad_request, conflict, internal, not_found
-from scheduler.pool.manager import PluginManager
+from scheduler.pool.manager import PluginManager, pool_problem
 from scheduler.pool.room import PoolRoom
 from scheduler.pool.standing import Parking, Standing
 from scheduler.pool.values import Admission, Context, Pods, Pool, Purpose
@@ -86,6 +86,10 @@ class PoolObjects:
         """The chain whose hooks are asked from now on."""
         self._manager = manager
 
+    def plugin_statuses(self) -> list[tuple[str, object]]:
+        """What each plugin of the chain shows of itself."""
+        return self._manager.statuses()
+
     # ------------------------------------------------------------ reading
 
     def entry(self, name: str) -> Entry | None:
@@ -118,6 +122,10 @@ class PoolObjects:
             self._all = tuple(self._by_name.values())
         return self._all
 
+    def asked(self) -> Mapping[str, int]:
+        """The most that each pool which is being asked about now may be given."""
+        return self._room.asked() if self._room is not None else {}
+
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""
         return self._room.members(name) if self._room is not None else ()
@@ -144,6 +152,7 @@ class PoolObjects:
     async def create(self, pool: Pool, *, is_stored: bool = True) -> Pool:
         """Store a new pool as its hooks want it. Raises `AppError`: 409 for a taken name, or what a hook says."""
         self._check_new(pool.name)
+        _check_sound(pool)
         wanted = replace(pool, uid=str(uuid.uuid4()), generation=1, replicas=0, is_deleting=False)
         said = await self._manager.pre_create_pool(Context(Purpose.CREATE), wanted)
         created = _accepted(said, wanted)
@@ -162,6 +171,7 @@ class PoolObjects:
         `generation` 0 overwrites whatever is there. Raises `AppError`: 404, 409 where `generation` is not the latest one,
         or what a hook says. A pool that is being deleted goes when its last finalizer does.
         """
+        _check_sound(pool)
         for _ in range(MAX_TRIES):
             before = self._require(pool.name)
             if pool.generation not in (0, before.pool.generation):
@@ -375,6 +385,13 @@ async def _fault(limit: asyncio.Semaphore, work: Coroutine[Any, Any, object], ab
         except AppError as error:
             return f"{about}: {error}"
     return ""
+
+
+def _check_sound(pool: Pool) -> None:
+    """Raises `AppError` for what the ledger cannot count by, or what could not be read again. Plugins write pools, too."""
+    problem = pool_problem(pool)
+    if problem:
+        raise bad_request(f"pool {pool.name} cannot be stored: {problem}")
 
 
 def _accepted(said: Admission, asked: Pool) -> Pool:

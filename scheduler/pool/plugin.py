@@ -4,7 +4,7 @@ Every hook may be a plain function or a coroutine. One that only computes should
 task. A hook that is a coroutine is cancelled when its time is over.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -56,8 +56,15 @@ class Cache(Protocol):
     def pools(self) -> tuple[Pool, ...]:
         """All pools by name, with `replicas` as they are now. One that is as before is the same object as before.
 
-        What another pool is just being asked for is not among its replicas. If it is granted before this call has come to
-        its end, plain hooks are asked again.
+        What another pool is just being asked for is not among its replicas (`asked`). If it is granted before this call
+        has come to its end, plain hooks are asked again.
+        """
+        ...
+
+    def asked(self) -> Mapping[str, int]:
+        """The most replicas that each pool which is being asked about now may be given.
+
+        For a hook that waits and counts over several pools: what it admits for one may meet what another one is given.
         """
         ...
 

@@ -85,7 +85,27 @@ class _Loading(Generic[F]):
         return found
 
 
-PluginRegistry = Registry[Factory]
+class PluginRegistry(Registry[Factory]):
+    """Factories of pool plugins."""
+
+    def build(self, name: str, handle: Handle, providers: ProviderSet, args: Args) -> Plugin:
+        """Make the plugin of that name; its factory sees the providers with no-op ones in the gaps.
+
+        Raises `RegistryError` for an unknown name; what the factory raises for its args comes as `ValueError` that names
+        it, and so does what it makes that is no plugin. Source: seed 000, `Build`.
+        """
+        factory = self.get(name)
+        try:
+            plugin = factory(handle, providers.normalized(), args)
+        except Exception as error:
+            raise ValueError(f"pool plugin {name!r}: {str(error) or repr(error)}") from error
+        missing = [hook for hook in HOOKS if not callable(getattr(plugin, hook, None))]
+        if isinstance(plugin, type) or missing:
+            why = f"it has no {', '.join(missing)}" if missing else "it is a class"
+            raise ValueError(f"pool plugin {name!r}: its factory made no plugin but {plugin!r}: {why}")
+        return plugin
+
+
 ProviderRegistry = Registry[ProviderFactory]
 
 _REGISTRY: Final = PluginRegistry()
@@ -104,21 +124,8 @@ def get(name: str) -> Factory:
 def build(
     name: str, handle: Handle, providers: ProviderSet, args: Args, registry: PluginRegistry | None = None
 ) -> Plugin:
-    """Make the plugin of that name; its factory sees the providers with no-op ones in the gaps.
-
-    Raises `RegistryError` for an unknown name; what the factory raises for its args comes as `ValueError` that names it.
-    Source: seed 000, `Build`.
-    """
-    factory = (registry if registry is not None else _REGISTRY).get(name)
-    try:
-        plugin = factory(handle, providers.normalized(), args)
-    except Exception as error:
-        raise ValueError(f"pool plugin {name!r}: {str(error) or repr(error)}") from error
-    missing = [hook for hook in HOOKS if not callable(getattr(plugin, hook, None))]
-    if isinstance(plugin, type) or missing:
-        why = f"it has no {', '.join(missing)}" if missing else "it is a class"
-        raise ValueError(f"pool plugin {name!r}: its factory made no plugin but {plugin!r}: {why}")
-    return plugin
+    """`PluginRegistry.build` of the process's registry, or of another one."""
+    return (registry if registry is not None else _REGISTRY).build(name, handle, providers, args)
 
 
 _OURS: Final = {

@@ -6,104 +6,29 @@ growth and nothing else, and each request has its answer by its own deadline.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 from hosting.logs import Logger
 from scheduler.core import events
 from scheduler.core.book import Book
-from scheduler.core.ledger import Ledger, PoolAccount
-from scheduler.core.model import Holder, Kind, VmSpec
+from scheduler.core.ledger import Ledger
+from scheduler.core.model import Kind
 from scheduler.pool import calls, standing
 from scheduler.pool.askers import labels_of, part_of, request_of
-from scheduler.pool.calls import Call, Steps
+from scheduler.pool.calls import Call
 from scheduler.pool.counts import PoolCounts
+from scheduler.pool.lines import Answer, Asker, Line, Pools, Round, cut, identity
 from scheduler.pool.manager import PluginManager
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 from scheduler.pool.probing import probe_steps
-from scheduler.pool.standing import Parking, Part, Question, Standing
+from scheduler.pool.standing import Parking, Standing
 from scheduler.pool.values import Context, Member, Pods, Pool, Purpose
 
-Answer: TypeAlias = Callable[[events.PoolWord], object]
 MAX_ROUND: Final = 128
 """Requests that one round may serve; the loop is held for as long as their commits take."""
-
-
 TICK_S: Final = 0.005
 """Timers of a loop may fire that much too early."""
-
-
-class Pools(Protocol):
-    """The pools as they are described now."""
-
-    def find(self, name: str) -> Pool | None:
-        """One pool; its `replicas` are of no account."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class _Asker:
-    needed: events.ConsultNeeded
-    deadline_s: float
-    answer: Answer
-    timer: asyncio.TimerHandle | None = None
-    is_done: bool = False
-
-    def tell(self, word: events.PoolWord) -> None:
-        """Answer, once."""
-        if not self.is_done:
-            self.end()
-            self.answer(word)
-
-    def end(self) -> None:
-        """Nobody waits for it any more."""
-        self.is_done = True
-        if self.timer is not None:
-            self.timer.cancel()
-
-
-@dataclass(slots=True)
-class _Line:
-    """What waits for one pool. `alone` are askers who are asked about one by one, because one of them is to blame."""
-
-    name: str
-    waiting: deque[_Asker] = field(default_factory=deque)
-    alone: int = 0
-    standing: Standing = field(default_factory=Standing)
-    members: dict[Holder, Member] = field(default_factory=dict)
-    specs: dict[str, VmSpec] = field(default_factory=dict)
-    """Of parked VMs, as they were described then."""
-    account: PoolAccount | None = None
-    """Whose rows `members` are."""
-    is_busy: bool = False
-    task: asyncio.Task[None] | None = None
-    round: "_Round | None" = None
-    """The round that waits for something."""
-    unbegun: "tuple[_Round, Call] | None" = None
-    """What `task` is to begin with, until it has."""
-
-
-@dataclass(slots=True)
-class _Round:
-    askers: list[_Asker]
-    parts: tuple[Part, ...]
-    asked: Question
-    manager: PluginManager
-    pool: Pool
-    ctx: Context
-    steps: Steps[ProbeResult]
-    grants: int
-    """How many grants any pool had been given when the round began."""
-    cut: "asyncio.Future[None] | None" = None
-    """Is done as soon as the round is of no use any more."""
-
-    @property
-    def deadline_s(self) -> float:
-        """The earliest one of its askers."""
-        assert self.ctx.deadline_s is not None
-        return self.ctx.deadline_s
 
 
 class PoolRoom:
@@ -126,8 +51,8 @@ class PoolRoom:
         self._log = log
         self._counts = counts
         self._manager = manager if manager is not None else PluginManager()
-        self._lines: dict[str, _Line] = {}
-        self._askers: dict[int, _Asker] = {}
+        self._lines: dict[str, Line] = {}
+        self._askers: dict[int, Asker] = {}
         self._grants = 0
         self.cooldown_s = standing.COOLDOWN_S
         self.on_parking: Callable[[str], object] = lambda _: None
@@ -139,8 +64,8 @@ class PoolRoom:
         """Ask the pool's chain. `answer` is called exactly once, now or by `deadline_s`, unless `cancel` comes first."""
         line = self._lines.get(needed.pool)
         if line is None:
-            line = self._lines[needed.pool] = _Line(needed.pool)
-        asker = _Asker(needed, deadline_s, answer)
+            line = self._lines[needed.pool] = Line(needed.pool)
+        asker = Asker(needed, deadline_s, answer)
         line.waiting.append(asker)
         if not line.is_busy:
             self._serve(line)
@@ -157,7 +82,7 @@ class PoolRoom:
         asker.end()
         line = self._lines.get(asker.needed.pool)
         if line is not None and line.round is not None and all(each.is_done for each in line.round.askers):
-            _cut(line)
+            cut(line)
 
     async def close(self) -> None:
         """End every question. Whoever waits is not answered."""
@@ -176,7 +101,7 @@ class PoolRoom:
                 line.is_busy = False
                 calls.drop(begun.steps, call)
 
-    def _expire(self, line: _Line, asker: _Asker) -> None:
+    def _expire(self, line: Line, asker: Asker) -> None:
         """The time of a request is over. One that is being asked about ends its round, which knows what was admitted."""
         if asker in line.waiting:
             self._askers.pop(asker.needed.ticket, None)
@@ -190,7 +115,7 @@ class PoolRoom:
         for name, line in self._lines.items():
             had = line.standing.is_parked
             line.standing = standing.unparked(line.standing)
-            _cut(line)
+            cut(line)
             if had:
                 self.on_parking(name)
 
@@ -205,7 +130,7 @@ class PoolRoom:
         self, name: str, generation: int, parked: Parking | None, parked_vms: Mapping[str, Parking]
     ) -> None:
         """What a former process had parked."""
-        self._lines[name] = _Line(name, standing=standing.restored(generation, parked, parked_vms))
+        self._lines[name] = Line(name, standing=standing.restored(generation, parked, parked_vms))
 
     def unpark(self, name: str) -> bool:
         """Forget what is parked or saturated; whether there was anything."""
@@ -219,6 +144,7 @@ class PoolRoom:
 
     def forget(self, name: str) -> None:
         """A pool was deleted. Who waits for it is refused by the core."""
+        self._counts.forget(name)
         line = self._lines.get(name)
         if line is None:
             return
@@ -226,17 +152,22 @@ class PoolRoom:
         line.waiting.clear()
         line.standing, line.alone, line.account = Standing(), 0, None
         line.specs.clear()
-        _cut(line)
+        cut(line)
         if not line.is_busy:  # else it goes when its round has ended
             del self._lines[name]
         for asker in waiting:
             self._tell(asker, events.PoolWord(0))
 
+    def asked(self) -> dict[str, int]:
+        """The most that each pool which is being asked about now may be given, in its own units."""
+        rounds = {line.name: line.round for line in self._lines.values()}
+        return {name: begun.asked.candidate for name, begun in rounds.items() if begun is not None}
+
     def members(self, name: str) -> Pods:
         """The pool's VMs as they are now. Values are made anew only for those that were changed."""
         line = self._lines.get(name)
         if line is None:
-            line = _Line(name)
+            line = Line(name)
             if self._pools.find(name) is not None:
                 self._lines[name] = line
         return self._members(line)
@@ -247,7 +178,7 @@ class PoolRoom:
 
     # ------------------------------------------------------------ rounds
 
-    def _serve(self, line: _Line) -> None:
+    def _serve(self, line: Line) -> None:
         """Run rounds for as long as nothing must be awaited; a task goes on from there."""
         line.is_busy = True
         try:
@@ -263,7 +194,7 @@ class PoolRoom:
             self._go_on(line, *pending), name=f"pool {line.name}"
         )
 
-    def _advance(self, line: _Line) -> tuple[_Round, Call] | None:
+    def _advance(self, line: Line) -> tuple[Round, Call] | None:
         """The next round that must wait for something, with what it waits for."""
         while line.waiting:
             taken = [line.waiting.popleft() for _ in range(min(len(line.waiting), self._width(line)))]
@@ -282,14 +213,14 @@ class PoolRoom:
                 self._failed(line, taken, error)
         return None
 
-    def _failed(self, line: _Line, askers: list[_Asker], error: Exception) -> None:
+    def _failed(self, line: Line, askers: list[Asker], error: Exception) -> None:
         """A round has failed by our fault: nobody in it waits any longer."""
         self._log.error("pool round failed by our fault", pool=line.name, error=repr(error), exc_info=error)
         for asker in askers:
             self._tell(asker, standing.failed(line.name, "internal error"))
 
-    async def _go_on(self, line: _Line, begun: _Round, call: Call) -> None:
-        pending: tuple[_Round, Call] | None = (begun, call)
+    async def _go_on(self, line: Line, begun: Round, call: Call) -> None:
+        pending: tuple[Round, Call] | None = (begun, call)
         line.unbegun = None
         try:
             while pending is not None:
@@ -312,11 +243,11 @@ class PoolRoom:
             ):
                 del self._lines[line.name]
 
-    def _open(self, line: _Line, taken: list[_Asker]) -> _Round | None:
+    def _open(self, line: Line, taken: list[Asker]) -> Round | None:
         """A round for those who were taken off the line; who needs no question is answered. None where nobody is left."""
         pool, now_s = self._pools.find(line.name), self._clock()
         line.alone = max(line.alone - len(taken), 0)
-        askers: list[_Asker] = []
+        askers: list[Asker] = []
         if pool is None:
             for asker in taken:
                 self._tell(asker, events.PoolWord(0))
@@ -335,7 +266,7 @@ class PoolRoom:
                 self._tell(asker, refused)
         return self._ask(line, pool, askers, now_s) if askers else None
 
-    def _unpark_changed(self, line: _Line, uid: str) -> None:
+    def _unpark_changed(self, line: Line, uid: str) -> None:
         """A parked VM that is described otherwise by now may be right."""
         if uid not in line.standing.parked_vms:
             return
@@ -345,10 +276,10 @@ class PoolRoom:
             del line.specs[uid]
             self.on_parking(line.name)
 
-    def _width(self, line: _Line) -> int:
+    def _width(self, line: Line) -> int:
         return 1 if line.alone else MAX_ROUND
 
-    def _ask(self, line: _Line, pool: Pool, askers: list[_Asker], now_s: float) -> _Round | None:
+    def _ask(self, line: Line, pool: Pool, askers: list[Asker], now_s: float) -> Round | None:
         account = self._ledger.pool(line.name)
         records = [self._book.by_uid(asker.needed.uid) for asker in askers]
         known = []
@@ -381,19 +312,23 @@ class PoolRoom:
         ctx = Context(Purpose.PROBE, requests, deadline_s)
         bounds = (asked.current, asked.candidate)
         steps = probe_steps(self._manager, ctx, pool, self._members(line), bounds, self._clock)
-        return _Round(
+        return Round(
             [asker for asker, _ in known], parts, asked, self._manager, pool, ctx, steps, self._grants
         )
 
-    def _end(self, line: _Line, begun: _Round, result: ProbeResult) -> None:
+    def _end(self, line: Line, begun: Round, result: ProbeResult) -> None:
         """A round is over: what it means is remembered, and told to everybody in it, in the order of arrival."""
         now_s = self._clock()
         pool = self._pools.find(line.name)
-        if begun.manager is not self._manager or pool is None or _identity(pool) != _identity(begun.pool):
+        if begun.manager is not self._manager or pool is None or identity(pool) != identity(begun.pool):
             # Another chain or another pool by now: its word counts for nothing, and who has time left asks again.
             self._again(line, begun.askers)
             return
-        if result.accepted > begun.asked.current and not self._still_holds(line, begun, result.accepted):
+        is_grant = result.accepted > begun.asked.current and result.kind not in (
+            ProbeResultKind.INTERNAL_ERROR,
+            ProbeResultKind.INVALID_SPEC,
+        )
+        if is_grant and not self._still_holds(line, begun, result.accepted):
             self._again(line, begun.askers)
             return
         self._counts.probed(line.name, result, begun.asked.current)
@@ -416,7 +351,7 @@ class PoolRoom:
         for asker in over:
             self._tell(asker, word)
 
-    def _still_holds(self, line: _Line, begun: _Round, accepted: int) -> bool:
+    def _still_holds(self, line: Line, begun: Round, accepted: int) -> bool:
         """Whether a grant may be made: another pool may have got meanwhile what was left for both."""
         if self._grants != begun.grants:
             pool = begun.pool.with_replicas(accepted)
@@ -425,7 +360,7 @@ class PoolRoom:
         self._grants += 1
         return True
 
-    def _blame(self, line: _Line, begun: _Round, result: ProbeResult) -> bool:
+    def _blame(self, line: Line, begun: Round, result: ProbeResult) -> bool:
         """Whether an InvalidSpec is about one VM: it is parked, or, where it is not known which, each is asked alone."""
         uids = tuple(asker.needed.uid for asker in begun.askers)
         is_one, uid = standing.blamed(result.error, uids)
@@ -450,17 +385,17 @@ class PoolRoom:
                 self._tell(asker, word)
         return True
 
-    def _again(self, line: _Line, askers: list[_Asker]) -> None:
+    def _again(self, line: Line, askers: list[Asker]) -> None:
         """Put askers back in front of the line, in their order."""
         line.waiting.extendleft(asker for asker in reversed(askers) if not asker.is_done)
 
-    def _tell(self, asker: _Asker, word: events.PoolWord) -> None:
+    def _tell(self, asker: Asker, word: events.PoolWord) -> None:
         self._askers.pop(asker.needed.ticket, None)
         asker.tell(word)
 
     # ------------------------------------------------------------ members
 
-    def _members(self, line: _Line) -> Pods:
+    def _members(self, line: Line) -> Pods:
         members, account = line.members, self._ledger.pool(line.name)
         changed = self._ledger.take_changed(line.name)
         if line.account is not account:  # another pool of that name, or none: what was known is of no account
@@ -482,14 +417,3 @@ class PoolRoom:
                 spec.pod, spec.uid, row.node, labels_of(spec.labels), state.current, row.reserved, row.units
             )
         return tuple(members.values())
-
-
-def _cut(line: _Line) -> None:
-    """What is being asked is of no use any more."""
-    if line.round is not None and line.round.cut is not None and not line.round.cut.done():
-        line.round.cut.set_result(None)
-
-
-def _identity(pool: Pool) -> tuple[str, int]:
-    """What tells one description of a pool from another one, and from that of a pool made anew under its name."""
-    return pool.uid, pool.generation

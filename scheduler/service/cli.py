@@ -14,6 +14,7 @@ import click
 from hosting import lifecycle, logs, metrics, server
 from hosting.settings import FiniteRange, SettingsError, daemon
 from hosting.supervisor import Supervisor
+from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError
 from scheduler.core import events
 from scheduler.core.book import Terms
@@ -112,7 +113,7 @@ class Program:
         finally:
             await self._pools.close()
             if self._journal is not None:
-                await asyncio.to_thread(self._journal.close)
+                await in_own_thread(self._journal.close)
 
     async def _run(self, stop: lifecycle.Stop) -> int:
         if not await self._load():
@@ -134,6 +135,8 @@ class Program:
         supervisor = Supervisor(self._log, random.Random())
         supervisor.start("clock", self._tick)
         supervisor.start("cluster", self._refresh)
+        # Apart from the cluster: a plugin that does not start, or hangs in a hook, must not keep it from being read.
+        supervisor.start("configuration and pools", self._refresh_pools)
         await stop.wait()
         self._log.info("draining")
         await self._server.close()
@@ -149,7 +152,7 @@ class Program:
         except (SettingsError, ClusterUnreachableError, FileUnreachableError) as error:
             faults.append(str(error))
         try:
-            self._pools.load()
+            self._pools.load(is_chain_known=not faults)
         except SettingsError as error:
             faults.append(str(error))
         try:
@@ -195,6 +198,10 @@ class Program:
         while True:
             await asyncio.sleep(REFRESH_S)
             await self._service.refresh()
+
+    async def _refresh_pools(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
             await self._refresh_config()
             await self._pools.follow(self._cluster.pools)
             await self._pools.flush()

@@ -42,6 +42,8 @@ Outcome: TypeAlias = server.Reply | server.HangUp
 
 MAX_WAITING: Final = 256
 """Requests that may wait for the cluster or a pool at the same time."""
+POOL_SHARE: Final = 192
+"""Of these, requests that may wait for one pool: what hangs must leave room for the others."""
 SURE_SHARE: Final = 8
 """Requests that may wait for each pool, and for the cluster, however many wait for others: one that hangs holds up its
 own alone."""
@@ -209,7 +211,9 @@ class PermitService:
 
     def decide_ask(self, ask: Ask, body: bytes) -> Outcome | Awaitable[Outcome]:
         """Answer a request with the extension that was read from `body`."""
-        if self._is_full() and self._would_wait_too_long(ask):
+        if len(self._waiting) + len(self._looking) >= min(
+            POOL_SHARE, MAX_WAITING
+        ) and self._would_wait_too_long(ask):
             return self._overloaded()
         asked = events.Asked(next(self._tickets), ask, self._clock())
         try:
@@ -234,7 +238,10 @@ class PermitService:
         if record is None or record.spec.pod != ask.pod:
             return self._is_full(len(self._looking))
         pool = record.spec.pool
-        return pool is not None and grows(record, ask) and self._is_full(self._pool_waits[pool])
+        if pool is None or not grows(record, ask):
+            return False
+        waits = self._pool_waits[pool]
+        return waits >= POOL_SHARE or self._is_full(waits)
 
     def _overloaded(self) -> server.Reply:
         self.counts.answers["error", ErrorCode.OVERLOADED.value] += 1

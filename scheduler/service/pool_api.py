@@ -19,7 +19,7 @@ from scheduler.pool.errors import AppError, kind_from_app_error
 from scheduler.pool.objects import PoolObjects
 from scheduler.pool.probe import ProbeResultKind
 from scheduler.pool.room import PoolRoom
-from scheduler.pool.standing import Standing
+from scheduler.pool.standing import Standing, message_of
 from scheduler.pool.values import Pool
 from scheduler.service.pool_entry import WrittenPool, shown
 
@@ -61,6 +61,7 @@ class PoolApi:
     def routes(self) -> tuple[server.Route, ...]:
         """Where pools are served."""
         return (
+            server.Route("GET", "/v1/plugins", self._plugins),
             server.Route("GET", "/v1/pools", self._list),
             server.Route("POST", "/v1/pools", self._writing(self._create), MAX_BODY_BYTES),
             server.Route("GET", "/v1/pools/{name}", self._get),
@@ -74,6 +75,8 @@ class PoolApi:
             if not self._from_anywhere and not server.is_loopback(request.peer):
                 message = "pools are written from this machine only (--pool-writes-from-anywhere)"
                 return _error(403, "forbidden", message)
+            if "origin" in request.headers:  # a page in a browser on this machine, which may be anybody's
+                return _error(403, "forbidden", "pools are not written by web pages")
             try:
                 return await handler(request)
             except AppError as error:
@@ -82,6 +85,10 @@ class PoolApi:
                 return _error(400, "malformed", f"the body is no pool: {error.faults[0]}", error.faults)
 
         return guarded
+
+    async def _plugins(self, _: server.Request) -> server.Reply:
+        shown = [{"name": name, "status": _plain(status)} for name, status in self._objects.plugin_statuses()]
+        return _json(200, {"plugins": shown})
 
     async def _list(self, _: server.Request) -> server.Reply:
         return _json(200, {"pools": [self.view(pool) for pool in self._objects.pools()]})
@@ -195,6 +202,14 @@ def _admitted(standing: Standing) -> dict[str, str]:
     return _condition("Admitted", "True", "AdmissionGranted", f"{last.accepted} units were admitted")
 
 
+def _plain(status: object) -> Any:
+    """What a plugin shows of itself, as JSON has it; its text where that cannot be."""
+    try:
+        return msgspec.to_builtins(status)
+    except Exception:  # noqa: BLE001 - anybody may write a plugin
+        return repr(status)[:1024]
+
+
 def _condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
     return {"type": kind, "status": status, "reason": reason, "message": message}
 
@@ -225,7 +240,7 @@ def _error(status: int, code: str, message: str, faults: list[str] | None = None
 def _refusal(error: AppError) -> server.Reply:
     """A hook's refusal, or the store's: its message and codes, never its cause."""
     status = error.code if 400 <= error.code <= 599 else 500
-    message = str(error.message).encode("utf-8", "replace").decode()
+    message = message_of(error)
     code = _CODES.get(error.code) if error.detail is None else None
     content: dict[str, Any] = {"error": message, "code": code or kind_from_app_error(error).value}
     if error.biz_code:

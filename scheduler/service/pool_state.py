@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 from pydantic import Field
 
 from hosting.settings import Settings, SettingsError, parse_json
+from hosting.threads import in_own_thread
 from scheduler.pool.objects import Entry
 from scheduler.pool.standing import Parking
 from scheduler.service.directory_lock import locked
@@ -55,6 +57,7 @@ class PoolState:
         self._directory = directory
         self._path = directory / _FILE
         self._lock = locked(directory, "another scheduler keeps its pools there")
+        self._replacing = threading.Lock()
         self.chain = ""
         """What tells one configuration of the plugins from another; parking holds only under the same one."""
 
@@ -77,16 +80,17 @@ class PoolState:
             "pools": [_written(entry) for entry in entries if entry.is_stored],
         }
         text = msgspec.json.format(msgspec.json.encode(content), indent=1)
-        work = asyncio.create_task(asyncio.to_thread(self._replace, text), name="pools to disk")
+        work = in_own_thread(lambda: self._replace(text))
         await asyncio.shield(work)  # whoever waits may go away in the middle; the file is whole all the same
 
     def _replace(self, text: bytes) -> None:
         new = self._path.with_suffix(".new")
-        with new.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
+        with self._replacing:  # nobody may wait for the one before any more, while it still writes
+            with new.open("wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
         directory = os.open(self._directory, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -100,13 +100,16 @@ class PoolHouse:
 
     # ------------------------------------------------------------ the pools
 
-    def load(self) -> None:
-        """Take up what a former process stored. Raises `SettingsError` with every fault."""
+    def load(self, *, is_chain_known: bool = True) -> None:
+        """Take up what a former process stored. Raises `SettingsError` with every fault.
+
+        Where the chain is not known, because the configuration has faults, nothing that is parked is forgotten.
+        """
         if self._state is None:
             return
         entries, chain = self._state.load()
         self._state.chain = self._config.fingerprint
-        self.objects.restore(entries, keep_parking=chain == self._config.fingerprint)
+        self.objects.restore(entries, keep_parking=not is_chain_known or chain == self._config.fingerprint)
         if entries:
             self._log.info("pools restored", pools=len(entries))
 

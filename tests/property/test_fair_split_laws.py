@@ -362,6 +362,9 @@ class World:
     def pools(self) -> tuple[Pool, ...]:
         return tuple(self.held.values())
 
+    def asked(self) -> dict[str, int]:
+        return {}
+
     def members(self, name: str) -> Pods:
         del name
         return ()

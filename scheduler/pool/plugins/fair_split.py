@@ -28,6 +28,7 @@ gets its 4, and of its share the one unit that is left. `ci`, 2 above its 6 + 7,
 """
 
 import enum
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -79,6 +80,7 @@ def fair_split(total_units: int, claims: Sequence[Claim]) -> dict[str, int]:
 _NEVER: Final = Fraction(0)
 
 
+@functools.lru_cache(maxsize=4096)
 def _fills_at(claim: Claim) -> tuple[bool, Fraction]:
     """How much for each unit of weight fills the claim: those that are filled first come first."""
     if claim.most_units is None:
@@ -229,6 +231,9 @@ class Tree:
                 bits[path[0]] = 1 << len(children[path[1]])
                 children[path[1]].append(path[0])
         reach = _reach(tenants, paths, guaranteed)
+        claims = [_claim(tenant, guaranteed[i], reach[i]) for i, tenant in enumerate(tenants)]
+        for siblings in children:  # in the order of a split, which then has nothing to sort
+            siblings.sort(key=lambda child: _fills_at(claims[child]))
         self.nodes = tuple(
             Node(
                 tenant,
@@ -238,7 +243,7 @@ class Tree:
                 below[i],
                 tuple(children[i]),
                 bits[i],
-                _claim(tenant, guaranteed[i], reach[i]),
+                claims[i],
             )
             for i, tenant in enumerate(tenants)
         )

@@ -139,13 +139,16 @@ class World(Driver):
     def _begin_again(self) -> None:
         self.lives += 1
         self.flying.clear()
-        self._pass(self.now_s + 1.5)
+        self._pass(self.now_s + 0.1)  # the VM may be on its way still
         life = Life(UUID(int=1000 + self.lives, version=4), LIFE.started_at_ms + self.lives)
         self.state = State(self.state.vm, life, self.now_s)
 
     def _take_up(self, action: events.Action) -> None:
         if isinstance(action, events.Resize):
             self._judge(action.target)
+        if isinstance(action, events.RequestPermit):
+            use = self.size.max(self.target)
+            assert use.fits_in(action.ask.resources), f"less than is in use: {use}, {action}"
         super()._take_up(action)
         self.begun += 1
         how = self.cuts.get(self.begun)

@@ -318,6 +318,7 @@ async def test_a_batch_whose_caller_goes_leaves_nothing_behind() -> None:
 @virtually
 async def test_batches_are_no_way_around_the_limit_of_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(permits, "MAX_WAITING", 5)
+    monkeypatch.setattr(permits, "POOL_SHARE", 5)
     monkeypatch.setattr(permits, "SURE_SHARE", 0)
     house = House("a", "b")
     free = asyncio.Event()

@@ -319,6 +319,7 @@ async def test_a_published_caller_that_gives_up_frees_the_pod_for_the_next_one()
 def two_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only two requests may wait, of whatever kind."""
     monkeypatch.setattr(permits, "MAX_WAITING", 2)
+    monkeypatch.setattr(permits, "POOL_SHARE", 2)
     monkeypatch.setattr(permits, "SURE_SHARE", 0)
 
 
@@ -428,6 +429,7 @@ async def test_looks_count_like_consults() -> None:
 @virtually
 async def test_a_pool_that_hangs_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(permits, "MAX_WAITING", 2)
+    monkeypatch.setattr(permits, "POOL_SHARE", 2)
     monkeypatch.setattr(permits, "SURE_SHARE", 1)
     house = await _full("z")
     house.core.apply(events.PoolSeen(PoolTerms("other", cu(1))))
