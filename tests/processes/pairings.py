@@ -1,0 +1,435 @@
+"""Our programs as processes beside published peers in the test: what every pairing of them needs.
+
+Where a wait has no setting of its own, the program is started with a shorter one (`waits`); all else is the real thing.
+"""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from parley.observer import Observer, Tail
+from protocol.values import Resources as Amount
+from tests.peers.published_agent import VM, PublishedAgent
+from tests.peers.published_informant import InformantKnobs
+from tests.peers.published_scheduler import ClusterVM
+from tests.peers.recording import Exchange, Journal
+from tests.peers.resources import Resources
+from tests.peers.support import agent_knobs, informant_knobs
+from tests.processes.programs import Program, fetch, free_port, write_json
+
+T = TypeVar("T")
+PATIENCE_S = 50.0
+GIB = 2**30
+NAMESPACE, NODE = "d", "n1"
+UNIT, MOST, NOTHING = Resources(1, 1), Resources(4, 4), Resources(0, 0)
+Entry = dict[str, Any]
+
+AGENT_WAITS = """
+from dataclasses import replace
+from agent.daemon import cli, settings
+given = settings.AgentSettings.timing
+settings.AgentSettings.timing = lambda self: replace(given(self), **{waits!r})
+cli.main()
+"""
+INFORMANT_WAITS = """
+from informant import cli, service
+service.Informant.__init__.__kwdefaults__["deadlines"] = service.Deadlines(**{waits!r})
+cli.main()
+"""
+SCHEDULER_WAITS = """
+from functools import partial
+from scheduler.service import cli
+cli.Terms = partial(cli.Terms, **{waits!r})
+cli.main()
+"""
+CODES = {"agent": AGENT_WAITS, "informant": INFORMANT_WAITS, "scheduler": SCHEDULER_WAITS}
+
+calm = informant_knobs
+"""Knobs of a published informant whose limits a loaded machine keeps."""
+quick = agent_knobs
+"""Knobs of a published agent with waits of milliseconds."""
+
+
+async def shown(what: str, look: Callable[[], Awaitable[T | None]]) -> T:
+    """What `look` gives, as soon as that is something; it is asked again and again for a bounded time."""
+    limit, last = time.monotonic() + PATIENCE_S, ""
+    while time.monotonic() < limit:
+        try:
+            found = await look()
+        except (OSError, ValueError, KeyError) as error:  # not there yet, or just being restarted
+            found, last = None, repr(error)
+        if found:
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"never seen: {what} ({last})")
+
+
+async def seen(what: str, condition: Callable[[], object]) -> None:
+    """Wait until a peer in this test has come to something."""
+    limit = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < limit, f"never seen: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def heard(journal: Journal, request: str) -> None:
+    """Wait until a peer was asked `METHOD /path`."""
+    await seen(request, lambda: journal.received(request))
+
+
+async def in_use(agent: PublishedAgent) -> None:
+    """Wait until an informant has resumed a published agent."""
+    await seen("an agent in use", lambda: agent.mode == "running")
+
+
+def quantities(amount: Resources) -> dict[str, str]:
+    """An amount as files and pages write it, with slots of 1 GiB."""
+    return {"cpu": str(amount.cpu), "memory": f"{amount.mem}Gi"}
+
+
+def units(count: int) -> Resources:
+    """So many CPUs and as many slots."""
+    return Resources(count, count)
+
+
+# ---------------------------------------------------------------- our programs
+
+
+class Ours:
+    """One of our programs: started, ended or killed, and started again at the same address."""
+
+    def __init__(
+        self, module: str, directory: Path, *arguments: str, waits: dict[str, float] | None = None
+    ) -> None:
+        self.module = module
+        self.arguments = arguments
+        self.waits = waits
+        self.port = free_port()
+        self.program: Program | None = None
+        directory.mkdir(exist_ok=True)
+        self.log = directory / f"{module}.log"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start it and wait until it serves."""
+        before = len(self.log.read_text()) if self.log.exists() else 0
+        arguments = (*self.arguments, "--port", str(self.port))
+        if self.waits is None:
+            program = Program(self.module, *arguments, output=self.log)
+        else:
+            code = CODES[self.module].format(waits=self.waits)
+            program = Program("-c", code, *arguments, output=self.log)
+        self.program = program
+
+        async def serving() -> bool:
+            assert program.process.poll() is None, program.text()
+            return '"event":"serving"' in program.text()[before:]
+
+        try:
+            await shown(f"{self.module} to serve", serving)
+        except BaseException:
+            program.end(signal.SIGKILL)
+            raise
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        """Send it a signal and wait for its end, while the peers in this test go on."""
+        assert self.program is not None
+        return await asyncio.to_thread(self.program.end, number)
+
+    async def kill(self) -> None:
+        await self.end(signal.SIGKILL)
+
+    async def restart(self, number: int = signal.SIGKILL) -> None:
+        await self.end(number)
+        await self.start()
+
+    async def page(self, path: str) -> bytes:
+        """A page of it, fetched without holding up the peers in this test."""
+        return await asyncio.to_thread(fetch, self.port, path)
+
+    async def get(self, path: str) -> Any:
+        return json.loads(await self.page(path))
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """The log lines of one event."""
+        assert self.program is not None
+        told = [json.loads(line) for line in self.program.text().splitlines() if line[:1] == "{"]
+        return [line for line in told if line["event"] == event]
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self.program is not None
+        if self.program.process.poll() is None:
+            await self.kill()
+        assert "Traceback" not in self.program.text(), self.program.text()
+
+
+class OurAgent(Ours):
+    """`parley-agent` with simulated VMs; its state and settings lie in `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        scheduler: str,
+        vms: Iterable[Entry],
+        waits: dict[str, float] | None = None,
+        **more: object,
+    ) -> None:
+        directory.mkdir(exist_ok=True)
+        self.state = directory / "state"
+        content = {
+            "node": NODE,
+            "scheduler": f"http://{scheduler}/",
+            "stateDirectory": str(self.state),
+            "metricsPrefix": "host_",
+            "policies": ["load-average"],
+            "periods": {"metrics": 0.1, "tick": 0.3, "downWindow": 0.2},
+            "resizeDelay": 0.02,
+            "vms": list(vms),
+        }
+        config = write_json(directory / "agent.yaml", content | more)
+        super().__init__("agent", directory, "--config", str(config), waits=waits)
+
+    async def vms(self) -> dict[str, dict[str, Any]]:
+        """What it shows of its VMs."""
+        return {vm["vm"].partition("/")[2]: vm for vm in (await self.get("/v1/vms"))["vms"]}
+
+    async def shows(
+        self, what: str, vm: str, condition: Callable[[dict[str, Any]], object]
+    ) -> dict[str, Any]:
+        """Wait until it shows something of a VM."""
+
+        async def look() -> dict[str, Any] | None:
+            found = (await self.vms())[vm]
+            return found if condition(found) else None
+
+        try:
+            return await shown(f"{what} of {vm}", look)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {(await self.vms()).get(vm)}") from error
+
+    async def reaches(self, size: Resources, *vms: str) -> None:
+        """Wait until VMs have a size and want no other."""
+        wanted = quantities(size)
+        for vm in vms:
+            await self.shows(
+                f"size {size}", vm, lambda found: found["size"] == found["target"] == found["goal"] == wanted
+            )
+
+    async def listens(self, *vms: str) -> None:
+        """Wait until informants have resumed it."""
+        for vm in vms:
+            await self.shows("an active informant", vm, lambda found: found["informant"] == "active")
+
+    def keeps_the_law(self, room: Resources) -> None:
+        """In its change log the node was never overcommitted, and nothing grew that was not held."""
+        observer = Observer({NODE: Amount(room.cpu * 1000, room.mem * GIB)})
+        held: dict[str, Amount] = {}
+        had: dict[str, Amount] = {}
+        for line in Tail(self.state / "changes.jsonl").lines():
+            observer.fold(line)
+            if line["kind"] == "daemon":
+                held.clear()
+                continue
+            vm, now = line["vm"], Amount(line["cpu"], line["memory"])
+            if line["kind"] == "held":
+                held[vm] = now
+                continue
+            if line["kind"] == "target" and vm in had:
+                assert now.fits_in(had[vm].max(held.get(vm, Amount(0, 0)))), line
+            had[vm] = now
+        assert observer.lines > 0
+        assert observer.overcommits == []
+
+
+def entry(
+    name: str,
+    informant: str,
+    low: Resources = UNIT,
+    high: Resources = MOST,
+    unit: Resources = UNIT,
+    initial: Resources | None = None,
+) -> Entry:
+    """A VM of the agent's settings."""
+    return {
+        "namespace": NAMESPACE,
+        "name": name,
+        "uid": f"uid-{name}"[:64],
+        "informant": f"http://{informant}",
+        "min": quantities(low),
+        "max": quantities(high),
+        "computeUnit": quantities(unit),
+        "slotSize": "1Gi",
+        "initial": quantities(initial or low),
+    }
+
+
+@dataclass
+class Cluster:
+    """What our scheduler reads: one node, and VMs with the sizes that they really have (or without)."""
+
+    path: Path
+    room: Resources
+    unit: Resources = UNIT
+    vms: dict[str, Entry] = field(default_factory=dict)
+    uses: dict[str, Resources] = field(default_factory=dict)
+    largest: Resources = NOTHING
+
+    def add(
+        self,
+        *names: str,
+        low: Resources = UNIT,
+        high: Resources = MOST,
+        size: Resources | None = None,
+    ) -> None:
+        for name in names:
+            self.vms[name] = {
+                "namespace": NAMESPACE,
+                "name": name,
+                "uid": f"uid-{name}",
+                "node": NODE,
+                "min": quantities(low),
+                "max": quantities(high),
+                "slotSize": "1Gi",
+            }
+            if size is not None:
+                self.use(name, size)
+        self.write()
+
+    def published(self, name: str, size: Resources = UNIT, high: Resources = MOST) -> VM:
+        """A VM object for a published agent; the file shows what it patches."""
+        self.add(name, high=high, size=size)
+        made = VM(UNIT, high, size, NAMESPACE, name)
+
+        def patched(use: Resources) -> None:
+            self.use(name, use)
+            self.write()
+
+        made.on_patch = patched
+        return made
+
+    def use(self, name: str, size: Resources) -> None:
+        self.vms[name] |= {"size": quantities(size), "target": quantities(size)}
+        self.uses[name] = size
+        total = Resources(
+            sum(use.cpu for use in self.uses.values()), sum(use.mem for use in self.uses.values())
+        )
+        self.largest = self.largest.upper(total)
+
+    def write(self) -> None:
+        node = {"name": NODE, "allocatable": quantities(self.room), "computeUnit": quantities(self.unit)}
+        new = write_json(self.path.with_suffix(".new"), {"nodes": [node], "vms": list(self.vms.values())})
+        new.replace(self.path)
+
+
+class OurScheduler(Ours):
+    """`parley-scheduler` over a cluster file."""
+
+    def __init__(
+        self,
+        directory: Path,
+        room: int,
+        *more: str,
+        vms: tuple[str, ...] = (),
+        waits: dict[str, float] | None = None,
+    ) -> None:
+        directory.mkdir(exist_ok=True)
+        self.cluster = Cluster(directory / "cluster.yaml", units(room))
+        self.cluster.add(*vms)
+        super().__init__("scheduler", directory, "--cluster", str(self.cluster.path), *more, waits=waits)
+
+    async def rows(self) -> dict[str, dict[str, Any]]:
+        """What it keeps for each VM."""
+        return {row["name"].partition("/")[2]: row for row in (await self.get(f"/v1/nodes/{NODE}"))["rows"]}
+
+    async def reserved(self, vm: str) -> Resources:
+        kept = (await self.rows())[vm]["reserved"]
+        return Resources(int(kept["cpu"]), int(kept["memory"].removesuffix("Gi")))
+
+    async def keeps_the_law(self) -> None:
+        """Its ledger adds up, and what published agents used always fitted the node."""
+        assert await self.get("/v1/audit") == {"faults": []}
+        shown_node = await self.get(f"/v1/nodes/{NODE}")
+        assert shown_node["overFullBecauseOf"] == []
+        assert not self.cluster.largest.any_greater(self.cluster.room)
+
+
+class OurInformant(Ours):
+    """`parley-informant` with a steady synthetic load."""
+
+    def __init__(
+        self, directory: Path, load: float, *more: str, waits: dict[str, float] | None = None
+    ) -> None:
+        self.more = more
+        super().__init__("informant", directory, *self._with(load), waits=waits)
+
+    def _with(self, load: float) -> tuple[str, ...]:
+        return ("--workload", "step", "--low", str(load), "--high", str(max(load, 0.2)), *self.more)
+
+    async def load(self, load: float) -> None:
+        """A restart, because the load is an option: it comes back at its address and knows nobody."""
+        self.arguments = self._with(load)
+        await self.restart()
+
+
+# ---------------------------------------------------------------- published peers
+
+
+@asynccontextmanager
+async def together(*ours: Ours) -> AsyncIterator[None]:
+    """Several of our programs, started at the same time."""
+    started = await asyncio.gather(*(each.start() for each in ours), return_exceptions=True)
+    try:
+        for outcome in started:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        yield
+    finally:
+        for each in ours:
+            if each.program is not None:
+                await each.__aexit__()
+
+
+def knobs(load: float = 0.5, **changes: Any) -> InformantKnobs:
+    """A calm published informant with a steady load; 0.5 suits one CPU."""
+    return calm(load=(load, load), **changes)
+
+
+def pod(name: str) -> tuple[str, str]:
+    """The name of a pod as published schedulers keep it."""
+    return NAMESPACE, name
+
+
+def known(size: Resources = UNIT, low: Resources = UNIT, high: Resources = MOST) -> ClusterVM:
+    """What a published scheduler knows of a VM."""
+    return ClusterVM(low, high, size)
+
+
+def bodies(exchanges: Iterable[Exchange]) -> list[dict[str, Any]]:
+    """The messages that were received."""
+    return [json.loads(exchange.body) for exchange in exchanges]
+
+
+def asked(journal: Journal, vm: str | None = None) -> list[dict[str, Any]]:
+    """The AgentRequests that a published scheduler received, of one VM or of all."""
+    found = bodies(x for x in journal.exchanges if x.side == "received" and x.method == "POST")
+    return [body for body in found if vm is None or body["pod"]["name"] == vm]
+
+
+def called(journal: Journal, end: str) -> list[Exchange]:
+    """The calls of a published informant whose path ends so."""
+    return [
+        exchange for exchange in journal.exchanges if exchange.side == "sent" and exchange.path.endswith(end)
+    ]

@@ -1,0 +1,261 @@
+"""Published agents with our informant (and a published scheduler, or ours); our agent beside a published one."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.peers.published_agent import VM, PublishedAgent
+from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
+from tests.peers.recording import Exchange
+from tests.peers.resources import Resources
+from tests.peers.support import Client, running
+from tests.processes.pairings import (
+    MOST,
+    NAMESPACE,
+    NODE,
+    UNIT,
+    OurAgent,
+    OurInformant,
+    OurScheduler,
+    bodies,
+    entry,
+    in_use,
+    known,
+    pod,
+    quantities,
+    quick,
+    seen,
+    shown,
+    together,
+    units,
+)
+
+HEALTH = {"health_every_s": 0.3}
+
+
+def agent(informant: OurInformant, vm: VM, **changes: Any) -> PublishedAgent:
+    return PublishedAgent(vm, informant.address, quick(metrics_period=0.1, **changes))
+
+
+def machine(use: Resources = UNIT, high: Resources = MOST) -> VM:
+    return VM(UNIT, high, use, NAMESPACE, "a")
+
+
+@asynccontextmanager
+async def house(
+    directory: Path, load: float, vm: VM, *more: str, **changes: Any
+) -> AsyncIterator[tuple[OurInformant, PublishedAgent, PublishedScheduler]]:
+    """Our informant, a published agent and a published scheduler."""
+    scheduler = PublishedScheduler(SchedulerKnobs(), {pod("a"): known(vm.use, vm.low, vm.high)})
+    informant = OurInformant(directory, load, *more, waits=HEALTH)
+    theirs = agent(informant, vm, **changes)
+    async with running(scheduler), informant, running(theirs):
+        theirs.set_scheduler(scheduler.address)
+        yield informant, theirs, scheduler
+        assert theirs.panicked is None
+
+
+async def permitted(theirs: PublishedAgent) -> None:
+    """Wait for a permit."""
+    await seen("a permit", lambda: theirs.last_approved)
+
+
+def last(exchanges: list[Exchange]) -> Exchange:
+    assert exchanges
+    return exchanges[-1]
+
+
+@pytest.mark.parametrize("versions", [(1, 1), (1, 2), (2, 2)], ids=str)
+async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: Path) -> None:
+    """Register, resume, metrics under both prefixes, upscale, downscale, unregister, with every version."""
+    vm = machine()
+    prefix = "node_" if versions == (1, 1) else "host_"
+    async with house(tmp_path, 3.5, vm, "--approve-all", informant_versions=versions, load_prefix=prefix) as (
+        informant,
+        theirs,
+        _,
+    ):
+        await seen("growth", lambda: vm.use == MOST)
+        await seen("news of it", lambda: theirs.journal.sent("PUT /upscale"))
+        registered = last(theirs.journal.sent("POST /register"))
+        answer = json.loads(registered.answer)
+        assert (registered.status, answer["protoVersion"]) == (200, versions[1])
+        assert answer["metricsMethod"] == {"prometheus": {"port": informant.port}}
+        (asked_id,) = theirs.journal.received("GET /id")[:1]
+        assert (asked_id.status, asked_id.body) == (200, b"{}")
+        assert [x.status for x in theirs.journal.received("POST /resume")] == [200]
+        assert json.loads(last(theirs.journal.sent("PUT /upscale")).body) == quantities(MOST)
+        assert last(theirs.journal.sent("PUT /upscale")).answer == b"{}"
+        await informant.load(0.1)
+        await seen("the decrease", lambda: vm.use == UNIT)
+        lowered = last(theirs.journal.sent("PUT /downscale"))
+        assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
+        assert theirs.server is not None
+        theirs.server.exit(
+            "as ordered", retry_should_fix=True
+        )  # unknown to the restarted one, so it says 404
+        await seen("a new registration", lambda: theirs.mode == "running")
+        theirs.server.exit("as ordered", retry_should_fix=True)
+        await seen("the goodbye", lambda: len(theirs.journal.sent("DELETE /unregister")) == 2)
+        goodbyes = theirs.journal.sent("DELETE /unregister")
+        assert [(x.status, x.answer) for x in goodbyes][1] == (200, b'{"wasActive":true}')
+        assert goodbyes[0].status == 404
+        await seen("the next registration", lambda: theirs.mode == "running")
+
+
+async def test_no_shared_version_and_wrong_calls(tmp_path: Path) -> None:
+    """400 before the duplicate is looked at, 409 for it, 405 with the right method named, 404 for a stranger."""
+    vm = machine()
+    async with house(tmp_path, 0.5, vm) as (informant, theirs, _):
+        await seen("registered", lambda: theirs.mode == "running")
+        assert theirs.server is not None
+        desc, client = theirs.server.desc, Client()
+        async with running(client):
+            for changes, status in (
+                ({"minProtoVersion": 3, "maxProtoVersion": 9}, 400),
+                ({"minProtoVersion": 2, "maxProtoVersion": 1}, 400),
+                ({}, 409),
+                ({"agentID": "nonsense"}, 400),
+            ):
+                body = json.dumps(desc | changes).encode()
+                assert (await client(informant.address, "POST /register", body)).status == status
+            assert (await client(informant.address, "GET /register")).status == 405
+            assert (await client(informant.address, "PUT /upscale", b"{")).status == 400
+            other = json.dumps(desc | {"agentServeAddr": "127.0.0.1:1"}).encode()
+            assert (await client(informant.address, "DELETE /unregister", other)).status == 400
+            unknown = json.dumps(desc | {"agentID": "00000000-0000-0000-0000-000000000001"}).encode()
+            assert (await client(informant.address, "DELETE /unregister", unknown)).status == 404
+        assert theirs.mode == "running"
+
+
+async def test_a_downscale_that_is_refused(tmp_path: Path) -> None:
+    """Slots so small that memory would run out: `Ok: false`; their agent keeps its size, and what it has stays permitted."""
+    vm = machine(units(4))
+    async with house(tmp_path, 0.1, vm, slot="128Mi") as (_, theirs, scheduler):
+        await seen("refusals", lambda: len(theirs.journal.sent("PUT /downscale")) > 2)
+        refusals = theirs.journal.sent("PUT /downscale")[:3]
+        assert {json.loads(refusal.answer)["Ok"] for refusal in refusals} == {False}
+        assert bodies(refusals)[0] == {"cpu": "2", "memory": "256Mi"}
+        assert vm.patches == []
+        assert scheduler.state.pods[pod("a")].reserved == units(4)
+
+
+async def test_a_second_agent_suspends_the_first_and_its_death_resumes_it(tmp_path: Path) -> None:
+    """Suspend before resume; a dead agent is dropped after a few health checks, and the one that is left goes on."""
+    vm = machine(units(2))
+    async with house(tmp_path, 1.0, vm) as (informant, first, _):
+        await seen("the first in use", lambda: first.mode == "running")
+        second = agent(informant, machine(units(2)))
+        async with running(second):
+            await seen("the second in use", lambda: second.mode == "running" and first.mode == "suspended")
+            (suspended,), (resumed,) = (
+                first.journal.received("POST /suspend"),
+                second.journal.received("POST /resume"),
+            )
+            assert (suspended.status, resumed.status) == (200, 200)
+            assert suspended.ended <= resumed.started
+        await seen("the first in use again", lambda: first.mode == "running")
+        third = agent(informant, machine(units(2)))
+        async with running(third):
+            await seen("the third in use", lambda: third.mode == "running" and first.mode == "suspended")
+            assert third.server is not None
+            third.server.exit("as ordered", retry_should_fix=True)
+            await seen("it left", lambda: third.journal.sent("DELETE /unregister"))
+            await seen("and came anew", lambda: third.mode == "running")
+        await seen("the first in use at last", lambda: first.mode == "running")
+        assert len(first.journal.sent("POST /register")) == 1
+
+
+async def test_our_informant_restarts_and_dies(tmp_path: Path) -> None:
+    """Their agent never notices that it was forgotten, and goes on; nothing is asked while there are no metrics."""
+    vm = machine()
+    async with house(tmp_path, 0.5, vm, "--approve-all") as (informant, theirs, scheduler):
+        await seen("in use", lambda: theirs.mode == "running" and theirs.metrics)
+        await informant.load(3.5)
+        await seen("growth", lambda: vm.use == MOST)
+        assert len(theirs.journal.sent("POST /register")) == 1
+        await informant.kill()
+        await seen("its absence", lambda: theirs.journal.noted("no metrics"))
+        asked = len(scheduler.journal.exchanges)
+        failures = len(theirs.journal.noted("no metrics"))
+        await seen("more of it", lambda: len(theirs.journal.noted("no metrics")) > failures + 3)
+        assert len(scheduler.journal.exchanges) <= asked + 1
+        await informant.load(0.1)
+        await seen("the decrease", lambda: vm.use == UNIT)
+        await theirs.restart(scheduler.address)
+        await seen("in use again", lambda: theirs.mode == "running")
+
+
+async def test_their_agent_restarts(tmp_path: Path) -> None:
+    """A new ID; the old one is dropped because it does not answer its suspension."""
+    vm = machine()
+    async with house(tmp_path, 3.5, vm, "--approve-all") as (_, theirs, scheduler):
+        await seen("growth", lambda: vm.use == MOST)
+        await theirs.restart(scheduler.address)
+        await seen("in use again", lambda: theirs.mode == "running")
+        assert len({body["agentID"] for body in bodies(theirs.journal.sent("POST /register"))}) == 2
+        await seen("a permit", lambda: theirs.last_approved == MOST)
+
+
+async def test_all_ours_but_the_agent(tmp_path: Path) -> None:
+    """Growth and decrease with our scheduler and our informant, each of which is killed in between."""
+    scheduler = OurScheduler(tmp_path / "scheduler", 8, "--published-agents", NODE)
+    vm = scheduler.cluster.published("a")
+    informant = OurInformant(tmp_path / "informant", 3.5, "--approve-all")
+    async with together(scheduler, informant):
+        theirs = agent(informant, vm)
+        async with running(theirs):
+            theirs.set_scheduler(scheduler.address)
+            await seen("growth", lambda: vm.use == MOST)
+            await asyncio.gather(scheduler.restart(), informant.load(0.1))
+            await seen("the decrease", lambda: vm.use == UNIT)
+            await informant.load(3.5)
+            await seen("growth", lambda: vm.use == MOST)
+            assert (theirs.panicked, theirs.deadlocked) == (None, False)
+        await scheduler.keeps_the_law()
+
+
+async def test_our_agent_and_informant_beside_a_published_agent(tmp_path: Path) -> None:
+    """Ours is suspended, keeps what it has and says why; the other is a bystander to our scheduler and gets no growth.
+
+    When the other goes, by death or in order, ours is resumed and reaches its goal. Nothing is ever overcommitted.
+    """
+    scheduler = OurScheduler(tmp_path / "scheduler", 8, "--published-agents", NODE)
+    scheduler.cluster.add("a", size=units(2))
+    informant = OurInformant(tmp_path / "informant", 1.5, "--approve-all", waits=HEALTH)
+    made = entry("a", informant.address, initial=units(2))
+    ours = OurAgent(tmp_path / "agent", scheduler.address, [made])
+    async with together(scheduler, informant, ours):
+        await ours.listens("a")
+        await ours.shows("its permit", "a", lambda vm: vm["permit"] is not None)
+        for death in (True, False):
+            vm = machine(units(2), units(3))
+            other = agent(informant, vm)
+            async with running(other):
+                other.set_scheduler(scheduler.address)
+                await in_use(other)
+                found = await ours.shows("the pause", "a", lambda vm: vm["informant"] == "suspended")
+                found = await ours.shows("why", "a", lambda vm: "has not resumed" in vm["reason"])
+                assert found["size"] == quantities(units(2))
+                await permitted(other)
+                answers = [json.loads(x.answer) for x in other.journal.sent("POST /") if x.status == 200]
+                assert {answer["permit"]["vCPUs"] for answer in answers} <= {1, 2}
+                assert b'condition="' in await scheduler.page("/metrics")
+                if not death:
+                    assert other.server is not None
+                    await other.server.close()
+            await ours.listens("a")
+        await informant.load(3.5)
+        scheduler.cluster.use("a", MOST)
+        await ours.reaches(MOST, "a")
+
+        async def kept() -> bool:
+            return await scheduler.reserved("a") == MOST
+
+        await shown("its room", kept)
+    ours.keeps_the_law(units(8))
