@@ -313,7 +313,7 @@ class Server:
         if isinstance(answer, HangUp):
             connection.force_close()
             return web.Response()
-        if request.method == "POST" and request.keep_alive and request.version == HttpVersion11:
+        if request.method in ("GET", "POST") and request.keep_alive and request.version == HttpVersion11:
             return cast("web.Response", _Answer(connection, answer))
         return _response(answer)
 

@@ -5,7 +5,7 @@ Lines are filtered by name before any number is parsed, so that a page of thousa
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from protocol import float32
@@ -13,6 +13,7 @@ from protocol.errors import Fault, RemoteProtocolError
 from protocol.wire import Metrics
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NAME: Final = re.compile(r"[^ \t{\r]+")
 _LABELS: Final = re.compile(r'\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}')
 
 
@@ -24,8 +25,12 @@ def _value(line: str, name: str) -> str | None:
     return parts[0] if parts else None
 
 
-def _is_sample_of(line: str, name: str) -> bool:
-    return line.startswith(name) and (len(line) == len(name) or line[len(name)] in " \t{\r")
+def _samples_of(page: bytes, names: Container[str]) -> Iterator[tuple[str, str]]:
+    """The sample lines of these names, each with its name."""
+    for line in page.decode("utf-8", errors="replace").split("\n"):
+        name = _NAME.match(line)
+        if name is not None and name[0] in names:
+            yield name[0], line
 
 
 def _number(text: str | None, name: str) -> float:
@@ -44,13 +49,12 @@ def read_metrics(page: bytes, load_prefix: str) -> Metrics:
     """
     names = (f"{load_prefix}load1", f"{load_prefix}load5")
     found: dict[str, float] = {}
-    for line in page.decode("utf-8", errors="replace").split("\n"):
-        for name in names:
-            if name not in found and _is_sample_of(line, name):
-                try:
-                    found[name] = float32.round32(_number(_value(line, name), name))
-                except ValueError as error:
-                    raise RemoteProtocolError("bad metrics", (Fault(name, str(error)),)) from None
+    for name, line in _samples_of(page, names):
+        if name not in found:
+            try:
+                found[name] = float32.round32(_number(_value(line, name), name))
+            except ValueError as error:
+                raise RemoteProtocolError("bad metrics", (Fault(name, str(error)),)) from None
     missing = tuple(Fault(name, "no line of the page has this name") for name in names if name not in found)
     if missing:
         raise RemoteProtocolError("bad metrics", missing)
@@ -62,13 +66,10 @@ def samples(page: bytes, names: Iterable[str]) -> Mapping[str, float]:
 
     Raises `RemoteProtocolError` for a value that is no finite decimal number.
     """
-    wanted = tuple(dict.fromkeys(names))
     found: dict[str, float] = {}
-    for line in page.decode("utf-8", errors="replace").split("\n"):
-        for name in wanted:
-            if _is_sample_of(line, name):
-                total = found.get(name, 0.0) + _number(_value(line, name), name)
-                if not math.isfinite(total):
-                    raise RemoteProtocolError("bad metrics", (Fault(name, "must be finite"),))
-                found[name] = total
+    for name, line in _samples_of(page, frozenset(names)):
+        total = found.get(name, 0.0) + _number(_value(line, name), name)
+        if not math.isfinite(total):
+            raise RemoteProtocolError("bad metrics", (Fault(name, "must be finite"),))
+        found[name] = total
     return found

@@ -29,6 +29,8 @@ class Callbacks:
 
     def __init__(self, runners: Callable[[], list[Runner]]) -> None:
         self._runners = runners
+        self._known: dict[str, Runner] = {}
+        """Runners by registration, as of the last look at all of them."""
         self._sequences: dict[str, _Sequence] = {}
 
     def routes(self) -> tuple[Route, ...]:
@@ -41,11 +43,15 @@ class Callbacks:
         )
 
     def _find(self, agent_id: str) -> tuple[Runner, UUID] | None:
-        for runner in self._runners():
-            registration = runner.state.informant.registration
-            if runner.state.superseded_at_ms is not None:
+        agent_id, runners = agent_id.lower(), self._runners()
+        for is_new in (False, True):
+            if is_new:  # it has registered since, or it is nobody's
+                self._known = {str(each.state.informant.registration): each for each in runners}
+            runner = self._known.get(agent_id)
+            if runner is None or runner not in runners or runner.state.superseded_at_ms is not None:
                 continue  # dormant: the agent that superseded it is the one to talk to
-            if registration is not None and str(registration) == agent_id.lower():
+            registration = runner.state.informant.registration
+            if registration is not None and str(registration) == agent_id:
                 return runner, registration
         return None
 

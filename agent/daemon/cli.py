@@ -5,6 +5,7 @@ import gc
 import hmac
 import os
 import random
+import resource
 import sys
 import uuid
 from dataclasses import replace
@@ -36,6 +37,11 @@ INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
 LOCK_CHECK_S: Final = 2.0
 FILE_CHECK_S: Final = 2.0
+MAX_FILES: Final = 65_536
+MAX_CONNECTIONS: Final = 4096
+"""Every informant keeps one open; with fewer, each of its calls would close another one's."""
+GC_THRESHOLDS: Final = (10_000, 10, 50)
+"""What runners make seldom is part of a cycle, and a collection over 1,000 of them takes 30 ms and more."""
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
@@ -74,7 +80,11 @@ class Daemon:
             server.Route("GET", "/v1/vms", self._guarded(self._vms)),
             server.Route("GET", "/v1/vms/{namespace}/{name}", self._guarded(self._one_vm)),
         )
-        self._server = server.Server(self._log, routes + Callbacks(self._runners).routes())
+        self._server = server.Server(
+            self._log,
+            routes + Callbacks(self._runners).routes(),
+            limits=server.Limits(connections=MAX_CONNECTIONS),
+        )
 
     def _runners(self) -> list[Runner]:
         return self._fleet.runners() if self._fleet is not None else []
@@ -114,6 +124,7 @@ class Daemon:
                 )
                 gc.collect()
                 gc.freeze()
+                gc.set_threshold(*GC_THRESHOLDS)
                 self._supervisor.start("node lock", lambda: self._watch_lock(stop))
                 self._supervisor.start("settings file", lambda: self._watch_file(fleet))
                 await stop.wait()
@@ -244,6 +255,14 @@ async def _main(
             return await Daemon(settings, config, change_log, lock, address, token).run(stop)
 
 
+def _raise_file_limit() -> None:
+    """Three open files for each VM are more than the usual 1,024 allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _token_in(path: Path | None) -> str | None:
     """The token in a file. Raises `SettingsError` where there is none that can be used."""
     if path is None:
@@ -276,6 +295,7 @@ def main(config: Path, host: str, port: int, log_level: str, token_file: Path | 
     command line or settings file.
     """
     logs.configure(log_level)
+    _raise_file_limit()
     try:
         settings = load(config, AgentSettings)
         token = _token_in(token_file)

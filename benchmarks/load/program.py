@@ -60,6 +60,11 @@ class Program:
         command = ("scheduler", "--cluster", str(cluster), "--port", str(port), *arguments)
         return cls(port, output, *command, paths=paths)
 
+    @classmethod
+    def agent(cls, port: int, config: Path) -> Self:
+        """The agent of one node, with this settings file."""
+        return cls(port, config.with_name("agent.log"), "agent", "--config", str(config), "--port", str(port))
+
     def start(self) -> None:
         """Start it; it is not ready yet."""
         # A child inherits the core, so that every thread of it has it from birth.

@@ -4,6 +4,7 @@ The goal does not depend on the size, so the same load leads to the same size fr
 means (`smoothing`), so it does not flip at every sample. Without CPU time it goes by the load averages.
 """
 
+import functools
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -38,12 +39,7 @@ class Utilisation:
     @property
     def smoothing(self) -> Smoothing:
         """How the means that it rests on are held."""
-        return Smoothing(
-            self.cpu_zones.within(headroom(self.cpu_target)),
-            self.cpu_zones.within(headroom(self.load_target)),
-            self.memory_zones.within(headroom(self.memory_target or MILLION)),
-            self.window_s,
-        )
+        return _smoothing(self)
 
     def goal(self, load: Load, sizing: Sizing) -> Wish:
         """The higher of what CPU and memory need; what is not known does not count."""
@@ -88,3 +84,14 @@ def _level(value: int | None, mean: int | None, zones: Zones) -> Fraction | None
         return zones.blend(value, mean)
     known = value if value is not None else mean
     return None if known is None else Fraction(known)
+
+
+@functools.lru_cache(1024)
+def _smoothing(policy: Utilisation) -> Smoothing:
+    """Worked out once for each policy, not for each sample."""
+    return Smoothing(
+        policy.cpu_zones.within(headroom(policy.cpu_target)),
+        policy.cpu_zones.within(headroom(policy.load_target)),
+        policy.memory_zones.within(headroom(policy.memory_target or MILLION)),
+        policy.window_s,
+    )
