@@ -51,7 +51,12 @@ def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) 
     if planned is not None and planned.desired.exceeds(held.max(state.in_use())):
         reasons = tuple(str(reason) for reason in state.scheduler.reasons)
         return Condition(Health.DENIED, reasons or ("the scheduler permits no more and names no reason",))
-    return Condition(Health.OK, (planned.reason,) if planned is not None else ())
+    said = (planned.reason,) if planned is not None else ()
+    if planned is not None and state.informant.denied is not None and state.in_use().exceeds(planned.desired):
+        return Condition(
+            Health.OK, (*said, f"informant: {state.informant.fault or 'it refused a downscale'}")
+        )
+    return Condition(Health.OK, said)
 
 
 def _waits(state: State, now_s: float, timing: Timing) -> list[tuple[str, str]]:
@@ -61,7 +66,7 @@ def _waits(state: State, now_s: float, timing: Timing) -> list[tuple[str, str]]:
         "VM": timing.observe_idle_s + timing.backend_deadline_s,
         "scheduler": 0.0,
         "informant": timing.informant_silence_s,
-        "metrics": timing.metrics_stale_s,
+        "metrics": 2 * timing.metrics_s,
     }
     link, seen = state.scheduler, state.backend.observation
     lasts = {

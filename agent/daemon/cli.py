@@ -223,9 +223,9 @@ class Daemon:
         return server.Reply(200, status.document(self._settings.node, self._identity, self._runners()))
 
     def _families(self) -> list[metrics.AnyFamily]:
-        runners = self._runners()
+        runners, tasks = self._runners(), len(asyncio.all_tasks())
         return [
-            *status.families(runners, self._server, self._supervisor.restarts_total),
+            *status.families(runners, self._server, self._supervisor.restarts_total, tasks),
             *status.state_families(runners),
             *status.latency_families(self._latencies),
         ]

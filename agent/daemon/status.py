@@ -62,6 +62,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         "state": now.health.value,
         "stateReasons": list(now.reasons),
         "counts": {
+            "ticks": tally.ticks,
             "permits": tally.permits,
             "resizes": tally.resizes,
             "refusals": dict(tally.refusals),
@@ -144,7 +145,7 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
     )
 
 
-def families(runners: list[Runner], server: Server, restarts: int) -> Iterator[Family]:
+def families(runners: list[Runner], server: Server, restarts: int, tasks: int = 0) -> Iterator[Family]:
     """Every metric with its samples now. The names are listed in docs/operations.md."""
 
     def counter(name: str, text: str, label: str, read: Any) -> Family:
@@ -171,4 +172,5 @@ def families(runners: list[Runner], server: Server, restarts: int) -> Iterator[F
     yield Family(
         "counter", "parley_agent_child_restarts", "Restarts of failed runners", (), (((), restarts),)
     )
+    yield Family("gauge", "parley_agent_tasks", "Tasks of the event loop", (), (((), float(tasks)),))
     yield from server_families(server)

@@ -84,6 +84,8 @@ class Links:
 class Tally:
     """Counts of one runner over all its lives, for status and metrics."""
 
+    ticks: int = 0
+    """Ticks of its clock that it has come round to: what happens "within two ticks" can be counted."""
     permits: int = 0
     resizes: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
@@ -157,6 +159,7 @@ class Runner:
         self._fencing: Fencing | None = None
         self._logged_held: tuple[uuid.UUID, Resources] | None = None
         self._not_before_ms = 0
+        self._next_tick_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock = _Clock()
@@ -252,6 +255,9 @@ class Runner:
                 self._apply(events.VmChanged(self.vm))
             wake_s = self._look_at_windows()
             now_s = time.monotonic()
+            if now_s >= self._next_tick_s:
+                self.tally.ticks += 1
+                self._next_tick_s = now_s + self._timing.tick_s
             self.state = lapse(self.state, now_s, self._timing)
             self._share_epoch()
             self._log_held(now_s)

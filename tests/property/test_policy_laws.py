@@ -225,7 +225,9 @@ def test_a_constant_load_ends_at_the_same_size_from_everywhere_and_stays(
     goals = [guest.sample(constant) for _ in range(4 * WINDOW)]
     target = policy.cpu_target if has_cpu_time else policy.load_target
     by_cpu = least_of(busy, target, sizing.unit.vcpu_milli * 1000)
-    by_memory = least_of(used + policy.memory_margin, policy.memory_target or MILLION, sizing.unit.memory_bytes)
+    by_memory = least_of(
+        used + policy.memory_margin, policy.memory_target or MILLION, sizing.unit.memory_bytes
+    )
     assert set(goals[2 * WINDOW + 1 :]) == {min(max(by_cpu, by_memory), MAX_UNITS)}
 
 

@@ -78,3 +78,41 @@ def test_one_whose_vm_is_being_moved_says_so() -> None:
     driver.scheduler = lambda ask: replace(grant(ask, sent_s=driver.now_s), migrate=True)
     driver.wait(20)
     assert now(driver).health is Health.MIGRATING
+
+
+@pytest.mark.parametrize("tick_s", [1.0, 2.0, 5.0, 15.0])
+def test_a_peer_that_keeps_its_own_pace_is_not_waited_for_in_vain(tick_s: float) -> None:
+    """A VM at rest is looked at every ten seconds and an informant asks as often, however short the ticks are."""
+    timing = replace(TIMING, tick_s=tick_s)
+    driver = Driver(timing=timing)
+    driver.is_heard = False
+    for number in range(400):
+        driver.wait(0.25)
+        if number % 40 == 20:
+            driver.tell(events.InformantHeard(driver.registrations[-1]))
+        found = condition(driver.state, driver.plan(), driver.now_s, timing)
+        assert found.health is not Health.STUCK, (driver.now_s, found.reasons)
+
+
+def test_metrics_that_are_missing_for_two_ticks_are_named_however_short_the_ticks_are() -> None:
+    """With a reading every half second, four seconds without one are long, although nothing is stale before fifteen."""
+    timing = replace(TIMING, tick_s=2.0, metrics_s=0.5)
+    driver = Driver(timing=timing)
+    driver.wait(20)
+    driver.by_hand = {events.ReadMetrics}
+    for _ in range(20):
+        driver.wait(0.25)
+        if driver.is_flying(events.ReadMetrics):
+            driver.finish(events.ReadMetrics, events.MetricsFailed("status 500", False, CHANCE))
+    found = condition(driver.state, driver.plan(), driver.now_s, timing)
+    assert (found.health, found.peers) == (Health.STUCK, ("metrics",))
+
+
+def test_a_guest_that_refuses_every_downscale_is_named_as_the_reason() -> None:
+    driver = settled()
+    driver.guest = lambda amount: events.DownscaleDenied(amount, "too much memory is in use")
+    driver.busy_cpus = 0.1
+    driver.wait(60)
+    found = now(driver)
+    assert found.health is Health.OK
+    assert "too much memory is in use" in found.reasons[-1]
