@@ -138,12 +138,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_test_of_the_page_passes(place: Path) -> None:
     """And with a plugin that admits everything it does not."""
-    passed = run("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    passed = run("-B", "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert passed.returncode == 0, passed.stdout + passed.stderr
     assert "3 passed" in passed.stdout
     plugin = place / "parley_licences.py"
     plugin.write_text(plugin.read_text().replace("admitted=left", "admitted=None"))
-    failed = run("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    failed = run("-B", "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert "1 failed, 2 passed" in failed.stdout
 
 
