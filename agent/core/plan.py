@@ -65,7 +65,10 @@ def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
     if state.scheduler.unit is not None:
         wanted = _whole(wanted, state.scheduler.unit)
         if wanted.exceeds(vm.bounds.max):
-            wanted = _floor(vm.bounds.max, state.scheduler.unit) or use
+            most = _floor(vm.bounds.max, state.scheduler.unit)
+            wanted = most if most is not None else use
+            if most is None:
+                why = f"the scheduler's compute unit {state.scheduler.unit} does not fit the VM's maximum {vm.bounds.max}"
     return wanted, why
 
 

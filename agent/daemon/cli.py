@@ -71,6 +71,7 @@ class Daemon:
         self._rng = random.Random()
         self._seen_epoch = SeenEpoch()
         self._fleet: Fleet | None = None
+        self._scheduler: SchedulerLink | None = None
         self._supervisor = Supervisor(self._log, self._rng)
         self._file_fault = ""
         routes = (
@@ -109,7 +110,9 @@ class Daemon:
             Client(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
-            scheduler = SchedulerLink(to_scheduler, self._settings.schedulers, deadline_s, self._rng)
+            scheduler = self._scheduler = SchedulerLink(
+                to_scheduler, self._settings.schedulers, deadline_s, self._rng
+            )
             fleet = self._fleet = Fleet(
                 lambda entry: self._runner(entry, backend, scheduler, to_informants, to_exporters),
                 lambda entry: backend.create(entry.vm(), entry.initial or entry.min),
@@ -224,8 +227,10 @@ class Daemon:
 
     def _families(self) -> list[metrics.AnyFamily]:
         runners, tasks = self._runners(), len(asyncio.all_tasks())
+        link = self._scheduler
+        calls = (link.singles, link.batches) if link is not None else (0, 0)
         return [
-            *status.families(runners, self._server, self._supervisor.restarts_total, tasks),
+            *status.families(runners, self._server, self._supervisor.restarts_total, tasks, calls),
             *status.state_families(runners),
             *status.latency_families(self._latencies),
         ]

@@ -145,7 +145,9 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
     )
 
 
-def families(runners: list[Runner], server: Server, restarts: int, tasks: int = 0) -> Iterator[Family]:
+def families(
+    runners: list[Runner], server: Server, restarts: int, tasks: int = 0, calls: tuple[int, int] = (0, 0)
+) -> Iterator[Family]:
     """Every metric with its samples now. The names are listed in docs/operations.md."""
 
     def counter(name: str, text: str, label: str, read: Any) -> Family:
@@ -171,6 +173,16 @@ def families(runners: list[Runner], server: Server, restarts: int, tasks: int = 
     )
     yield Family(
         "counter", "parley_agent_child_restarts", "Restarts of failed runners", (), (((), restarts),)
+    )
+    yield Family(
+        "counter",
+        "parley_agent_scheduler_calls",
+        "Calls to the scheduler: requests by themselves, and batches",
+        ("kind",),
+        (
+            (("single",), float(calls[0])),
+            (("batch",), float(calls[1])),
+        ),
     )
     yield Family("gauge", "parley_agent_tasks", "Tasks of the event loop", (), (((), float(tasks)),))
     yield from server_families(server)

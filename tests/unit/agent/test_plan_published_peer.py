@@ -114,3 +114,13 @@ def test_one_of_ours_that_replaces_a_published_peer_is_served_as_one() -> None:
     driver.busy_cpus = 2.1
     driver.wait(40)
     assert (driver.size, driver.state.scheduler.unit) == (cu(3), None)
+
+
+def test_a_maximum_below_the_unit_of_a_published_peer_is_a_reason_and_moves_nothing() -> None:
+    small = replace(VM, bounds=Bounds(UNIT, cu(1.5)))
+    driver = Driver(UNIT, vm=small)
+    driver.scheduler = lambda ask: grant(ask, sent_s=driver.now_s, instance=None, unit=UNIT * 2)
+    driver.busy_cpus = 0.9
+    driver.wait(40)
+    assert "does not fit the VM's maximum" in driver.plan().reason
+    assert (driver.size, driver.resizes()) == (UNIT, [])
