@@ -6,6 +6,7 @@ import random
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
@@ -19,6 +20,7 @@ from hosting.watched_file import FileUnreachableError
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
+from scheduler.core.rules import Rules
 from scheduler.service.batch import MAX_BODY_BYTES, BatchService
 from scheduler.service.cluster_file import FileCluster
 from scheduler.service.config_file import ConfigFile, Configuration
@@ -221,6 +223,13 @@ class Program:
                 self._config_fault = ""
         self._service.counts.rules_stale = bool(self._config_fault)
 
+    def _stop_first(self, rules: Rules) -> None:
+        """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""
+        now = self._core.desk.rules
+        if rules.growth.stopped and not now.growth.stopped:
+            self._service.take(events.Configured(replace(now, growth=replace(now.growth, stopped=True))))
+            self._log.warning("growth is stopped by the configuration")
+
     async def _configure(self) -> None:
         """Take the configuration up where it has changed: all of it, or nothing. Raises as `ConfigFile.refresh`."""
         if self._config is None:
@@ -232,6 +241,7 @@ class Program:
             return
         # A plugin that cannot start now may be able to later: the file is tried again, although it has not changed.
         self._retry_s = time.monotonic() + RETRY_S
+        self._stop_first(self._untaken.rules)
         await self._pools.configure(self._untaken.chain, self._config.path)
         rules, self._untaken = self._untaken.rules, None
         self._service.take(events.Configured(rules))
