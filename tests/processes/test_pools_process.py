@@ -206,6 +206,19 @@ def test_plugins_are_replaced_while_it_serves_and_bad_ones_are_not_taken(site: P
         until("no plugin", lambda: agent.ask(5) == (5, []))
 
 
+def test_an_emergency_stop_does_not_wait_for_plugins_that_are_not_there(site: Path) -> None:
+    cluster(site, {"a": "bank"}, {"bank": {}})
+    config(site)
+    with scheduler(site) as (_, port):
+        agent = Agent(port).settle()
+        assert agent.ask(2) == (2, [])
+        put(site / "config.yaml", {"growth": {"stop": True}, "pools": {"plugins": [{"name": "nobody"}]}})
+        until("the stop", lambda: agent.ask(5) == (2, ["stopped"]))
+        assert "parley_scheduler_config_stale 1.0" in fetch(port, "/metrics").decode()
+        put(site / "config.yaml", {"growth": {"stop": False}})
+        until("growth", lambda: agent.ask(5) == (5, []))
+
+
 def test_pools_and_labels_of_the_cluster_file_are_followed(site: Path) -> None:
     cluster(site, {"a": "bank"}, {"bank": {"maxUnits": 3}})
     with scheduler(site) as (program, port):
