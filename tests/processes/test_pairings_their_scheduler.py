@@ -93,6 +93,7 @@ async def test_growth_and_decrease_with_every_version(versions: tuple[int, int],
     """The first request names the use; a v1.0 scheduler is found by its 400 and gets no request without metrics."""
     async with House(tmp_path, initial=units(2), load=1.0, versions=versions).lives() as it:
         await it.agent.reaches(units(2), "a")
+        await seen("the first request", lambda: bool(it.asked()))
         assert it.asked()[0] == units(2)
         it.load(4.0)
         await it.agent.reaches(MOST, "a")
@@ -119,6 +120,7 @@ async def test_requests_and_sizes_are_whole_equal_multiples_of_their_unit(tmp_pa
     house = House(tmp_path, ("a",), Resources(2, 4), unit, most, unit, load=1.0)
     async with house.lives() as it:
         await it.agent.reaches(Resources(2, 8), "a")
+        await seen("the first request", lambda: bool(it.asked()))
         assert it.asked()[0] == Resources(2, 4)
         it.scheduler.state.mem.total = 10  # another pod came: of the memory there is less
         it.load(4.0)
