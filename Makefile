@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 ARGS   ?=
 
-.PHONY: help demo test check format lint types contracts bench clean
+.PHONY: help demo test check format lint types contracts explore bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -40,6 +40,10 @@ contracts: $(VENV)/.dev ## the floors of the house
 	@$(BIN)/lint-imports
 
 check: lint types contracts test ## everything that a change must pass
+
+explore: $(VENV)/.dev ## walk the ledger's model from a fresh seed (ARGS="-x")
+	@PARLEY_WALK_SEED=fresh PARLEY_WALK_STEPS=$${PARLEY_WALK_STEPS:-10000000} \
+	  $(BIN)/python -m pytest tests/machines/test_ledger_walk.py $(ARGS)
 
 bench: $(VENV)/.dev ## the figures of the README (ARGS="--short")
 	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f $(ARGS) || exit 1; done

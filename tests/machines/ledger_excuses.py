@@ -31,13 +31,19 @@ class Excuses:
         self.learnt(vm)
 
     def beliefs(self, vm: Vm) -> None:
-        """What agents take to be in use because of a documented cause is one itself."""
+        """What agents take to be in use because of a documented cause is one itself.
+
+        A published agent never learns what the other kind has made of its VM: it goes on from what it set last.
+        """
         believed, use = ZERO, vm.size.max(vm.target)
         for agent in vm.agents:
             is_untold = agent.edits != vm.edits or vm.account.edited != ZERO
             is_beyond = agent.in_use().exceeds(vm.bounds.max.max(use))
             if agent.is_misled or is_beyond or (is_untold and agent.in_use().exceeds(use)):
                 believed = believed.max(agent.in_use())
+        published = vm.published
+        if published is not None and published.usage.exceeds(use):
+            believed = believed.max(published.usage.min(published.holds()))
         if believed != vm.account.believed:
             self._world.observer.believed(vm.account, believed)
             self._world.ledger_changed(vm.node)

@@ -78,10 +78,10 @@ class World:
     def start_scheduler(self, *, is_cached: bool = False) -> None:
         """A new process begins to serve, after a consistent list; before that it may have read an old one."""
         for waiting in self.waiting:
-            self._published_takes(waiting.agent, None)
+            self._published_takes(waiting, None)
         for asking in self.asking.values():
             if asking.waiting is not None:
-                self._published_takes(asking.waiting.agent, None)
+                self._published_takes(asking.waiting, None)
         self.asking = {}
         self.waiting, self.untold_births, self.untold_deaths = [], [], []
         for vm in self.vms:
@@ -127,7 +127,8 @@ class World:
         for node in self.nodes:
             self.ledger_changed(node)
         for vm in self.vms:
-            if vm.account.is_mixed or vm.account.is_cut:
+            account = vm.account
+            if account.is_mixed or account.is_cut or account.believed is not ZERO:
                 self.excuses.learnt(vm)
             ledger_laws.check_row(self, vm)
 
@@ -262,7 +263,7 @@ class World:
                     self.send_back(returned)
             elif asking.waiting is not None:
                 waiting = asking.waiting
-                self._published_takes(waiting.agent, answer if asking.is_taken else None)
+                self._published_takes(waiting, answer if asking.is_taken else None)
 
     def _look(self, name: PodName) -> bool:
         """A fresh look at one pod, told at once; whether the cluster shows it."""
@@ -355,7 +356,7 @@ class World:
         answer = self.port.ask(request, self.now_s)
         assert not isinstance(answer, Waits), "it is judged after the look only"
         if not isinstance(answer, LookWanted):
-            self._published_takes(agent, answer)
+            self._published_takes(Waiting(agent, request, None, self.now_s), answer)
             return None
         shown = self.find(request.pod)
         look = self.read(shown) if shown is not None and not shown.is_vanished else None
@@ -390,19 +391,23 @@ class World:
         if isinstance(answer, Waits):
             self._waits(answer, Asking(None, waiting, is_answered))
         else:
-            self._published_takes(waiting.agent, answer if is_answered else None)
+            self._published_takes(waiting, answer if is_answered else None)
         if vm is not None:
             ledger_laws.check_row(self, vm)
 
-    def _published_takes(self, agent: PublishedAgent, answer: Answer | None) -> None:
+    def _published_takes(self, waiting: Waiting, answer: Answer | None) -> None:
         """The answer reaches the agent, if it still waits for it; it acts on a permit at once."""
+        agent = waiting.agent
         if agent.vm.published is not agent or agent.phase is not Phase.ASKING:
             return
+        if waiting.request is not agent.request:
+            return  # its connection was closed when the agent gave up and asked anew
         agent.take(answer)
         if isinstance(answer, Permitted):
             # A bystander, also beside one that has just gone: what it was told is forgotten when it is silent.
             agent.is_beside = bool(agent.vm.agents) or self.now_s < agent.vm.heard_until_s
             self.excuses.mixed(agent.vm)
+            self.excuses.beliefs(agent.vm)
             if agent.is_idle:
                 self.published_resizes(agent)
 
@@ -454,7 +459,8 @@ class World:
         self.ledger_changed(vm.node)
 
     def vanish(self, vm: Vm) -> None:
-        """The cluster ceases to show a VM that is still there."""
+        """The cluster ceases to show a VM that is still there: the scheduler forgets it, as a later process would."""
+        self._one_life(vm)
         vm.is_vanished, vm.vanished_with = True, self.port.reserved(vm.holder)
         self.port.vm_gone(vm.spec)
         for agent in vm.agents:

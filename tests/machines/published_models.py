@@ -33,7 +33,8 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class PublishedAgent:
-    """One runner. `usage` is what it believes of the VM, `approved` its last permit, None until the first.
+    """One runner. `usage` is what it believes of the VM, `approved` its last permit, None until the first, `request` its
+    latest request.
 
     `is_beside` says that an agent with the extension lived beside it since it was permitted anything as the only one.
     """
@@ -49,6 +50,7 @@ class PublishedAgent:
     is_denied: bool = False
     is_beside: bool = False
     command: "Command | None" = None
+    request: AgentRequest | None = None
 
     def __post_init__(self) -> None:
         self.wants = self.usage
@@ -75,7 +77,8 @@ class PublishedAgent:
             self.approved = self.approved.min(self.asked)
             self._tell()
         slots = Slots(self.asked.vcpu_milli // 1000, self.asked.memory_bytes // GIB)
-        return AgentRequest(PluginProtoVersion.V1_1, self.vm.name, slots, None)
+        self.request = AgentRequest(PluginProtoVersion.V1_1, self.vm.name, slots, None)
+        return self.request
 
     def take(self, answer: Answer | None) -> None:
         """The answer, None for a connection that was closed: then nothing above its usage is approved."""

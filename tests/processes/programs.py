@@ -1,11 +1,15 @@
 """The real programs as child processes of a test: started on loopback, ended by their own pid."""
 
 import contextlib
+import fcntl
 import json
+import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -59,10 +63,23 @@ def running(module: str, *arguments: str, output: Path) -> Iterator[Program]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port that nobody listens on, and that no other run of the tests is given while this one lives.
+
+    It lies below the range that the kernel takes ports for connections from, so that it is still free when the
+    program that it is for starts, or starts again.
+    """
+    while True:
+        port = random.randrange(12_000, 32_000)
+        claim = os.open(f"{tempfile.gettempdir()}/parley-test-port-{port}", os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
+            with socket.socket() as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(("127.0.0.1", port))
+        except OSError:
+            os.close(claim)
+        else:
+            return port
 
 
 def fetch(port: int, path: str) -> bytes:
