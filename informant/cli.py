@@ -1,19 +1,36 @@
 """The program `parley-informant`."""
 
+import asyncio
+import gc
 import random
 import sys
-from typing import TypedDict, Unpack
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypedDict, Unpack
 
 import click
 
 from hosting import lifecycle, logs
 from hosting.client import Client
 from hosting.server import Limits, Server
-from hosting.settings import FiniteRange, daemon
+from hosting.settings import FiniteRange, SettingsError, daemon, load
 from hosting.supervisor import Supervisor
+from informant import once
 from informant.core.workload import Shape, Workload
-from informant.machine import GIB, ProcSource, Source, WorkloadSource
-from informant.service import Informant
+from informant.guest import cgroup as cgroups
+from informant.guest import protection
+from informant.guest.approvals import Approvals
+from informant.guest.findings import Finding
+from informant.guest.machine import GIB, ProcSource, Source, WorkloadSource
+from informant.guest.watching import EventSource
+from informant.service import senses
+from informant.service.informant import Informant
+from informant.service.keeper import Guest
+from informant.settings import InformantSettings
+
+MAX_CONNECTIONS: Final = 64
 
 
 class WorkloadOptions(TypedDict):
@@ -25,9 +42,20 @@ class WorkloadOptions(TypedDict):
     high_cpus: float | None
 
 
-def _source(wanted: WorkloadOptions) -> Source:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for, beside the settings."""
+
+    host: str
+    port: int
+    approves_all: bool
+    is_once: bool
+    output: str
+
+
+def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> Source:
     if wanted["workload"] is None:
-        return ProcSource()
+        return ProcSource(cgroup=group)
     chance = random.Random(wanted["seed"])
     drawn_cpus, period_s = 1.5 + 2.5 * chance.random(), 24 + 36 * chance.random()
     low_cpus = wanted["low_cpus"]
@@ -36,27 +64,93 @@ def _source(wanted: WorkloadOptions) -> Source:
     return WorkloadSource(made, vcpu_milli=1000, memory_bytes=GIB)
 
 
-async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, approves_all: bool) -> int:
+@contextmanager
+def _senses(
+    group: cgroups.Cgroup | None, settings: InformantSettings, *, is_real: bool
+) -> Iterator[tuple[tuple[EventSource, ...], tuple[Finding, ...]]]:
+    """What can be heard of the guest; nothing of one whose load is synthetic."""
+    sources, findings = senses.open_all(group, settings) if is_real else ((), ())
+    try:
+        yield sources, findings
+    finally:
+        for source in sources:
+            source.close()
+
+
+def _found(
+    group: cgroups.Cgroup | None, settings: InformantSettings, *, is_once: bool
+) -> tuple[Finding, ...]:
+    own = protection.own_group(cgroups.root())
+    protected = protection.protect(own, only_us=is_once) if settings.protect else ()
+    return (*once.cgroup_findings(group), *protected)
+
+
+async def _show(
+    settings: InformantSettings, group: cgroups.Cgroup | None, source: Source, output: str
+) -> int:
+    with _senses(group, settings, is_real=True) as (_, heard):
+        findings = (*_found(group, settings, is_once=True), *heard)
+        seen = await once.look(source.read, group, findings)
+    click.echo(once.as_json(seen) if output == "json" else "\n".join(once.as_text(seen)))
+    return 0
+
+
+async def _serve(
+    stop: lifecycle.Stop,
+    wanted: Wanted,
+    settings: InformantSettings,
+    group: cgroups.Cgroup | None,
+    source: Source,
+) -> int:
     log = logs.logger("informant")
-    async with Client(max_connections=8) as client:
-        informant = Informant(source, client, log, approves_all=approves_all)
-        server = Server(log, informant.routes(), limits=Limits(connections=64))
-        try:
-            informant.metrics_port = await server.start(host, port)
-        except OSError as error:
-            click.echo(f"cannot listen on {host}:{port}: {error.strerror}", err=True)
-            return 1
-        log.info("serving", address=f"http://{host}:{informant.metrics_port}")
-        supervisor = Supervisor(log, random.Random())
-        supervisor.start("select", informant.select)
-        supervisor.start("health", informant.check_health)
-        await stop.wait()
-        await server.close()
-        await supervisor.stop()
+    is_real = isinstance(source, ProcSource)
+    async with Client(max_connections=32) as client:
+        with _senses(group, settings, is_real=is_real) as (sources, heard):
+            approvals = Approvals(settings.state) if group is not None else None
+            guest = Guest(source, group, approvals, wanted.approves_all, sources)
+            informant = Informant(guest, settings, client, log, random.Random())
+            server = Server(log, informant.routes(), limits=Limits(connections=MAX_CONNECTIONS))
+            try:
+                informant.agents.metrics_port = await server.start(wanted.host, wanted.port)
+            except OSError as error:
+                click.echo(f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror}", err=True)
+                return 1
+            if is_real:
+                for finding in (*_found(group, settings, is_once=False), *heard):
+                    tell = log.info if finding.is_had else log.warning
+                    tell("can" if finding.is_had else "cannot", what=finding.name, told=finding.told)
+            informant.keeper.begin()
+            gc.collect()
+            gc.freeze()
+            log.info(
+                "serving",
+                address=f"http://{wanted.host}:{informant.agents.metrics_port}",
+                resident_bytes=protection.resident_bytes(),
+            )
+            supervisor = Supervisor(log, random.Random())
+            for name, child in informant.children().items():
+                supervisor.start(name, child)
+            try:
+                await stop.wait()
+            finally:
+                await server.close()
+                await supervisor.stop()
+                await informant.keeper.drained()
+                informant.keeper.end()
     return 0
 
 
 @daemon(10301)
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="Settings file (YAML); examples/informant.yaml."
+)
+@click.option("--cgroup", help="The workload's cgroup v2, instead of that of the settings.")
+@click.option(
+    "--once", "is_once", is_flag=True, help="Print what is seen of this guest, change nothing, and end."
+)
+@click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For --once."
+)
 @click.option(
     "--workload",
     type=click.Choice([shape.value for shape in Shape]),
@@ -85,11 +179,33 @@ async def _serve(stop: lifecycle.Stop, host: str, port: int, source: Source, *, 
     is_flag=True,
     help="Approve every downscale: for a VM whose resize is simulated, so that nothing can run short.",
 )
-def main(host: str, port: int, approves_all: bool, log_level: str, **wanted: Unpack[WorkloadOptions]) -> None:
-    """Parley's program inside the VM: reports load and approves downscales.
+def main(  # noqa: PLR0913, PLR0917 - one for each option
+    host: str,
+    port: int,
+    config: Path | None,
+    cgroup: str | None,
+    is_once: bool,
+    output: str,
+    approves_all: bool,
+    log_level: str,
+    **wanted: Unpack[WorkloadOptions],
+) -> None:
+    """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
 
-    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line.
+    Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file or cgroup.
     """
     logs.configure(log_level)
-    source = _source(wanted)
-    sys.exit(lifecycle.run(lambda stop: _serve(stop, host, port, source, approves_all=approves_all)))
+    try:
+        settings = load(config, InformantSettings) if config is not None else InformantSettings()
+        name = cgroup or settings.cgroup
+        group = cgroups.find(name) if name is not None else None
+    except (SettingsError, cgroups.CgroupError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    if wanted["workload"] is not None and (group is not None or is_once):
+        raise click.UsageError("--workload is a guest of its own: it goes with neither --cgroup nor --once")
+    source = _source(wanted, group)
+    if is_once:
+        sys.exit(asyncio.run(_show(settings, group, source, output)))
+    asked = Wanted(host, port, approves_all, is_once, output)
+    sys.exit(lifecycle.run(lambda stop: _serve(stop, asked, settings, group, source)))

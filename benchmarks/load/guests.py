@@ -17,7 +17,9 @@ from typing import Final, Self
 from hosting import logs, server
 from hosting.client import Client
 from informant.core.report import Reading
-from informant.service import Informant
+from informant.service.informant import Informant
+from informant.service.keeper import Guest as Seen
+from informant.settings import InformantSettings
 from protocol import codec, wire
 
 GIB: Final = 2**30
@@ -88,7 +90,7 @@ class Guests:
             # A client each, as they would have: so many connections the agent must keep open.
             client = await self._open.enter_async_context(Client(max_connections=8))
             guest = self._make(index)
-            informant = Informant(guest, client, log)
+            informant = Informant(Seen(guest), InformantSettings(), client, log, self._rng)
             handlers = {(route.method, route.path): route.handler for route in informant.routes()}
             self._vms[address_of(index)] = _Vm(guest, informant, handlers)
         first = next(iter(self._vms.values()))
@@ -98,8 +100,11 @@ class Guests:
         self.port = await serving.start("0.0.0.0", 0)
         self._open.push_async_callback(serving.close)
         for vm in self._vms.values():
-            vm.informant.metrics_port = self.port
-            vm.tasks = [asyncio.create_task(vm.informant.select()), asyncio.create_task(self._check(vm))]
+            vm.informant.agents.metrics_port = self.port
+            vm.tasks = [
+                asyncio.create_task(vm.informant.agents.select()),
+                asyncio.create_task(self._check(vm)),
+            ]
         return self
 
     async def __aexit__(
@@ -114,7 +119,7 @@ class Guests:
     async def _check(self, vm: _Vm) -> None:
         """Informants have begun at any time before, so their checks are spread."""
         await asyncio.sleep(self._rng.random() * HEALTH_S)
-        await vm.informant.check_health()
+        await vm.informant.agents.check_health()
 
     async def _serve(self, request: server.Request) -> server.Reply | server.HangUp:
         vm = self._vms.get(request.headers.get("host", "").partition(":")[0])

@@ -1,15 +1,32 @@
-"""What the guest tells: one reading, its page in the exporter format, and whether a downscale fits it."""
+"""What the guest tells: one reading, and its page in the exporter format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
-from protocol.wire import DownscaleResult
-
 PREFIXES: Final = ("node_", "host_")
-_NOT_FOR_AGENTS: Final = ("load15 ", "cpus ", "pressure_io_")
-MARGIN_BYTES: Final = 100 * 2**20
-"""Memory that must stay free after a downscale. Source: reference/neon.md 4.3."""
+_NOT_FOR_AGENTS: Final = ("load15 ", "cpus ", "pressure_io_", "cgroup_")
+_NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupReading:
+    """What was read of the workload's cgroup; None where there is no such file, and for a limit that is "max".
+
+    `needed_bytes` is what cannot be dropped at once: memory.current without its inactive page cache. `events` counts
+    since the group was made (`high`, `max`, `oom`, `oom_kill`); `cpu_quota_us` is of each period of cpu.max; `pressure_s` as in
+    `Reading`.
+    """
+
+    current_bytes: int | None = None
+    needed_bytes: int | None = None
+    high_bytes: int | None = None
+    max_bytes: int | None = None
+    events: Mapping[str, int] = field(default_factory=dict)
+    cpu_quota_us: int | None = None
+    frozen: bool | None = None
+    pressure_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +41,25 @@ class Reading:
     memory_total_bytes: int
     memory_available_bytes: int
     pressure_s: Mapping[str, float] = field(default_factory=dict)
+    oom_kills: int | None = None
+    cgroup: CgroupReading | None = None
 
 
-def page(reading: Reading, *, for_agent: bool = False) -> bytes:
-    """The metrics page, every metric under both prefixes, because published agents ask for either.
+def page(reading: Reading, own: Mapping[str, float] = _NO_FIGURES, *, for_agent: bool = False) -> bytes:
+    """The metrics page, every metric of the guest under both prefixes, because published agents ask for either.
 
-    `for_agent` leaves out what no agent reads: the page is asked for every few seconds, of every VM of a node.
+    `own` is what the informant tells of itself, by full name (with labels). `for_agent` leaves out what no agent reads:
+    the page is asked for every few seconds, of every VM of a node.
     """
     lines = [line for line in _lines(reading) if not for_agent or not line.startswith(_NOT_FOR_AGENTS)]
-    return "".join(f"{prefix}{line}\n" for prefix in PREFIXES for line in lines).encode()
+    told = [f"{prefix}{line}\n" for prefix in PREFIXES for line in lines]
+    if not for_agent:
+        told += [f"{name} {_number(value)}\n" for name, value in own.items()]
+    return "".join(told).encode()
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.6f}"
 
 
 def _lines(reading: Reading) -> Iterator[str]:
@@ -45,13 +72,24 @@ def _lines(reading: Reading) -> Iterator[str]:
     yield f"memory_MemAvailable_bytes {reading.memory_available_bytes}"
     for name, seconds in reading.pressure_s.items():
         yield f"pressure_{name}_seconds_total {seconds:.6f}"
+    if reading.oom_kills is not None:
+        yield f"vmstat_oom_kill {reading.oom_kills}"
+    if reading.cgroup is not None:
+        yield from _cgroup_lines(reading.cgroup)
 
 
-def approve(reading: Reading, memory_bytes: int) -> DownscaleResult:
-    """Whether the guest can live in `memory_bytes`: what it uses now plus a margin must fit."""
-    used = reading.memory_total_bytes - reading.memory_available_bytes
-    if used + MARGIN_BYTES > memory_bytes:
-        return DownscaleResult(
-            ok=False, status=f"{used} bytes are in use, {MARGIN_BYTES} more must stay free of {memory_bytes}"
-        )
-    return DownscaleResult(ok=True, status="what is in use fits")
+def _cgroup_lines(group: CgroupReading) -> Iterator[str]:
+    for name, value in (
+        ("memory_current", group.current_bytes),
+        ("memory_needed", group.needed_bytes),
+        ("memory_high", group.high_bytes),
+        ("memory_max", group.max_bytes),
+    ):
+        if value is not None:
+            yield f"cgroup_{name}_bytes {value}"
+    for name, count in group.events.items():
+        yield f'cgroup_memory_events_total{{event="{name}"}} {count}'
+    if group.frozen is not None:
+        yield f"cgroup_frozen {int(group.frozen)}"
+    for name, seconds in group.pressure_s.items():
+        yield f"cgroup_pressure_{name}_seconds_total {seconds:.6f}"

@@ -13,10 +13,15 @@ from uuid import UUID
 
 from protocol.sequence import AnswerGate
 from protocol.versions import InformantProtoVersion
+from protocol.wire import MoreResources
 
 MAX_SESSIONS: Final = 16
 HEALTH_TOLERANCE: Final = 3
-"""Health checks in a row that may fail before an agent is dropped; the last of them drops it."""
+"""So many calls in a row without a good answer drop an agent, unless the settings say otherwise."""
+
+
+NOTHING: Final = MoreResources(cpu=False, memory=False)
+"""Nothing is wanted urgently."""
 
 
 class Phase(enum.Enum):
@@ -69,7 +74,11 @@ TABLE: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One agent: where it listens, the version agreed on, how far it is, and the order of its answers."""
+    """One agent: where it listens, the version agreed on, how far it is, and the order of its answers.
+
+    `failures` are calls in a row without a good answer, `told` is what it knows to be wanted urgently, and before
+    `quiet_until_s` it is not told again after it did not answer.
+    """
 
     agent_id: UUID
     server_addr: str
@@ -78,7 +87,9 @@ class Session:
     gate: AnswerGate = field(default_factory=AnswerGate)
     failures: int = 0
     serial: int = 0
-    """Tells a registration from a later one under the same ID."""
+    """Tells a registration from a later one under the same ID; above 0."""
+    told: MoreResources = NOTHING
+    quiet_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,7 @@ class Sessions:
     """All agents, in the order in which they asked to register."""
 
     all: tuple[Session, ...] = ()
+    tolerance: int = HEALTH_TOLERANCE
 
     def find(self, agent_id: UUID) -> Session | None:
         """The agent with that ID."""
@@ -116,7 +128,7 @@ class Sessions:
         """The table with a new agent. Its ID must be new, and there must be room (`is_full`)."""
         assert self.find(session.agent_id) is None
         assert not self.is_full()
-        return Sessions((*self.all, session))
+        return replace(self, all=(*self.all, session))
 
     def is_full(self) -> bool:
         """Whether no more agents are taken; one VM has one or two, so this is a peer gone wrong."""
@@ -135,14 +147,20 @@ class Sessions:
         session = self.find(agent_id)
         return self if session is None else self._with(session, replace(session, gate=gate, failures=0))
 
-    def missed(self, agent_id: UUID) -> "Sessions":
-        """The table after a health check without a good answer; too many in a row drop the agent."""
+    def missed(self, agent_id: UUID, quiet_until_s: float = 0.0) -> "Sessions":
+        """The table after a call without a good answer; too many in a row drop the agent."""
         session = self.find(agent_id)
         if session is None:
             return self
-        if session.failures + 1 >= HEALTH_TOLERANCE:
+        if session.failures + 1 >= self.tolerance:
             return self._with(session, None)
-        return self._with(session, replace(session, failures=session.failures + 1))
+        missed = replace(session, failures=session.failures + 1, quiet_until_s=quiet_until_s)
+        return self._with(session, missed)
+
+    def told(self, agent_id: UUID, more: MoreResources) -> "Sessions":
+        """The table after an agent took note of what is wanted urgently."""
+        session = self.find(agent_id)
+        return self if session is None else self._with(session, replace(session, told=more))
 
     def next_action(self) -> Action | None:
         """What to do now so that the newest agent comes into use; at most one call is under way at a time."""
@@ -156,4 +174,4 @@ class Sessions:
 
     def _with(self, old: Session, new: Session | None) -> "Sessions":
         changed = (new if session is old else session for session in self.all)
-        return Sessions(tuple(session for session in changed if session is not None))
+        return replace(self, all=tuple(session for session in changed if session is not None))

@@ -37,18 +37,13 @@ given = settings.AgentSettings.timing
 settings.AgentSettings.timing = lambda self: replace(given(self), **{waits!r})
 cli.main()
 """
-INFORMANT_WAITS = """
-from informant import cli, service
-service.Informant.__init__.__kwdefaults__["deadlines"] = service.Deadlines(**{waits!r})
-cli.main()
-"""
 SCHEDULER_WAITS = """
 from functools import partial
 from scheduler.service import cli
 cli.Terms = partial(cli.Terms, **{waits!r})
 cli.main()
 """
-CODES = {"agent": AGENT_WAITS, "informant": INFORMANT_WAITS, "scheduler": SCHEDULER_WAITS}
+CODES = {"agent": AGENT_WAITS, "scheduler": SCHEDULER_WAITS}
 
 calm = informant_knobs
 """Knobs of a published informant whose limits a loaded machine keeps."""
@@ -370,10 +365,13 @@ class OurInformant(Ours):
     """`parley-informant` with a steady synthetic load."""
 
     def __init__(
-        self, directory: Path, load: float, *more: str, waits: dict[str, float] | None = None
+        self, directory: Path, load: float, *more: str, settings: dict[str, Any] | None = None
     ) -> None:
-        self.more = more
-        super().__init__("informant", directory, *self._with(load), waits=waits)
+        directory.mkdir(exist_ok=True)
+        config = directory / "informant.yaml"
+        write_json(config, settings or {})  # every JSON file is one of YAML
+        self.more = ("--config", str(config), *more)
+        super().__init__("informant", directory, *self._with(load))
 
     def _with(self, load: float) -> tuple[str, ...]:
         return ("--workload", "step", "--low", str(load), "--high", str(max(load, 0.2)), *self.more)

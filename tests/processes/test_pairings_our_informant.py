@@ -35,7 +35,7 @@ from tests.processes.pairings import (
     units,
 )
 
-HEALTH = {"health_every_s": 0.3}
+HEALTH = {"health": {"every": 0.3}}
 
 
 def agent(informant: OurInformant, vm: VM, **changes: Any) -> PublishedAgent:
@@ -52,7 +52,7 @@ async def house(
 ) -> AsyncIterator[tuple[OurInformant, PublishedAgent, PublishedScheduler]]:
     """Our informant, a published agent and a published scheduler."""
     scheduler = PublishedScheduler(SchedulerKnobs(), {pod("a"): known(vm.use, vm.low, vm.high)})
-    informant = OurInformant(directory, load, *more, waits=HEALTH)
+    informant = OurInformant(directory, load, *more, settings=HEALTH)
     theirs = agent(informant, vm, **changes)
     async with running(scheduler), informant, running(theirs):
         theirs.set_scheduler(scheduler.address)
@@ -227,7 +227,7 @@ async def test_our_agent_and_informant_beside_a_published_agent(tmp_path: Path) 
     """
     scheduler = OurScheduler(tmp_path / "scheduler", 8, "--published-agents", NODE)
     scheduler.cluster.add("a", size=units(2))
-    informant = OurInformant(tmp_path / "informant", 1.5, "--approve-all", waits=HEALTH)
+    informant = OurInformant(tmp_path / "informant", 1.5, "--approve-all", settings=HEALTH)
     made = entry("a", informant.address, initial=units(2))
     ours = OurAgent(tmp_path / "agent", scheduler.address, [made])
     async with together(scheduler, informant, ours):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,12 +13,22 @@ from hosting.client import Answered, Client, Outcome
 from hosting.server import HangUp, Limits, Reply, Request, Route, Server
 from informant.core.report import Reading
 from informant.core.sessions import Phase
-from informant.machine import GIB
-from informant.service import Deadlines, Informant
+from informant.guest.machine import GIB
+from informant.service.informant import Informant
+from informant.service.keeper import Guest as Seen
+from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
 from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
 
 LIMITS = Limits(drain_s=0.2)
-NO_HEALTH = Deadlines(id_s=10, resume_s=10, suspend_s=10, health_every_s=1000)
+PATIENT = DeadlineSettings.model_validate({"id": 10, "resume": 10, "suspend": 10, "tryUpscale": 10})
+
+
+def health_every(seconds: float) -> InformantSettings:
+    """Settings with patience, and a health check every so often."""
+    return InformantSettings(deadlines=PATIENT, health=HealthSettings(every=seconds))
+
+
+NO_HEALTH = health_every(1000)
 
 
 class Machine:
@@ -47,6 +58,7 @@ class Agent:
     number: int = 0
     step: int = 1
     port: int = 0
+    wishes: list[dict[str, bool]] = field(default_factory=list)
 
     def route(self, method: str, path: str) -> Route:
         async def serve(request: Request) -> Reply | HangUp:
@@ -59,7 +71,10 @@ class Agent:
             if path in self.broken:
                 return Reply(503)
             if path != "/id":
-                assert json.loads(request.body) == {"expectedID": str(self.agent_id)}
+                body = json.loads(request.body)
+                assert body.pop("expectedID") == str(self.agent_id)
+                if path == "/try-upscale":
+                    self.wishes.append(body)
             self.number += self.step
             answer = {
                 "data": {"agentID": str(self.calls_itself or self.agent_id)},
@@ -96,7 +111,12 @@ class Guest:
         agent = Agent(name, self.log, UUID(int=len(self.servers) + 1), **options)
         routes = [
             agent.route(method, path)
-            for method, path in (("GET", "/id"), ("POST", "/suspend"), ("POST", "/resume"))
+            for method, path in (
+                ("GET", "/id"),
+                ("POST", "/suspend"),
+                ("POST", "/resume"),
+                ("POST", "/try-upscale"),
+            )
         ]
         server = Server(recorded()[0], tuple(routes), limits=LIMITS)
         agent.port = await server.start("127.0.0.1", 0)
@@ -113,7 +133,7 @@ class Guest:
         return await self.call("POST", "/register", agent.desc(low, high))
 
     def phases(self) -> dict[int, Phase]:
-        return {each.agent_id.int: each.phase for each in self.informant._sessions.all}
+        return {each.agent_id.int: each.phase for each in self.informant.agents.sessions.all}
 
     async def settled(self, phases: dict[int, Phase]) -> None:
         """Wait until the agents are in these phases."""
@@ -121,15 +141,19 @@ class Guest:
 
 
 @asynccontextmanager
-async def guest(deadlines: Deadlines = NO_HEALTH, *, approves_all: bool = False) -> AsyncIterator[Guest]:
+async def guest(
+    settings: InformantSettings = NO_HEALTH, seen: Seen | None = None, *, approves_all: bool = False
+) -> AsyncIterator[Guest]:
     log, lines = recorded()
     machine = Machine()
     async with Client() as client, Client() as ours:
-        informant = Informant(machine, client, log, approves_all=approves_all, deadlines=deadlines)
+        seen = seen or Seen(machine, approves_all=approves_all)
+        informant = Informant(seen, settings, client, log, random.Random(1))
         server = Server(log, informant.routes(), limits=LIMITS)
-        informant.metrics_port = await server.start("127.0.0.1", 0)
-        running = Guest(informant, f"http://127.0.0.1:{informant.metrics_port}", ours, machine, lines)
-        tasks = [asyncio.create_task(informant.select()), asyncio.create_task(informant.check_health())]
+        informant.agents.metrics_port = await server.start("127.0.0.1", 0)
+        running = Guest(informant, f"http://127.0.0.1:{informant.agents.metrics_port}", ours, machine, lines)
+        informant.keeper.begin()
+        tasks = [asyncio.create_task(child(), name=name) for name, child in informant.children().items()]
         try:
             yield running
         finally:
@@ -138,3 +162,5 @@ async def guest(deadlines: Deadlines = NO_HEALTH, *, approves_all: bool = False)
             await asyncio.wait(tasks)
             for each in (server, *running.servers):
                 await each.close()
+            await informant.keeper.drained()
+            informant.keeper.end()

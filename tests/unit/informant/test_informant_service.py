@@ -1,6 +1,7 @@
 """The informant over a real server: who is registered, checked, suspended and resumed."""
 
 import asyncio
+import random
 from typing import Any
 from uuid import UUID
 
@@ -9,10 +10,11 @@ import pytest
 from hosting.client import Client, Outcome
 from hosting.server import Request
 from informant.core.sessions import MAX_SESSIONS, Phase, Session
-from informant.service import Deadlines, Informant
+from informant.service.informant import Informant
+from informant.service.keeper import Guest as Seen
 from protocol.versions import InformantProtoVersion
 from tests.unit.hosting.raw_peers import recorded, until
-from tests.unit.informant.guests import NO_HEALTH, Agent, Machine, guest
+from tests.unit.informant.guests import NO_HEALTH, Agent, Machine, guest, health_every
 
 
 async def test_an_agent_that_registers_is_checked_told_the_terms_and_resumed() -> None:
@@ -20,7 +22,7 @@ async def test_an_agent_that_registers_is_checked_told_the_terms_and_resumed() -
         agent = await vm.agent("a")
         assert await vm.register(agent) == (
             200,
-            {"protoVersion": 2, "metricsMethod": {"prometheus": {"port": vm.informant.metrics_port}}},
+            {"protoVersion": 2, "metricsMethod": {"prometheus": {"port": vm.informant.agents.metrics_port}}},
         )
         await vm.settled({1: Phase.ACTIVE})
         assert vm.log == ["a/id", "a/resume"]
@@ -63,7 +65,7 @@ async def test_no_more_agents_are_taken_than_there_is_room_for() -> None:
         agent = await vm.agent("a")
         for number in range(MAX_SESSIONS):
             agent.agent_id = UUID(int=100 + number)
-            vm.informant._sessions = vm.informant._sessions.add(_waiting(agent, number))
+            vm.informant.agents._sessions = vm.informant.agents._sessions.add(_waiting(agent, number))
         agent.agent_id = UUID(int=1)
         status, message = await vm.register(agent)
         assert (status, message) == (429, f"{MAX_SESSIONS} agents are registered already\n")
@@ -178,17 +180,16 @@ async def test_a_fault_of_ours_within_a_call_leaves_no_agent_half_way() -> None:
 
     log, _ = recorded()
     async with guest() as vm, Broken() as broken:
-        informant = Informant(Machine(), broken, log, deadlines=NO_HEALTH)
+        informant = Informant(Seen(Machine()), NO_HEALTH, broken, log, random.Random(1))
         agent = await vm.agent("a")
-        await informant._register(Request("POST", "/register", agent.desc()))
+        await informant.agents.register(Request("POST", "/register", agent.desc()))
         with pytest.raises(RuntimeError, match="ours"):
-            await informant.select()
-        assert all(each.phase is not Phase.RESUMING for each in informant._sessions.all)
+            await informant.agents.select()
+        assert all(each.phase is not Phase.RESUMING for each in informant.agents.sessions.all)
 
 
 async def test_three_missed_health_checks_drop_an_agent_and_the_next_one_is_used() -> None:
-    quick = Deadlines(id_s=10, resume_s=10, suspend_s=10, health_every_s=0.005)
-    async with guest(quick) as vm:
+    async with guest(health_every(0.005)) as vm:
         first, second = await vm.agent("a"), await vm.agent("b")
         await vm.register(first)
         await vm.register(second)
@@ -200,7 +201,7 @@ async def test_three_missed_health_checks_drop_an_agent_and_the_next_one_is_used
 
 
 async def test_an_agent_that_answers_its_health_checks_stays() -> None:
-    async with guest(Deadlines(id_s=10, resume_s=10, suspend_s=10, health_every_s=0.001)) as vm:
+    async with guest(health_every(0.001)) as vm:
         agent = await vm.agent("a")
         await vm.register(agent)
         await until(lambda: vm.log.count("a/id") > 5)

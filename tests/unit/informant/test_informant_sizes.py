@@ -2,7 +2,7 @@
 
 import pytest
 
-from informant.machine import GIB
+from informant.guest.machine import GIB
 from tests.unit.informant.guests import guest
 
 

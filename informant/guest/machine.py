@@ -7,6 +7,7 @@ from typing import Protocol
 
 from informant.core.report import Reading
 from informant.core.workload import Workload
+from informant.guest.cgroup import Cgroup, stalls
 
 GIB = 2**30
 
@@ -26,8 +27,9 @@ class Source(Protocol):
 class ProcSource:
     """Reads /proc. Missing parts (PSI on old kernels) are left out; load, CPU time and memory must be there."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), cgroup: Cgroup | None = None) -> None:
         self._proc = proc
+        self._cgroup = cgroup
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
 
     def read(self) -> Reading:
@@ -43,6 +45,8 @@ class ProcSource:
             memory[0],
             memory[1],
             self._pressure(),
+            self._oom_kills(),
+            self._cgroup.read() if self._cgroup is not None else None,
         )
 
     def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
@@ -64,18 +68,21 @@ class ProcSource:
         return found["MemTotal"], found["MemAvailable"]
 
     def _pressure(self) -> dict[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for resource in ("cpu", "memory", "io"):
             try:
-                lines = (self._proc / "pressure" / resource).read_text().splitlines()
+                found |= stalls(resource, (self._proc / "pressure" / resource).read_text())
             except OSError:
                 continue  # no PSI in this kernel
-            for line in lines:
-                kind, *fields = line.split()
-                total = next((part for part in fields if part.startswith("total=")), "")
-                name = "waiting" if kind == "some" else "stalled"
-                found[f"{resource}_{name}"] = int(total.removeprefix("total=")) / 1e6
         return found
+
+    def _oom_kills(self) -> int | None:
+        try:
+            lines = (self._proc / "vmstat").read_text().splitlines()
+        except OSError:
+            return None
+        found = (line.removeprefix("oom_kill ") for line in lines if line.startswith("oom_kill "))
+        return next((int(count) for count in found if count.isdecimal()), None)
 
 
 class WorkloadSource:

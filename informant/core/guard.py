@@ -1,0 +1,229 @@
+"""The workload's limits: how much memory its cgroup may use for a size of the VM, and what to do when it hits that.
+
+A size is what the agent approved or announced last, and never more than the machine shows: memory may be announced before
+it is there. From it a reserve is kept for the kernel and for us; memory.high lies there, memory.max half-way above it.
+
+A group that hits memory.high is throttled by the kernel, nearly to a stop. So the wish goes out at once, the group is
+frozen for a moment (it would run on into its limit, and what it waits for often comes within milliseconds), and then the
+limit is relieved step by step, up to memory.max at most, until more memory has arrived or the workload is calm again.
+The freeze ends as soon as more memory is announced. A published informant always freezes for its whole time, throttles
+without end, and forgets what it approved. Source: reference/neon.md 4.2, 4.3.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from informant.core.report import Reading
+from protocol.values import Resources
+from protocol.wire import DownscaleResult, MoreResources
+
+MIB: Final = 2**20
+_PERIOD_US: Final = 100_000
+_LEAST_QUOTA_US: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """`margin_bytes` must stay free after a downscale; `reserve_bytes` is kept from the workload, at most a quarter.
+
+    A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
+    `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`.
+    """
+
+    margin_bytes: int = 100 * MIB
+    reserve_bytes: int = 200 * MIB
+    freeze_s: float = 0.02
+    freeze_every_s: float = 1.0
+    relief_bytes: int = 10 * MIB
+    relief_every_s: float = 0.25
+    calm_s: float = 5.0
+
+
+class Control(enum.StrEnum):
+    """The control files of a cgroup that are written."""
+
+    MEMORY_HIGH = "memory.high"
+    MEMORY_MAX = "memory.max"
+    CPU_MAX = "cpu.max"
+    FREEZE = "cgroup.freeze"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write a control file; None is "max". One that `is_slow` makes the kernel reclaim memory."""
+
+    control: Control
+    value: int | None
+    is_slow: bool = False
+
+    @property
+    def text(self) -> str:
+        """What to write."""
+        value = "max" if self.value is None else str(self.value)
+        return f"{value} {_PERIOD_US}" if self.control is Control.CPU_MAX else value
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the group's control files say, or should say; None for "max". `cpu_quota_us` is of each 100 ms."""
+
+    high_bytes: int | None = None
+    max_bytes: int | None = None
+    cpu_quota_us: int | None = None
+    frozen: bool = False
+
+    def after(self, write: Write) -> "Limits":
+        """What the files say once this is written."""
+        match write.control:
+            case Control.MEMORY_HIGH:
+                return replace(self, high_bytes=write.value)
+            case Control.MEMORY_MAX:
+                return replace(self, max_bytes=write.value)
+            case Control.CPU_MAX:
+                return replace(self, cpu_quota_us=write.value)
+            case Control.FREEZE:
+                return replace(self, frozen=bool(write.value))
+
+    def writes(self, wanted: "Limits", current_bytes: int | None) -> Iterator[Write]:
+        """What to write so that the files say `wanted` instead of this, in an order that hurts nobody on the way.
+
+        memory.max rises before memory.high and falls after it, and never below what is in use (`current_bytes`): that
+        would kill. The workload thaws only when it has its room.
+        """
+        if _rises(self.max_bytes, wanted.max_bytes):
+            yield Write(Control.MEMORY_MAX, wanted.max_bytes)
+        if self.high_bytes != wanted.high_bytes:
+            is_slow = not _rises(self.high_bytes, wanted.high_bytes)
+            yield Write(Control.MEMORY_HIGH, wanted.high_bytes, is_slow)
+        fits = current_bytes is None or wanted.max_bytes is None or current_bytes <= wanted.max_bytes
+        if fits and _rises(wanted.max_bytes, self.max_bytes):
+            yield Write(Control.MEMORY_MAX, wanted.max_bytes)
+        if self.cpu_quota_us != wanted.cpu_quota_us:
+            yield Write(Control.CPU_MAX, wanted.cpu_quota_us)
+        if self.frozen != wanted.frozen:
+            yield Write(Control.FREEZE, int(wanted.frozen))
+
+
+def _rises(old: int | None, new: int | None) -> bool:
+    return old is not None and (new is None or new > old)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What was agreed and what happened. `size` is the last one approved or announced, None before the first."""
+
+    settings: GuardSettings = GuardSettings()
+    size: Resources | None = None
+    total_bytes: int = 0
+    cpus: int = 1
+    relief_bytes: int = 0
+    hit_s: float = float("-inf")
+    relieved_s: float = float("-inf")
+    frozen_s: float = float("-inf")
+    is_frozen: bool = False
+
+    # ------------------------------------------------------------ limits
+
+    def limits(self) -> Limits:
+        """What should be written now."""
+        high, most = self.nominal(self.size), self._most(self.size)
+        if high is None or most is None:
+            return Limits(frozen=self.is_frozen)
+        return Limits(min(high + self.relief_bytes, most), most, self._quota(), self.is_frozen)
+
+    def nominal(self, size: Resources | None) -> int | None:
+        """memory.high for a size; None before anything is known of the machine."""
+        base = self._base(size)
+        return None if not base else base - self._reserve(base)
+
+    def _most(self, size: Resources | None) -> int | None:
+        base = self._base(size)
+        return None if not base else base - self._reserve(base) // 2
+
+    def _base(self, size: Resources | None) -> int:
+        return self.total_bytes if size is None else min(size.memory_bytes, self.total_bytes)
+
+    def _reserve(self, base: int) -> int:
+        return min(self.settings.reserve_bytes, base // 4)
+
+    def _quota(self) -> int | None:
+        """Fractions of a CPU: a VM has whole ones."""
+        if self.size is None or self.size.vcpu_milli >= self.cpus * 1000:
+            return None
+        return max(_LEAST_QUOTA_US, self.size.vcpu_milli * _PERIOD_US // 1000)
+
+    # ------------------------------------------------------------ what happens
+
+    def seen(self, reading: Reading, now_s: float) -> "Guard":
+        """A reading: the machine may have grown, and a workload that is calm gets its own limit back."""
+        after = replace(self, total_bytes=reading.memory_total_bytes, cpus=reading.cpus)
+        nominal = after.nominal(after.size)
+        group = reading.cgroup
+        if not after.relief_bytes or now_s < after.hit_s + after.settings.calm_s:
+            return after
+        if group is not None and group.current_bytes is not None and nominal is not None:
+            return replace(after, relief_bytes=0) if group.current_bytes <= nominal else after
+        return replace(after, relief_bytes=0)
+
+    def hit(self, now_s: float) -> "Guard":
+        """The workload has reached its limit."""
+        after = replace(self, hit_s=now_s)
+        is_due = now_s >= self.frozen_s + self.settings.freeze_every_s
+        if self.settings.freeze_s > 0 and is_due and not self.is_frozen:
+            return replace(after, is_frozen=True, frozen_s=now_s)
+        return after if self.is_frozen else after.relieved(now_s)
+
+    def relieved(self, now_s: float) -> "Guard":
+        """The limit rises by a step, up to memory.max, unless it just did."""
+        nominal, most = self.nominal(self.size), self._most(self.size)
+        is_early = now_s < self.relieved_s + self.settings.relief_every_s
+        if nominal is None or most is None or is_early or nominal + self.relief_bytes >= most:
+            return self
+        return replace(self, relief_bytes=self.relief_bytes + self.settings.relief_bytes, relieved_s=now_s)
+
+    def elapsed(self, now_s: float) -> "Guard":
+        """Time has passed: a freeze ends, and what was frozen gets some relief."""
+        if not self.is_frozen or now_s < self.frozen_s + self.settings.freeze_s:
+            return self
+        return replace(self, is_frozen=False).relieved(now_s)
+
+    def due_s(self) -> float | None:
+        """When `elapsed` has something to do."""
+        return self.frozen_s + self.settings.freeze_s if self.is_frozen else None
+
+    def grown(self, size: Resources) -> tuple["Guard", MoreResources]:
+        """The VM has, or is about to have, this size: a freeze and all relief end. Which resources are more than before?"""
+        old = self.size
+        if old is None:
+            old = Resources(self.cpus * 1000, self.total_bytes)
+        more = MoreResources(
+            cpu=size.vcpu_milli > old.vcpu_milli, memory=size.memory_bytes > old.memory_bytes
+        )
+        return replace(self, size=size, is_frozen=False, relief_bytes=0), more
+
+    # ------------------------------------------------------------ downscales
+
+    def judge(self, size: Resources, reading: Reading) -> DownscaleResult:
+        """Whether the guest can live in `size`: what is in use and a margin must fit, in the VM and in the group's limit."""
+        margin = self.settings.margin_bytes
+        used = reading.memory_total_bytes - reading.memory_available_bytes
+        if used + margin > size.memory_bytes:
+            return DownscaleResult(
+                ok=False,
+                status=f"{used} bytes are in use, {margin} more must stay free of {size.memory_bytes}",
+            )
+        needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
+        if needed is not None:
+            limit = replace(self, total_bytes=reading.memory_total_bytes).nominal(size) or 0
+            if needed + margin > limit:
+                return DownscaleResult(
+                    ok=False,
+                    status=f"the cgroup needs {needed} bytes, {margin} more must stay free of its {limit}",
+                )
+        return DownscaleResult(ok=True, status="what is in use fits")
+
+    def shrunk(self, size: Resources) -> "Guard":
+        """The guest will live in `size`."""
+        return replace(self, size=size, relief_bytes=0)

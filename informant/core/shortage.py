@@ -1,0 +1,151 @@
+"""What is short: readings in, and for each resource why it cannot wait, or nothing.
+
+Memory is short when the workload's group hits its limit (memory.events), when little is left of it or of the machine's
+memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks wait for a CPU, or every
+CPU is busy, over a configured time. Load averages are not looked at: they lag by a minute, and more CPUs do not lower
+them for a busy loop. Source: reference/real-vm.md section 5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from informant.core.report import Reading
+from protocol.wire import MoreResources
+
+MIB: Final = 2**20
+_MOST_POINTS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """From where on a resource is short. Shares are of the time, or of the memory; a share above 1 never is.
+
+    `*_over_s` is the time over which waiting is measured. `left_bytes` and `left_share` are how little memory may be
+    left, whichever is more.
+    """
+
+    cpu_waiting_share: float = 0.5
+    cpu_busy_share: float = 0.98
+    cpu_over_s: float = 2.0
+    memory_waiting_share: float = 0.1
+    memory_over_s: float = 1.0
+    left_bytes: int = 32 * MIB
+    left_share: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Totals at one moment, in seconds; None where the machine does not tell."""
+
+    at_s: float
+    cpu_waiting_s: float | None
+    busy_s: float
+    memory_waiting_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why each resource is short; empty where it is not."""
+
+    cpu: str = ""
+    memory: str = ""
+
+    def more(self) -> MoreResources:
+        """What is wanted."""
+        return MoreResources(cpu=bool(self.cpu), memory=bool(self.memory))
+
+
+@dataclass(frozen=True, slots=True)
+class Lookout:
+    """What was seen until now. `cpu_from_s` and `memory_from_s` are when either resource grew last: what was waited
+    for before tells nothing of now."""
+
+    thresholds: Thresholds = Thresholds()
+    points: tuple[_Point, ...] = ()
+    hits: int | None = None
+    cpu_from_s: float = float("-inf")
+    memory_from_s: float = float("-inf")
+
+    def grown(self, more: MoreResources, now_s: float) -> "Lookout":
+        """More of these resources arrived."""
+        return replace(
+            self,
+            cpu_from_s=now_s if more.cpu else self.cpu_from_s,
+            memory_from_s=now_s if more.memory else self.memory_from_s,
+        )
+
+    def see(self, reading: Reading, limit_bytes: int | None, now_s: float) -> tuple["Lookout", Shortage]:
+        """What is short by this reading. `limit_bytes` is the limit that the workload's group should keep."""
+        point = _point(reading, now_s)
+        keep_s = max(self.thresholds.cpu_over_s, self.thresholds.memory_over_s)
+        older = [known for known in self.points if known.at_s < point.at_s]
+        first = max((at for at, known in enumerate(older) if known.at_s <= now_s - keep_s), default=0)
+        points = (*older[first:], point)[-_MOST_POINTS:]
+        hits = _hits(reading)
+        hits = self.hits if hits is None else hits  # not told this time
+        shortage = Shortage(self._cpu(points, reading.cpus), self._memory(points, reading, limit_bytes, hits))
+        return replace(self, points=points, hits=hits), shortage
+
+    def _cpu(self, points: tuple[_Point, ...], cpus: int) -> str:
+        at = self.thresholds
+        span = _span(points, at.cpu_over_s, self.cpu_from_s)
+        if span is None:
+            return ""
+        first, last, over_s = span
+        waiting = _share(first.cpu_waiting_s, last.cpu_waiting_s, over_s)
+        if waiting is not None and waiting >= at.cpu_waiting_share:
+            return f"tasks waited for a CPU {waiting:.0%} of {over_s:.1f} s"
+        busy = (last.busy_s - first.busy_s) / over_s / max(1, cpus)
+        if busy >= at.cpu_busy_share:
+            return f"all {cpus} CPUs were busy {busy:.0%} of {over_s:.1f} s"
+        return ""
+
+    def _memory(
+        self, points: tuple[_Point, ...], reading: Reading, limit_bytes: int | None, hits: int | None
+    ) -> str:
+        at = self.thresholds
+        if hits is not None and self.hits is not None and hits > self.hits:
+            return f"the cgroup reached its limit {hits - self.hits} times"
+        total, available = reading.memory_total_bytes, reading.memory_available_bytes
+        least = max(at.left_bytes, int(at.left_share * total))
+        if available < least:
+            return f"{available // MIB} MiB are available, {least // MIB} MiB should be"
+        needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
+        if limit_bytes is not None and needed is not None:
+            least = max(at.left_bytes, int(at.left_share * limit_bytes))
+            if limit_bytes - needed < least:
+                return f"the cgroup needs {needed // MIB} of {limit_bytes // MIB} MiB, {least // MIB} should be left"
+        span = _span(points, at.memory_over_s, self.memory_from_s)
+        if span is None:
+            return ""
+        first, last, over_s = span
+        waiting = _share(first.memory_waiting_s, last.memory_waiting_s, over_s)
+        if waiting is not None and waiting >= at.memory_waiting_share:
+            return f"tasks waited for memory {waiting:.0%} of {over_s:.1f} s"
+        return ""
+
+
+def _point(reading: Reading, now_s: float) -> _Point:
+    own: Mapping[str, float] = reading.cgroup.pressure_s if reading.cgroup is not None else {}
+    figures = {**reading.pressure_s, **own}  # the workload's own waiting, where its group tells it
+    return _Point(now_s, figures.get("cpu_waiting"), reading.cpu_busy_s, figures.get("memory_waiting"))
+
+
+def _hits(reading: Reading) -> int | None:
+    """How often the group has reached a limit since it was made."""
+    if reading.cgroup is None or not reading.cgroup.events:
+        return None
+    events = reading.cgroup.events
+    return sum(events.get(name, 0) for name in ("high", "max", "oom", "oom_kill"))
+
+
+def _span(points: tuple[_Point, ...], over_s: float, from_s: float) -> tuple[_Point, _Point, float] | None:
+    """The latest point, the newest one that is `over_s` older, and what lies between; None before there is one."""
+    last = points[-1]
+    first = next((at for at in reversed(points) if at.at_s <= last.at_s - over_s and at.at_s >= from_s), None)
+    return None if first is None else (first, last, last.at_s - first.at_s)
+
+
+def _share(first: float | None, last: float | None, over_s: float) -> float | None:
+    return None if first is None or last is None else (last - first) / over_s

@@ -1,0 +1,112 @@
+"""Urgent wishes: what cannot wait for the agent's next look, until it is met, no longer needed, or told anew.
+
+A wish begins when a resource is seen short. It is told to the agent in use and holds for `expires_s` from then, as long
+as agents heed it; one that is still needed in its second half is told again. One that nobody could be told of waits
+for an agent for `pending_s`. It ends as soon as more arrives. What an agent was told last is kept with its session, so
+that it also learns when nothing is wanted any more: a published agent keeps a wish standing until it does.
+
+A published informant asks once and swallows every later need until it is granted. Source: reference/neon.md 4.2.
+"""
+
+from dataclasses import dataclass, replace
+
+from informant.core.sessions import Session, Sessions
+from protocol.wire import MoreResources
+
+
+@dataclass(frozen=True, slots=True)
+class WishTiming:
+    """How long a wish holds, in seconds: after it was told, and while there is nobody to tell."""
+
+    expires_s: float = 10.0
+    pending_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """More of one resource is wanted. `told_to` is the serial of the session that was told, 0 before that.
+
+    `since_s` is when it began, `short_s` when the resource was last seen short, `until_s` the end of its time.
+    """
+
+    since_s: float
+    short_s: float
+    until_s: float
+    told_to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell this agent what is wanted at `at_s`; that may be nothing."""
+
+    session: Session
+    more: MoreResources
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is wanted now, of either resource."""
+
+    cpu: Wish | None = None
+    memory: Wish | None = None
+    timing: WishTiming = WishTiming()
+
+    def wanted(self) -> MoreResources:
+        """What agents should know."""
+        return MoreResources(cpu=self.cpu is not None, memory=self.memory is not None)
+
+    def short(self, more: MoreResources, now_s: float) -> "Wishes":
+        """The wishes after `more` was seen short."""
+        return replace(
+            self,
+            cpu=self._seen(self.cpu, now_s) if more.cpu else self.cpu,
+            memory=self._seen(self.memory, now_s) if more.memory else self.memory,
+        )
+
+    def _seen(self, wish: Wish | None, now_s: float) -> Wish:
+        if wish is None:
+            return Wish(now_s, now_s, now_s + self.timing.pending_s)
+        if wish.told_to:
+            return replace(wish, short_s=now_s)
+        return replace(wish, short_s=now_s, until_s=now_s + self.timing.pending_s)
+
+    def arrived(self, more: MoreResources) -> "Wishes":
+        """The wishes after more of these resources arrived."""
+        return replace(self, cpu=None if more.cpu else self.cpu, memory=None if more.memory else self.memory)
+
+    def told(self, tell: Tell, now_s: float) -> "Wishes":
+        """The wishes after an agent took note of `tell`; one that was met or began anew meanwhile is left as it is."""
+        until_s, serial = now_s + self.timing.expires_s, tell.session.serial
+
+        def after(wish: Wish | None, is_told: bool) -> Wish | None:
+            if wish is None or not is_told or wish.told_to == serial or wish.since_s > tell.at_s:
+                return wish
+            return replace(wish, told_to=serial, until_s=until_s)
+
+        return replace(self, cpu=after(self.cpu, tell.more.cpu), memory=after(self.memory, tell.more.memory))
+
+    def elapsed(self, now_s: float) -> "Wishes":
+        """The wishes now: one whose time is over ends, or is told again where it is still needed."""
+        cpu, memory = self._after(self.cpu, now_s), self._after(self.memory, now_s)
+        return self if cpu is self.cpu and memory is self.memory else replace(self, cpu=cpu, memory=memory)
+
+    def _after(self, wish: Wish | None, now_s: float) -> Wish | None:
+        if wish is None or now_s < wish.until_s:
+            return wish
+        if wish.told_to and wish.short_s >= wish.until_s - self.timing.expires_s / 2:
+            return replace(wish, told_to=0, until_s=wish.short_s + self.timing.pending_s)
+        return None
+
+    def due_s(self) -> float | None:
+        """When the next wish's time is over."""
+        return min((wish.until_s for wish in (self.cpu, self.memory) if wish is not None), default=None)
+
+    def next_tell(self, sessions: Sessions, now_s: float) -> Tell | None:
+        """What to tell the agent in use now; None while it knows, cannot understand it, or must be left in peace."""
+        current = sessions.current()
+        if current is None or not current.version.has_try_upscale() or now_s < current.quiet_until_s:
+            return None
+        wanted = self.wanted()
+        is_news = any(wish is not None and wish.told_to != current.serial for wish in (self.cpu, self.memory))
+        return Tell(current, wanted, now_s) if is_news or current.told != wanted else None

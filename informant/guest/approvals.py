@@ -1,0 +1,47 @@
+"""The size that the guest lives in by agreement, kept across restarts of the informant: not of the guest, which then has
+another size."""
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from protocol.values import Resources
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_NAME: Final = "size.json"
+_MOST_BYTES: Final = 4096
+
+
+class Approvals:
+    """One file in a directory of our own."""
+
+    def __init__(self, directory: Path, boot_id: Path = BOOT_ID) -> None:
+        self._file = directory / _NAME
+        self._boot_id = boot_id
+
+    def load(self) -> Resources | None:
+        """The size that was kept; None where there is none of this life of the guest, or none that can be read."""
+        try:
+            with self._file.open("rb") as file:
+                found = json.loads(file.read(_MOST_BYTES))
+            size = Resources(int(found["vcpuMilli"]), int(found["memoryBytes"]))
+            is_ours = found["bootId"] == self._boot_id.read_text().strip()
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return size if is_ours and size.is_positive() else None
+
+    def keep(self, size: Resources) -> None:
+        """Keep a size; it is on the file system when this returns. Raises `OSError`."""
+        content = {
+            "vcpuMilli": size.vcpu_milli,
+            "memoryBytes": size.memory_bytes,
+            "bootId": self._boot_id.read_text().strip(),
+        }
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        new = self._file.with_suffix(".new")
+        with new.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._file)

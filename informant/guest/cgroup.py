@@ -1,0 +1,168 @@
+"""The workload's cgroup (v2): a port, and the files behind it.
+
+Each file may be missing (the memory controller may belong to cgroup v1) or not writable; what is there is used, and
+`lacks` says the rest. Source: reference/real-vm.md 4.2.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from informant.core.guard import Control
+from informant.core.report import CgroupReading
+
+MOUNTS: Final = Path("/proc/self/mounts")
+OWN: Final = Path("/proc/self/cgroup")
+
+
+class Cgroup(Protocol):
+    """The group that the workload lives in. `events_file` and `pressure_file` are what may be waited on."""
+
+    path: Path
+
+    def read(self) -> CgroupReading:
+        """What its files say now; what is missing or cannot be read is None or empty."""
+        ...
+
+    def write(self, control: Control, text: str) -> None:
+        """Write a control file; lowering a memory limit may take as long as the kernel takes to reclaim.
+
+        Raises `OSError`.
+        """
+        ...
+
+    def lacks(self) -> Mapping[str, str]:
+        """Why each file that we would read or write cannot be."""
+        ...
+
+
+class CgroupError(Exception):
+    """The group that was named cannot be used; the text says why."""
+
+
+def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
+    """The group of that name: an absolute path, or one below where cgroup v2 is mounted.
+
+    Raises `CgroupError` where there is none, or where we live in it ourselves: a freeze would be our own.
+    """
+    path, mount = Path(name), root(mounts)
+    if not path.is_absolute():
+        if mount is None:
+            raise CgroupError(
+                f"{name!r}: no cgroup v2 is mounted here; name its directory by an absolute path"
+            )
+        path = mount / path
+    if not (path / "cgroup.procs").exists():
+        raise CgroupError(f"{path}: is no cgroup (there is no cgroup.procs)")
+    if mount is not None:
+        with contextlib.suppress(OSError):
+            path = path.resolve()
+            ours = mount.resolve() / _own(own).lstrip("/")
+            if ours.is_relative_to(path):
+                raise CgroupError(
+                    f"{path}: the informant itself lives in it, and would freeze with it; give the workload a "
+                    "cgroup of its own"
+                )
+    return FileCgroup(path)
+
+
+def root(mounts: Path = MOUNTS) -> Path | None:
+    """Where cgroup v2 is mounted; None where it is not."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return None
+    return next((Path(parts[1]) for parts in map(str.split, lines) if parts[2:3] == ["cgroup2"]), None)
+
+
+def _own(own: Path) -> str:
+    """Our own group in the v2 hierarchy, from its root."""
+    for line in own.read_text().splitlines():
+        if line.startswith("0::"):
+            return line.removeprefix("0::")
+    raise OSError("we live in no cgroup v2")
+
+
+class FileCgroup:
+    """A directory of cgroup v2."""
+
+    _READ: Final = ("memory.current", "memory.stat", "memory.events", "memory.pressure", "cpu.pressure")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> CgroupReading:
+        """What its files say now."""
+        current = _number(self._text("memory.current"))
+        inactive = _pairs(self._text("memory.stat")).get("inactive_file", 0)
+        frozen = self._text("cgroup.freeze").strip()
+        return CgroupReading(
+            current_bytes=current,
+            needed_bytes=None if current is None else max(0, current - inactive),
+            high_bytes=_number(self._text("memory.high")),
+            max_bytes=_number(self._text("memory.max")),
+            events=_pairs(self._text("memory.events")),
+            cpu_quota_us=_number(self._text("cpu.max").partition(" ")[0]),
+            frozen=None if not frozen else frozen == "1",
+            pressure_s={
+                **stalls("cpu", self._text("cpu.pressure")),
+                **stalls("memory", self._text("memory.pressure")),
+            },
+        )
+
+    def write(self, control: Control, text: str) -> None:
+        """Write a control file."""
+        file = os.open(
+            self.path / control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
+        )  # it must be there: never create one
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+    def lacks(self) -> Mapping[str, str]:
+        """Why each file that we would read or write cannot be."""
+        found = {}
+        for name in self._READ:
+            if not os.access(self.path / name, os.R_OK):
+                found[name] = "may not be read" if (self.path / name).exists() else "is not there"
+        for control in Control:
+            if not os.access(self.path / control, os.W_OK):
+                found[control] = "may not be written" if (self.path / control).exists() else "is not there"
+        return found
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self.path / name).read_text()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def stalls(resource: str, text: str) -> dict[str, float]:
+    """The totals of a pressure file in seconds, as `cpu_waiting` and `cpu_stalled`; lines that are none are left out."""
+    found = {}
+    for line in text.splitlines():
+        kind, _, fields = line.partition(" ")
+        name = {"some": "waiting", "full": "stalled"}.get(kind)
+        total = fields.rpartition("total=")[2]
+        if name is not None and total.isdecimal():
+            found[f"{resource}_{name}"] = int(total) / 1e6
+    return found
+
+
+def _number(text: str) -> int | None:
+    """A file with one number; None for "max", for nothing and for nonsense."""
+    text = text.strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _pairs(text: str) -> dict[str, int]:
+    """A file of names and numbers."""
+    found = {}
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if number.isdecimal():
+            found[name] = int(number)
+    return found

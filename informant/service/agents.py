@@ -1,0 +1,310 @@
+"""The agents of this VM: who is registered, checked, suspended, resumed and told what cannot wait.
+
+`select` is the one loop that calls `/suspend`, `/resume` and `/try-upscale`; `check_health` asks `/id`. Calls to one agent
+follow each other, so that the sequence numbers of its answers mean something.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from hosting.backoff import Backoff
+from hosting.client import Answered, Client
+from hosting.logs import Logger
+from hosting.server import HangUp, Reply, Request, text
+from informant.core.sessions import MAX_SESSIONS, Action, Event, Phase, Resume, Session, Sessions, Suspend
+from informant.core.wishes import Tell, Wishes
+from informant.settings import DeadlineSettings, HealthSettings
+from protocol import codec, wire
+from protocol.errors import RemoteProtocolError
+from protocol.sequence import AnswerOrder
+from protocol.versions import INFORMANT_SPOKEN
+from protocol.wire import MoreResources
+
+_RETRY: Final = Backoff(base_s=0.2, cap_s=5.0)
+_FOR_GOOD: Final = frozenset({400, 404, 409})
+"""Statuses by which an agent says that it will never take note of a wish under this ID."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A call without a good answer: why, and whether the agent itself said that the registration is over."""
+
+    why: str
+    is_final: bool = False
+
+
+class Agents:
+    """The shell around the session table and the wishes. `counts` is for metrics."""
+
+    def __init__(
+        self,
+        client: Client,
+        log: Logger,
+        deadlines: DeadlineSettings,
+        health: HealthSettings,
+        wishes: Wishes,
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._log = log
+        self._deadlines = deadlines
+        self._health_every_s = health.every
+        self._sessions = Sessions(tolerance=health.tolerance)
+        self._wishes = wishes
+        self._rng = rng
+        self._changed = asyncio.Event()
+        self._serial = 0
+        self._locks: dict[int, asyncio.Lock] = {}
+        self.counts: Counter[str] = Counter()
+        self.metrics_port = 0
+
+    @property
+    def sessions(self) -> Sessions:
+        """The table now."""
+        return self._sessions
+
+    @property
+    def wanted(self) -> MoreResources:
+        """What cannot wait now."""
+        return self._wishes.wanted()
+
+    # ------------------------------------------------------------ what agents ask
+
+    async def register(self, request: Request) -> Reply | HangUp:
+        """`POST /register`. Source: reference/neon.md 1.4, 1.6."""
+        try:
+            desc = codec.decode(wire.AgentDesc, request.body)
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
+        version = INFORMANT_SPOKEN.latest_shared(desc.protocol_range())
+        if version is None:
+            return text(
+                400,
+                f"no shared version: the agent speaks {desc.protocol_range()}, I speak {INFORMANT_SPOKEN}",
+            )
+        if self._sessions.find(desc.agent_id) is not None:
+            return text(409, f"agent {desc.agent_id} is registered already")
+        if self._sessions.is_full():
+            return text(429, f"{MAX_SESSIONS} agents are registered already")
+        self._serial += 1
+        session = Session(desc.agent_id, desc.server_addr, version, serial=self._serial)
+        self._sessions = self._sessions.add(session)
+        try:
+            wrong = await self._check_id(session)
+        except BaseException:
+            self._apply(session, Event.FAILED)
+            raise
+        if wrong is not None:
+            self._apply(session, Event.FAILED)
+            self._log.warning("agent not registered", agent=str(desc.agent_id), error=wrong.why)
+            return text(400, f"the check of /id failed: {wrong.why}")
+        self._apply(session, Event.CHECKED)
+        self._log.info("agent registered", agent=str(desc.agent_id), version=str(version))
+        method = wire.InformantMetricsMethod(wire.MetricsMethodPrometheus(self.metrics_port))
+        return Reply(200, codec.encode(wire.InformantDesc(version, method)))
+
+    async def unregister(self, request: Request) -> Reply | HangUp:
+        """`DELETE /unregister`."""
+        try:
+            desc = codec.decode(wire.AgentDesc, request.body)
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
+        session = self._sessions.find(desc.agent_id)
+        if session is None:
+            return text(404, f"no agent {desc.agent_id} is registered")
+        if session.server_addr != desc.server_addr:
+            return text(400, f"agent {desc.agent_id} is registered with another address")
+        was_active = session == self._sessions.current()
+        self._apply(session, Event.LEFT)
+        self._log.info("agent unregistered", agent=str(desc.agent_id), was_active=was_active)
+        return Reply(200, codec.encode(wire.UnregisterAgent(was_active)))
+
+    # ------------------------------------------------------------ what the guest wants
+
+    def short(self, more: MoreResources) -> None:
+        """These resources were seen short now."""
+        before = self._wishes
+        self._wishes = before.short(more, self._now_s())
+        if self._wishes.wanted() != before.wanted():
+            self.counts["wishes"] += 1
+            self._changed.set()
+
+    def arrived(self, more: MoreResources) -> None:
+        """More of these resources arrived."""
+        before = self._wishes
+        self._wishes = before.arrived(more)
+        if self._wishes != before:
+            self._changed.set()
+
+    # ------------------------------------------------------------ what agents are told
+
+    async def select(self) -> None:
+        """Bring the newest agent into use, and tell it what cannot wait, for ever."""
+        while True:
+            self._changed.clear()
+            now_s = self._now_s()
+            self._wishes = self._wishes.elapsed(now_s)
+            action = self._sessions.next_action() or self._wishes.next_tell(self._sessions, now_s)
+            match action:
+                case None:
+                    await self._rest(now_s)
+                case Tell():
+                    await self._tell(action)
+                case Suspend() | Resume():
+                    await self._perform(action)
+                case _:
+                    assert_never(action)
+
+    async def _rest(self, now_s: float) -> None:
+        """Until something changes or is due."""
+        current = self._sessions.current()
+        times = [self._wishes.due_s(), current.quiet_until_s if current is not None else None]
+        due_s = min((at_s for at_s in times if at_s is not None and at_s > now_s), default=None)
+        try:
+            async with asyncio.timeout_at(due_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _perform(self, action: Action) -> None:
+        session = action.session
+        body: wire.Message
+        match action:
+            case Suspend():
+                sent, done, path = Event.SUSPEND_SENT, Event.SUSPENDED, "/suspend"
+                body, deadline_s = wire.SuspendAgent(session.agent_id), self._deadlines.suspend
+            case Resume():
+                sent, done, path = Event.RESUME_SENT, Event.RESUMED, "/resume"
+                body, deadline_s = wire.ResumeAgent(session.agent_id), self._deadlines.resume
+            case _:
+                assert_never(action)
+        self._apply(session, sent)
+        try:
+            wrong = await self._call(session, "POST", path, body, deadline_s)
+        except BaseException:
+            self._apply(session, Event.FAILED)  # in between, it would keep every other agent from use
+            raise
+        self._apply(session, Event.FAILED if wrong else done)
+        why = wrong.why if wrong is not None else None
+        self._log.info("agent asked", action=path, agent=str(session.agent_id), error=why)
+
+    async def _tell(self, tell: Tell) -> None:
+        session, more = tell.session, tell.more
+        body = wire.MoreResourcesRequest(more.cpu, more.memory, session.agent_id)
+        wrong = await self._call(session, "POST", "/try-upscale", body, self._deadlines.try_upscale)
+        if wrong is None:
+            self.counts["tells"] += 1
+            if self._is_there(session):
+                self._sessions = self._sessions.told(session.agent_id, more)
+                self._wishes = self._wishes.told(tell, self._now_s())
+        elif wrong.is_final:
+            self._apply(session, Event.FAILED)
+        else:
+            self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng))
+        self._log.info(
+            "agent told what cannot wait",
+            agent=str(session.agent_id),
+            cpu=more.cpu,
+            memory=more.memory,
+            error=wrong.why if wrong is not None else None,
+        )
+
+    async def check_health(self) -> None:
+        """Ask every registered agent for its ID now and then, for ever; the silent ones are dropped.
+
+        All at once: a published agent that is asked too late takes it that we forgot it.
+        """
+        while True:
+            await asyncio.sleep(self._health_every_s)
+            asked = [each for each in self._sessions.all if each.phase is not Phase.CHECKING]
+            answers = await asyncio.gather(*map(self._check_id, asked))
+            for session, wrong in zip(asked, answers, strict=True):
+                if wrong is not None and self._is_there(session):
+                    self._miss(session)
+                    self._log.warning(
+                        "health check failed",
+                        agent=str(session.agent_id),
+                        error=wrong.why,
+                        dropped=not self._is_there(session),
+                    )
+
+    async def _check_id(self, session: Session) -> _Failure | None:
+        return await self._call(session, "GET", "/id", wire.Empty(), self._deadlines.id)
+
+    async def _call(
+        self, session: Session, method: str, path: str, body: wire.Message, deadline_s: float
+    ) -> _Failure | None:
+        """Call an agent; what went wrong, or None."""
+        lock = self._locks.setdefault(session.serial, asyncio.Lock())
+        try:
+            async with asyncio.timeout(deadline_s):
+                await lock.acquire()
+        except TimeoutError:
+            return _Failure(f"another call to it took longer than {deadline_s:g} s")
+        try:
+            return await self._exchange(session, method, path, body, deadline_s)
+        finally:
+            lock.release()
+
+    async def _exchange(
+        self, session: Session, method: str, path: str, body: wire.Message, deadline_s: float
+    ) -> _Failure | None:
+        url = f"http://{session.server_addr}{path}"
+        outcome = await self._client.call(method, url, body=codec.encode(body), deadline_s=deadline_s)
+        if not isinstance(outcome, Answered):
+            return _Failure(outcome.message)
+        if outcome.status != 200:
+            return _Failure(f"status {outcome.status}", outcome.status in _FOR_GOOD)
+        try:
+            answer = codec.decode(wire.AgentIdentificationMessage, outcome.body)
+        except RemoteProtocolError as error:
+            return _Failure(str(error))
+        known = self._sessions.find(session.agent_id)
+        if known is None or known.serial != session.serial:
+            return _Failure("it was dropped meanwhile")
+        order, gate = known.gate.judge(answer.sequence_number)
+        match order:
+            case AnswerOrder.INVALID:
+                return _Failure("sequence number 0")
+            case AnswerOrder.OLD:
+                self.counts["stale"] += 1
+                return _Failure(
+                    f"sequence number {answer.sequence_number} is not above {known.gate.last}, the last one"
+                )
+            case AnswerOrder.FRESH:
+                pass
+            case _:
+                assert_never(order)
+        if answer.data.agent_id != session.agent_id:
+            return _Failure(f"it calls itself {answer.data.agent_id}")
+        self._sessions = self._sessions.answered(session.agent_id, gate)
+        return None
+
+    # ------------------------------------------------------------ the table
+
+    def _is_there(self, session: Session) -> bool:
+        """Whether this very registration is still in the table."""
+        known = self._sessions.find(session.agent_id)
+        return known is not None and known.serial == session.serial
+
+    def _apply(self, session: Session, event: Event) -> None:
+        if self._is_there(session):  # else it left, and may have come anew
+            self._change(self._sessions.step(session.agent_id, event))
+
+    def _miss(self, session: Session, quiet_s: float = 0.0) -> None:
+        """A call without a good answer, that does not end the registration by itself."""
+        if self._is_there(session):
+            self._change(self._sessions.missed(session.agent_id, self._now_s() + quiet_s))
+
+    def _change(self, after: Sessions) -> None:
+        self._sessions = after
+        there = {session.serial for session in after.all}
+        self._locks = {serial: lock for serial, lock in self._locks.items() if serial in there}
+        self._changed.set()
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()

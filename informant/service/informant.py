@@ -1,0 +1,102 @@
+"""One informant put together: its routes, its children, its figures."""
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from hosting.client import Client
+from hosting.logs import Logger
+from hosting.server import HangUp, Reply, Request, Route, text
+from informant.core import report
+from informant.core.guard import Guard
+from informant.core.sessions import Phase
+from informant.core.shortage import Lookout
+from informant.core.wishes import Wishes
+from informant.guest import protection
+from informant.service.agents import Agents
+from informant.service.keeper import Guest, Keeper
+from informant.settings import InformantSettings
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Informant:
+    """One informant, and what its guest and its agents are to it."""
+
+    def __init__(
+        self, guest: Guest, settings: InformantSettings, client: Client, log: Logger, rng: random.Random
+    ) -> None:
+        self._settings = settings
+        self._guest = guest
+        self.agents = Agents(
+            client, log, settings.deadlines, settings.health, Wishes(timing=settings.wishes()), rng
+        )
+        self.keeper = Keeper(
+            guest,
+            log,
+            Guard(settings.guard()),
+            Lookout(settings.thresholds()),
+            self.agents,
+            settings.deadlines.reclaim,
+        )
+
+    def routes(self) -> tuple[Route, ...]:
+        """What the informant serves. Source: reference/neon.md section 1.1."""
+        return (
+            Route("POST", "/register", self.agents.register),
+            Route("DELETE", "/unregister", self.agents.unregister),
+            Route("PUT", "/downscale", self.keeper.downscale),
+            Route("PUT", "/upscale", self.keeper.upscale),
+            Route("GET", "/metrics", self._metrics),
+            Route("GET", "/healthz", self._healthz),
+            Route("GET", "/readyz", self._healthz),
+        )
+
+    def children(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What runs beside the server, by name."""
+        found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "select": self.agents.select,
+            "health": self.agents.check_health,
+            "sample": lambda: self.keeper.sample(self._settings.sample),
+        }
+        for number, source in enumerate(self._guest.sources):
+            found[f"listen-{number}"] = lambda source=source: self.keeper.listen(source)  # type: ignore[misc]  # bound now
+        return found
+
+    async def _metrics(self, request: Request) -> Reply | HangUp:
+        for_agent = request.query.get("for") == "agent"
+        own = {} if for_agent else self._figures()
+        return Reply(200, report.page(self.keeper.read(), own, for_agent=for_agent), CONTENT_TYPE)
+
+    async def _healthz(self, _: Request) -> Reply | HangUp:
+        return text(200, "ok")
+
+    def _figures(self) -> dict[str, float]:
+        """What the informant tells of itself."""
+        phases = [session.phase for session in self.agents.sessions.all]
+        wanted, size = self.agents.wanted, self.keeper.guard.size
+        figures: dict[str, float] = {
+            f'parley_informant_agents{{phase="{phase.value}"}}': phases.count(phase) for phase in Phase
+        }
+        figures |= {
+            f"parley_informant_{name}_total": count
+            for name, count in (
+                ("wishes", self.agents.counts["wishes"]),
+                ("wishes_told", self.agents.counts["tells"]),
+                ("stale_answers", self.agents.counts["stale"]),
+                ("downscales_approved", self.keeper.counts["approved"]),
+                ("downscales_refused", self.keeper.counts["refused"]),
+                ("limit_hits", self.keeper.counts["hits"]),
+                ("freezes", self.keeper.counts["freezes"]),
+                ("found_frozen", self.keeper.counts["thawed"]),
+            )
+        }
+        figures['parley_informant_wish{resource="cpu"}'] = wanted.cpu
+        figures['parley_informant_wish{resource="memory"}'] = wanted.memory
+        if size is not None:
+            figures["parley_informant_size_cpus"] = size.vcpu_milli / 1000
+            figures["parley_informant_size_memory_bytes"] = size.memory_bytes
+        for number, source in enumerate(self._guest.sources):
+            figures[f'parley_informant_event_source{{name="{source.name}",number="{number}"}}'] = 1
+        figures["parley_informant_resident_memory_bytes"] = protection.resident_bytes()
+        return figures

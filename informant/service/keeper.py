@@ -1,0 +1,331 @@
+"""Keeps the guest in its size: looks at it, answers `/downscale` and `/upscale`, writes the workload's limits.
+
+The one writer of the cgroup's files. What to write is decided in `informant.core.guard`; here is the order in which it
+happens: a limit falls before a downscale is approved, and rises before an upscale is answered.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from hosting.logs import Logger
+from hosting.server import HangUp, Reply, Request, text
+from hosting.threads import in_own_thread
+from informant.core.guard import Control, Guard, Limits, Write
+from informant.core.report import Reading
+from informant.core.shortage import Lookout
+from informant.guest.approvals import Approvals
+from informant.guest.cgroup import Cgroup
+from informant.guest.machine import Source
+from informant.guest.watching import EventSource
+from protocol import codec, wire
+from protocol.errors import RemoteProtocolError
+from protocol.values import Resources
+from protocol.wire import MoreResources
+
+EVENT_GAP_S: Final = 0.005
+"""So long nothing is looked at after an event, so that a flood of them does not take the CPU of those who suffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What the informant sees and controls of its guest. `approvals` is None where nothing is to be remembered."""
+
+    source: Source
+    cgroup: Cgroup | None = None
+    approvals: Approvals | None = None
+    approves_all: bool = False
+    sources: tuple[EventSource, ...] = ()
+
+
+class Wishing(Protocol):
+    """Who is told what cannot wait, and what has come."""
+
+    def short(self, more: MoreResources) -> None:
+        """These resources were seen short now."""
+        ...
+
+    def arrived(self, more: MoreResources) -> None:
+        """More of these resources arrived."""
+        ...
+
+
+class Keeper:
+    """The guest's size and limits. `reclaim_s` is how long the kernel may take to free memory for a downscale."""
+
+    def __init__(
+        self, guest: Guest, log: Logger, guard: Guard, lookout: Lookout, wishing: Wishing, reclaim_s: float
+    ) -> None:
+        self._source = guest.source
+        self._cgroup = cgroup = guest.cgroup
+        self._approvals = guest.approvals
+        self._approves_all = guest.approves_all
+        self._log = log
+        self._guard = guard
+        self._lookout = lookout
+        self._wishing = wishing
+        self._reclaim_s = reclaim_s
+        self._lacks = cgroup.lacks() if cgroup is not None else {}
+        self._written = Limits()
+        self._current_bytes: int | None = None
+        self._failed: dict[Control, str] = {}
+        self._agreeing = asyncio.Lock()
+        self._is_shrinking = False
+        self._slow: asyncio.Task[None] | None = None
+        self._thaw: asyncio.TimerHandle | None = None
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def guard(self) -> Guard:
+        """The account of the guest's size."""
+        return self._guard
+
+    # ------------------------------------------------------------ life
+
+    def begin(self) -> None:
+        """Take over from an earlier life: its approval holds, and what it left frozen thaws."""
+        if self._cgroup is None:
+            return
+        found = self._cgroup.read()
+        if found.frozen:
+            self.counts["thawed"] += 1
+            self._log.warning("the workload was found frozen, and is thawed", cgroup=str(self._cgroup.path))
+        self._written = Limits(found.high_bytes, found.max_bytes, found.cpu_quota_us, bool(found.frozen))
+        if Control.FREEZE in self._lacks:
+            self._guard = replace(self._guard, settings=replace(self._guard.settings, freeze_s=0.0))
+        if self._approvals is not None:
+            self._guard = replace(self._guard, size=self._approvals.load())
+        self.look()
+
+    async def drained(self) -> None:
+        """Return when no write is under way."""
+        if self._slow is not None:
+            await asyncio.wait([self._slow], timeout=self._reclaim_s)
+
+    def end(self) -> None:
+        """Leave nothing frozen behind."""
+        if self._thaw is not None:
+            self._thaw.cancel()
+        self._guard = replace(self._guard, is_frozen=False)
+        self._apply()
+
+    # ------------------------------------------------------------ looking
+
+    def read(self) -> Reading:
+        """The guest now."""
+        return self._source.read()
+
+    def look(self) -> None:
+        """See what is short now, and keep the limits as they should be."""
+        now_s = self._now_s()
+        reading = self.read()
+        self._guard = self._guard.seen(reading, now_s)
+        hits_before = self._lookout.hits
+        limit = self._guard.nominal(self._guard.size) if self._cgroup is not None else None
+        self._lookout, shortage = self._lookout.see(reading, limit, now_s)
+        hits = self._lookout.hits
+        self._current_bytes = reading.cgroup.current_bytes if reading.cgroup is not None else None
+        if self._is_shrinking:
+            return  # a limit that is being lowered is hit without anybody being short
+        if hits is not None and hits_before is not None and hits > hits_before:
+            self.counts["hits"] += hits - hits_before
+            self._guard = self._guard.hit(now_s)
+        self._apply()
+        more = shortage.more()
+        if more.cpu or more.memory:
+            self._log.debug("short", cpu=shortage.cpu or None, memory=shortage.memory or None)
+            self._wishing.short(more)
+
+    async def sample(self, every_s: float) -> None:
+        """Look again and again, for ever."""
+        while True:
+            self.look()
+            await asyncio.sleep(every_s)
+
+    async def listen(self, source: EventSource) -> None:
+        """Look whenever a source of events says so, for ever."""
+        while True:
+            await source.changed()
+            self.look()
+            await asyncio.sleep(EVENT_GAP_S)
+
+    # ------------------------------------------------------------ what agents ask
+
+    async def downscale(self, request: Request) -> Reply | HangUp:
+        """`PUT /downscale`: whether the guest can live in a smaller size; its limits are lowered first."""
+        try:
+            size = _amounts(request.body)
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
+        async with self._agreeing:
+            try:
+                result = await self._agreed(size)
+            except OSError as error:
+                return text(500, f"the workload's limit could not be lowered: {error}")
+        self.counts["approved" if result.ok else "refused"] += 1
+        self._log.info("downscale", size=str(size), ok=result.ok, status=result.status)
+        return Reply(200, codec.encode(result))
+
+    async def _agreed(self, size: Resources) -> wire.DownscaleResult:
+        if self._approves_all:
+            self._guard = self._guard.shrunk(size)
+            self._agree(size)
+            return wire.DownscaleResult(ok=True, status="every downscale is approved here")
+        result = self._guard.judge(size, self.read())
+        if not result.ok:
+            return result
+        before, self._guard = self._guard, self._guard.shrunk(size)
+        self._is_shrinking = True
+        try:
+            why = await self._lower()
+            again = self._guard.judge(size, self.read())
+        except BaseException:
+            self._back_to(before)
+            raise
+        finally:
+            self._is_shrinking = False
+        if why or not again.ok:
+            self._back_to(before)
+            return wire.DownscaleResult(ok=False, status=why or again.status)
+        self._agree(size)
+        return result
+
+    def _back_to(self, before: Guard) -> None:
+        """The downscale does not come about: the size that was agreed on before holds."""
+        self._guard = replace(self._guard, size=before.size)
+        self._apply()
+
+    def _agree(self, size: Resources) -> str:
+        """From now on the guest lives in `size`, and remembers it; why a limit could not follow, or nothing."""
+        why = self._apply()
+        self._source.resized(size.vcpu_milli, size.memory_bytes)
+        if self._approvals is not None:
+            try:
+                self._approvals.keep(size)
+            except OSError as error:
+                self._log.error("what was agreed on is lost when I am restarted", error=str(error))
+        return why
+
+    async def _lower(self) -> str:
+        """Lower memory.high, which makes the kernel reclaim; why that did not come about in time, or nothing."""
+        if self._cgroup is None:
+            return ""
+        writes = self._written.writes(self._guard.limits(), self._current_bytes)
+        write = next((each for each in writes if each.is_slow), None)
+        if write is None or write.control in self._lacks:
+            return ""
+        try:
+            async with asyncio.timeout(self._reclaim_s):
+                await self._write_slowly(write)
+        except TimeoutError:
+            return f"the kernel did not free enough memory within {self._reclaim_s:g} s"
+        return ""
+
+    async def upscale(self, request: Request) -> Reply | HangUp:
+        """`PUT /upscale`: the VM has this size now, or soon; limits rise before this is answered."""
+        try:
+            size = _amounts(request.body)
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
+        async with self._agreeing:
+            self._guard, more = self._guard.grown(size)
+            self._lookout = self._lookout.grown(more, self._now_s())
+            why = self._agree(size)
+        if more.cpu or more.memory:
+            self._wishing.arrived(more)
+        self._log.info("upscale", size=str(size), error=why or None)
+        if why:
+            return text(500, f"the workload's limit could not be raised: {why}")
+        return Reply(200, codec.encode(wire.Empty()))
+
+    # ------------------------------------------------------------ writing
+
+    def _apply(self) -> str:
+        """Write what differs; why something could not be, or nothing.
+
+        What makes the kernel reclaim is left to a thread; what comes after it waits for that.
+        """
+        if self._cgroup is None:
+            return ""
+        why = ""
+        for write in self._written.writes(self._guard.limits(), self._current_bytes):
+            if write.control in self._lacks:
+                continue
+            if write.is_slow:
+                if self._slow is None or self._slow.done():
+                    self._slow = asyncio.create_task(self._write_slowly(write), name="lower memory.high")
+                    self._slow.add_done_callback(self._slow_is_over)
+                continue
+            before, self._written = self._written, self._written.after(write)
+            try:
+                self._cgroup.write(write.control, write.text)
+            except OSError as error:
+                why = self._refused(write, before, error)
+            else:
+                self._failed.pop(write.control, None)
+        self._mind_the_freeze()
+        return why
+
+    async def _write_slowly(self, write: Write) -> None:
+        """Raises `OSError`. The limit counts from the first moment; only freeing what lies above it takes its time."""
+        assert self._cgroup is not None
+        cgroup, before = self._cgroup, self._written
+        self._written = before.after(write)
+        try:
+            await in_own_thread(lambda: cgroup.write(write.control, write.text))
+        except OSError as error:
+            self._refused(write, before, error)
+            raise
+        self._failed.pop(write.control, None)
+
+    def _slow_is_over(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._apply()
+
+    def _refused(self, write: Write, before: Limits, error: OSError) -> str:
+        """A write failed: it is tried again with the next look, and said once."""
+        match write.control:  # only this file still says what it said
+            case Control.MEMORY_HIGH:
+                self._written = replace(self._written, high_bytes=before.high_bytes)
+            case Control.MEMORY_MAX:
+                self._written = replace(self._written, max_bytes=before.max_bytes)
+            case Control.CPU_MAX:
+                self._written = replace(self._written, cpu_quota_us=before.cpu_quota_us)
+            case Control.FREEZE:
+                self._written = replace(self._written, frozen=before.frozen)
+        why = f"{write.control}: {(error.strerror or str(error)).lower()}"
+        if self._failed.get(write.control) != why:
+            self._failed[write.control] = why
+            self._log.error("a control file could not be written", text=write.text, error=why)
+        return why
+
+    def _mind_the_freeze(self) -> None:
+        """A freeze ends by itself."""
+        due_s = self._guard.due_s()
+        if self._thaw is not None and (due_s is None or self._thaw.when() != due_s):
+            self._thaw.cancel()
+            self._thaw = None
+        if due_s is not None and self._thaw is None:
+            self.counts["freezes"] += 1
+            self._thaw = asyncio.get_running_loop().call_at(due_s, self._thaws)
+
+    def _thaws(self) -> None:
+        self._thaw = None
+        self._guard = self._guard.elapsed(max(self._now_s(), self._guard.due_s() or 0.0))
+        self._apply()
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _amounts(body: bytes) -> Resources:
+    """The size in a `/downscale` or `/upscale`. Both amounts must be given: null is refused, not a crash."""
+    raw = codec.decode(wire.RawResources, body)
+    if raw.cpu is None or raw.memory is None:
+        raise RemoteProtocolError("bad resources: cpu and memory must both be given")
+    size = Resources(raw.cpu.milli_value(), raw.memory.value())
+    if min(size.vcpu_milli, size.memory_bytes) < 0:
+        raise RemoteProtocolError("bad resources: cpu and memory must not be negative")
+    return size

@@ -1,0 +1,132 @@
+"""The informant's settings file: `parley-informant --config FILE`. Every key has a default; there need not be a file."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from hosting.settings import Memory, Settings
+from informant.core.guard import GuardSettings
+from informant.core.sessions import HEALTH_TOLERANCE
+from informant.core.shortage import Thresholds
+from informant.core.wishes import WishTiming
+from informant.guest.watching import SOURCES, SourceName
+
+Seconds = Annotated[float, Field(gt=0, le=3600, strict=False)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=3600, strict=False)]
+Share = Annotated[float, Field(gt=0, le=1, strict=False)]
+Bytes = Annotated[int, Memory]
+PositiveBytes = Annotated[int, Memory, Field(gt=0)]
+
+_GUARD, _SEEN, _WISH = GuardSettings(), Thresholds(), WishTiming()
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a path")
+    return Path(value)
+
+
+class DeadlineSettings(Settings):
+    """How long a call to an agent may take, in seconds. An emulated guest needs several times the defaults."""
+
+    id: Seconds = 1.0
+    resume: Seconds = 1.0
+    suspend: Seconds = 1.0
+    try_upscale: Seconds = 1.0
+    reclaim: Seconds = 1.5
+    """How long the kernel may take to lower a limit; below what an agent waits for `/downscale` (2 s as published)."""
+
+
+class HealthSettings(Settings):
+    """How often every agent is asked for its ID, in seconds, and how many calls in a row may fail before it is dropped."""
+
+    every: Seconds = 10.0
+    tolerance: Annotated[int, Field(ge=1, le=100)] = HEALTH_TOLERANCE
+
+
+class MemorySettings(Settings):
+    """When memory is short, what must stay free, and what happens when the workload reaches its limit."""
+
+    margin: Bytes = _GUARD.margin_bytes
+    reserve: Bytes = _GUARD.reserve_bytes
+    waiting_share: Share | None = _SEEN.memory_waiting_share
+    over: Seconds = _SEEN.memory_over_s
+    left: Bytes = _SEEN.left_bytes
+    left_share: Annotated[float, Field(ge=0, lt=1, strict=False)] = _SEEN.left_share
+    freeze: Annotated[float, Field(ge=0, le=1, strict=False)] = _GUARD.freeze_s
+    freeze_every: Seconds = _GUARD.freeze_every_s
+    relief: PositiveBytes = _GUARD.relief_bytes
+    relief_every: Seconds = _GUARD.relief_every_s
+    calm: SecondsOrNone = _GUARD.calm_s
+
+
+class CpuSettings(Settings):
+    """When CPU is short: so great a share of `over` seconds waited for, or busy on all CPUs. null: not looked at."""
+
+    waiting_share: Share | None = _SEEN.cpu_waiting_share
+    busy_share: Share | None = _SEEN.cpu_busy_share
+    over: Seconds = _SEEN.cpu_over_s
+
+
+class WishSettings(Settings):
+    """How long an urgent wish holds, in seconds: after an agent was told, and while there is none to tell."""
+
+    expires: Seconds = _WISH.expires_s
+    pending: Seconds = _WISH.pending_s
+
+
+_NEVER = 2.0
+"""A share of the time that is never reached."""
+
+
+class InformantSettings(Settings):
+    """The whole file."""
+
+    cgroup: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """The workload's cgroup v2: a name below where it is mounted, or an absolute path. Without one there are no limits."""
+    state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
+    """Where what was approved is kept across restarts. Used only beside a cgroup."""
+    events: Literal["auto"] | SourceName = "auto"
+    sample: Seconds = 0.5
+    """How often everything is looked at, in seconds, whatever events say."""
+    protect: bool = True
+    deadlines: DeadlineSettings = DeadlineSettings()
+    health: HealthSettings = HealthSettings()
+    memory: MemorySettings = MemorySettings()
+    cpu: CpuSettings = CpuSettings()
+    wish: WishSettings = WishSettings()
+
+    def thresholds(self) -> Thresholds:
+        """From where on a resource is short."""
+        cpu, memory = self.cpu, self.memory
+        return Thresholds(
+            cpu_waiting_share=cpu.waiting_share or _NEVER,
+            cpu_busy_share=cpu.busy_share or _NEVER,
+            cpu_over_s=cpu.over,
+            memory_waiting_share=memory.waiting_share or _NEVER,
+            memory_over_s=memory.over,
+            left_bytes=memory.left,
+            left_share=memory.left_share,
+        )
+
+    def guard(self) -> GuardSettings:
+        """How the workload's limits are kept."""
+        memory = self.memory
+        return GuardSettings(
+            memory.margin,
+            memory.reserve,
+            memory.freeze,
+            memory.freeze_every,
+            memory.relief,
+            memory.relief_every,
+            memory.calm,
+        )
+
+    def wishes(self) -> WishTiming:
+        """How long wishes hold."""
+        return WishTiming(self.wish.expires, self.wish.pending)
+
+    def sources(self) -> tuple[SourceName, ...]:
+        """The sources of events to try, in order."""
+        return SOURCES if self.events == "auto" else (self.events,)
