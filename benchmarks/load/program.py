@@ -65,6 +65,12 @@ class Program:
         """The agent of one node, with this settings file."""
         return cls(port, config.with_name("agent.log"), "agent", "--config", str(config), "--port", str(port))
 
+    @classmethod
+    def informant(cls, port: int, config: Path) -> Self:
+        """The informant with this settings file."""
+        output = config.with_name("informant.log")
+        return cls(port, output, "informant", "--config", str(config), "--port", str(port))
+
     def start(self) -> None:
         """Start it; it is not ready yet."""
         # A child inherits the core, so that every thread of it has it from birth.
