@@ -54,6 +54,7 @@ class Agent:
     calls_itself: UUID | None = None
     broken: set[str] = field(default_factory=set)
     breaks_once: set[str] = field(default_factory=set)
+    statuses: dict[str, int] = field(default_factory=dict)
     held: dict[str, asyncio.Event] = field(default_factory=dict)
     number: int = 0
     step: int = 1
@@ -63,6 +64,10 @@ class Agent:
     def route(self, method: str, path: str) -> Route:
         async def serve(request: Request) -> Reply | HangUp:
             self.log.append(f"{self.name}{path}")
+            if path == "/try-upscale":
+                self.wishes.append(
+                    {key: value for key, value in json.loads(request.body).items() if key != "expectedID"}
+                )
             if path in self.held:
                 await self.held[path].wait()
             if path in self.breaks_once:
@@ -70,11 +75,10 @@ class Agent:
                 return Reply(503)
             if path in self.broken:
                 return Reply(503)
+            if path in self.statuses:
+                return Reply(self.statuses[path])
             if path != "/id":
-                body = json.loads(request.body)
-                assert body.pop("expectedID") == str(self.agent_id)
-                if path == "/try-upscale":
-                    self.wishes.append(body)
+                assert json.loads(request.body)["expectedID"] == str(self.agent_id)
             self.number += self.step
             answer = {
                 "data": {"agentID": str(self.calls_itself or self.agent_id)},

@@ -1,0 +1,168 @@
+"""The informant over a real server: what cannot wait reaches the agent in use, whoever that is, until it is over."""
+
+import asyncio
+
+import pytest
+
+from informant.core.sessions import Phase
+from protocol.wire import MoreResources
+from tests.unit.hosting.raw_peers import until
+from tests.unit.informant.guests import Agent, Guest, guest, health_every
+
+MEMORY, CPU = MoreResources(cpu=False, memory=True), MoreResources(cpu=True, memory=False)
+WANTS_MEMORY = {"cpu": False, "memory": True}
+WANTS_BOTH = {"cpu": True, "memory": True}
+WANTS_NOTHING = {"cpu": False, "memory": False}
+
+
+async def in_use(vm: Guest, name: str, high: int = 2) -> Agent:
+    """A registered agent that has been resumed."""
+    agent = await vm.agent(name)
+    assert (await vm.register(agent, 1, high))[0] == 200
+    await until(lambda: vm.phases().get(agent.agent_id.int) is Phase.ACTIVE)
+    return agent
+
+
+async def upscale(vm: Guest, body: bytes = b'{"cpu":"2","memory":"8Gi"}') -> None:
+    assert (await vm.call("PUT", "/upscale", body))[0] == 200
+
+
+async def test_a_wish_is_told_and_ends_with_the_size_that_it_asked_for() -> None:
+    async with guest() as vm:
+        agent = await in_use(vm, "a")
+        vm.informant.agents.short(MEMORY)
+        await until(lambda: agent.wishes == [WANTS_MEMORY])
+        vm.informant.agents.short(CPU)
+        await until(lambda: agent.wishes == [WANTS_MEMORY, WANTS_BOTH])
+        await upscale(vm)  # more memory than the 4 GiB that the machine shows; CPUs as before
+        await until(lambda: agent.wishes[2:] == [{"cpu": True, "memory": False}])
+        await upscale(vm, b'{"cpu":"3","memory":"8Gi"}')
+        await until(lambda: agent.wishes[3:] == [WANTS_NOTHING])
+
+
+async def test_what_is_still_short_is_not_told_over_and_over() -> None:
+    async with guest() as vm:
+        agent = await in_use(vm, "a")
+        for _ in range(50):
+            vm.informant.agents.short(MEMORY)
+            await asyncio.sleep(0)
+        await until(lambda: bool(agent.wishes))
+        vm.informant.agents.short(CPU)
+        await until(lambda: agent.wishes == [WANTS_MEMORY, WANTS_BOTH])
+        assert vm.informant.agents.counts["tells"] == 2
+
+
+async def test_a_wish_waits_for_an_agent() -> None:
+    async with guest() as vm:
+        vm.informant.agents.short(MEMORY)
+        agent = await in_use(vm, "a")
+        await until(lambda: agent.wishes == [WANTS_MEMORY])
+        assert vm.log == ["a/id", "a/resume", "a/try-upscale"]
+
+
+async def test_a_wish_is_told_to_the_next_agent_and_its_end_to_whoever_was_told() -> None:
+    async with guest() as vm:
+        first = await in_use(vm, "a")
+        vm.informant.agents.short(MEMORY)
+        await until(lambda: first.wishes == [WANTS_MEMORY])
+        second = await in_use(vm, "b")
+        await until(lambda: second.wishes == [WANTS_MEMORY])
+        await upscale(vm)
+        await until(lambda: second.wishes == [WANTS_MEMORY, WANTS_NOTHING])
+        await vm.call("DELETE", "/unregister", second.desc())
+        await until(lambda: first.wishes == [WANTS_MEMORY, WANTS_NOTHING])  # it would keep its wish standing
+
+
+async def test_an_agent_of_the_first_version_is_left_in_peace() -> None:
+    async with guest() as vm:
+        old = await in_use(vm, "a", high=1)
+        vm.informant.agents.short(MEMORY)
+        new = await in_use(vm, "b")
+        await until(lambda: new.wishes == [WANTS_MEMORY])
+        assert old.wishes == []
+        assert "a/try-upscale" not in vm.log
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_an_agent_that_does_not_know_us_any_more_is_dropped_and_the_next_one_told(status: int) -> None:
+    async with guest() as vm:
+        first = await in_use(vm, "a")
+        second = await in_use(vm, "b")
+        second.statuses["/try-upscale"] = status
+        vm.informant.agents.short(MEMORY)
+        await until(lambda: first.wishes == [WANTS_MEMORY])
+        assert vm.phases() == {1: Phase.ACTIVE}
+
+
+async def test_an_agent_that_is_busy_is_told_again() -> None:
+    async with guest() as vm:
+        agent = await in_use(vm, "a")
+        agent.breaks_once.add("/try-upscale")
+        vm.informant.agents.short(MEMORY)
+        await until(lambda: agent.wishes == [WANTS_MEMORY] * 2)
+        await until(lambda: vm.informant.agents.counts["tells"] == 1)
+        assert vm.phases() == {1: Phase.ACTIVE}
+
+
+async def test_an_agent_that_never_takes_note_is_dropped() -> None:
+    async with guest() as vm:
+        agent = await in_use(vm, "a")
+        agent.broken.add("/try-upscale")
+        vm.informant.agents.short(MEMORY)
+        await until(lambda: vm.phases() == {})
+        assert agent.wishes == [WANTS_MEMORY] * 3
+
+
+async def test_an_old_sequence_number_is_refused_and_counted() -> None:
+    async with guest(health_every(0.005)) as vm:
+        agent = await in_use(vm, "a")
+        agent.step = 0  # from now on every answer carries the same number
+        await until(lambda: vm.phases() == {})
+        assert vm.informant.agents.counts["stale"] == 3
+        page = (await vm.call("GET", "/metrics"))[1]
+        assert "parley_informant_stale_answers_total 3\n" in page
+
+
+async def test_calls_to_one_agent_follow_each_other() -> None:
+    async with guest(health_every(0.005)) as vm:
+        agent = await in_use(vm, "a")
+        agent.held["/id"] = asyncio.Event()
+        await until(lambda: vm.log[-1] == "a/id" and len(vm.log) > 3)
+        vm.informant.agents.short(MEMORY)
+        other = await vm.agent("b")  # whatever else goes on
+        assert (await vm.register(other))[0] == 200
+        assert agent.wishes == []
+        agent.held.pop("/id").set()
+        await until(lambda: WANTS_MEMORY in (*agent.wishes, *other.wishes))
+
+
+async def test_the_answer_to_an_earlier_registration_is_none_to_the_next() -> None:
+    async with guest() as vm:
+        agent = await in_use(vm, "a")
+        agent.held["/try-upscale"] = asyncio.Event()
+        vm.informant.agents.short(MEMORY)
+        await until(lambda: vm.log[-1] == "a/try-upscale")
+        await vm.call("DELETE", "/unregister", agent.desc())
+        assert (await vm.register(agent))[0] == 200
+        agent.held.pop("/try-upscale").set()
+        await until(lambda: agent.wishes == [WANTS_MEMORY] * 2)  # told anew under its new registration
+        assert vm.phases() == {1: Phase.ACTIVE}
+
+
+async def test_its_own_state_is_on_the_page() -> None:
+    async with guest() as vm:
+        await in_use(vm, "a")
+        vm.informant.agents.short(MEMORY)
+        await until(lambda: vm.informant.agents.counts["tells"] == 1)
+        page = (await vm.call("GET", "/metrics"))[1]
+        for line in (
+            'parley_informant_agents{phase="active"} 1',
+            'parley_informant_agents{phase="waiting"} 0',
+            'parley_informant_wish{resource="memory"} 1',
+            'parley_informant_wish{resource="cpu"} 0',
+            "parley_informant_wishes_total 1",
+            "parley_informant_wishes_told_total 1",
+        ):
+            assert f"{line}\n" in page
+        small = (await vm.call("GET", "/metrics?for=agent"))[1]
+        assert "parley_informant" not in small
