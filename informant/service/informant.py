@@ -65,13 +65,13 @@ class Informant:
 
     async def _metrics(self, request: Request) -> Reply | HangUp:
         for_agent = request.query.get("for") == "agent"
-        own = {} if for_agent else self._figures()
+        own = {} if for_agent else self.figures()
         return Reply(200, report.page(self.keeper.read(), own, for_agent=for_agent), CONTENT_TYPE)
 
     async def _healthz(self, _: Request) -> Reply | HangUp:
         return text(200, "ok")
 
-    def _figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """What the informant tells of itself."""
         phases = [session.phase for session in self.agents.sessions.all]
         wanted, size = self.agents.wanted, self.keeper.guard.size

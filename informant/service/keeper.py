@@ -52,7 +52,7 @@ class Wishing(Protocol):
 
 
 class Keeper:
-    """The guest's size and limits. `reclaim_s` is how long the kernel may take to free memory for a downscale."""
+    """The guest's size and limits; `guard` is the account of them. `reclaim_s` is how long the kernel may take to free memory for a downscale."""
 
     def __init__(
         self, guest: Guest, log: Logger, guard: Guard, lookout: Lookout, wishing: Wishing, reclaim_s: float
@@ -62,7 +62,7 @@ class Keeper:
         self._approvals = guest.approvals
         self._approves_all = guest.approves_all
         self._log = log
-        self._guard = guard
+        self.guard = guard
         self._lookout = lookout
         self._wishing = wishing
         self._reclaim_s = reclaim_s
@@ -76,11 +76,6 @@ class Keeper:
         self._thaw: asyncio.TimerHandle | None = None
         self.counts: Counter[str] = Counter()
 
-    @property
-    def guard(self) -> Guard:
-        """The account of the guest's size."""
-        return self._guard
-
     # ------------------------------------------------------------ life
 
     def begin(self) -> None:
@@ -93,9 +88,9 @@ class Keeper:
             self._log.warning("the workload was found frozen, and is thawed", cgroup=str(self._cgroup.path))
         self._written = Limits(found.high_bytes, found.max_bytes, found.cpu_quota_us, bool(found.frozen))
         if Control.FREEZE in self._lacks:
-            self._guard = replace(self._guard, settings=replace(self._guard.settings, freeze_s=0.0))
+            self.guard = replace(self.guard, settings=replace(self.guard.settings, freeze_s=0.0))
         if self._approvals is not None:
-            self._guard = replace(self._guard, size=self._approvals.load())
+            self.guard = replace(self.guard, size=self._approvals.load())
         self.look()
 
     async def drained(self) -> None:
@@ -107,7 +102,7 @@ class Keeper:
         """Leave nothing frozen behind."""
         if self._thaw is not None:
             self._thaw.cancel()
-        self._guard = replace(self._guard, is_frozen=False)
+        self.guard = replace(self.guard, is_frozen=False)
         self._apply()
 
     # ------------------------------------------------------------ looking
@@ -120,9 +115,9 @@ class Keeper:
         """See what is short now, and keep the limits as they should be."""
         now_s = self._now_s()
         reading = self.read()
-        self._guard = self._guard.seen(reading, now_s)
+        self.guard = self.guard.seen(reading, now_s)
         hits_before = self._lookout.hits
-        limit = self._guard.nominal(self._guard.size) if self._cgroup is not None else None
+        limit = self.guard.nominal(self.guard.size) if self._cgroup is not None else None
         self._lookout, shortage = self._lookout.see(reading, limit, now_s)
         hits = self._lookout.hits
         self._current_bytes = reading.cgroup.current_bytes if reading.cgroup is not None else None
@@ -130,7 +125,7 @@ class Keeper:
             return  # a limit that is being lowered is hit without anybody being short
         if hits is not None and hits_before is not None and hits > hits_before:
             self.counts["hits"] += hits - hits_before
-            self._guard = self._guard.hit(now_s)
+            self.guard = self.guard.hit(now_s)
         self._apply()
         more = shortage.more()
         if more.cpu or more.memory:
@@ -169,17 +164,17 @@ class Keeper:
 
     async def _agreed(self, size: Resources) -> wire.DownscaleResult:
         if self._approves_all:
-            self._guard = self._guard.shrunk(size)
+            self.guard = self.guard.shrunk(size)
             self._agree(size)
             return wire.DownscaleResult(ok=True, status="every downscale is approved here")
-        result = self._guard.judge(size, self.read())
+        result = self.guard.judge(size, self.read())
         if not result.ok:
             return result
-        before, self._guard = self._guard, self._guard.shrunk(size)
+        before, self.guard = self.guard, self.guard.shrunk(size)
         self._is_shrinking = True
         try:
             why = await self._lower()
-            again = self._guard.judge(size, self.read())
+            again = self.guard.judge(size, self.read())
         except BaseException:
             self._back_to(before)
             raise
@@ -193,7 +188,7 @@ class Keeper:
 
     def _back_to(self, before: Guard) -> None:
         """The downscale does not come about: the size that was agreed on before holds."""
-        self._guard = replace(self._guard, size=before.size)
+        self.guard = replace(self.guard, size=before.size)
         self._apply()
 
     def _agree(self, size: Resources) -> str:
@@ -211,7 +206,7 @@ class Keeper:
         """Lower memory.high, which makes the kernel reclaim; why that did not come about in time, or nothing."""
         if self._cgroup is None:
             return ""
-        writes = self._written.writes(self._guard.limits(), self._current_bytes)
+        writes = self._written.writes(self.guard.limits(), self._current_bytes)
         write = next((each for each in writes if each.is_slow), None)
         if write is None or write.control in self._lacks:
             return ""
@@ -229,7 +224,7 @@ class Keeper:
         except RemoteProtocolError as error:
             return text(error.status, str(error))
         async with self._agreeing:
-            self._guard, more = self._guard.grown(size)
+            self.guard, more = self.guard.grown(size)
             self._lookout = self._lookout.grown(more, self._now_s())
             why = self._agree(size)
         if more.cpu or more.memory:
@@ -249,7 +244,7 @@ class Keeper:
         if self._cgroup is None:
             return ""
         why = ""
-        for write in self._written.writes(self._guard.limits(), self._current_bytes):
+        for write in self._written.writes(self.guard.limits(), self._current_bytes):
             if write.control in self._lacks:
                 continue
             if write.is_slow:
@@ -302,7 +297,7 @@ class Keeper:
 
     def _mind_the_freeze(self) -> None:
         """A freeze ends by itself."""
-        due_s = self._guard.due_s()
+        due_s = self.guard.due_s()
         if self._thaw is not None and (due_s is None or self._thaw.when() != due_s):
             self._thaw.cancel()
             self._thaw = None
@@ -312,7 +307,7 @@ class Keeper:
 
     def _thaws(self) -> None:
         self._thaw = None
-        self._guard = self._guard.elapsed(max(self._now_s(), self._guard.due_s() or 0.0))
+        self.guard = self.guard.elapsed(max(self._now_s(), self.guard.due_s() or 0.0))
         self._apply()
 
     @staticmethod

@@ -1,0 +1,41 @@
+"""Diagrams of the table machines, drawn from their tables: `python -m tests.tidy.diagrams` writes them into the docs."""
+
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from informant.core.sessions import TABLE as SESSIONS
+from informant.core.sessions import Phase
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = {ROOT / "docs" / "informant.md": ("sessions", SESSIONS, Phase.CHECKING)}
+
+
+P = TypeVar("P", bound=enum.Enum)
+E = TypeVar("E", bound=enum.Enum)
+
+
+def diagram(table: Mapping[tuple[P, E], P | None], first: P) -> str:
+    """A state diagram in Mermaid's words; to leave the table is to end. Events with the same ends share an arrow."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (phase, event), after in table.items():
+        ends = phase.value, "[*]" if after is None else after.value
+        arrows.setdefault(ends, []).append(event.value)
+    lines = [f"    {before} --> {after} : {', '.join(events)}" for (before, after), events in arrows.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", f"    [*] --> {first.value}", *lines, "```"])
+
+
+def drawn(text: str, name: str, picture: str) -> str:
+    """A page with the diagram between its marks. Raises `ValueError` where there are none."""
+    begin, end = f"<!-- {name}: drawn from the table -->\n", f"<!-- end of {name} -->"
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"there is no place for the diagram {name!r}")
+    return f"{before}{begin}{picture}\n{end}{after}"
+
+
+if __name__ == "__main__":
+    for page, (name, table, first) in PAGES.items():
+        page.write_text(drawn(page.read_text(), name, diagram(table, first)))

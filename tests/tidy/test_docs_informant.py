@@ -1,0 +1,48 @@
+"""docs/informant.md and examples/informant.yaml against the program."""
+
+import random
+import re
+
+from hosting import logs
+from hosting.client import Client
+from hosting.settings import Settings, load
+from informant.guest.machine import ProcSource
+from informant.guest.watching import PollingSource
+from informant.service.informant import Informant
+from informant.service.keeper import Guest
+from informant.settings import InformantSettings
+from protocol.values import Resources
+from tests.tidy.house import ROOT
+
+NAME = re.compile(r"(parley_informant_\w+)(?:\{([^}]*)\})?")
+
+
+async def test_the_documented_metrics_are_those_that_are_served() -> None:
+    """In both directions, with their labels."""
+    page = (ROOT / "docs" / "informant.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `parley_")]
+    documented = {
+        name: tuple(filter(None, labels.split(","))) for row in rows for name, labels in NAME.findall(row)
+    }
+    sources = (PollingSource(ROOT / "README.md"),)
+    guest = Guest(ProcSource(), sources=sources)
+    log = logs.logger("test")
+    informant = Informant(guest, InformantSettings(), Client(), log, random.Random(1))
+    informant.keeper.guard, _ = informant.keeper.guard.grown(Resources(1000, 2**30))
+    served = {}
+    for key in informant.figures():
+        found = NAME.fullmatch(key)
+        assert found is not None, key
+        served[found[1]] = tuple(re.findall(r'(\w+)="', found[2] or ""))
+    assert served == documented
+
+
+def test_the_example_has_every_setting_with_its_default() -> None:
+    path = ROOT / "examples" / "informant.yaml"
+    example, default = load(path, InformantSettings), InformantSettings()
+    assert example.model_copy(update={"cgroup": None}) == default
+    text = path.read_text()
+    for model in (InformantSettings, *(type(part) for _, part in default if isinstance(part, Settings))):
+        for field in model.model_fields.values():
+            assert field.alias is not None
+            assert re.search(rf"\b{field.alias}:", text), field.alias
