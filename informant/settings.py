@@ -70,9 +70,10 @@ class CpuSettings(Settings):
 
 
 class WishSettings(Settings):
-    """How long an urgent wish holds, in seconds: after an agent was told, and while there is none to tell."""
+    """How long an urgent wish holds, in seconds: until it must be told again, without need, and while there is none to tell."""
 
     expires: Seconds = _WISH.expires_s
+    calm: Seconds = _WISH.calm_s
     pending: Seconds = _WISH.pending_s
 
 
@@ -125,7 +126,7 @@ class InformantSettings(Settings):
 
     def wishes(self) -> WishTiming:
         """How long wishes hold."""
-        return WishTiming(self.wish.expires, self.wish.pending)
+        return WishTiming(self.wish.expires, self.wish.calm, self.wish.pending)
 
     def sources(self) -> tuple[SourceName, ...]:
         """The sources of events to try, in order."""

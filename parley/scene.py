@@ -67,7 +67,8 @@ def _free_ports(count: int) -> list[int]:
 def make(directory: Path, vms: int, seed: int) -> Scene:
     """A scene of `vms` VMs (1 or more), `this-machine` among them."""
     scheduler_port, agent_port, *ports = _free_ports(vms + 2)
-    made = [DemoVm(THIS_MACHINE, ports[0], 1, min(os.cpu_count() or 1, 4), 1, ("--approve-all",))]
+    real = ("--approve-all", "--config", str(directory / "informant.yaml"))
+    made = [DemoVm(THIS_MACHINE, ports[0], 1, min(os.cpu_count() or 1, 4), 1, real)]
     for index, port in enumerate(ports[1:], start=1):
         if index != BIG_INDEX:
             shape = SHAPES[(index - 1) % len(SHAPES)]
@@ -138,7 +139,10 @@ def write_files(scene: Scene) -> None:
             for entry, vm in zip(common, scene.vms, strict=True)
         ],
     }
-    for name, content in (("cluster.yaml", cluster), ("agent.yaml", agent)):
+    # This machine's memory is none of the demo's business, nor is its priority.
+    informant = {"protect": False, "memory": {"waitingShare": None, "left": 0, "leftShare": 0}}
+    files = {"cluster.yaml": cluster, "agent.yaml": agent, "informant.yaml": informant}
+    for name, content in files.items():
         (scene.directory / name).write_text(json.dumps(content, indent=1))
 
 

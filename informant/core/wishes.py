@@ -1,8 +1,8 @@
 """Urgent wishes: what cannot wait for the agent's next look, until it is met, no longer needed, or told anew.
 
-A wish begins when a resource is seen short. It is told to the agent in use and holds for `expires_s` from then, as long
-as agents heed it; one that is still needed in its second half is told again. One that nobody could be told of waits
-for an agent for `pending_s`. It ends as soon as more arrives. What an agent was told last is kept with its session, so
+A wish begins when a resource is seen short. It is told to the agent in use, and again every `expires_s`, as long as agents heed
+it. It ends as soon as more arrives, or when the resource was not seen short for `calm_s`; one that nobody could be told of
+waits for an agent for `pending_s`. What an agent was told last is kept with its session, so
 that it also learns when nothing is wanted any more: a published agent keeps a wish standing until it does.
 
 A published informant asks once and swallows every later need until it is granted. Source: reference/neon.md 4.2.
@@ -16,9 +16,10 @@ from protocol.wire import MoreResources
 
 @dataclass(frozen=True, slots=True)
 class WishTiming:
-    """How long a wish holds, in seconds: after it was told, and while there is nobody to tell."""
+    """How long a wish holds, in seconds: until it must be told again, without need, and while there is nobody to tell."""
 
     expires_s: float = 10.0
+    calm_s: float = 5.0
     pending_s: float = 60.0
 
 
@@ -26,11 +27,12 @@ class WishTiming:
 class Wish:
     """More of one resource is wanted. `told_to` is the serial of the session that was told, 0 before that.
 
-    `since_s` is when it began, `short_s` when the resource was last seen short, `until_s` the end of its time.
+    `since_s` is when it began, `needed_s` when the resource was last seen short or, if that is later, when it was told;
+    `until_s` is when it must be told again, or given up where nobody could be told.
     """
 
     since_s: float
-    short_s: float
+    needed_s: float
     until_s: float
     told_to: int = 0
 
@@ -68,8 +70,8 @@ class Wishes:
         if wish is None:
             return Wish(now_s, now_s, now_s + self.timing.pending_s)
         if wish.told_to:
-            return replace(wish, short_s=now_s)
-        return replace(wish, short_s=now_s, until_s=now_s + self.timing.pending_s)
+            return replace(wish, needed_s=now_s)
+        return replace(wish, needed_s=now_s, until_s=now_s + self.timing.pending_s)
 
     def arrived(self, more: MoreResources) -> "Wishes":
         """The wishes after more of these resources arrived."""
@@ -82,25 +84,30 @@ class Wishes:
         def after(wish: Wish | None, is_told: bool) -> Wish | None:
             if wish is None or not is_told or wish.told_to == serial or wish.since_s > tell.at_s:
                 return wish
-            return replace(wish, told_to=serial, until_s=until_s)
+            return replace(wish, told_to=serial, needed_s=now_s, until_s=until_s)
 
         return replace(self, cpu=after(self.cpu, tell.more.cpu), memory=after(self.memory, tell.more.memory))
 
     def elapsed(self, now_s: float) -> "Wishes":
-        """The wishes now: one whose time is over ends, or is told again where it is still needed."""
+        """The wishes now: one that is not needed any more ends, one that has expired is to be told again."""
         cpu, memory = self._after(self.cpu, now_s), self._after(self.memory, now_s)
         return self if cpu is self.cpu and memory is self.memory else replace(self, cpu=cpu, memory=memory)
 
     def _after(self, wish: Wish | None, now_s: float) -> Wish | None:
-        if wish is None or now_s < wish.until_s:
+        if wish is None or now_s < self._end_s(wish):
             return wish
-        if wish.told_to and wish.short_s >= wish.until_s - self.timing.expires_s / 2:
-            return replace(wish, told_to=0, until_s=wish.short_s + self.timing.pending_s)
+        if wish.told_to and now_s < wish.needed_s + self.timing.calm_s:
+            return replace(wish, told_to=0, until_s=wish.needed_s + self.timing.pending_s)
         return None
 
+    def _end_s(self, wish: Wish) -> float:
+        """When something becomes of a wish by itself."""
+        return min(wish.until_s, wish.needed_s + self.timing.calm_s) if wish.told_to else wish.until_s
+
     def due_s(self) -> float | None:
-        """When the next wish's time is over."""
-        return min((wish.until_s for wish in (self.cpu, self.memory) if wish is not None), default=None)
+        """When the next wish ends, or must be told again."""
+        ends = (self._end_s(wish) for wish in (self.cpu, self.memory) if wish is not None)
+        return min(ends, default=None)
 
     def next_tell(self, sessions: Sessions, now_s: float) -> Tell | None:
         """What to tell the agent in use now; None while it knows, cannot understand it, or must be left in peace."""
