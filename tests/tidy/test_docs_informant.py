@@ -42,7 +42,9 @@ def test_the_example_has_every_setting_with_its_default() -> None:
     example, default = load(path, InformantSettings), InformantSettings()
     assert example.model_copy(update={"cgroup": None}) == default
     text = path.read_text()
-    for model in (InformantSettings, *(type(part) for _, part in default if isinstance(part, Settings))):
+    parts = (type(part) for _, part in default if isinstance(part, Settings))
+    models: list[type[Settings]] = [InformantSettings, *parts]
+    for model in models:
         for field in model.model_fields.values():
             assert field.alias is not None
             assert re.search(rf"\b{field.alias}:", text), field.alias
