@@ -22,6 +22,8 @@ from protocol.wire import DownscaleResult, MoreResources
 MIB: Final = 2**20
 _PERIOD_US: Final = 100_000
 _LEAST_QUOTA_US: Final = 1_000
+_PAGE_BYTES: Final = 2**16
+"""Limits are whole pages of any kernel: it would round them down, and say something else than was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,10 @@ def _rises(old: int | None, new: int | None) -> bool:
     return old is not None and (new is None or new > old)
 
 
+def _whole(amount: int) -> int:
+    return amount // _PAGE_BYTES * _PAGE_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """What was agreed and what happened. `size` is the last one approved or announced, None before the first."""
@@ -131,16 +137,16 @@ class Guard:
         high, most = self.nominal(self.size), self._most(self.size)
         if high is None or most is None:
             return Limits(frozen=self.is_frozen)
-        return Limits(min(high + self.relief_bytes, most), most, self._quota(), self.is_frozen)
+        return Limits(min(_whole(high + self.relief_bytes), most), most, self._quota(), self.is_frozen)
 
     def nominal(self, size: Resources | None) -> int | None:
         """memory.high for a size; None before anything is known of the machine."""
         base = self._base(size)
-        return None if not base else base - self._reserve(base)
+        return None if not base else _whole(base - self._reserve(base))
 
     def _most(self, size: Resources | None) -> int | None:
         base = self._base(size)
-        return None if not base else base - self._reserve(base) // 2
+        return None if not base else _whole(base - self._reserve(base) // 2)
 
     def _base(self, size: Resources | None) -> int:
         return self.total_bytes if size is None else min(size.memory_bytes, self.total_bytes)

@@ -14,6 +14,8 @@ from typing import Final, Literal, Protocol, get_args
 from informant.guest import libc
 
 POLLING_S: Final = 0.1
+LASTING_S: Final = 2.0
+"""How often it is looked whether a file is still the same one."""
 SourceName = Literal["inotify", "poll", "polling"]
 SOURCES: Final[tuple[SourceName, ...]] = get_args(SourceName)
 _SMALL: Final = 4096
@@ -22,7 +24,10 @@ _SMALL: Final = 4096
 class EventSource(Protocol):
     """Tells that a file may have changed."""
 
-    name: SourceName
+    @property
+    def name(self) -> SourceName:
+        """Which kind of source it is."""
+        ...
 
     async def changed(self) -> None:
         """Return once the file may have changed since this returned last."""
@@ -150,6 +155,51 @@ class PollingSource:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class LastingSource:
+    """Listens to whatever file is at a path: a cgroup is removed with its workload, and made anew with the next one.
+
+    `name` is that of the source in use.
+    """
+
+    def __init__(self, path: Path, allowed: tuple[SourceName, ...], every_s: float = LASTING_S) -> None:
+        self._path = path
+        self._allowed = allowed
+        self._every_s = every_s
+        self._file = _identity(path)
+        self._source, self.lacks = listen(path, allowed)
+
+    @property
+    def name(self) -> SourceName:
+        """The source in use."""
+        return self._source.name
+
+    async def changed(self) -> None:
+        """Return once the file may have changed, or is another one."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._source.changed()
+                    return
+            now = _identity(self._path)
+            if now is not None and now != self._file:
+                self._source.close()
+                self._file = now
+                self._source, self.lacks = listen(self._path, self._allowed)
+                return
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._source.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def listen(path: Path, allowed: tuple[SourceName, ...] = SOURCES) -> tuple[EventSource, dict[str, str]]:

@@ -5,6 +5,7 @@ happens: a limit falls before a downscale is approved, and rises before an upsca
 """
 
 import asyncio
+import errno
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -13,7 +14,7 @@ from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
 from hosting.threads import in_own_thread
 from informant.core.guard import Control, Guard, Limits, Write
-from informant.core.report import Reading
+from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Lookout
 from informant.guest.approvals import Approvals
 from informant.guest.cgroup import Cgroup
@@ -26,6 +27,9 @@ from protocol.wire import MoreResources
 
 EVENT_GAP_S: Final = 0.005
 """So long nothing is looked at after an event, so that a flood of them does not take the CPU of those who suffer."""
+
+_GONE: Final = (errno.ENOENT, errno.ENODEV)
+"""The group was removed: its workload has ended, and needs no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,10 @@ class Wishing(Protocol):
 
 
 class Keeper:
-    """The guest's size and limits; `guard` is the account of them. `reclaim_s` is how long the kernel may take to free memory for a downscale."""
+    """The guest's size and limits; `guard` is the account of them.
+
+    `reclaim_s` is how long the kernel may take to free memory for a downscale.
+    """
 
     def __init__(
         self, guest: Guest, log: Logger, guard: Guard, lookout: Lookout, wishing: Wishing, reclaim_s: float
@@ -102,8 +109,8 @@ class Keeper:
         """Leave nothing frozen behind."""
         if self._thaw is not None:
             self._thaw.cancel()
-        self.guard = replace(self.guard, is_frozen=False)
-        self._apply()
+        if self._cgroup is not None and self._written.frozen:
+            self._cgroup.write(Control.FREEZE, "0")
 
     # ------------------------------------------------------------ looking
 
@@ -120,9 +127,10 @@ class Keeper:
         limit = self.guard.nominal(self.guard.size) if self._cgroup is not None else None
         self._lookout, shortage = self._lookout.see(reading, limit, now_s)
         hits = self._lookout.hits
-        self._current_bytes = reading.cgroup.current_bytes if reading.cgroup is not None else None
         if self._is_shrinking:
             return  # a limit that is being lowered is hit without anybody being short
+        if reading.cgroup is not None:
+            self._take(reading.cgroup)
         if hits is not None and hits_before is not None and hits > hits_before:
             self.counts["hits"] += hits - hits_before
             self.guard = self.guard.hit(now_s)
@@ -131,6 +139,16 @@ class Keeper:
         if more.cpu or more.memory:
             self._log.debug("short", cpu=shortage.cpu or None, memory=shortage.memory or None)
             self._wishing.short(more)
+
+    def _take(self, group: CgroupReading) -> None:
+        """What its files say: a group may have been made anew with its workload, or somebody has changed a limit.
+
+        Who freezes the workload while we run has a reason; only what we froze do we thaw.
+        """
+        self._current_bytes = group.current_bytes
+        if self._slow is None or self._slow.done():
+            limits = Limits(group.high_bytes, group.max_bytes, group.cpu_quota_us, self._written.frozen)
+            self._written = limits
 
     async def sample(self, every_s: float) -> None:
         """Look again and again, for ever."""
@@ -215,6 +233,9 @@ class Keeper:
                 await self._write_slowly(write)
         except TimeoutError:
             return f"the kernel did not free enough memory within {self._reclaim_s:g} s"
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
         return ""
 
     async def upscale(self, request: Request) -> Reply | HangUp:

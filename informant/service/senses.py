@@ -19,9 +19,9 @@ def open_all(
     sources: list[EventSource] = []
     findings: list[Finding] = []
     if cgroup is not None and "memory.events" not in cgroup.lacks():
-        source, lacks = watching.listen(cgroup.path / "memory.events", settings.sources())
+        source = watching.LastingSource(cgroup.path / "memory.events", settings.sources())
         sources.append(source)
-        findings.append(Finding("events of memory.events", True, _told(source.name, lacks)))
+        findings.append(Finding("events of memory.events", True, _told(source.name, source.lacks)))
     for resource, share, over_s in (
         ("memory", settings.memory.waiting_share, settings.memory.over),
         ("cpu", settings.cpu.waiting_share, settings.cpu.over),
