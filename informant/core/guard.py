@@ -54,11 +54,17 @@ class Control(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write a control file; None is "max". One that `is_slow` makes the kernel reclaim memory."""
+    """Write a control file; None is "max". A memory limit that `falls` takes memory, and memory.high `is_slow` then: the
+    kernel frees what it can before it returns."""
 
     control: Control
     value: int | None
-    is_slow: bool = False
+    falls: bool = False
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it may take as long as the kernel takes to reclaim."""
+        return self.falls and self.control is Control.MEMORY_HIGH
 
     @property
     def text(self) -> str:
@@ -97,11 +103,11 @@ class Limits:
         if _rises(self.max_bytes, wanted.max_bytes):
             yield Write(Control.MEMORY_MAX, wanted.max_bytes)
         if self.high_bytes != wanted.high_bytes:
-            is_slow = not _rises(self.high_bytes, wanted.high_bytes)
-            yield Write(Control.MEMORY_HIGH, wanted.high_bytes, is_slow)
+            falls = not _rises(self.high_bytes, wanted.high_bytes)
+            yield Write(Control.MEMORY_HIGH, wanted.high_bytes, falls)
         fits = current_bytes is None or wanted.max_bytes is None or current_bytes <= wanted.max_bytes
         if fits and _rises(wanted.max_bytes, self.max_bytes):
-            yield Write(Control.MEMORY_MAX, wanted.max_bytes)
+            yield Write(Control.MEMORY_MAX, wanted.max_bytes, falls=True)
         if self.cpu_quota_us != wanted.cpu_quota_us:
             yield Write(Control.CPU_MAX, wanted.cpu_quota_us)
         if self.frozen != wanted.frozen:

@@ -146,7 +146,7 @@ class Keeper:
         Who freezes the workload while we run has a reason; only what we froze do we thaw.
         """
         self._current_bytes = group.current_bytes
-        if self._slow is None or self._slow.done():
+        if not self._is_lowering():
             limits = Limits(group.high_bytes, group.max_bytes, group.cpu_quota_us, self._written.frozen)
             self._written = limits
 
@@ -260,7 +260,7 @@ class Keeper:
     def _apply(self) -> str:
         """Write what differs; why something could not be, or nothing.
 
-        What makes the kernel reclaim is left to a thread; what comes after it waits for that.
+        What makes the kernel reclaim is left to a thread; memory.max falls when that is over.
         """
         if self._cgroup is None:
             return ""
@@ -268,10 +268,10 @@ class Keeper:
         for write in self._written.writes(self.guard.limits(), self._current_bytes):
             if write.control in self._lacks:
                 continue
-            if write.is_slow:
-                if self._slow is None or self._slow.done():
-                    self._slow = asyncio.create_task(self._write_slowly(write), name="lower memory.high")
-                    self._slow.add_done_callback(self._slow_is_over)
+            if write.is_slow and not self._is_lowering():
+                self._slow = asyncio.create_task(self._write_slowly(write), name="lower memory.high")
+                self._slow.add_done_callback(self._slow_is_over)
+            if write.is_slow or (write.falls and self._is_lowering()):
                 continue
             before, self._written = self._written, self._written.after(write)
             try:
@@ -282,6 +282,9 @@ class Keeper:
                 self._failed.pop(write.control, None)
         self._mind_the_freeze()
         return why
+
+    def _is_lowering(self) -> bool:
+        return self._slow is not None and not self._slow.done()
 
     async def _write_slowly(self, write: Write) -> None:
         """Raises `OSError`. The limit counts from the first moment; only freeing what lies above it takes its time."""

@@ -1,0 +1,333 @@
+"""Cgroups for tests: a directory with the files of one, one in memory, and a real one of this machine."""
+
+import contextlib
+import errno
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from informant.core.guard import Control, Limits, Write
+from informant.core.report import CgroupReading
+from informant.guest.cgroup import Cgroup, FileCgroup
+from tests.unit.hosting.raw_peers import PATIENCE_S
+
+MIB: Final = 2**20
+ROOT: Final = Path(__file__).parents[3]
+CURRENT, INACTIVE = 600 * MIB, 100 * MIB
+READ: Final = ("memory.current", "memory.stat", "memory.events", "memory.pressure", "cpu.pressure")
+"""What is read beside the controls."""
+
+
+def pressure_text(some_us: int, full_us: int) -> str:
+    """A pressure file with these totals."""
+    return "".join(
+        f"{kind} avg10=0.00 avg60=0.11 avg300=0.22 total={total}\n"
+        for kind, total in (("some", some_us), ("full", full_us))
+    )
+
+
+def stat_text(inactive_bytes: int) -> str:
+    """A memory.stat; other lines look like the one that counts."""
+    return (
+        f"anon 5\nfile 7\nactive_file 11\ninactive_anon 13\ninactive_file {inactive_bytes}\nfile_dirty 17\n"
+    )
+
+
+FILES: Final[Mapping[str, str]] = {
+    "cgroup.procs": "4711\n",
+    "cgroup.events": "populated 1\nfrozen 0\n",
+    "cgroup.freeze": "0\n",
+    "cpu.max": "max 100000\n",
+    "cpu.pressure": pressure_text(1_500_000, 0),
+    "cpu.weight": "100\n",
+    "memory.current": f"{CURRENT}\n",
+    "memory.events": "low 0\nhigh 3\nmax 1\noom 0\noom_kill 0\noom_group_kill 0\n",
+    "memory.high": "max\n",
+    "memory.max": "max\n",
+    "memory.pressure": pressure_text(2_000_000, 250_000),
+    "memory.stat": stat_text(INACTIVE),
+}
+"""A group that uses 600 MiB, 100 of them in vain, and has no limits."""
+EVENTS: Final = {"low": 0, "high": 3, "max": 1, "oom": 0, "oom_kill": 0, "oom_group_kill": 0}
+PRESSURE_S: Final = {"cpu_waiting": 1.5, "cpu_stalled": 0.0, "memory_waiting": 2.0, "memory_stalled": 0.25}
+READING: Final = CgroupReading(
+    current_bytes=CURRENT,
+    needed_bytes=CURRENT - INACTIVE,
+    high_bytes=None,
+    max_bytes=None,
+    events=EVENTS,
+    cpu_quota_us=None,
+    frozen=False,
+    pressure_s=PRESSURE_S,
+)
+"""What is read of `FILES`."""
+
+
+class Tree:
+    """A directory that looks like a cgroup v2; all of its files are regular ones."""
+
+    def __init__(self, path: Path, without: tuple[str, ...] = ()) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        for name, text in FILES.items():
+            if name not in without:
+                (path / name).write_text(text)
+
+    def put(self, name: str, text: str) -> None:
+        """From now on a file says this."""
+        (self.path / name).write_text(text)
+
+    def uses(self, current_bytes: int, inactive_bytes: int = 0) -> None:
+        """From now on the group uses so much memory."""
+        self.put("memory.current", f"{current_bytes}\n")
+        self.put("memory.stat", stat_text(inactive_bytes))
+
+    def counts(self, **events: int) -> None:
+        """From now on memory.events says these numbers; the others stay."""
+        self.put("memory.events", "".join(f"{name} {n}\n" for name, n in {**EVENTS, **events}.items()))
+
+    def waited(self, resource: str, some_us: int, full_us: int = 0) -> None:
+        """From now on tasks have waited so long."""
+        self.put(f"{resource}.pressure", pressure_text(some_us, full_us))
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file, byte for byte."""
+        return {file.name: file.read_bytes() for file in sorted(self.path.iterdir())}
+
+    def vanish(self) -> None:
+        """The group is removed."""
+        shutil.rmtree(self.path)
+
+
+@dataclass
+class FakeCgroup:
+    """A group in memory; its figures, and what happens to a write, may be changed at any time.
+
+    A control in `failing` is refused with that error. One in `slow` says the new value at once, as the kernel's files
+    do, and the write returns when its event is set. `writes` holds what was taken, in order, and `refused` what was not.
+    """
+
+    path: Path = Path("/nowhere/workload")
+    current_bytes: int = CURRENT
+    inactive_bytes: int = INACTIVE
+    limits: Limits = field(default_factory=Limits)
+    events: dict[str, int] = field(default_factory=lambda: dict(EVENTS))
+    pressure_s: dict[str, float] = field(default_factory=lambda: dict(PRESSURE_S))
+    lacking: dict[str, str] = field(default_factory=dict)
+    failing: dict[Control, OSError] = field(default_factory=dict)
+    slow: dict[Control, threading.Event] = field(default_factory=dict)
+    writes: list[tuple[Control, str]] = field(default_factory=list)
+    refused: list[tuple[Control, str]] = field(default_factory=list)
+
+    def read(self) -> CgroupReading:
+        """What the group says now."""
+
+        def has(name: str) -> bool:
+            return name not in self.lacking
+
+        current = self.current_bytes if has("memory.current") else None
+        inactive = self.inactive_bytes if has("memory.stat") else 0
+        limits = self.limits
+        return CgroupReading(
+            current_bytes=current,
+            needed_bytes=None if current is None else max(0, current - inactive),
+            high_bytes=limits.high_bytes if has("memory.high") else None,
+            max_bytes=limits.max_bytes if has("memory.max") else None,
+            events=dict(self.events) if has("memory.events") else {},
+            cpu_quota_us=limits.cpu_quota_us if has("cpu.max") else None,
+            frozen=limits.frozen if has("cgroup.freeze") else None,
+            pressure_s={
+                name: seconds
+                for name, seconds in self.pressure_s.items()
+                if has(f"{name.partition('_')[0]}.pressure")
+            },
+        )
+
+    def write(self, control: Control, text: str) -> None:
+        """Take a value, or refuse it; may wait."""
+        error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        wrong = self.failing.get(control) or (error if control in self.lacking else None)
+        if wrong is not None:
+            self.refused.append((control, text))
+            raise wrong
+        value, *period = text.split()
+        assert len(period) == (control is Control.CPU_MAX), text
+        self.limits = self.limits.after(Write(control, None if value == "max" else int(value)))
+        self.writes.append((control, text))
+        if control in self.slow:
+            assert self.slow[control].wait(PATIENCE_S), "nobody let the write return"
+
+    def lacks(self) -> Mapping[str, str]:
+        """What was said to be lacking."""
+        return dict(self.lacking)
+
+    def vanish(self) -> None:
+        """The group is removed."""
+        self.lacking = dict.fromkeys((*READ, *Control), "is not there")
+
+
+# ---------------------------------------------------------------- this machine's own
+
+
+def unified() -> Path | None:
+    """Where this machine has cgroup v2."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return next((Path(line.split()[1]) for line in lines if line.split()[2] == "cgroup2"), None)
+
+
+@contextlib.contextmanager
+def real_group() -> Iterator[Path]:
+    """A new group of this machine for the length of a `with` block; skips the test where none can be made."""
+    mount = unified()
+    if mount is None:
+        pytest.skip("no cgroup v2 is mounted here: run `mount -t cgroup2 none DIRECTORY` as root to see this")
+    path = mount / f"parley-test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"no group can be made in {mount} ({error.strerror}): run as root to see this")
+    try:
+        if not (path / "cgroup.freeze").exists():
+            pytest.skip("this kernel cannot freeze a group: Linux 5.2 or later is needed to see this")
+        yield path
+    finally:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a group; one that a process has just left may be busy for a moment."""
+    limit = time.monotonic() + PATIENCE_S
+    while path.exists():
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > limit:
+                raise
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def sleeper(group: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that sleeps in a group for the length of a `with` block."""
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        (group / "cgroup.procs").write_text(str(process.pid))
+        yield process
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+
+
+def descriptors() -> list[str]:
+    """What this process has open, apart from the look itself."""
+    gc.collect()  # what nobody closed is not counted once before and once not
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(f"{link.name} {link.readlink()}")
+    return sorted(found)
+
+
+_MAY_NOT_DROP: Final = 77
+_DROP: Final = f"""
+if os.getuid() == 0:
+    try:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    except OSError:
+        sys.exit({_MAY_NOT_DROP})
+"""
+
+
+def as_nobody(imports: str, code: str, directory: Path) -> str:
+    """What Python code prints that runs in a directory with no privileges: as this user, or as nobody for root."""
+    drop = (
+        "import os\nif os.getuid() == 0:\n    os.setgroups([])\n    os.setgid(65534)\n    os.setuid(65534)\n"
+    )
+    start = f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n{imports}\n{drop}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{start}{code}"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S * 3,
+    )
+    if done.returncode == _MAY_NOT_DROP:
+        pytest.skip("this user may not become nobody: run as an ordinary user, or as root, to see this")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---------------------------------------------------------------- subjects of the conformance suite
+
+ALL: Final = (*READ, *Control)
+PART: Final = ("memory.stat", "memory.high", "cpu.max", "cpu.pressure")
+FIELDS: dict[Control, str] = {
+    Control.MEMORY_HIGH: "high_bytes",
+    Control.MEMORY_MAX: "max_bytes",
+    Control.CPU_MAX: "cpu_quota_us",
+    Control.FREEZE: "frozen",
+}
+# control → texts in this order, and what is read after each: the second is shorter than the first.
+TEXTS: dict[Control, list[tuple[str, int | bool | None]]] = {
+    Control.MEMORY_HIGH: [(str(512 * MIB), 512 * MIB), (str(64 * MIB), 64 * MIB), ("max", None)],
+    Control.MEMORY_MAX: [(str(768 * MIB), 768 * MIB), (str(96 * MIB), 96 * MIB), ("max", None)],
+    Control.CPU_MAX: [("150000 100000", 150_000), ("2500 100000", 2500), ("max 100000", None)],
+    Control.FREEZE: [("1", True), ("0", False), ("1", True)],
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One implementation of the port: which files it has, and how its group goes away."""
+
+    cgroup: Cgroup
+    has: tuple[str, ...]
+    vanish: Callable[[], None]
+
+    def controls(self) -> list[Control]:
+        """The controls that it has."""
+        return [control for control in Control if control in self.has]
+
+    def limits(self) -> dict[str, Any]:
+        """What the controls say."""
+        reading = self.cgroup.read()
+        return {field: getattr(reading, field) for field in FIELDS.values()}
+
+
+def without(names: tuple[str, ...]) -> tuple[str, ...]:
+    """All files but these."""
+    return tuple(name for name in ALL if name not in names)
+
+
+@contextlib.contextmanager
+def made(kind: str, directory: Path) -> Iterator[Subject]:
+    """An implementation, by its kind."""
+    lacking = PART if kind.endswith("in part") else ()
+    match kind.partition(" ")[0]:
+        case "memory":
+            fake = FakeCgroup(lacking=dict.fromkeys(lacking, "is not there"))
+            yield Subject(fake, without(lacking), fake.vanish)
+        case "files":
+            tree = Tree(directory / "group", lacking)
+            yield Subject(FileCgroup(tree.path), without(lacking), tree.vanish)
+        case _:
+            with real_group() as path:
+                has = tuple(name for name in ALL if (path / name).exists())
+                yield Subject(FileCgroup(path), has, path.rmdir)
+
+
+KINDS = ["memory", "memory in part", "files", "files in part", "kernel"]

@@ -1,0 +1,370 @@
+"""The keeper over a cgroup in memory: limits follow sizes, downscales wait for the kernel, freezes end."""
+
+import asyncio
+import errno
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hosting.server import Reply, Request
+from informant.core.guard import Control, Guard, GuardSettings, Limits
+from informant.core.report import Reading
+from informant.core.shortage import Lookout
+from informant.guest.approvals import Approvals
+from informant.guest.machine import GIB
+from informant.service.keeper import Guest, Keeper
+from protocol.values import Resources
+from protocol.wire import MoreResources
+from tests.unit.hosting.raw_peers import Lines, recorded, until
+from tests.unit.informant.cgroup_tree import MIB, FakeCgroup
+
+RESERVE = GuardSettings().reserve_bytes
+LONG = GuardSettings(freeze_s=1000.0)
+
+
+@dataclass
+class Machine:
+    """A guest of 4 CPUs and 4 GiB that uses half a GiB, with its workload's group."""
+
+    group: FakeCgroup
+    total_bytes: int = 4 * GIB
+    used_bytes: int = GIB // 2
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+
+    def read(self) -> Reading:
+        free = self.total_bytes - self.used_bytes
+        return Reading(0.5, 0.5, 0.5, 1.0, 4, self.total_bytes, free, cgroup=self.group.read())
+
+    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+        self.sizes.append((vcpu_milli, memory_bytes))
+
+
+class Reclaiming(FakeCgroup):
+    """A group whose limits rise at once, however slowly they fall."""
+
+    def write(self, control: Control, text: str) -> None:
+        before = {Control.MEMORY_HIGH: self.limits.high_bytes, Control.MEMORY_MAX: self.limits.max_bytes}
+        rises = control in before and (text == "max" or int(text) > (before[control] or 0))
+        held = self.slow.pop(control, None) if rises else None
+        super().write(control, text)
+        if held is not None:
+            self.slow[control] = held
+
+
+@dataclass
+class Wishes:
+    """What was wished for and what has come."""
+
+    short_of: list[MoreResources] = field(default_factory=list)
+    arrivals: list[MoreResources] = field(default_factory=list)
+
+    def short(self, more: MoreResources) -> None:
+        self.short_of.append(more)
+
+    def arrived(self, more: MoreResources) -> None:
+        self.arrivals.append(more)
+
+
+@dataclass
+class House:
+    """A keeper with all that it touches."""
+
+    keeper: Keeper
+    group: FakeCgroup
+    machine: Machine
+    wishes: Wishes
+    lines: Lines
+
+    async def ask(self, path: str, cpu: str, memory: str) -> tuple[int, Any]:
+        """`PUT /downscale` or `/upscale`."""
+        body = json.dumps({"cpu": cpu, "memory": memory}).encode()
+        handler = {"/downscale": self.keeper.downscale, "/upscale": self.keeper.upscale}[path]
+        reply = await handler(Request("PUT", path, body))
+        assert isinstance(reply, Reply)
+        is_json = reply.content_type == "application/json"
+        return reply.status, json.loads(reply.body) if is_json else reply.body.decode()
+
+    async def settled(self) -> None:
+        """Wait until nothing is left to write."""
+        wanted = self.keeper.guard.limits()
+        await until(lambda: self.group.limits == wanted)
+
+    def hit(self) -> None:
+        """The workload has reached its limit once more."""
+        self.group.events["high"] += 1
+        self.keeper.look()
+
+
+@asynccontextmanager
+async def house(
+    group: FakeCgroup | None = None,
+    settings: GuardSettings = LONG,
+    approvals: Approvals | None = None,
+    reclaim_s: float = 1000.0,
+    change: Callable[[Machine], None] = lambda _: None,
+) -> AsyncIterator[House]:
+    log, lines = recorded()
+    group = group or FakeCgroup()
+    machine, wishes = Machine(group), Wishes()
+    change(machine)
+    guest = Guest(machine, group, approvals)
+    keeper = Keeper(guest, log, Guard(settings), Lookout(), wishes, reclaim_s)
+    keeper.begin()
+    made = House(keeper, group, machine, wishes, lines)
+    try:
+        await made.settled()
+        yield made
+    finally:
+        for waiting in group.slow.values():
+            waiting.set()
+        await keeper.drained()
+        keeper.end()
+
+
+def limits(memory_bytes: int) -> tuple[int, int]:
+    """memory.high and memory.max for a size."""
+    return memory_bytes - RESERVE, memory_bytes - RESERVE // 2
+
+
+def files(group: FakeCgroup) -> tuple[int | None, int | None]:
+    return group.limits.high_bytes, group.limits.max_bytes
+
+
+def is_frozen(group: FakeCgroup) -> bool:
+    return group.limits.frozen
+
+
+async def test_at_the_start_the_workload_gets_what_the_machine_has_less_the_reserve() -> None:
+    async with house() as it:
+        assert files(it.group) == limits(4 * GIB)
+        assert it.group.limits.cpu_quota_us is None
+        assert it.wishes.short_of == []
+
+
+async def test_a_limit_falls_before_a_downscale_is_approved() -> None:
+    async with house() as it:
+        it.group.slow[Control.MEMORY_HIGH] = threading.Event()
+        asking = asyncio.create_task(it.ask("/downscale", "1500m", "2Gi"))
+        await until(lambda: it.group.limits.high_bytes == 2 * GIB - RESERVE)
+        assert not asking.done()
+        assert it.machine.sizes == []
+        it.group.slow.pop(Control.MEMORY_HIGH).set()
+        assert (await asking)[1]["Ok"] is True
+        await it.settled()
+        assert files(it.group) == limits(2 * GIB)
+        assert it.group.limits.cpu_quota_us == 150_000
+        assert it.machine.sizes == [(1500, 2 * GIB)]
+        written = [control for control, _ in it.group.writes[2:]]  # after those of the start
+        assert written.index(Control.MEMORY_HIGH) < written.index(Control.MEMORY_MAX)
+
+
+async def test_what_does_not_fit_is_refused_and_writes_nothing() -> None:
+    async with house() as it:
+        before = list(it.group.writes)
+        for memory, why in (("600Mi", "bytes are in use"), ("790Mi", "the cgroup needs")):
+            status, answer = await it.ask("/downscale", "1", memory)
+            assert (status, answer["Ok"]) == (200, False)
+            assert why in answer["Status"]
+        assert it.group.writes == before
+        assert it.keeper.counts["refused"] == 2
+
+
+async def test_page_cache_that_nobody_uses_does_not_hold_up_a_downscale() -> None:
+    async with house() as it:
+        it.group.current_bytes, it.group.inactive_bytes = 3 * GIB, 3 * GIB - 100 * MIB
+        assert (await it.ask("/downscale", "1", "1Gi"))[1]["Ok"] is True
+
+
+async def test_a_workload_that_grows_while_its_limit_falls_is_let_go_on() -> None:
+    async with house() as it:
+        it.group.slow[Control.MEMORY_HIGH] = threading.Event()
+        asking = asyncio.create_task(it.ask("/downscale", "1", "2Gi"))
+        await until(lambda: it.group.limits.high_bytes == 2 * GIB - RESERVE)
+        it.group.current_bytes = 2 * GIB
+        it.group.slow.pop(Control.MEMORY_HIGH).set()
+        answer = (await asking)[1]
+        assert answer["Ok"] is False
+        assert "the cgroup needs" in answer["Status"]
+        await it.settled()
+        assert files(it.group) == limits(4 * GIB)
+        assert it.machine.sizes == []
+
+
+async def test_a_kernel_that_takes_too_long_is_a_refusal() -> None:
+    async with house(Reclaiming(), reclaim_s=0.01) as it:
+        it.group.slow[Control.MEMORY_HIGH] = threading.Event()
+        answer = (await it.ask("/downscale", "1", "2Gi"))[1]
+        assert answer == {"Ok": False, "Status": "the kernel did not free enough memory within 0.01 s"}
+        assert files(it.group) == limits(4 * GIB)
+
+
+async def test_hits_of_a_limit_that_we_lower_are_no_shortage() -> None:
+    async with house() as it:
+        it.group.slow[Control.MEMORY_HIGH] = threading.Event()
+        asking = asyncio.create_task(it.ask("/downscale", "1", "2Gi"))
+        await until(lambda: it.group.limits.high_bytes == 2 * GIB - RESERVE)
+        it.hit()
+        assert it.wishes.short_of == []
+        it.group.slow.pop(Control.MEMORY_HIGH).set()
+        assert (await asking)[1]["Ok"] is True
+        it.keeper.look()
+        assert (it.wishes.short_of, it.keeper.counts["hits"]) == ([], 0)
+
+
+async def test_a_limit_that_cannot_be_lowered_is_500_and_stays() -> None:
+    async with house() as it:
+        it.group.failing[Control.MEMORY_HIGH] = OSError(errno.EIO, os.strerror(errno.EIO))
+        status, message = await it.ask("/downscale", "1", "2Gi")
+        assert status == 500
+        assert "could not be lowered" in message
+        del it.group.failing[Control.MEMORY_HIGH]
+        it.keeper.look()
+        await it.settled()
+        assert files(it.group) == limits(4 * GIB)
+
+
+async def test_a_limit_rises_before_an_upscale_is_answered_and_the_freeze_ends() -> None:
+    async with house() as it:
+        await it.ask("/downscale", "1", "2Gi")
+        await it.settled()
+        it.hit()
+        assert is_frozen(it.group)
+        assert it.wishes.short_of == [MoreResources(cpu=False, memory=True)]
+        assert await it.ask("/upscale", "1", "3Gi") == (200, {})
+        assert files(it.group) == limits(3 * GIB)
+        assert not is_frozen(it.group)
+        assert it.wishes.arrivals == [MoreResources(cpu=False, memory=True)]
+        last = [control for control, _ in it.group.writes[-3:]]
+        assert last == [Control.MEMORY_MAX, Control.MEMORY_HIGH, Control.FREEZE]
+
+
+async def test_a_limit_that_cannot_be_raised_is_500_and_is_tried_again() -> None:
+    async with house() as it:
+        await it.ask("/downscale", "1", "2Gi")
+        await it.settled()
+        it.group.failing[Control.MEMORY_HIGH] = OSError(errno.EIO, os.strerror(errno.EIO))
+        assert (await it.ask("/upscale", "1", "3Gi"))[0] == 500
+        it.keeper.look()
+        said = [line for line in it.lines if line["event"] == "a control file could not be written"]
+        assert len(said) == 1
+        del it.group.failing[Control.MEMORY_HIGH]
+        it.keeper.look()
+        assert files(it.group) == limits(3 * GIB)
+
+
+async def test_an_upscale_that_is_announced_before_its_memory_is_there_waits_for_it() -> None:
+    async with house() as it:
+        await it.ask("/upscale", "4", "8Gi")
+        assert files(it.group) == limits(4 * GIB)
+        it.machine.total_bytes = 8 * GIB
+        it.keeper.look()
+        assert files(it.group) == limits(8 * GIB)
+
+
+async def test_a_freeze_ends_by_itself_and_the_limit_gives_way() -> None:
+    async with house(settings=GuardSettings(freeze_s=0.001)) as it:
+        it.hit()
+        assert is_frozen(it.group)
+        await until(lambda: not it.group.limits.frozen)
+        assert it.group.limits.high_bytes == 4 * GIB - RESERVE + 10 * MIB - 10 * MIB % 2**16
+        assert it.keeper.counts["freezes"] == 1
+
+
+async def test_a_group_that_cannot_be_frozen_gives_way_at_once() -> None:
+    async with house(FakeCgroup(lacking={"cgroup.freeze": "is not there"})) as it:
+        it.hit()
+        assert (it.group.limits.high_bytes or 0) > 4 * GIB - RESERVE
+        assert it.wishes.short_of == [MoreResources(cpu=False, memory=True)]
+        assert it.keeper.counts["freezes"] == 0
+
+
+async def test_memory_max_waits_until_what_is_in_use_fits() -> None:
+    group = FakeCgroup(current_bytes=5 * GIB)
+    async with house(group, change=lambda machine: setattr(machine, "total_bytes", 8 * GIB)) as it:
+        it.group.inactive_bytes = 5 * GIB - 100 * MIB
+        assert (await it.ask("/downscale", "1", "4Gi"))[1]["Ok"] is True
+        assert files(it.group) == (4 * GIB - RESERVE, 8 * GIB - RESERVE // 2)
+        it.group.current_bytes = 3 * GIB
+        it.keeper.look()
+        assert files(it.group) == limits(4 * GIB)
+
+
+async def test_what_was_found_frozen_is_thawed_once_and_what_others_freeze_is_left() -> None:
+    async with house(FakeCgroup(limits=Limits(frozen=True))) as it:
+        assert not is_frozen(it.group)
+        assert it.keeper.counts["thawed"] == 1
+        it.group.write(Control.FREEZE, "1")
+        it.keeper.look()
+        assert it.group.writes[-1] == (Control.FREEZE, "1")
+
+
+async def test_the_end_leaves_nothing_frozen() -> None:
+    group = FakeCgroup()
+    async with house(group) as it:
+        it.hit()
+        assert is_frozen(group)
+    assert not is_frozen(group)
+
+
+def approvals(directory: Path, boot: str = "first") -> Approvals:
+    boot_id = directory / "boot"
+    boot_id.write_text(boot)
+    return Approvals(directory / "state", boot_id)
+
+
+async def test_an_approval_survives_a_restart_of_the_informant_and_not_one_of_the_guest(
+    tmp_path: Path,
+) -> None:
+    async with house(approvals=approvals(tmp_path)) as it:
+        assert (await it.ask("/downscale", "2500m", "2Gi"))[1]["Ok"] is True
+    for boot, memory_bytes, quota in (("first", 2 * GIB, 250_000), ("second", 4 * GIB, None)):
+        async with house(approvals=approvals(tmp_path, boot)) as it:
+            assert files(it.group) == limits(memory_bytes)
+            assert it.group.limits.cpu_quota_us == quota
+
+
+async def test_an_approval_that_cannot_be_kept_counts_and_is_said(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where a directory should be")
+    async with house(approvals=approvals(tmp_path)) as it:
+        assert (await it.ask("/downscale", "1", "2Gi"))[1]["Ok"] is True
+        assert files(it.group) == limits(2 * GIB)
+        assert any("lost when I am restarted" in str(line["event"]) for line in it.lines)
+
+
+async def test_a_group_that_vanishes_and_is_made_anew_gets_its_limits_again() -> None:
+    async with house() as it:
+        it.group.vanish()
+        it.keeper.look()
+        assert (await it.ask("/downscale", "1", "2Gi"))[1]["Ok"] is True
+        it.group.lacking, it.group.limits = {}, Limits()
+
+        def looked() -> bool:
+            it.keeper.look()
+            return files(it.group) == limits(2 * GIB)
+
+        await until(looked)
+
+
+async def test_somebody_elses_limit_is_put_right() -> None:
+    async with house() as it:
+        it.group.limits = replace(it.group.limits, high_bytes=10 * MIB)
+        it.keeper.look()
+        assert files(it.group) == limits(4 * GIB)
+
+
+async def test_downscales_are_judged_one_after_the_other_and_an_upscale_wins_that_comes_last() -> None:
+    async with house() as it:
+        it.group.slow[Control.MEMORY_HIGH] = threading.Event()
+        down = asyncio.create_task(it.ask("/downscale", "1", "2Gi"))
+        await until(lambda: it.group.limits.high_bytes == 2 * GIB - RESERVE)
+        up = asyncio.create_task(it.ask("/upscale", "4", "4Gi"))
+        it.group.slow.pop(Control.MEMORY_HIGH).set()
+        assert ((await down)[1]["Ok"], (await up)[0]) == (True, 200)
+        await it.settled()
+        assert files(it.group) == limits(4 * GIB)
+        assert it.keeper.guard.size == Resources(4000, 4 * GIB)
