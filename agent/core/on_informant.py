@@ -23,6 +23,7 @@ def started(state: State, event: events.Started) -> State:
             fault=link.fault,
             wish=link.wish,
             wish_until_s=link.wish_until_s,
+            is_wish_met=link.is_wish_met,
         )
     return replace(state, informant=link)
 
@@ -71,18 +72,27 @@ def called(
 
 
 def wished(state: State, event: events.UpscaleWished, now_s: float, timing: Timing) -> State:
-    """The guest cannot wait: one unit more than in use of what it names, for a while; nothing named cancels."""
+    """The guest cannot wait: one unit more than in use of what it names, for a while; nothing named cancels.
+
+    What it brought stays for the down window all the same: the load that asked for it shows in metrics only later, and
+    to take it back at once would have the guest ask anew.
+    """
     link = state.informant
     if link.registration != event.registration:
         return state
-    wish = None
+    wish, until_s, is_met = None, 0.0, False
     if event.wanted.cpu or event.wanted.memory:
         use, unit = state.in_use(), state.vm.unit
         wish = Resources(
             use.vcpu_milli + (unit.vcpu_milli if event.wanted.cpu else 0),
             use.memory_bytes + (unit.memory_bytes if event.wanted.memory else 0),
         )
-    link = replace(link, wish=wish, wish_until_s=now_s + timing.wish_s if wish else 0.0, heard_s=now_s)
+        until_s = now_s + timing.wish_s
+    elif link.is_wish_met:
+        wish, until_s, is_met = link.wish, link.wish_until_s, True
+    elif link.wish is not None and link.wish.fits_in(state.in_use()):
+        wish, until_s, is_met = link.wish, now_s + timing.down_window_s, True
+    link = replace(link, wish=wish, wish_until_s=until_s, is_wish_met=is_met, heard_s=now_s)
     return replace(state, informant=link)
 
 
@@ -122,7 +132,12 @@ def failed(state: State, error: str, *, is_lost: bool, now_s: float, timing: Tim
 def forgotten(link: InformantLink, failures: int, retry_at_s: float, fault: str) -> InformantLink:
     """A link whose informant does not know us; a standing wish stays until it expires."""
     return InformantLink(
-        failures=failures, retry_at_s=retry_at_s, wish=link.wish, wish_until_s=link.wish_until_s, fault=fault
+        failures=failures,
+        retry_at_s=retry_at_s,
+        wish=link.wish,
+        wish_until_s=link.wish_until_s,
+        is_wish_met=link.is_wish_met,
+        fault=fault,
     )
 
 
@@ -130,7 +145,7 @@ def lapse(state: State, now_s: float, timing: Timing) -> State:
     """Wishes expire; an informant that was silent for too long has forgotten us."""
     link = state.informant
     if link.wish is not None and now_s >= link.wish_until_s:
-        state = replace(state, informant=replace(link, wish=None, wish_until_s=0.0))
+        state = replace(state, informant=replace(link, wish=None, wish_until_s=0.0, is_wish_met=False))
         link = state.informant
     silent_s = now_s - link.heard_s
     if (

@@ -57,7 +57,8 @@ def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
             wanted, why = wanted.max(use), "the metrics are stale"
     wanted = vm.bounds.clamp(wanted)
     if state.informant.wish is not None:
-        wanted, why = wanted.max(state.informant.wish.min(vm.bounds.max)), "the guest cannot wait"
+        wanted = wanted.max(state.informant.wish.min(vm.bounds.max))
+        why = "the guest could not wait before" if state.informant.is_wish_met else "the guest cannot wait"
     if state.informant.phase is Phase.SUSPENDED and state.informant.version is not None:
         wanted, why = use, "the informant has not resumed this agent"
     if state.scheduler.is_migrating:

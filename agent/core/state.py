@@ -93,7 +93,8 @@ class InformantLink:
     """The informant. `told` is the size that it knows: announced by an upscale, or approved by a downscale.
 
     `registration` is the ID that it knows us by; `resumed_early` notes a `/resume` that came before the answer to
-    `/register`. `wish` is a standing `/try-upscale`: the amount wanted until `wish_until_s`.
+    `/register`. `wish` is a standing `/try-upscale`: the amount wanted until `wish_until_s`; once it `is_wish_met` and
+    called off, what it brought stays until then.
     """
 
     phase: Phase = Phase.UNREGISTERED
@@ -110,6 +111,7 @@ class InformantLink:
     heard_s: float = 0.0
     wish: Resources | None = None
     wish_until_s: float = 0.0
+    is_wish_met: bool = False
     fault: str = ""
 
 

@@ -109,7 +109,7 @@ class _Clock:
                 goal = goal_of(after)
                 if goal is not None and (after.vm.unit * goal.units).exceeds(after.held_at(now_s)):
                     self.metric_s = now_s
-            case events.UpscaleWished() if after.informant.wish is not None and self.wish_s is None:
+            case events.UpscaleWished(wanted=wanted) if (wanted.cpu or wanted.memory) and self.wish_s is None:
                 self.wish_s = now_s
             case events.PermitGranted():
                 if after.held_at(now_s).exceeds(before.held_at(now_s)):

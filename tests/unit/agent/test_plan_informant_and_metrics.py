@@ -177,6 +177,17 @@ def test_a_wish_for_nothing_cancels() -> None:
     assert driver.state.informant.wish is None
 
 
+def test_what_a_wish_brought_stays_for_the_down_window_when_nothing_is_wanted_any_more() -> None:
+    driver = steady().wish(cpu=True, memory=True)
+    assert driver.size == cu(3)
+    driver.wish()
+    driver.wait(driver.timing.down_window_s - 0.5)
+    assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
+    driver.wish()  # told again, it does not stay any longer
+    driver.wait(6)
+    assert (driver.size, driver.state.informant.wish) == (cu(2), None)
+
+
 def test_a_wish_at_the_maximum_does_not_stop_a_later_shrink() -> None:
     driver = steady(cu(8)).wish(cpu=True, memory=True)
     driver.busy_cpus = 0.75 * 7 - 0.1
