@@ -70,11 +70,15 @@ class CpuSettings(Settings):
 
 
 class WishSettings(Settings):
-    """How long an urgent wish holds, in seconds: until it must be told again, without need, and while there is none to tell."""
+    """How long an urgent wish stands, in seconds: until it must be told again, without need, and while there is none to tell.
+
+    What it brought stays for `hold`: downscales of it are refused so long.
+    """
 
     expires: Seconds = _WISH.expires_s
     calm: Seconds = _WISH.calm_s
     pending: Seconds = _WISH.pending_s
+    hold: SecondsOrNone = _GUARD.hold_s
 
 
 _NEVER = 2.0
@@ -122,6 +126,7 @@ class InformantSettings(Settings):
             memory.relief,
             memory.relief_every,
             memory.calm,
+            self.wish.hold,
         )
 
     def wishes(self) -> WishTiming:

@@ -31,7 +31,8 @@ class GuardSettings:
     """`margin_bytes` must stay free after a downscale; `reserve_bytes` is kept from the workload, at most a quarter.
 
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
-    `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`.
+    `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`. What came because it could
+    not wait stays for `hold_s`: an agent that goes by averages would take it back at once.
     """
 
     margin_bytes: int = 100 * MIB
@@ -41,6 +42,7 @@ class GuardSettings:
     relief_bytes: int = 10 * MIB
     relief_every_s: float = 0.25
     calm_s: float = 5.0
+    hold_s: float = 30.0
 
 
 class Control(enum.StrEnum):
@@ -135,6 +137,8 @@ class Guard:
     relieved_s: float = float("-inf")
     frozen_s: float = float("-inf")
     is_frozen: bool = False
+    cpu_held_until_s: float = float("-inf")
+    memory_held_until_s: float = float("-inf")
 
     # ------------------------------------------------------------ limits
 
@@ -215,7 +219,28 @@ class Guard:
         )
         return replace(self, size=size, is_frozen=False, relief_bytes=0), more
 
+    def met(self, more: MoreResources, now_s: float) -> "Guard":
+        """More of these resources has arrived that could not wait."""
+        until_s = now_s + self.settings.hold_s
+        return replace(
+            self,
+            cpu_held_until_s=until_s if more.cpu else self.cpu_held_until_s,
+            memory_held_until_s=until_s if more.memory else self.memory_held_until_s,
+        )
+
     # ------------------------------------------------------------ downscales
+
+    def holds(self, size: Resources, now_s: float) -> str:
+        """Why a smaller size comes too early, or nothing."""
+        if self.size is None:
+            return ""
+        for name, is_less, until_s in (
+            ("memory", size.memory_bytes < self.size.memory_bytes, self.memory_held_until_s),
+            ("CPU", size.vcpu_milli < self.size.vcpu_milli, self.cpu_held_until_s),
+        ):
+            if is_less and now_s < until_s:
+                return f"{name} was short lately: what came stays for {until_s - now_s:.0f} s more"
+        return ""
 
     def judge(self, size: Resources, reading: Reading) -> DownscaleResult:
         """Whether the guest can live in `size`: what is in use and a margin must fit, in the VM and in the group's limit."""

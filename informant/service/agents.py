@@ -132,12 +132,13 @@ class Agents:
             self.counts["wishes"] += 1
             self._changed.set()
 
-    def arrived(self, more: MoreResources) -> None:
-        """More of these resources arrived."""
+    def arrived(self, more: MoreResources) -> MoreResources:
+        """More of these resources arrived; those of them that were wished for."""
         before = self._wishes
         self._wishes = before.arrived(more)
         if self._wishes != before:
             self._changed.set()
+        return before.wanted().and_(more)
 
     # ------------------------------------------------------------ what agents are told
 

@@ -50,8 +50,8 @@ class Wishing(Protocol):
         """These resources were seen short now."""
         ...
 
-    def arrived(self, more: MoreResources) -> None:
-        """More of these resources arrived."""
+    def arrived(self, more: MoreResources) -> MoreResources:
+        """More of these resources arrived; those of them that were wished for."""
         ...
 
 
@@ -185,7 +185,8 @@ class Keeper:
             self.guard = self.guard.shrunk(size)
             self._agree(size)
             return wire.DownscaleResult(ok=True, status="every downscale is approved here")
-        result = self.guard.judge(size, self.read())
+        early = self.guard.holds(size, self._now_s())
+        result = self.guard.judge(size, self.read()) if not early else wire.DownscaleResult(False, early)
         if not result.ok:
             return result
         before, self.guard = self.guard, self.guard.shrunk(size)
@@ -249,7 +250,7 @@ class Keeper:
             self._lookout = self._lookout.grown(more, self._now_s())
             why = self._agree(size)
         if more.cpu or more.memory:
-            self._wishing.arrived(more)
+            self.guard = self.guard.met(self._wishing.arrived(more), self._now_s())
         self._log.info("upscale", size=str(size), error=why or None)
         if why:
             return text(500, f"the workload's limit could not be raised: {why}")

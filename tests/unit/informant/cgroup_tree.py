@@ -1,5 +1,6 @@
 """Cgroups for tests: a directory with the files of one, one in memory, and a real one of this machine."""
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -20,6 +21,7 @@ import pytest
 from informant.core.guard import Control, Limits, Write
 from informant.core.report import CgroupReading
 from informant.guest.cgroup import Cgroup, FileCgroup
+from informant.guest.watching import EventSource
 from tests.unit.hosting.raw_peers import PATIENCE_S
 
 MIB: Final = 2**20
@@ -165,8 +167,8 @@ class FakeCgroup:
         assert len(period) == (control is Control.CPU_MAX), text
         self.limits = self.limits.after(Write(control, None if value == "max" else int(value)))
         self.writes.append((control, text))
-        if control in self.slow:
-            assert self.slow[control].wait(PATIENCE_S), "nobody let the write return"
+        held = self.slow.get(control)
+        assert held is None or held.wait(PATIENCE_S), "nobody let the write return"
 
     def lacks(self) -> Mapping[str, str]:
         """What was said to be lacking."""
@@ -331,3 +333,96 @@ def made(kind: str, directory: Path) -> Iterator[Subject]:
 
 
 KINDS = ["memory", "memory in part", "files", "files in part", "kernel"]
+
+
+# ---------------------------------------------------------------- files that change
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A file, how to change it, and a way of hearing of that."""
+
+    path: Path
+    make: Callable[[], EventSource]
+    change: Callable[[], None]
+
+
+def regular(path: Path, source: Callable[[Path], EventSource]) -> Watched:
+    """A file of a directory; it grows."""
+    path.write_text("0\n")
+
+    def change() -> None:
+        with path.open("a") as file:
+            file.write("1\n")
+
+    return Watched(path, lambda: source(path), change)
+
+
+def kernels(group: Path, source: Callable[[Path], EventSource]) -> Watched:
+    """The events of a real group; it is frozen and thawed in turn."""
+    path, freeze = group / "cgroup.events", group / "cgroup.freeze"
+
+    def change() -> None:
+        before = path.read_text()
+        freeze.write_text("0" if "frozen 1" in before else "1")
+        assert path.read_text() != before
+
+    return Watched(path, lambda: source(path), change)
+
+
+QUIET_S: Final = 0.02
+"""How long nothing must be heard. No test fails because a machine is slow: what should not come does not come later."""
+
+
+async def heard(source: EventSource) -> None:
+    """A change is told in time."""
+    async with asyncio.timeout(PATIENCE_S):
+        await source.changed()
+
+
+async def is_quiet(source: EventSource) -> bool:
+    """Nothing is told for a moment."""
+    try:
+        async with asyncio.timeout(QUIET_S):
+            await source.changed()
+    except TimeoutError:
+        return True
+    return False
+
+
+async def settled(source: EventSource) -> int:
+    """Take what is still told of earlier changes; how often that was."""
+    count = 0
+    while not await is_quiet(source):
+        count += 1
+        assert count < 100, "it is told without end"
+    return count
+
+
+def refusing(number: int) -> Callable[..., int]:
+    """A call that fails with this number."""
+
+    def refuse(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@dataclass
+class Kernel:
+    """Stands where PollSource does: takes only windows that are multiples of some time, and keeps what was asked."""
+
+    every_us: int = 1
+    asked: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=lambda: [errno.EINVAL])
+    paths: list[Path] = field(default_factory=list)
+    told: str = ""
+
+    def __call__(self, path: Path, trigger: str) -> "Kernel":
+        self.asked.append(trigger)
+        self.paths.append(path)
+        self.told = trigger
+        if int(trigger.split()[2]) % self.every_us:
+            number = self.numbers[min(len(self.asked), len(self.numbers)) - 1]
+            raise OSError(number, os.strerror(number))
+        return self

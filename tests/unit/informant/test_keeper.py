@@ -66,8 +66,9 @@ class Wishes:
     def short(self, more: MoreResources) -> None:
         self.short_of.append(more)
 
-    def arrived(self, more: MoreResources) -> None:
+    def arrived(self, more: MoreResources) -> MoreResources:
         self.arrivals.append(more)
+        return more if self.short_of else MoreResources(cpu=False, memory=False)
 
 
 @dataclass
@@ -241,6 +242,22 @@ async def test_a_limit_rises_before_an_upscale_is_answered_and_the_freeze_ends()
         assert it.wishes.arrivals == [MoreResources(cpu=False, memory=True)]
         last = [control for control, _ in it.group.writes[-3:]]
         assert last == [Control.MEMORY_MAX, Control.MEMORY_HIGH, Control.FREEZE]
+
+
+async def test_what_came_because_it_could_not_wait_stays_for_a_while() -> None:
+    async with house(settings=GuardSettings(freeze_s=0, hold_s=1000.0)) as it:
+        await it.ask("/downscale", "2", "2Gi")
+        it.hit()
+        await it.ask("/upscale", "3", "3Gi")
+        status, answer = await it.ask("/downscale", "3", "2Gi")
+        assert (status, answer["Ok"]) == (200, False)
+        assert "memory was short lately" in answer["Status"]
+        assert files(it.group) == limits(3 * GIB)
+    async with house(settings=GuardSettings(freeze_s=0, hold_s=0)) as it:
+        await it.ask("/downscale", "2", "2Gi")
+        it.hit()
+        await it.ask("/upscale", "3", "3Gi")
+        assert (await it.ask("/downscale", "3", "2Gi"))[1]["Ok"] is True
 
 
 async def test_a_limit_that_cannot_be_raised_is_500_and_is_tried_again() -> None:

@@ -1,0 +1,310 @@
+"""The real informant over a temporary tree of cgroup files: what its agents hear, and what it survives."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.peers.published_agent import VM, PublishedAgent
+from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
+from tests.peers.support import running
+from tests.processes.pairings import (
+    MOST,
+    NAMESPACE,
+    NODE,
+    UNIT,
+    OurAgent,
+    Ours,
+    OurScheduler,
+    bodies,
+    entry,
+    in_use,
+    known,
+    pod,
+    quantities,
+    quick,
+    seen,
+    shown,
+    together,
+    units,
+)
+from tests.processes.programs import write_json
+from tests.unit.informant.cgroup_tree import Tree
+
+DEAF = {"waitingShare": None, "left": 0, "leftShare": 0}
+"""Only events count: this machine is none of the test's business."""
+NO_CPU = {"waitingShare": None, "busyShare": None}
+WANTS_MEMORY, WANTS_NOTHING = {"cpu": False, "memory": True}, {"cpu": False, "memory": False}
+
+
+class Guest(Ours):
+    """`parley-informant` with the real machine and a tree of cgroup files; its size is 1 CPU and 1 GiB at first."""
+
+    def __init__(self, directory: Path, memory: dict[str, Any] | None = None, **settings: Any) -> None:
+        directory.mkdir(exist_ok=True)
+        self.tree = Tree(directory / "cgroup")
+        self.hits = 3
+        content = {
+            "cgroup": str(self.tree.path),
+            "state": str(directory / "state"),
+            "protect": False,
+            "cpu": NO_CPU,
+            "memory": DEAF | (memory or {}),
+        }
+        config = write_json(directory / "informant.yaml", content | settings)
+        super().__init__("informant", directory, "--config", str(config))
+
+    def hit(self) -> None:
+        """The workload reaches its limit."""
+        self.hits += 1
+        self.tree.counts(high=self.hits)
+
+    def says(self, name: str) -> str:
+        """A file of the group."""
+        return (self.tree.path / name).read_text().strip()
+
+    async def put(self, path: str, cpu: str, memory: str) -> tuple[int, str]:
+        """`PUT /downscale` or `/upscale`."""
+        return await asyncio.to_thread(self._put, path, json.dumps({"cpu": cpu, "memory": memory}))
+
+    def _put(self, path: str, body: str) -> tuple[int, str]:
+        sent = f"PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        answer = raw(self.port, sent.encode()).decode()
+        head, _, content = answer.partition("\r\n\r\n")
+        return int(head.split()[1]), content
+
+
+def raw(port: int, content: bytes) -> bytes:
+    """Send bytes; all that comes back until the other side closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as wire:
+        wire.sendall(content)
+        found = b""
+        while chunk := wire.recv(65536):
+            found += chunk
+        return found
+
+
+@asynccontextmanager
+async def beside_published(
+    directory: Path, versions: tuple[int, int] = (1, 2)
+) -> AsyncIterator[tuple[Guest, PublishedAgent, VM]]:
+    """Our informant, a published agent that it has resumed, and a published scheduler."""
+    vm = VM(UNIT, MOST, UNIT, NAMESPACE, "a")
+    scheduler = PublishedScheduler(SchedulerKnobs(), {pod("a"): known()})
+    guest = Guest(directory, health={"every": 0.5})
+    theirs = PublishedAgent(
+        vm, guest.address, quick(metrics_period=0.1, informant_versions=versions, load_prefix="host_")
+    )
+    async with running(scheduler), guest, running(theirs):
+        assert (await guest.put("/upscale", "1", "1Gi"))[0] == 200
+        theirs.set_scheduler(scheduler.address)
+        await in_use(theirs)
+        yield guest, theirs, vm
+        assert theirs.panicked is None
+
+
+def wishes(theirs: PublishedAgent) -> list[dict[str, bool]]:
+    """What an agent was told of what cannot wait."""
+    told = bodies(theirs.journal.received("POST /try-upscale"))
+    return [{"cpu": each["cpu"], "memory": each["memory"]} for each in told]
+
+
+async def test_a_published_agent_hears_of_a_memory_event_and_of_its_end(tmp_path: Path) -> None:
+    """It answers as it always did, grows the VM, and learns that nothing is wanted any more: else it would never shrink."""
+    async with beside_published(tmp_path) as (guest, theirs, vm):
+        guest.hit()
+        await seen("the wish", lambda: wishes(theirs) and wishes(theirs)[0] == WANTS_MEMORY)
+        await seen("growth", lambda: vm.use.mem > 1)
+        await seen("the end of the wish", lambda: wishes(theirs)[-1] == WANTS_NOTHING)
+        answered = theirs.journal.received("POST /try-upscale")
+        assert {x.status for x in answered} == {200}
+        assert theirs.mode == "running"
+
+
+async def test_a_published_agent_of_the_first_version_is_never_asked_for_more(tmp_path: Path) -> None:
+    async with beside_published(tmp_path, (1, 1)) as (guest, theirs, _):
+        guest.hit()
+        await seen(
+            "the hit", lambda: guest.says("cgroup.freeze") == "1" or guest.says("memory.high") != "max"
+        )
+
+        async def noticed() -> bool:
+            return b'parley_informant_wish{resource="memory"} 1' in await guest.page("/metrics")
+
+        await shown("the wish", noticed)
+        before = len(theirs.journal.received("GET /id"))
+        await seen("health checks", lambda: len(theirs.journal.received("GET /id")) > before + 2)
+        assert theirs.journal.received("POST /try-upscale") == []
+        assert theirs.mode == "running"
+
+
+async def test_a_memory_event_grows_a_vm_with_our_agent_and_scheduler(tmp_path: Path) -> None:
+    """Up by a unit with every event, at once; back down when nothing is wanted any more."""
+    guest = Guest(tmp_path / "guest", wish={"calm": 1.0, "expires": 4.0, "hold": 3.0})
+    scheduler = OurScheduler(tmp_path / "scheduler", 8)
+    scheduler.cluster.add("a", size=UNIT)
+    calm = {
+        "name": "pressure",
+        "args": dict.fromkeys(("cpuSome", "cpuFull", "memorySome", "memoryFull"), 100),
+    }
+    agent = OurAgent(tmp_path / NODE, scheduler.address, [entry("a", guest.address)], policies=[calm])
+    async with together(scheduler, guest, agent):
+        await agent.listens("a")
+        guest.hit()
+        await agent.shows("growth", "a", lambda found: found["size"] == quantities(units(2)))
+        assert "parley_informant_size_memory_bytes 2147483648" in (await guest.page("/metrics")).decode()
+        await agent.shows("the way back", "a", lambda found: found["size"] == quantities(UNIT))
+        assert guest.says("memory.high") == str((1 << 30) - (200 << 20))
+    agent.keeps_the_law(units(8))
+
+
+async def test_a_killed_informant_thaws_the_workload_and_keeps_to_what_it_approved(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, memory={"freeze": 1.0, "reserve": "0", "margin": "0"})
+    async with guest:
+        assert json.loads((await guest.put("/downscale", "1500m", "8Gi"))[1])["Ok"] is True
+        assert (guest.says("memory.high"), guest.says("cpu.max")) == (str(8 << 30), "150000 100000")
+        guest.hit()
+        await seen("the freeze", lambda: guest.says("cgroup.freeze") == "1")
+        await guest.kill()
+        assert guest.says("cgroup.freeze") == "1"
+        guest.tree.put("memory.high", "max\n")
+        await guest.start()
+        assert guest.says("cgroup.freeze") == "0"
+        await seen("the limit", lambda: guest.says("memory.high") == str(8 << 30))
+        assert guest.says("cpu.max") == "150000 100000"
+        assert b"parley_informant_found_frozen_total 1" in await guest.page("/metrics")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_an_informant_that_is_ended_leaves_nothing_frozen(number: int, tmp_path: Path) -> None:
+    guest = Guest(tmp_path, memory={"freeze": 1.0})
+    async with guest:
+        guest.hit()
+        await seen("the freeze", lambda: guest.says("cgroup.freeze") == "1")
+        assert await guest.end(number) == 0
+        assert guest.says("cgroup.freeze") == "0"
+
+
+async def answers(guest: Guest) -> None:
+    """It is well."""
+    assert await guest.page("/healthz") == b"ok\n"
+    assert b"host_load1 " in await guest.page("/metrics?for=agent")
+
+
+def flood(port: int) -> dict[str, int]:
+    """Everything that a peer gone wrong sends; how often it was answered with which status."""
+    found: dict[str, int] = {}
+    huge = b"x" * 1_000_000
+    for path, method in (
+        ("/register", "POST"),
+        ("/unregister", "DELETE"),
+        ("/downscale", "PUT"),
+        ("/upscale", "PUT"),
+    ):
+        for body in (b"", b"[" * 3000, b"\xff\xfe", b'{"memory":"9e999Ei","cpu":"1"}', huge):
+            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            try:
+                answer = raw(port, head.encode() + body)
+            except ConnectionError:  # it does not read on what it has refused
+                answer = b"HTTP/1.1 413 cut"
+            status = answer.split(b" ", 2)[1].decode() if answer else "cut"
+            found[status] = found.get(status, 0) + 1
+    return found
+
+
+async def test_bodies_floods_and_slow_peers_leave_it_answering(tmp_path: Path) -> None:
+    async with Guest(tmp_path) as guest:
+        with ExitStack() as open_:
+            for _ in range(100):  # more than it takes; the oldest go
+                wire = open_.enter_context(socket.create_connection(("127.0.0.1", guest.port), timeout=20))
+                wire.sendall(b"PUT /downscale HTTP/1.1\r\nHost: x\r\nContent-Len")
+            assert set(await asyncio.to_thread(flood, guest.port)) <= {"400", "404", "413"}
+            await answers(guest)
+        deaf = socket.socket()  # an agent that accepts and never answers
+        with deaf:
+            deaf.bind(("127.0.0.1", 0))
+            deaf.listen()
+            desc = {
+                "agentID": "00000000-0000-0000-0000-000000000001",
+                "agentServeAddr": f"127.0.0.1:{deaf.getsockname()[1]}",
+                "minProtoVersion": 1,
+                "maxProtoVersion": 2,
+            }
+            body = json.dumps(desc)
+            asked = f"POST /register HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            waiting = asyncio.create_task(asyncio.to_thread(raw, guest.port, asked.encode()))
+            await answers(guest)
+            assert b" 400 " in await waiting
+        for _ in range(3000):
+            guest.hit()
+        await answers(guest)
+
+
+@contextmanager
+def every_cpu_busy() -> Iterator[None]:
+    """Twice as many busy loops as CPUs."""
+    count = 2 * (os.cpu_count() or 1)
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+async def test_it_answers_with_every_vcpu_busy_and_says_so_to_its_agent(tmp_path: Path) -> None:
+    """The wish is for CPU, and for nothing else."""
+    vm = VM(UNIT, MOST, UNIT, NAMESPACE, "a")
+    guest = Guest(tmp_path, cpu={"over": 1.0})
+    theirs = PublishedAgent(vm, guest.address, quick(load_prefix="host_"))
+    async with guest, running(theirs):
+        await in_use(theirs)
+        with every_cpu_busy():
+            await seen("the wish", lambda: {"cpu": True, "memory": False} in wishes(theirs))
+            await answers(guest)
+
+
+async def test_a_cgroup_that_is_made_anew_is_heard_again(tmp_path: Path) -> None:
+    async with Guest(tmp_path, events="inotify") as guest:
+        await seen("the limit", lambda: guest.says("memory.high") != "max")
+        limit = guest.says("memory.high")
+        guest.tree.vanish()
+        await answers(guest)
+        guest.tree = Tree(guest.tree.path)
+        await seen("the limit again", lambda: guest.says("memory.high") == limit)
+        guest.hits = 3
+
+        async def hit() -> bool:
+            guest.hit()
+            return b'parley_informant_wish{resource="memory"} 1' in await guest.page("/metrics")
+
+        await shown("the wish", hit)
+
+
+async def test_the_agents_page_is_small_and_the_whole_page_shows_the_cgroup(tmp_path: Path) -> None:
+    async with Guest(tmp_path) as guest:
+        small, whole = await guest.page("/metrics?for=agent"), (await guest.page("/metrics")).decode()
+        assert len(small) < 2048
+        for prefix in ("node_", "host_"):
+            for name in (
+                "load1",
+                "cpu_busy_seconds_total",
+                "memory_MemTotal_bytes",
+                "memory_MemAvailable_bytes",
+                "cgroup_memory_current_bytes",
+                'cgroup_memory_events_total{event="high"}',
+                "cgroup_frozen",
+                "cgroup_pressure_memory_waiting_seconds_total",
+            ):
+                assert f"\n{prefix}{name} " in f"\n{whole}"
+        assert 'parley_informant_event_source{name="inotify",number="0"} 1' in whole
