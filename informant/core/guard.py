@@ -243,7 +243,13 @@ class Guard:
         return ""
 
     def judge(self, size: Resources, reading: Reading) -> DownscaleResult:
-        """Whether the guest can live in `size`: what is in use and a margin must fit, in the VM and in the group's limit."""
+        """Whether the guest can live in `size`: what is in use and a margin must fit, in the VM and in the group's limit.
+
+        Where no memory is taken, as with fewer CPUs only, it does.
+        """
+        now_bytes = reading.memory_total_bytes if self.size is None else self.size.memory_bytes
+        if size.memory_bytes >= now_bytes:
+            return DownscaleResult(ok=True, status="no memory is taken")
         margin = self.settings.margin_bytes
         used = reading.memory_total_bytes - reading.memory_available_bytes
         if used + margin > size.memory_bytes:

@@ -193,7 +193,7 @@ class Keeper:
         self._is_shrinking = True
         try:
             why = await self._lower()
-            again = self.guard.judge(size, self.read())
+            again = before.judge(size, self.read())
         except BaseException:
             self._back_to(before)
             raise

@@ -175,6 +175,15 @@ async def test_what_does_not_fit_is_refused_and_writes_nothing() -> None:
         assert it.keeper.counts["refused"] == 2
 
 
+async def test_fewer_cpus_are_approved_however_full_the_memory_is() -> None:
+    async with house() as it:
+        await it.ask("/upscale", "4", "4Gi")
+        it.group.current_bytes, it.machine.used_bytes = 4 * GIB, 4 * GIB - 20 * MIB
+        assert (await it.ask("/downscale", "2", "4Gi"))[1]["Ok"] is True
+        assert it.group.limits.cpu_quota_us == 200_000
+        assert (await it.ask("/downscale", "2", "3Gi"))[1]["Ok"] is False
+
+
 async def test_page_cache_that_nobody_uses_does_not_hold_up_a_downscale() -> None:
     async with house() as it:
         it.group.current_bytes, it.group.inactive_bytes = 3 * GIB, 3 * GIB - 100 * MIB
