@@ -109,7 +109,7 @@ def as_text(seen: Seen) -> Iterator[str]:
 
 
 def _row(name: str, told: str) -> str:
-    return f"  {name:<{_WIDTH}}{told}"
+    return f"  {name:<{_WIDTH - 1}} {told}"
 
 
 def _cgroup(group: CgroupReading) -> Iterator[str]:

@@ -12,9 +12,9 @@ from informant.core.shortage import Thresholds
 from informant.core.wishes import WishTiming
 from informant.guest.watching import SOURCES, SourceName
 
-Seconds = Annotated[float, Field(gt=0, le=3600, strict=False)]
-SecondsOrNone = Annotated[float, Field(ge=0, le=3600, strict=False)]
-Share = Annotated[float, Field(gt=0, le=1, strict=False)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=3600)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Bytes = Annotated[int, Memory]
 PositiveBytes = Annotated[int, Memory, Field(gt=0)]
 
@@ -53,8 +53,8 @@ class MemorySettings(Settings):
     waiting_share: Share | None = _SEEN.memory_waiting_share
     over: Seconds = _SEEN.memory_over_s
     left: Bytes = _SEEN.left_bytes
-    left_share: Annotated[float, Field(ge=0, lt=1, strict=False)] = _SEEN.left_share
-    freeze: Annotated[float, Field(ge=0, le=1, strict=False)] = _GUARD.freeze_s
+    left_share: Annotated[float, Field(ge=0, lt=1)] = _SEEN.left_share
+    freeze: Annotated[float, Field(ge=0, le=1)] = _GUARD.freeze_s
     freeze_every: Seconds = _GUARD.freeze_every_s
     relief: PositiveBytes = _GUARD.relief_bytes
     relief_every: Seconds = _GUARD.relief_every_s
@@ -92,7 +92,7 @@ class InformantSettings(Settings):
     """The workload's cgroup v2: a name below where it is mounted, or an absolute path. Without one there are no limits."""
     state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
     """Where what was approved is kept across restarts. Used only beside a cgroup."""
-    events: Literal["auto"] | SourceName = "auto"
+    events: Literal["auto", "inotify", "poll", "polling"] = "auto"
     sample: Seconds = 0.5
     """How often everything is looked at, in seconds, whatever events say."""
     protect: bool = True

@@ -27,7 +27,7 @@ class Approvals:
                 found = json.loads(file.read(_MOST_BYTES))
             size = Resources(int(found["vcpuMilli"]), int(found["memoryBytes"]))
             is_ours = found["bootId"] == self._boot_id.read_text().strip()
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
         return size if is_ours and size.is_positive() else None
 

@@ -15,10 +15,11 @@ from informant.core.report import CgroupReading
 
 MOUNTS: Final = Path("/proc/self/mounts")
 OWN: Final = Path("/proc/self/cgroup")
+_PERIOD_US: Final = 100_000
 
 
 class Cgroup(Protocol):
-    """The group that the workload lives in. `events_file` and `pressure_file` are what may be waited on."""
+    """The group that the workload lives in. Its files below `path` may be waited on."""
 
     path: Path
 
@@ -54,7 +55,11 @@ def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
                 f"{name!r}: no cgroup v2 is mounted here; name its directory by an absolute path"
             )
         path = mount / path
-    if not (path / "cgroup.procs").exists():
+    try:
+        is_group = (path / "cgroup.procs").exists()
+    except OSError as error:  # a name that is too long, a directory that may not be looked into
+        raise CgroupError(f"{path}: cannot be looked at: {error.strerror}") from None
+    if not is_group:
         raise CgroupError(f"{path}: is no cgroup (there is no cgroup.procs)")
     if mount is not None:
         with contextlib.suppress(OSError):
@@ -104,7 +109,7 @@ class FileCgroup:
             high_bytes=_number(self._text("memory.high")),
             max_bytes=_number(self._text("memory.max")),
             events=_pairs(self._text("memory.events")),
-            cpu_quota_us=_number(self._text("cpu.max").partition(" ")[0]),
+            cpu_quota_us=_quota(self._text("cpu.max")),
             frozen=None if not frozen else frozen == "1",
             pressure_s={
                 **stalls("cpu", self._text("cpu.pressure")),
@@ -156,6 +161,13 @@ def _number(text: str) -> int | None:
     """A file with one number; None for "max", for nothing and for nonsense."""
     text = text.strip()
     return int(text) if text.isdecimal() else None
+
+
+def _quota(text: str) -> int | None:
+    """What cpu.max allows of each 100 ms, whatever its period."""
+    quota, _, period = text.partition(" ")
+    allowed, period_us = _number(quota), _number(period) or _PERIOD_US
+    return None if allowed is None else allowed * _PERIOD_US // period_us
 
 
 def _pairs(text: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import select
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
@@ -27,6 +28,11 @@ class EventSource(Protocol):
     @property
     def name(self) -> SourceName:
         """Which kind of source it is."""
+        ...
+
+    @property
+    def told(self) -> str:
+        """What was asked of the kernel, where that is more than to hear of changes."""
         ...
 
     async def changed(self) -> None:
@@ -68,6 +74,7 @@ class InotifySource(_Readable):
     """Hears every change of a file. Raises `OSError` where instances or watches have run out."""
 
     name: SourceName = "inotify"
+    told = ""
 
     def __init__(self, path: Path) -> None:
         instance = libc.inotify_init()
@@ -99,25 +106,34 @@ class PollSource(_Readable):
         self._is_trigger = trigger is not None
         self._poll: select.epoll | None = None
         try:
-            if trigger is not None:
-                os.write(self._file, trigger.encode() + b"\0")
             self._poll = select.epoll()
-            self._poll.register(self._file, select.EPOLLPRI)
+            self._poll.register(self._file, select.EPOLLPRI)  # refuses other files before they are written
+            if trigger is not None:
+                self._poll.unregister(self._file)
+                os.write(self._file, trigger.encode() + b"\0")
+                self._poll.register(self._file, select.EPOLLPRI)
             self.clear()
+            descriptor = os.dup(self._poll.fileno())
         except OSError:
             if self._poll is not None:
                 self._poll.close()
             os.close(self._file)
             raise
-        super().__init__(os.dup(self._poll.fileno()))
+        super().__init__(descriptor)
 
     def clear(self) -> None:
-        """Take the event; a file that was read is quiet until it changes."""
+        """Take the event; a file that was read is quiet until it changes. One that is gone would never be quiet again."""
         assert self._poll is not None
-        self._poll.poll(0)
+        is_gone = any(flags & select.EPOLLERR for _, flags in self._poll.poll(0))
         if not self._is_trigger:
-            with contextlib.suppress(OSError):
+            try:
                 os.pread(self._file, _SMALL, 0)
+                is_gone = False  # the kernel's other files tell every change as an error
+            except OSError:
+                is_gone = True
+        if is_gone:
+            with contextlib.suppress(OSError):
+                self._poll.unregister(self._file)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -131,6 +147,7 @@ class PollingSource:
     """Looks at a file every `POLLING_S` seconds."""
 
     name: SourceName = "polling"
+    told = ""
 
     def __init__(self, path: Path, every_s: float = POLLING_S) -> None:
         self._path = path
@@ -160,20 +177,28 @@ class PollingSource:
 class LastingSource:
     """Listens to whatever file is at a path: a cgroup is removed with its workload, and made anew with the next one.
 
-    `name` is that of the source in use.
+    `open_` opens the source and says what is lacking; its `OSError` is raised at first, and later means that there is no
+    such file again.
     """
 
-    def __init__(self, path: Path, allowed: tuple[SourceName, ...], every_s: float = LASTING_S) -> None:
+    def __init__(
+        self, path: Path, open_: Callable[[], tuple[EventSource, dict[str, str]]], every_s: float = LASTING_S
+    ) -> None:
         self._path = path
-        self._allowed = allowed
+        self._open = open_
         self._every_s = every_s
         self._file = _identity(path)
-        self._source, self.lacks = listen(path, allowed)
+        self._source, self.lacks = open_()
 
     @property
     def name(self) -> SourceName:
         """The source in use."""
         return self._source.name
+
+    @property
+    def told(self) -> str:
+        """What was asked of the kernel."""
+        return self._source.told
 
     async def changed(self) -> None:
         """Return once the file may have changed, or is another one."""
@@ -184,10 +209,11 @@ class LastingSource:
                     return
             now = _identity(self._path)
             if now is not None and now != self._file:
-                self._source.close()
-                self._file = now
-                self._source, self.lacks = listen(self._path, self._allowed)
-                return
+                with contextlib.suppress(OSError):  # gone again: it is looked for as before
+                    new, self.lacks = self._open()
+                    self._source.close()
+                    self._source, self._file = new, now
+                    return
 
     def close(self) -> None:
         """Let go of the file."""

@@ -1,5 +1,6 @@
 """Opens every source of events that the guest has: the limits of the workload's cgroup, and pressure."""
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,8 @@ def open_all(
     sources: list[EventSource] = []
     findings: list[Finding] = []
     if cgroup is not None and "memory.events" not in cgroup.lacks():
-        source = watching.LastingSource(cgroup.path / "memory.events", settings.sources())
+        path = cgroup.path / "memory.events"
+        source = watching.LastingSource(path, partial(watching.listen, path, settings.sources()))
         sources.append(source)
         findings.append(Finding("events of memory.events", True, _told(source.name, source.lacks)))
     for resource, share, over_s in (
@@ -33,13 +35,17 @@ def open_all(
             findings.append(Finding(name, False, "not wanted by the settings"))
             continue
         try:
-            trigger = watching.pressure(path, share, over_s)
+            trigger = watching.LastingSource(path, partial(_trigger, path, share, over_s))
         except OSError as error:
             findings.append(Finding(name, False, (error.strerror or str(error)).lower()))
         else:
             sources.append(trigger)
             findings.append(Finding(name, True, trigger.told))
     return tuple(sources), tuple(findings)
+
+
+def _trigger(path: Path, share: float, over_s: float) -> tuple[EventSource, dict[str, str]]:
+    return watching.pressure(path, share, over_s), {}
 
 
 def _told(name: SourceName, lacks: dict[str, str]) -> str:

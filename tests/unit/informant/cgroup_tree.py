@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from select import select
 from typing import Any, Final
 
 import pytest
@@ -220,15 +221,23 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def sleeper(group: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that sleeps in a group for the length of a `with` block."""
-    process = subprocess.Popen(["sleep", "1000"])
-    try:
-        (group / "cgroup.procs").write_text(str(process.pid))
-        yield process
-    finally:
-        process.kill()
-        process.wait(PATIENCE_S)
+def echoing(group: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process in a group that says whatever it is told, for the length of a `with` block."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        try:
+            (group / "cgroup.procs").write_text(str(process.pid))
+            yield process
+        finally:
+            process.kill()
+
+
+def echo(process: "subprocess.Popen[bytes]", text: bytes | None, within_s: float) -> bytes:
+    """Tell it something, or nothing more, and hear what it says to that in time."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if text is not None:
+        process.stdin.write(text)
+    return os.read(process.stdout.fileno(), 99) if select([process.stdout], [], [], within_s)[0] else b""
 
 
 def descriptors() -> list[str]:

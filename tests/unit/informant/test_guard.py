@@ -1,0 +1,500 @@
+"""The workload's limits: what a size comes to, what a hit limit leads to, and what is written in which order."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from informant.core.guard import Control, Guard, GuardSettings, Limits, Write
+from informant.core.report import CgroupReading, Reading
+from protocol.values import Resources
+from protocol.wire import MoreResources
+
+MIB, GIB, PAGE = 2**20, 2**30, 2**16
+NOTHING, CPU, MEMORY, BOTH = (
+    MoreResources(*each) for each in ((False, False), (True, False), (False, True), (True, True))
+)
+OF_ONE_GIB: Final = Resources(1000, GIB)
+HIGH, MOST = 824 * MIB, 924 * MIB
+"""memory.high and memory.max of 1 GiB: 200 MiB are kept, and half of them."""
+
+
+def seen(total: int = GIB, cpus: int = 1, group: CgroupReading | None = None, available: int = 0) -> Reading:
+    return Reading(0.0, 0.0, 0.0, 0.0, cpus, total, available, cgroup=group)
+
+
+def guard(total: int = GIB, cpus: int = 1, size: Resources | None = None, **settings: float) -> Guard:
+    """A guard that has seen its machine."""
+    known = GuardSettings(**settings)  # type: ignore[arg-type]  # the names of its fields
+    return Guard(known, size).seen(seen(total, cpus), 0.0)
+
+
+def hit(at: Guard, *times_s: float) -> Guard:
+    """The limit is hit at these times; a freeze ends in between when it is due."""
+    for now_s in times_s:
+        at = at.elapsed(now_s).hit(now_s)
+    return at
+
+
+# ------------------------------------------------------------ what a size comes to
+
+
+def test_nothing_is_limited_before_the_machine_is_known() -> None:
+    assert Guard().limits() == Limits()
+    assert Guard(size=OF_ONE_GIB).limits() == Limits()
+    assert Guard().nominal(None) is None
+    assert Guard().nominal(OF_ONE_GIB) is None
+
+
+SIZES = [
+    (GIB, HIGH, MOST),
+    (4 * GIB, 4 * GIB - 200 * MIB, 4 * GIB - 100 * MIB),
+    (800 * MIB, 600 * MIB, 700 * MIB),  # from here on down the reserve is a quarter
+    (512 * MIB, 384 * MIB, 448 * MIB),
+    (64 * MIB, 48 * MIB, 56 * MIB),
+]
+
+
+@pytest.mark.parametrize(("size", "high", "most"), SIZES)
+def test_a_reserve_is_kept_of_a_size_and_half_of_it_above_memory_high(
+    size: int, high: int, most: int
+) -> None:
+    machine = guard(total=4 * GIB, size=Resources(1000, size))
+    assert machine.limits() == Limits(high, most)
+    assert guard(total=size).limits() == Limits(high, most)  # before the first size it is the machine's
+
+
+def test_the_reserve_is_as_configured() -> None:
+    assert guard(reserve_bytes=100 * MIB).limits() == Limits(GIB - 100 * MIB, GIB - 50 * MIB)
+    assert guard(reserve_bytes=0).limits() == Limits(GIB, GIB)
+
+
+def test_limits_are_whole_pages() -> None:
+    limits = guard(total=GIB + 12_345).limits()
+    assert limits == Limits(HIGH, MOST)
+    relieved = hit(guard(freeze_s=0.0, relief_bytes=PAGE + 1), 0.0)
+    assert relieved.limits() == Limits(HIGH + PAGE, MOST)
+
+
+def test_a_size_that_was_announced_before_the_memory_is_there_counts_when_it_is() -> None:
+    announced, _ = guard(total=GIB).grown(Resources(1000, 2 * GIB))
+    assert announced.limits() == Limits(HIGH, MOST)
+    part = announced.seen(seen(total=GIB + 512 * MIB), 1.0)
+    assert part.limits() == Limits(GIB + 312 * MIB, GIB + 412 * MIB)
+    there = part.seen(seen(total=3 * GIB), 2.0)
+    assert there.limits() == Limits(GIB + 824 * MIB, GIB + 924 * MIB)
+
+
+QUOTAS = [
+    (1000, 1, None),
+    (2000, 2, None),
+    (3000, 2, None),
+    (500, 1, 50_000),
+    (250, 1, 25_000),
+    (1500, 2, 150_000),
+    (1999, 2, 199_900),
+    (2000, 4, 200_000),
+    (10, 1, 1_000),
+    (1, 1, 1_000),
+    (0, 1, 1_000),
+]
+
+
+@pytest.mark.parametrize(("vcpu_milli", "cpus", "quota"), QUOTAS)
+def test_what_is_no_whole_machine_of_cpus_is_a_quota(vcpu_milli: int, cpus: int, quota: int | None) -> None:
+    assert guard(cpus=cpus).limits().cpu_quota_us is None  # there is no size yet
+    assert guard(cpus=cpus, size=Resources(vcpu_milli, GIB)).limits().cpu_quota_us == quota
+
+
+def test_a_cpu_that_has_come_counts_from_the_next_look() -> None:
+    machine = guard(cpus=1, size=Resources(1500, GIB))
+    assert machine.limits().cpu_quota_us is None
+    assert machine.seen(seen(cpus=2), 1.0).limits().cpu_quota_us == 150_000
+
+
+# ------------------------------------------------------------ a limit is hit
+
+
+def test_a_hit_freezes_and_then_relieves() -> None:
+    machine = guard()
+    assert machine.due_s() is None
+    frozen = machine.hit(100.0)
+    assert frozen.limits() == Limits(HIGH, MOST, frozen=True)
+    assert frozen.due_s() == 100.02
+    assert frozen.elapsed(100.0199) is frozen
+    thawed = frozen.elapsed(100.02)
+    assert thawed.limits() == Limits(HIGH + 10 * MIB, MOST)
+    assert thawed.due_s() is None
+    assert thawed.elapsed(200.0) is thawed
+
+
+def test_a_hit_during_a_freeze_does_not_prolong_it() -> None:
+    frozen = guard().hit(100.0).hit(100.01)
+    assert frozen.limits() == Limits(HIGH, MOST, frozen=True)
+    assert frozen.due_s() == 100.02
+
+
+def test_even_a_freeze_that_is_longer_than_the_time_between_two_is_not_prolonged() -> None:
+    frozen = guard(freeze_s=1.0, freeze_every_s=0.25).hit(100.0).hit(100.5)
+    assert frozen.due_s() == 101.0
+    assert not frozen.elapsed(101.0).is_frozen
+
+
+def test_there_is_some_time_between_two_freezes() -> None:
+    thawed = guard().hit(100.0).elapsed(100.02)
+    assert not thawed.hit(100.999).is_frozen
+    again = thawed.hit(100.999).hit(101.0)
+    assert again.is_frozen
+    assert again.due_s() == 101.02
+
+
+def test_the_limit_rises_by_a_step_at_a_time() -> None:
+    machine = hit(guard(freeze_s=0.0), 100.0, 100.1, 100.24)
+    assert machine.limits().high_bytes == HIGH + 10 * MIB
+    machine = hit(machine, 100.25)
+    assert machine.limits().high_bytes == HIGH + 20 * MIB
+    assert hit(machine, 100.3, 100.49).limits().high_bytes == HIGH + 20 * MIB
+    assert hit(machine, 100.3, 100.5).limits().high_bytes == HIGH + 30 * MIB
+
+
+def test_the_limit_rises_up_to_memory_max_and_no_further() -> None:
+    machine = hit(guard(freeze_s=0.0), *range(9))
+    assert machine.limits() == Limits(MOST - 10 * MIB, MOST)
+    machine = hit(machine, *range(9, 50))
+    assert (machine.limits(), machine.relief_bytes) == (Limits(MOST, MOST), 100 * MIB)
+    beyond = hit(guard(freeze_s=0.0, relief_bytes=70 * MIB), 0, 1, 2, 3)
+    assert (beyond.limits(), beyond.relief_bytes) == (Limits(MOST, MOST), 140 * MIB)
+
+
+def test_where_nothing_is_kept_nothing_is_relieved() -> None:
+    assert hit(guard(freeze_s=0.0, reserve_bytes=0), 0, 1, 2).relief_bytes == 0
+    assert hit(replace(Guard(), settings=GuardSettings(freeze_s=0.0)), 0, 1).relief_bytes == 0
+
+
+# ------------------------------------------------------------ it is over
+
+
+def using(current_bytes: int | None) -> Reading:
+    return seen(group=CgroupReading(current_bytes=current_bytes))
+
+
+RELIEVED: Final = guard(freeze_s=0.0).hit(100.0)
+
+
+@pytest.mark.parametrize(
+    ("reading", "now_s", "is_over"),
+    [
+        (using(HIGH), 104.9, False),
+        (using(HIGH), 105.0, True),
+        (using(HIGH - 1), 105.0, True),
+        (using(HIGH + 1), 105.0, False),
+        (using(HIGH + 1), 1000.0, False),
+        (using(None), 104.9, False),
+        (using(None), 105.0, True),
+        (seen(), 105.0, True),
+    ],
+)
+def test_relief_ends_when_the_workload_is_calm_and_fits_in_its_own_limit(
+    reading: Reading, now_s: float, is_over: bool
+) -> None:
+    after = RELIEVED.seen(reading, now_s)
+    assert after.relief_bytes == (0 if is_over else 10 * MIB)
+    assert after.limits() == Limits(HIGH + after.relief_bytes, MOST)
+    assert after.hit(now_s).limits().high_bytes == HIGH + after.relief_bytes + 10 * MIB
+
+
+def test_a_hit_that_brings_no_more_relief_is_no_calm_either() -> None:
+    machine = hit(RELIEVED, 100.1, 103.0)
+    assert machine.seen(using(0), 107.9).relief_bytes == machine.relief_bytes
+    assert machine.seen(using(0), 108.0).relief_bytes == 0
+
+
+def test_growth_ends_a_freeze_and_all_relief() -> None:
+    frozen = hit(guard(), 100.0, 100.1, 100.5, 101.0)
+    assert (frozen.is_frozen, frozen.relief_bytes) == (True, 20 * MIB)
+    grown, more = frozen.grown(Resources(1000, 2 * GIB))
+    assert more == MEMORY
+    assert (grown.due_s(), grown.relief_bytes) == (None, 0)
+    assert grown.limits() == Limits(HIGH, MOST)
+    assert grown.seen(seen(2 * GIB), 101.1).limits() == Limits(GIB + HIGH, GIB + MOST)
+
+
+def test_growth_does_not_bring_the_next_freeze_nearer() -> None:
+    grown, _ = guard().hit(100.0).grown(OF_ONE_GIB)
+    assert not grown.hit(100.9).is_frozen
+    assert grown.hit(101.0).is_frozen
+
+
+GROWTH = [
+    (Resources(1000, GIB), Resources(1000, GIB), NOTHING),
+    (Resources(1000, GIB), Resources(1001, GIB), CPU),
+    (Resources(1000, GIB), Resources(1000, GIB + 1), MEMORY),
+    (Resources(1000, GIB), Resources(2000, 2 * GIB), BOTH),
+    (Resources(1000, GIB), Resources(2000, GIB // 2), CPU),
+    (Resources(1000, GIB), Resources(500, 2 * GIB), MEMORY),
+    (Resources(1000, GIB), Resources(500, GIB // 2), NOTHING),
+    (None, Resources(2000, GIB), NOTHING),  # as large as the machine was
+    (None, Resources(2001, GIB), CPU),
+    (None, Resources(2000, GIB + 1), MEMORY),
+]
+
+
+@pytest.mark.parametrize(("before", "size", "more"), GROWTH)
+def test_what_has_grown_is_told(before: Resources | None, size: Resources, more: MoreResources) -> None:
+    grown, got = guard(cpus=2, size=before).grown(size)
+    assert got == more
+    assert grown.size == size
+
+
+def test_a_smaller_size_ends_all_relief_and_no_freeze() -> None:
+    machine = hit(guard(total=2 * GIB), 100.0, 100.5, 101.0).shrunk(OF_ONE_GIB)
+    assert (machine.size, machine.relief_bytes) == (OF_ONE_GIB, 0)
+    assert machine.limits() == Limits(HIGH, MOST, frozen=True)
+    assert machine.due_s() == 101.02
+
+
+# ------------------------------------------------------------ whether a guest can live in less
+
+
+def in_use(used: int, needed: int | None = None, total: int = 4 * GIB) -> Reading:
+    group = CgroupReading(needed_bytes=needed, current_bytes=total)
+    return seen(total, group=group, available=total - used)
+
+
+def test_a_machine_can_live_where_what_is_in_use_and_a_margin_fit() -> None:
+    assert guard().judge(OF_ONE_GIB, in_use(924 * MIB)).ok
+    assert guard().judge(OF_ONE_GIB, seen(4 * GIB, available=4 * GIB - 924 * MIB)).ok
+    result = guard().judge(OF_ONE_GIB, in_use(924 * MIB + 1))
+    assert not result.ok
+    assert result.status == f"{924 * MIB + 1} bytes are in use, {100 * MIB} more must stay free of {GIB}"
+    assert guard(margin_bytes=0).judge(OF_ONE_GIB, in_use(GIB)).ok
+    assert not guard(margin_bytes=0).judge(OF_ONE_GIB, in_use(GIB + 1)).ok
+
+
+def test_a_group_can_live_where_what_it_needs_and_a_margin_fit_in_its_limit() -> None:
+    assert guard().judge(OF_ONE_GIB, in_use(0, needed=724 * MIB)).ok
+    result = guard().judge(OF_ONE_GIB, in_use(0, needed=724 * MIB + 1))
+    assert not result.ok
+    needed, margin = 724 * MIB + 1, 100 * MIB
+    assert result.status == f"the cgroup needs {needed} bytes, {margin} more must stay free of its {HIGH}"
+
+
+def test_a_group_is_judged_by_the_memory_that_is_there() -> None:
+    """Neither by a size that is larger, nor by what was there before, or nothing."""
+    size = Resources(1000, 8 * GIB)
+    limit = 4 * GIB - 200 * MIB
+    for total in (GIB, 4 * GIB, 8 * GIB):
+        machine = replace(guard(total=total), size=Resources(1000, 9 * GIB))
+        assert machine.judge(size, in_use(0, needed=limit - 100 * MIB)).ok
+        assert not machine.judge(size, in_use(0, needed=limit - 100 * MIB + 1)).ok
+
+
+def test_relief_gives_no_room_to_shrink() -> None:
+    machine = hit(guard(freeze_s=0.0), *range(20))
+    assert not machine.judge(OF_ONE_GIB, in_use(0, needed=724 * MIB + 1)).ok
+
+
+def test_no_group_fits_into_nothing() -> None:
+    assert not guard(margin_bytes=0).judge(Resources(0, 0), in_use(0, needed=1)).ok
+
+
+@pytest.mark.parametrize(
+    ("met", "size", "name"),
+    [
+        (BOTH, OF_ONE_GIB, ""),
+        (NOTHING, Resources(0, 0), ""),
+        (MEMORY, Resources(1000, GIB - 1), "memory"),
+        (MEMORY, Resources(999, GIB), ""),
+        (CPU, Resources(999, GIB), "CPU"),
+        (CPU, Resources(1000, GIB - 1), ""),
+    ],
+)
+def test_what_came_because_it_could_not_wait_stays_for_a_while(
+    met: MoreResources, size: Resources, name: str
+) -> None:
+    machine = guard(size=OF_ONE_GIB).met(met, 100.0)
+    why = f"{name} was short lately: what came stays for 30 s more" if name else ""
+    assert machine.holds(size, 100.0) == why
+    assert bool(machine.holds(size, 129.9)) == bool(name)
+    assert machine.holds(size, 130.0) == ""
+    later = machine.met(met, 120.0).met(NOTHING, 140.0)
+    assert (bool(later.holds(size, 149.9)), later.holds(size, 150.0)) == (bool(name), "")
+    assert guard().met(met, 100.0).holds(size, 100.0) == ""  # there is no size to keep
+
+
+# ------------------------------------------------------------ what is written
+
+FOUND: Final = Limits(HIGH, MOST, 50_000, frozen=True)
+LARGER: Final = Limits(2 * HIGH, 2 * MOST, None, frozen=False)
+
+
+def written(before: Limits, wanted: Limits, current_bytes: int | None = None) -> list[tuple[str, str, bool]]:
+    """The file, the text, and whether it is slow."""
+    return [(each.control, each.text, each.is_slow) for each in before.writes(wanted, current_bytes)]
+
+
+def test_room_is_made_from_the_top_and_the_thaw_comes_last() -> None:
+    assert written(FOUND, LARGER) == [
+        ("memory.max", str(2 * MOST), False),
+        ("memory.high", str(2 * HIGH), False),
+        ("cpu.max", "max 100000", False),
+        ("cgroup.freeze", "0", False),
+    ]
+
+
+def test_room_is_taken_from_below_which_is_slow() -> None:
+    assert written(LARGER, FOUND) == [
+        ("memory.high", str(HIGH), True),
+        ("memory.max", str(MOST), False),
+        ("cpu.max", "50000 100000", False),
+        ("cgroup.freeze", "1", False),
+    ]
+
+
+def test_no_limit_is_above_every_limit() -> None:
+    assert written(Limits(), Limits(HIGH, MOST)) == [
+        ("memory.high", str(HIGH), True),
+        ("memory.max", str(MOST), False),
+    ]
+    assert written(Limits(HIGH, MOST), Limits()) == [
+        ("memory.max", "max", False),
+        ("memory.high", "max", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("current", "falls"), [(None, True), (0, True), (MOST, True), (MOST + 1, False), (4 * GIB, False)]
+)
+@pytest.mark.parametrize("before", [LARGER, Limits()])
+def test_memory_max_does_not_fall_below_what_is_in_use(
+    before: Limits, current: int | None, falls: bool
+) -> None:
+    names = [name for name, _, _ in written(before, Limits(HIGH, MOST), current)]
+    assert ("memory.max" in names) == falls
+    assert "memory.high" in names
+
+
+BYTES = st.none() | st.integers(0, 8 * GIB)
+LIMITS = st.builds(Limits, BYTES, BYTES, st.none() | st.integers(1, 10**6), st.booleans()).filter(
+    lambda limits: _top(limits.high_bytes) <= _top(limits.max_bytes)
+)
+
+
+def _top(limit: int | None) -> float:
+    return float("inf") if limit is None else limit
+
+
+def stages(before: Limits, writes: Iterable[Write]) -> list[Limits]:
+    found = [before]
+    for write in writes:
+        found.append(found[-1].after(write))
+    return found
+
+
+@given(LIMITS, LIMITS, BYTES)
+def test_all_writes_in_order_lead_to_what_is_wanted(
+    before: Limits, wanted: Limits, current: int | None
+) -> None:
+    last = stages(before, before.writes(wanted, current))[-1]
+    most = _top(wanted.max_bytes)
+    waits = current is not None and current > most and _top(before.max_bytes) > most
+    assert last == (replace(wanted, max_bytes=before.max_bytes) if waits else wanted)
+    assert list(last.writes(wanted, current)) == []
+    rest = [Write(Control.MEMORY_MAX, wanted.max_bytes, falls=True)] if waits else []
+    assert list(last.writes(wanted, None)) == rest
+
+
+@given(LIMITS, LIMITS, BYTES)
+def test_no_write_hurts_on_the_way(before: Limits, wanted: Limits, current: int | None) -> None:
+    writes = list(before.writes(wanted, current))
+    for write, (old, new) in zip(writes, pairwise(stages(before, writes)), strict=True):
+        assert new != old
+        assert _top(new.high_bytes) <= _top(new.max_bytes)
+        max_falls = _top(new.max_bytes) < _top(old.max_bytes)
+        high_falls = _top(new.high_bytes) < _top(old.high_bytes)
+        assert (write.falls, write.is_slow) == (max_falls or high_falls, high_falls)
+        assert not max_falls or current is None or current <= _top(new.max_bytes)
+    assert Control.FREEZE not in [write.control for write in writes[:-1]]
+
+
+# ------------------------------------------------------------ whatever happens
+
+Step: TypeAlias = tuple[float, Literal["look", "hit", "wait", "grow", "shrink"], int, int]
+STEPS_S = st.sampled_from([0.0, 0.01, 0.02, 0.1, 0.25, 1.0, 6.0])
+KINDS = st.sampled_from(["look", "hit", "hit", "hit", "wait", "grow", "shrink"])
+HISTORIES = st.lists(st.tuples(STEPS_S, KINDS, st.integers(1, 64), st.integers(0, 4000)), max_size=60)
+SETTINGS = st.builds(
+    GuardSettings,
+    reserve_bytes=st.integers(0, GIB),
+    freeze_s=st.sampled_from([0.0, 0.02, 0.5]),
+    freeze_every_s=st.sampled_from([0.01, 1.0]),
+    relief_bytes=st.integers(1, 100 * MIB),
+)
+
+
+def lived(at: Guard, history: list[Step]) -> list[tuple[float, Guard]]:
+    """The guard after every step, as its shell drives it: a freeze ends when it is due."""
+    now_s, found = 0.0, [(0.0, at)]
+    for step_s, what, units, milli in history:
+        now_s += step_s
+        at = at.elapsed(now_s)
+        size = Resources(milli, units * 64 * MIB)
+        match what:
+            case "look":
+                group = CgroupReading(current_bytes=milli * MIB)
+                at = at.seen(seen(max(at.total_bytes, size.memory_bytes), 1 + units % 4, group), now_s)
+            case "hit":
+                at = at.hit(now_s)
+            case "grow":
+                at, _ = at.grown(size)
+            case "shrink":
+                at = at.shrunk(size)
+            case "wait":
+                pass  # time alone
+        found.append((now_s, at))
+    return found
+
+
+@given(SETTINGS, HISTORIES)
+def test_memory_high_is_never_above_memory_max_nor_that_above_the_size(
+    settings: GuardSettings, history: list[Step]
+) -> None:
+    for _, at in lived(Guard(settings), history):
+        limits, nominal = at.limits(), at.nominal(at.size)
+        if nominal is None:
+            assert limits == Limits(frozen=at.is_frozen)
+            continue
+        assert limits.high_bytes is not None
+        assert limits.max_bytes is not None
+        assert nominal <= limits.high_bytes <= limits.max_bytes <= at.total_bytes
+        assert at.size is None or limits.max_bytes <= at.size.memory_bytes
+        assert at.total_bytes < PAGE or limits.high_bytes % PAGE == limits.max_bytes % PAGE == 0
+
+
+@given(SETTINGS, HISTORIES)
+def test_relief_never_exceeds_its_bound(settings: GuardSettings, history: list[Step]) -> None:
+    for _, at in lived(Guard(settings), history):
+        nominal, most = at.nominal(at.size), at.limits().max_bytes
+        room = most - nominal if most is not None and nominal is not None else 0
+        assert 0 <= at.relief_bytes < room + settings.relief_bytes
+
+
+@given(SETTINGS, HISTORIES)
+def test_a_freeze_always_ends_and_not_too_soon_begins_the_next(
+    settings: GuardSettings, history: list[Step]
+) -> None:
+    frozen_s = []
+    for (_, before), (now_s, at) in pairwise(lived(Guard(settings), history)):
+        assert (at.due_s() is not None) == at.limits().frozen
+        assert settings.freeze_s or not at.limits().frozen
+        due_s = at.due_s()
+        if due_s is not None:
+            assert now_s < due_s <= now_s + settings.freeze_s
+            assert not at.elapsed(due_s).limits().frozen
+            if not before.limits().frozen or before.due_s() != due_s:
+                frozen_s.append(now_s)
+    assert all(later >= earlier + settings.freeze_every_s for earlier, later in pairwise(frozen_s))

@@ -1,0 +1,379 @@
+"""What is short: each reason by itself, the time over which it is measured, and what the guest does not tell."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from informant.core.report import CgroupReading, Reading
+from informant.core.shortage import Lookout, Shortage, Thresholds
+from protocol.wire import MoreResources
+
+MIB, GIB = 2**20, 2**30
+MOST_POINTS: Final = 64
+CPU = MoreResources(cpu=True, memory=False)
+MEMORY = MoreResources(cpu=False, memory=True)
+BOTH = MoreResources(cpu=True, memory=True)
+
+CALM: Final = Reading(0.0, 0.0, 0.0, 0.0, 2, GIB, GIB // 2)
+"""Nothing is short by it, now or later."""
+
+
+def waiting(cpu_s: float | None = None, memory_s: float | None = None) -> dict[str, float]:
+    told = {"cpu_waiting": cpu_s, "memory_waiting": memory_s}
+    return {name: seconds for name, seconds in told.items() if seconds is not None}
+
+
+def calm(pressure: Mapping[str, float] | None = None, *, busy_s: float = 0.0, cpus: int = 2) -> Reading:
+    return replace(CALM, pressure_s=pressure or {}, cpu_busy_s=busy_s, cpus=cpus)
+
+
+def grouped(**told: object) -> Reading:
+    return replace(CALM, cgroup=replace(CgroupReading(), **told))  # type: ignore[arg-type]  # the names of its fields
+
+
+def look(
+    *readings: tuple[float, Reading],
+    limit: int | None = None,
+    at: Thresholds | None = None,
+    lookout: Lookout | None = None,
+) -> tuple[Lookout, Shortage]:
+    """Look at the readings, each at its time; the last verdict."""
+    lookout = lookout or Lookout(at or Thresholds())
+    shortage = Shortage()
+    for now_s, reading in readings:
+        lookout, shortage = lookout.see(reading, limit, now_s)
+    return lookout, shortage
+
+
+def why(*readings: tuple[float, Reading], limit: int | None = None, at: Thresholds | None = None) -> Shortage:
+    return look(*readings, limit=limit, at=at)[1]
+
+
+def test_nothing_is_short_without_a_reason() -> None:
+    assert why((0.0, CALM), (1.0, CALM), (2.0, CALM), (3.0, CALM)) == Shortage("", "")
+
+
+@pytest.mark.parametrize(
+    ("shortage", "more"),
+    [
+        (Shortage(), MoreResources(cpu=False, memory=False)),
+        (Shortage(cpu="why"), CPU),
+        (Shortage(memory="why"), MEMORY),
+        (Shortage("why", "why"), BOTH),
+    ],
+)
+def test_what_is_short_is_what_is_wanted(shortage: Shortage, more: MoreResources) -> None:
+    assert shortage.more() == more
+
+
+# ------------------------------------------------------------ CPU
+
+
+@pytest.mark.parametrize(("waited_s", "is_short"), [(0.99, False), (1.0, True), (2.0, True)])
+def test_cpu_is_short_when_tasks_wait_for_one_half_of_the_time(waited_s: float, is_short: bool) -> None:
+    found = why((10.0, calm(waiting(cpu_s=5.0))), (12.0, calm(waiting(cpu_s=5.0 + waited_s))))
+    assert found.more() == MoreResources(cpu=is_short, memory=False)
+    assert not is_short or found.cpu == f"tasks waited for a CPU {waited_s / 2:.0%} of 2.0 s"
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 64])
+def test_cpu_is_short_when_every_cpu_is_busy(cpus: int) -> None:
+    def after(busy_s: float) -> Shortage:
+        return why((10.0, calm(busy_s=64.0, cpus=cpus)), (12.0, calm(busy_s=64.0 + busy_s, cpus=cpus)))
+
+    at = Thresholds(cpu_busy_share=0.75)
+    assert after(0.97 * 2 * cpus) == Shortage()
+    assert after(0.99 * 2 * cpus) == Shortage(cpu=f"all {cpus} CPUs were busy 99% of 2.0 s")
+    for busy_s, is_short in ((1.5 * cpus, True), (1.5 * cpus - 0.015625, False)):
+        found = why((10.0, calm(cpus=cpus)), (12.0, calm(busy_s=busy_s, cpus=cpus)), at=at)
+        assert bool(found.cpu) == is_short
+
+
+def test_a_machine_that_shows_no_cpu_is_taken_to_have_one() -> None:
+    assert why((0.0, calm(cpus=0)), (2.0, calm(busy_s=2.0, cpus=0))).cpu
+
+
+def test_the_load_averages_are_not_looked_at() -> None:
+    loaded = replace(CALM, load1=1000.0, load5=1000.0, load15=1000.0)
+    assert why((0.0, loaded), (2.0, loaded)) == Shortage()
+
+
+# ------------------------------------------------------------ memory
+
+
+@pytest.mark.parametrize(("waited_s", "is_short"), [(0.0625, False), (0.125, True), (1.0, True)])
+def test_memory_is_short_when_tasks_wait_for_it_for_a_share_of_the_time(
+    waited_s: float, is_short: bool
+) -> None:
+    at = Thresholds(memory_waiting_share=0.125)
+    found = why((10.0, calm(waiting(memory_s=5.0))), (11.0, calm(waiting(memory_s=5.0 + waited_s))), at=at)
+    assert found.more() == MoreResources(cpu=False, memory=is_short)
+    assert not is_short or found.memory == f"tasks waited for memory {waited_s:.0%} of 1.0 s"
+
+
+def test_a_tenth_of_the_time_is_too_much_unless_said_otherwise() -> None:
+    assert not why((0.0, calm(waiting(memory_s=0.0))), (1.0, calm(waiting(memory_s=0.09)))).memory
+    assert why((0.0, calm(waiting(memory_s=0.0))), (1.0, calm(waiting(memory_s=0.11)))).memory
+
+
+LEFT = [
+    (256 * MIB, 32 * MIB),
+    (GIB, int(0.05 * GIB)),
+    (640 * MIB, 32 * MIB),
+    (64 * GIB, int(0.05 * 64 * GIB)),
+]
+
+
+@pytest.mark.parametrize(("total", "least"), LEFT)
+def test_memory_is_short_when_little_is_left_of_the_machines(total: int, least: int) -> None:
+    enough = replace(CALM, memory_total_bytes=total, memory_available_bytes=least)
+    assert why((0.0, enough)) == Shortage()
+    found = why((0.0, replace(enough, memory_available_bytes=least - 1)))
+    assert found == Shortage(memory=f"{(least - 1) // MIB} MiB are available, {least // MIB} MiB should be")
+
+
+@pytest.mark.parametrize(("limit", "least"), LEFT)
+def test_memory_is_short_when_little_is_left_of_the_groups(limit: int, least: int) -> None:
+    assert why((0.0, grouped(needed_bytes=limit - least)), limit=limit) == Shortage()
+    found = why((0.0, grouped(needed_bytes=limit - least + 1)), limit=limit)
+    assert found.more() == MEMORY
+    needed, whole, left = ((limit - least + 1) // MIB, limit // MIB, least // MIB)
+    assert found.memory == f"the cgroup needs {needed} of {whole} MiB, {left} should be left"
+
+
+def test_what_is_needed_counts_and_not_what_is_only_in_use() -> None:
+    cached = grouped(current_bytes=GIB, needed_bytes=GIB // 2)
+    assert why((0.0, cached), limit=GIB) == Shortage()
+
+
+@pytest.mark.parametrize(
+    ("reading", "limit"),
+    [
+        (CALM, GIB),
+        (grouped(needed_bytes=None), GIB),
+        (grouped(needed_bytes=2 * GIB), None),
+    ],
+)
+def test_nothing_is_said_of_a_group_whose_need_or_limit_is_not_known(
+    reading: Reading, limit: int | None
+) -> None:
+    assert why((0.0, reading), limit=limit) == Shortage()
+
+
+# ------------------------------------------------------------ the group's events
+
+
+def events(**counts: int) -> Reading:
+    return grouped(events={"low": 0, "high": 0, "max": 0, "oom": 0, "oom_kill": 0} | counts)
+
+
+@pytest.mark.parametrize("name", ["high", "max", "oom", "oom_kill"])
+def test_memory_is_short_when_the_group_reached_its_limit(name: str) -> None:
+    found = why((0.0, events(**{name: 7})), (0.1, events(**{name: 9})))
+    assert found == Shortage(memory="the cgroup reached its limit 2 times")
+
+
+def test_events_of_several_kinds_are_counted_together() -> None:
+    found = why((0.0, events(high=1, max=2)), (0.1, events(high=2, max=3, oom=1)))
+    assert found.memory == "the cgroup reached its limit 3 times"
+
+
+def test_what_is_no_limit_is_not_counted() -> None:
+    assert why((0.0, events()), (0.1, events(low=5))) == Shortage()
+
+
+def test_limits_reached_before_the_first_look_are_not_counted() -> None:
+    lookout, shortage = look((0.0, grouped(events={"high": 100})))
+    assert (shortage, lookout.hits) == (Shortage(), 100)
+
+
+def test_a_limit_counts_with_the_look_that_sees_it_first() -> None:
+    assert why((0.0, events(high=1)), (0.1, events(high=2)), (0.2, events(high=2))) == Shortage()
+
+
+@pytest.mark.parametrize("untold", [CALM, grouped(events={})], ids=["no group", "no events"])
+def test_events_that_are_not_told_once_are_compared_with_the_last_ones_told(untold: Reading) -> None:
+    told = ((0.0, events(high=3)), (0.1, untold))
+    assert why(*told) == Shortage()
+    assert why(*told, (0.2, events(high=3))) == Shortage()
+    assert why(*told, (0.2, events(high=5))).memory == "the cgroup reached its limit 2 times"
+
+
+def test_a_group_that_was_made_anew_counts_from_its_own_beginning() -> None:
+    anew = ((0.0, events(high=100)), (0.1, events(high=1)))
+    assert why(*anew) == Shortage()
+    assert why(*anew, (0.2, events(high=2))).memory == "the cgroup reached its limit 1 times"
+
+
+# ------------------------------------------------------------ the time over which waiting is measured
+
+
+def always(at_s: float) -> tuple[float, Reading]:
+    """A reading of a guest whose tasks wait for everything all the time."""
+    return at_s, calm(waiting(cpu_s=at_s, memory_s=at_s), busy_s=2 * at_s)
+
+
+@pytest.mark.parametrize(
+    ("until_s", "more"),
+    [
+        (0.9, MoreResources(cpu=False, memory=False)),
+        (1.0, MEMORY),
+        (1.9, MEMORY),
+        (2.0, BOTH),
+    ],
+)
+def test_there_is_no_verdict_before_its_time_is_over(until_s: float, more: MoreResources) -> None:
+    assert why(always(0.0), always(0.5), always(until_s)).more() == more
+
+
+def test_the_time_is_as_configured() -> None:
+    at = Thresholds(cpu_over_s=0.5, memory_over_s=4.0)
+    assert why(always(0.0), always(0.4), at=at) == Shortage()
+    assert why(always(0.0), always(0.5), always(3.9), at=at).more() == CPU
+    assert why(always(0.0), always(0.5), always(4.0), at=at).more() == BOTH
+
+
+def test_only_the_last_while_counts() -> None:
+    """Waiting that is over is forgotten; the newest look that is old enough is the one to compare with."""
+    at_rest = [(at_s, calm(waiting(cpu_s=2.0, memory_s=2.0))) for at_s in (2.5, 3.0, 3.5, 4.0)]
+    looks = [always(0.0), always(1.0), always(2.0), *at_rest]
+    assert why(*looks[:3]).more() == BOTH
+    assert why(*looks[:4]).more() == BOTH  # half of the last second, and more of the two before
+    assert why(*looks[:5]).more() == CPU
+    assert why(*looks) == Shortage()
+
+
+@pytest.mark.parametrize(
+    ("grown", "by_s", "more"),
+    [
+        (BOTH, 3.9, MEMORY),
+        (BOTH, 2.9, MoreResources(cpu=False, memory=False)),
+        (BOTH, 4.0, BOTH),
+        (CPU, 2.9, MEMORY),
+        (MEMORY, 2.9, CPU),
+    ],
+)
+def test_what_was_waited_for_before_a_resource_grew_tells_nothing(
+    grown: MoreResources, by_s: float, more: MoreResources
+) -> None:
+    lookout, before = look(always(0.0), always(1.0), always(1.5), always(2.0))
+    assert before.more() == BOTH
+    later = [always(at_s) for at_s in (2.0, 2.5, 2.9, 3.0, 3.9, 4.0) if at_s <= by_s]
+    assert look(*later, lookout=lookout.grown(grown, 2.0))[1].more() == more
+
+
+def test_growth_of_nothing_changes_nothing() -> None:
+    lookout = look(always(0.0), always(1.0))[0]
+    assert lookout.grown(MoreResources(cpu=False, memory=False), 2.0) == lookout
+
+
+def test_a_second_look_at_the_same_moment_replaces_the_first() -> None:
+    lookout, _ = look(always(0.0), always(1.0), always(1.0), always(1.0))
+    assert [point.at_s for point in lookout.points] == [0.0, 1.0]
+
+
+# ------------------------------------------------------------ what is not told, or told twice
+
+
+def test_without_pressure_cpu_is_short_by_its_use_alone() -> None:
+    assert why((0.0, calm()), (2.0, calm(busy_s=1.0))) == Shortage()
+    assert why((0.0, calm()), (2.0, calm(busy_s=4.0))).more() == CPU
+
+
+def test_pressure_that_is_told_at_one_end_only_tells_nothing() -> None:
+    told, untold = calm(waiting(cpu_s=100.0, memory_s=100.0)), calm()
+    assert why((0.0, untold), (2.0, told)) == Shortage()
+    assert why((0.0, told), (2.0, untold)) == Shortage()
+
+
+def pressed(machine: Mapping[str, float], group: Mapping[str, float]) -> Reading:
+    return replace(calm(machine), cgroup=CgroupReading(pressure_s=group))
+
+
+def test_the_groups_own_pressure_comes_before_the_machines() -> None:
+    none, much = waiting(0.0, 0.0), waiting(2.0, 2.0)
+    assert why((0.0, pressed(none, none)), (2.0, pressed(much, none))) == Shortage()
+    assert why((0.0, pressed(none, none)), (2.0, pressed(none, much))).more() == BOTH
+
+
+def test_what_the_group_does_not_tell_is_the_machines() -> None:
+    none, much = waiting(0.0, 0.0), waiting(2.0, 2.0)
+    assert why((0.0, pressed(none, waiting(cpu_s=0.0))), (2.0, pressed(much, waiting(cpu_s=0.0)))).more() == (
+        MEMORY
+    )
+    assert why((0.0, pressed(none, {})), (2.0, pressed(much, {}))).more() == BOTH
+
+
+def test_what_is_switched_off_is_never_short() -> None:
+    at = Thresholds(cpu_waiting_share=2.0, cpu_busy_share=2.0, memory_waiting_share=2.0)
+    assert why(always(0.0), always(1.0), always(2.0), at=at) == Shortage()
+
+
+# ------------------------------------------------------------ what is remembered
+
+STEPS_S = st.floats(0.001, 1.5, allow_nan=False)
+
+
+def test_no_more_is_remembered_than_the_time_needs() -> None:
+    lookout, _ = look(*[(at / 2, CALM) for at in range(100)])
+    assert [point.at_s for point in lookout.points] == [47.5, 48.0, 48.5, 49.0, 49.5]
+
+
+def test_a_flood_of_looks_is_not_remembered() -> None:
+    lookout, _ = look(*[(at / 1000, CALM) for at in range(5000)])
+    assert len(lookout.points) <= MOST_POINTS
+
+
+@given(st.lists(STEPS_S, max_size=200))
+def test_what_is_remembered_is_bounded_and_in_order(steps_s: list[float]) -> None:
+    lookout, now_s = Lookout(), 0.0
+    for step_s in steps_s:
+        now_s += step_s
+        lookout, _ = lookout.see(CALM, None, now_s)
+        times = [point.at_s for point in lookout.points]
+        assert len(times) <= MOST_POINTS
+        assert times == sorted(set(times))
+        assert times[-1] == now_s
+        keep_s = max(lookout.thresholds.cpu_over_s, lookout.thresholds.memory_over_s)
+        assert [at_s for at_s in times[1:] if at_s <= now_s - keep_s] == []
+
+
+@given(
+    st.lists(st.tuples(STEPS_S, st.floats(0, 0.97), st.integers(GIB // 10, GIB)), max_size=60),
+    st.integers(1, 64),
+    st.sampled_from(["untold", "machine", "group"]),
+)
+def test_a_guest_at_rest_with_room_is_never_short(
+    looks: list[tuple[float, float, int]], cpus: int, told: str
+) -> None:
+    lookout, now_s, busy_s = Lookout(), 1000.0, 0.0
+    still = waiting(cpu_s=3.0, memory_s=4.0)
+    group = CgroupReading(
+        needed_bytes=GIB // 2, events={"high": 3}, pressure_s=still if told == "group" else {}
+    )
+    for step_s, share, available in looks:
+        now_s, busy_s = now_s + step_s, busy_s + share * cpus * step_s
+        reading = replace(
+            CALM,
+            cpu_busy_s=busy_s,
+            cpus=cpus,
+            memory_available_bytes=available,
+            pressure_s=still if told == "machine" else {},
+            cgroup=group,
+        )
+        lookout, shortage = lookout.see(reading, GIB, now_s)
+        assert shortage == Shortage()
+
+
+@given(st.lists(STEPS_S, min_size=1, max_size=60))
+def test_a_guest_that_waits_all_the_time_is_short_once_the_time_is_over(steps_s: list[float]) -> None:
+    lookout, now_s = look((0.0, always(0.0)[1]))[0], 0.0
+    for step_s in steps_s:
+        now_s += step_s
+        lookout, shortage = lookout.see(always(now_s)[1], None, now_s)
+        at = lookout.thresholds
+        assert shortage.more() == MoreResources(cpu=now_s >= at.cpu_over_s, memory=now_s >= at.memory_over_s)
