@@ -1,7 +1,7 @@
 """Which agent is in use: a table machine over the registered agents.
 
-The newest agent wins. The one in use is suspended before the newer one is resumed, so that two are never active at
-once. When the one in use goes, the newest of the rest is resumed. `step` knows every transition; what is not in the
+The newest agent wins. The one in use, or who may take itself to be, is suspended before the newer one is resumed, so that
+two are never active at once. When the one in use goes, the newest of the rest is resumed. `step` knows every transition; what is not in the
 table does not happen (it is ignored, and `step` says so by returning the same table). Source: reference/neon.md 4.1.
 """
 
@@ -33,6 +33,8 @@ class Phase(enum.Enum):
     """Registered and not in use."""
     RESUMING = "resuming"
     ACTIVE = "active"
+    DOUBTFUL = "doubtful"
+    """It may or may not have heard the last `/resume` or `/suspend`: perhaps it takes itself to be in use."""
     SUSPENDING = "suspending"
 
 
@@ -44,6 +46,8 @@ class Event(enum.Enum):
     RESUMED = "resumed"
     SUSPEND_SENT = "suspend-sent"
     SUSPENDED = "suspended"
+    UNANSWERED = "unanswered"
+    """It gave no answer to `/resume` or `/suspend`."""
     FAILED = "failed"
     """A check or a call failed for good."""
     LEFT = "left"
@@ -60,12 +64,18 @@ TABLE: Final = MappingProxyType(
         (Phase.WAITING, Event.FAILED): GONE,
         (Phase.WAITING, Event.LEFT): GONE,
         (Phase.RESUMING, Event.RESUMED): Phase.ACTIVE,
+        (Phase.RESUMING, Event.UNANSWERED): Phase.DOUBTFUL,
         (Phase.RESUMING, Event.FAILED): GONE,
         (Phase.RESUMING, Event.LEFT): GONE,
         (Phase.ACTIVE, Event.SUSPEND_SENT): Phase.SUSPENDING,
         (Phase.ACTIVE, Event.FAILED): GONE,
         (Phase.ACTIVE, Event.LEFT): GONE,
+        (Phase.DOUBTFUL, Event.RESUME_SENT): Phase.RESUMING,
+        (Phase.DOUBTFUL, Event.SUSPEND_SENT): Phase.SUSPENDING,
+        (Phase.DOUBTFUL, Event.FAILED): GONE,
+        (Phase.DOUBTFUL, Event.LEFT): GONE,
         (Phase.SUSPENDING, Event.SUSPENDED): Phase.WAITING,
+        (Phase.SUSPENDING, Event.UNANSWERED): Phase.DOUBTFUL,
         (Phase.SUSPENDING, Event.FAILED): GONE,
         (Phase.SUSPENDING, Event.LEFT): GONE,
     }
@@ -76,8 +86,9 @@ TABLE: Final = MappingProxyType(
 class Session:
     """One agent: where it listens, the version agreed on, how far it is, and the order of its answers.
 
-    `failures` are calls in a row without a good answer, `told` is what it knows to be wanted urgently, and before
-    `quiet_until_s` it is not told again after it did not answer.
+    `failures` are calls in a row without a good answer. `told` is what it knows to be wanted urgently, None where it may
+    or may not have heard that; it was `unheard` so many times in a row, and is not told again before `quiet_until_s`. It is
+    neither suspended nor resumed before `ask_from_s`.
     """
 
     agent_id: UUID
@@ -88,8 +99,10 @@ class Session:
     failures: int = 0
     serial: int = 0
     """Tells a registration from a later one under the same ID; above 0."""
-    told: MoreResources = NOTHING
+    told: MoreResources | None = NOTHING
+    unheard: int = 0
     quiet_until_s: float = 0.0
+    ask_from_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,30 +160,56 @@ class Sessions:
         session = self.find(agent_id)
         return self if session is None else self._with(session, replace(session, gate=gate, failures=0))
 
-    def missed(self, agent_id: UUID, quiet_until_s: float = 0.0) -> "Sessions":
-        """The table after a call without a good answer; too many in a row drop the agent."""
+    def missed(self, agent_id: UUID, ask_from_s: float = 0.0) -> "Sessions":
+        """The table after a call without a good answer; too many in a row drop the agent.
+
+        One that was to be suspended or resumed is asked again from `ask_from_s` on.
+        """
         session = self.find(agent_id)
         if session is None:
             return self
         if session.failures + 1 >= self.tolerance:
             return self._with(session, None)
-        missed = replace(session, failures=session.failures + 1, quiet_until_s=quiet_until_s)
-        return self._with(session, missed)
+        return self._with(session, replace(session, failures=session.failures + 1, ask_from_s=ask_from_s))
+
+    def spared(self, agent_id: UUID, ask_from_s: float) -> "Sessions":
+        """The table with an agent that is not suspended or resumed before `ask_from_s`."""
+        session = self.find(agent_id)
+        return self if session is None else self._with(session, replace(session, ask_from_s=ask_from_s))
 
     def told(self, agent_id: UUID, more: MoreResources) -> "Sessions":
         """The table after an agent took note of what is wanted urgently."""
         session = self.find(agent_id)
-        return self if session is None else self._with(session, replace(session, told=more))
+        return self if session is None else self._with(session, replace(session, told=more, unheard=0))
 
-    def next_action(self) -> Action | None:
-        """What to do now so that the newest agent comes into use; at most one call is under way at a time."""
+    def unheard(self, agent_id: UUID, quiet_until_s: float) -> "Sessions":
+        """The table after an agent may or may not have heard what is wanted urgently.
+
+        That alone drops nobody: a guest that starves is late itself, and its health checks decide.
+        """
+        session = self.find(agent_id)
+        if session is None:
+            return self
+        unheard = replace(session, told=None, unheard=session.unheard + 1, quiet_until_s=quiet_until_s)
+        return self._with(session, unheard)
+
+    def next_action(self, now_s: float = float("inf")) -> Action | None:
+        """What to do at `now_s` so that the newest agent comes into use; at most one call is under way at a time.
+
+        Whoever else may take itself to be in use is suspended first. One that had heard what it is asked again says 400,
+        and registers anew.
+        """
         if any(session.phase in (Phase.RESUMING, Phase.SUSPENDING) for session in self.all):
             return None
-        usable = [session for session in self.all if session.phase in (Phase.WAITING, Phase.ACTIVE)]
+        usable = [session for session in self.all if session.phase is not Phase.CHECKING]
         if not usable or usable[-1].phase is Phase.ACTIVE:
             return None
-        current = self.current()
-        return Suspend(current) if current is not None else Resume(usable[-1])
+        others = (each for each in usable[:-1] if each.phase in (Phase.ACTIVE, Phase.DOUBTFUL))
+        other = next(others, None)
+        asked = usable[-1] if other is None else other
+        if now_s < asked.ask_from_s:
+            return None
+        return Resume(asked) if other is None else Suspend(asked)
 
     def _with(self, old: Session, new: Session | None) -> "Sessions":
         changed = (new if session is old else session for session in self.all)

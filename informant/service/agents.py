@@ -25,7 +25,9 @@ from protocol.wire import MoreResources
 
 _RETRY: Final = Backoff(base_s=0.2, cap_s=5.0)
 _FOR_GOOD: Final = frozenset({400, 404, 409})
-"""Statuses by which an agent says that it will never take note of a wish under this ID."""
+"""Statuses by which an agent says that this registration is over."""
+_GRACE_S: Final = 0.05
+"""A published agent that is resumed before it has read the answer to its registration gives that up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class Agents:
             self._log.warning("agent not registered", agent=str(desc.agent_id), error=wrong.why)
             return text(400, f"the check of /id failed: {wrong.why}")
         self._apply(session, Event.CHECKED)
+        self._sessions = self._sessions.spared(session.agent_id, self._now_s() + _GRACE_S)
         self._log.info("agent registered", agent=str(desc.agent_id), version=str(version))
         method = wire.InformantMetricsMethod(wire.MetricsMethodPrometheus(self.metrics_port))
         return Reply(200, codec.encode(wire.InformantDesc(version, method)))
@@ -148,7 +151,7 @@ class Agents:
             self._changed.clear()
             now_s = self._now_s()
             self._wishes = self._wishes.elapsed(now_s)
-            action = self._sessions.next_action() or self._wishes.next_tell(self._sessions, now_s)
+            action = self._sessions.next_action(now_s) or self._wishes.next_tell(self._sessions, now_s)
             match action:
                 case None:
                     await self._rest(now_s)
@@ -161,9 +164,9 @@ class Agents:
 
     async def _rest(self, now_s: float) -> None:
         """Until something changes or is due."""
-        current = self._sessions.current()
-        times = [self._wishes.due_s(), current.quiet_until_s if current is not None else None]
-        due_s = min((at_s for at_s in times if at_s is not None and at_s > now_s), default=None)
+        times = [self._wishes.due_s() or 0.0]
+        times += [at_s for each in self._sessions.all for at_s in (each.quiet_until_s, each.ask_from_s)]
+        due_s = min((at_s for at_s in times if at_s > now_s), default=None)
         try:
             async with asyncio.timeout_at(due_s):
                 await self._changed.wait()
@@ -188,9 +191,20 @@ class Agents:
         except BaseException:
             self._apply(session, Event.FAILED)  # in between, it would keep every other agent from use
             raise
-        self._apply(session, Event.FAILED if wrong else done)
-        why = wrong.why if wrong is not None else None
-        self._log.info("agent asked", action=path, agent=str(session.agent_id), error=why)
+        if wrong is None:
+            self._apply(session, done)
+        elif wrong.is_final:
+            self._apply(session, Event.FAILED)
+        else:
+            self._apply(session, Event.UNANSWERED)
+            self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng))
+        self._log.info(
+            "agent asked",
+            action=path,
+            agent=str(session.agent_id),
+            error=wrong.why if wrong is not None else None,
+            dropped=not self._is_there(session),
+        )
 
     async def _tell(self, tell: Tell) -> None:
         session, more = tell.session, tell.more
@@ -203,10 +217,11 @@ class Agents:
                 self._wishes = self._wishes.told(tell, self._now_s())
         elif wrong.is_final:
             self._apply(session, Event.FAILED)
-        else:
-            self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng))
+        elif self._is_there(session):
+            quiet_s = _RETRY.delay_s(session.unheard + 1, self._rng)
+            self._sessions = self._sessions.unheard(session.agent_id, self._now_s() + quiet_s)
         self._log.info(
-            "agent told what cannot wait",
+            "agent told what cannot wait" if more.cpu or more.memory else "agent told that nothing is wanted",
             agent=str(session.agent_id),
             cpu=more.cpu,
             memory=more.memory,
@@ -295,10 +310,10 @@ class Agents:
         if self._is_there(session):  # else it left, and may have come anew
             self._change(self._sessions.step(session.agent_id, event))
 
-    def _miss(self, session: Session, quiet_s: float = 0.0) -> None:
+    def _miss(self, session: Session, wait_s: float = 0.0) -> None:
         """A call without a good answer, that does not end the registration by itself."""
         if self._is_there(session):
-            self._change(self._sessions.missed(session.agent_id, self._now_s() + quiet_s))
+            self._change(self._sessions.missed(session.agent_id, self._now_s() + wait_s))
 
     def _change(self, after: Sessions) -> None:
         self._sessions = after

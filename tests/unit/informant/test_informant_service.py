@@ -204,5 +204,7 @@ async def test_an_agent_that_answers_its_health_checks_stays() -> None:
     async with guest(health_every(0.001)) as vm:
         agent = await vm.agent("a")
         await vm.register(agent)
-        await until(lambda: vm.log.count("a/id") > 5)
+        await vm.settled({1: Phase.ACTIVE})
+        before = vm.log.count("a/id")
+        await until(lambda: vm.log.count("a/id") > before + 5)
         assert vm.phases() == {1: Phase.ACTIVE}

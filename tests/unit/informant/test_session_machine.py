@@ -6,13 +6,12 @@ The agents of the model are published ones. An agent is in use from the `/resume
 
 What may be claimed where answers are lost: an agent that was dropped because it was silent may well go on in the belief
 that it is in use, and nobody can tell it otherwise. So never two *of those that were not given up* are in use; given up
-is who missed `tolerance` calls in a row, or gave no good answer to a `/suspend` or `/resume`, and nobody else. Who left, or
-refused a call, ended that registration itself. A call reaches only the registration that it was made for. And what
+is who missed `tolerance` calls in a row, and nobody else. Who left, or refused a call (as it does when it is resumed or
+suspended a second time), ended that registration itself. A call reaches only the registration that it was made for. And what
 an agent took note of without our hearing of it is known only once it was told again (`Agent.is_unsure`).
 """
 
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, assert_never
+from typing import assert_never
 from uuid import UUID
 
 import hypothesis
@@ -20,142 +19,34 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from informant.core.sessions import NOTHING, Action, Event, Phase, Resume, Session, Sessions, Suspend
-from informant.core.wishes import Tell, Wishes, WishTiming
+from informant.core.sessions import NOTHING, Event, Phase, Resume, Session, Sessions, Suspend
+from informant.core.wishes import Tell, Wishes
 from protocol.sequence import AnswerOrder
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
-
-TIMING = WishTiming(expires_s=6.0, calm_s=4.0, pending_s=30.0)
-INSTANT_S = 1 / 1024
-CALL_STEP_S = 1.0
-"""Time passes in small steps while a call is under way: calls have deadlines."""
-QUIET_S = 2.5
-"""So long an agent is not told again that did not answer."""
-
-IN_USE = (Phase.ACTIVE, Phase.RESUMING, Phase.SUSPENDING)
-USABLE = (*IN_USE, Phase.WAITING)
-Ask: TypeAlias = Action | Tell
-Answer: TypeAlias = Literal["fresh", "old", "zero", "none"]
-Outcome: TypeAlias = Literal["well", "lost", "refused"]
-
-
-@dataclass(slots=True)
-class Agent:
-    """One agent: what it believes, and what we gave it to believe.
-
-    `serial` is the registration that it believes in, 0 for none. `told` is what we know it to know. `is_unsure` says that
-    it took note of a wish without our hearing of it, or under an earlier registration.
-    """
-
-    serial: int
-    version: InformantProtoVersion
-    is_active: bool = False
-    wants: MoreResources = NOTHING
-    number: int = 0
-    misses: int = 0
-    quiet_until_s: float = 0.0
-    told: MoreResources | None = None
-    is_unsure: bool = False
-
-
-@dataclass(slots=True)
-class Call:
-    """The call under way."""
-
-    ask: Ask
-    has_arrived: bool = False
-
-
-@dataclass(slots=True)
-class Need:
-    """One resource that is wanted. `told_s` is when which registration was told of it last."""
-
-    began_s: float
-    short_s: float
-    told_s: dict[int, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AgentMove:
-    """An agent registers, answers, does not, or goes."""
-
-    agent_id: UUID
-    version: InformantProtoVersion
-    answer: Answer
-    is_going: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GuestMove:
-    """Time passes; then resources are seen short, or more of them arrives."""
-
-    seconds: float
-    what: Literal["nothing", "short", "arrives", "arrives and is cleared"]
-    more: MoreResources
-
-
-@dataclass(frozen=True, slots=True)
-class CallMove:
-    """The call under way, or else the next one, comes so far."""
-
-    step: Outcome | Literal["begins", "arrives"]
-
-
-CPU, MEMORY, BOTH = (MoreResources(*each) for each in ((True, False), (False, True), (True, True)))
-V1_0, V1_1 = InformantProtoVersion.V1_0, InformantProtoVersion.V1_1
-VERSIONS = [V1_1, V1_1, V1_1, V1_0]
-# Few draws: what went wrong is to be found in little time, too.
-CALL_MOVES = st.sampled_from(
-    [CallMove(step) for step in ("well", "well", "well", "begins", "arrives", "lost", "refused")]
+from tests.unit.informant.session_models import (
+    CALL_STEP_S,
+    IN_USE,
+    INSTANT_S,
+    MOVES,
+    QUIET_S,
+    TIMING,
+    USABLE,
+    VERSIONS,
+    Agent,
+    AgentMove,
+    Answer,
+    Ask,
+    Call,
+    CallMove,
+    GuestMove,
+    Need,
+    Outcome,
+    begun,
+    ended_well,
+    is_there,
+    names,
 )
-GUEST_MOVES = st.sampled_from(
-    [
-        GuestMove(seconds, what, more)
-        for seconds in (0.0, 0.0, 0.25, 2.0, 3.0, 3.0, 5.0, 20.0)
-        for what in ("nothing", "short", "short", "arrives", "arrives and is cleared")
-        for more in (CPU, MEMORY, BOTH)
-    ]
-)
-AGENT_MOVES = st.sampled_from(
-    [
-        AgentMove(UUID(int=number), version, answer, is_going)
-        for number in range(1, 4)
-        for version in VERSIONS
-        for answer in ("fresh", "fresh", "fresh", "fresh", "old", "zero", "none")
-        for is_going in (False, False, False, True)
-    ]
-)
-MOVES = CALL_MOVES | CALL_MOVES | GUEST_MOVES | AGENT_MOVES
-
-
-def names(more: MoreResources) -> tuple[str, ...]:
-    return tuple(name for name in ("cpu", "memory") if getattr(more, name))
-
-
-def sent_and_done(action: Action) -> tuple[Event, Event]:
-    if isinstance(action, Resume):
-        return Event.RESUME_SENT, Event.RESUMED
-    return Event.SUSPEND_SENT, Event.SUSPENDED
-
-
-def is_there(sessions: Sessions, session: Session) -> bool:
-    """Whether this very registration is still in the table."""
-    known = sessions.find(session.agent_id)
-    return known is not None and known.serial == session.serial
-
-
-def begun(sessions: Sessions, ask: Ask) -> Sessions:
-    return sessions if isinstance(ask, Tell) else sessions.step(ask.session.agent_id, sent_and_done(ask)[0])
-
-
-def ended_well(sessions: Sessions, wishes: Wishes, ask: Ask, now_s: float) -> tuple[Sessions, Wishes]:
-    if not is_there(sessions, ask.session):
-        return sessions, wishes
-    agent_id = ask.session.agent_id
-    if isinstance(ask, Tell):
-        return sessions.told(agent_id, ask.more), wishes.told(ask, now_s)
-    return sessions.step(agent_id, sent_and_done(ask)[1]), wishes
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -202,13 +93,12 @@ class SessionMachine(RuleBasedStateMachine):
             self.sessions = self.sessions.step(session.agent_id, Event.FAILED)
             self.order.remove(session.serial)
 
-    def _miss(self, session: Session, quiet_s: float = 0.0) -> None:
+    def _miss(self, session: Session) -> None:
         if not is_there(self.sessions, session):
             return
-        self.sessions = self.sessions.missed(session.agent_id, self.now_s + quiet_s)
+        self.sessions = self.sessions.missed(session.agent_id)
         agent = self.agents[session.agent_id]
         agent.misses += 1
-        agent.quiet_until_s = max(agent.quiet_until_s, self.now_s + quiet_s)
         if agent.misses >= self.sessions.tolerance:
             self.order.remove(session.serial)
 
@@ -333,7 +223,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert ask is not None
         if isinstance(ask, Tell):
             self._has_a_reason(ask)
-        self.call = Call(ask)
+        self.call = Call(ask, is_again=ask.session.phase is Phase.DOUBTFUL)
         self.sessions = begun(self.sessions, ask)
         self.now_s += INSTANT_S  # the clock is finer than anything that happens
 
@@ -350,15 +240,19 @@ class SessionMachine(RuleBasedStateMachine):
         """The agent does as it is asked; we do not know it yet."""
         session = call.ask.session
         agent = self.agents[session.agent_id]
-        if call.has_arrived or agent.serial != session.serial:
+        if call.has_arrived or call.is_refused:
+            return
+        if agent.serial != session.serial or (
+            not isinstance(call.ask, Tell) and agent.is_active is isinstance(call.ask, Resume)
+        ):
+            assert agent.serial != session.serial or call.is_again, "it is told what it knows to be so"
+            self._refuses(call, agent)
             return
         call.has_arrived = True
         match call.ask:
             case Suspend():
-                assert agent.is_active, "an agent is suspended that was not in use"
                 agent.is_active = False
             case Resume():
-                assert not agent.is_active, "an agent is resumed that was in use"
                 agent.is_active = True
             case Tell(more=more):
                 assert agent.is_active, "an agent is told that is not in use"
@@ -377,14 +271,31 @@ class SessionMachine(RuleBasedStateMachine):
             if isinstance(call.ask, Tell):
                 self._told(call.ask, agent)
         else:
-            is_refused = outcome == "refused" and not call.has_arrived and agent.serial == session.serial
-            if is_refused:
-                agent.serial, agent.is_active = 0, False
-            if isinstance(call.ask, Tell) and not is_refused:
-                self._miss(session, QUIET_S)
-            else:
+            if outcome == "refused" and not call.has_arrived:
+                self._refuses(call, agent)
+            if call.is_refused and outcome != "lost":
                 self._fail(session)
+            else:
+                self._unanswered(call, agent)
         self._wake()
+
+    @staticmethod
+    def _refuses(call: Call, agent: Agent) -> None:
+        """It ends that registration, or does not know it."""
+        call.is_refused = True
+        if agent.serial == call.ask.session.serial:
+            agent.serial, agent.is_active = 0, False
+
+    def _unanswered(self, call: Call, agent: Agent) -> None:
+        session = call.ask.session
+        if not is_there(self.sessions, session):
+            return
+        if isinstance(call.ask, Tell):
+            self.sessions = self.sessions.unheard(session.agent_id, self.now_s + QUIET_S)
+            agent.quiet_until_s, agent.told = self.now_s + QUIET_S, None
+        else:
+            self.sessions = self.sessions.step(session.agent_id, Event.UNANSWERED)
+            self._miss(session)
 
     def _told(self, tell: Tell, agent: Agent) -> None:
         agent.is_unsure, agent.told = False, tell.more
@@ -417,7 +328,8 @@ class SessionMachine(RuleBasedStateMachine):
         assert [each.serial for each in self.sessions.all] == self.order
         for each in self.sessions.all:
             agent = self.agents[each.agent_id]
-            assert (each.serial, each.version) == (agent.serial, agent.version)
+            assert each.version is agent.version
+            assert agent.serial in (each.serial, 0), "it holds an earlier registration"
             assert each.failures == agent.misses < self.sessions.tolerance
             assert each.gate.last <= agent.number
 

@@ -17,9 +17,25 @@ GONE = None
 CELLS: dict[Phase, dict[Event, Phase | None]] = {
     Phase.CHECKING: {Event.CHECKED: Phase.WAITING, Event.FAILED: GONE, Event.LEFT: GONE},
     Phase.WAITING: {Event.RESUME_SENT: Phase.RESUMING, Event.FAILED: GONE, Event.LEFT: GONE},
-    Phase.RESUMING: {Event.RESUMED: Phase.ACTIVE, Event.FAILED: GONE, Event.LEFT: GONE},
+    Phase.RESUMING: {
+        Event.RESUMED: Phase.ACTIVE,
+        Event.UNANSWERED: Phase.DOUBTFUL,
+        Event.FAILED: GONE,
+        Event.LEFT: GONE,
+    },
     Phase.ACTIVE: {Event.SUSPEND_SENT: Phase.SUSPENDING, Event.FAILED: GONE, Event.LEFT: GONE},
-    Phase.SUSPENDING: {Event.SUSPENDED: Phase.WAITING, Event.FAILED: GONE, Event.LEFT: GONE},
+    Phase.DOUBTFUL: {
+        Event.RESUME_SENT: Phase.RESUMING,
+        Event.SUSPEND_SENT: Phase.SUSPENDING,
+        Event.FAILED: GONE,
+        Event.LEFT: GONE,
+    },
+    Phase.SUSPENDING: {
+        Event.SUSPENDED: Phase.WAITING,
+        Event.UNANSWERED: Phase.DOUBTFUL,
+        Event.FAILED: GONE,
+        Event.LEFT: GONE,
+    },
 }
 
 
@@ -71,6 +87,9 @@ NEXT = [
     ((Phase.RESUMING, Phase.WAITING), None),
     ((Phase.SUSPENDING, Phase.WAITING), None),
     ((Phase.WAITING, Phase.RESUMING), None),
+    ((Phase.DOUBTFUL,), (Resume, 1)),
+    ((Phase.WAITING, Phase.DOUBTFUL), (Resume, 2)),
+    ((Phase.DOUBTFUL, Phase.WAITING), (Suspend, 1)),
 ]
 
 
@@ -105,6 +124,20 @@ def test_no_more_agents_are_taken_than_there_is_room_for() -> None:
     assert full.is_full()
     with pytest.raises(AssertionError):
         full.add(session(UUID(int=100), Phase.CHECKING))
+
+
+def test_who_did_not_answer_is_asked_again_when_it_is_time() -> None:
+    known = table(Phase.RESUMING).step(A, Event.UNANSWERED).missed(A, 7.0)
+    assert [(each.phase, each.failures) for each in known.all] == [(Phase.DOUBTFUL, 1)]
+    assert known.next_action(6.9) is None
+    assert known.next_action(7.0) == Resume(known.all[0])
+
+
+def test_who_has_just_registered_is_spared_for_a_moment() -> None:
+    known = table(Phase.WAITING).spared(A, 3.0)
+    assert known.next_action(2.9) is None
+    assert known.next_action(3.0) == Resume(known.all[0])
+    assert known.spared(C, 9.0) is known
 
 
 def test_the_third_missed_health_check_in_a_row_drops_an_agent() -> None:

@@ -131,7 +131,7 @@ def test_a_wish_waits_while_there_is_nobody_to_tell(sessions: Sessions) -> None:
 
 def test_an_agent_that_did_not_answer_is_left_in_peace_for_a_while() -> None:
     wishes = NONE.short(CPU, 100.0)
-    sessions = using(1).missed(UUID(int=1), quiet_until_s=103.0)
+    sessions = using(1).unheard(UUID(int=1), 103.0)
     assert wishes.next_tell(sessions, 102.9) is None
     assert telling(wishes, sessions, 103.0).more == CPU
 

@@ -1,0 +1,145 @@
+"""What the machine over sessions and wishes keeps of agents, calls and needs, and what may happen."""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from informant.core.sessions import NOTHING, Action, Event, Phase, Resume, Session, Sessions
+from informant.core.wishes import Tell, Wishes, WishTiming
+from protocol.versions import InformantProtoVersion
+from protocol.wire import MoreResources
+
+TIMING = WishTiming(expires_s=6.0, calm_s=4.0, pending_s=30.0)
+INSTANT_S = 1 / 1024
+CALL_STEP_S = 1.0
+"""Time passes in small steps while a call is under way: calls have deadlines."""
+QUIET_S = 2.5
+"""So long an agent is not told again that did not answer."""
+
+IN_USE = (Phase.ACTIVE, Phase.RESUMING, Phase.DOUBTFUL, Phase.SUSPENDING)
+USABLE = (*IN_USE, Phase.WAITING)
+Ask: TypeAlias = Action | Tell
+Answer: TypeAlias = Literal["fresh", "old", "zero", "none"]
+Outcome: TypeAlias = Literal["well", "lost", "refused"]
+
+
+@dataclass(slots=True)
+class Agent:
+    """One agent: what it believes, and what we gave it to believe.
+
+    `serial` is the registration that it believes in, 0 for none. `told` is what we know it to know. `is_unsure` says that
+    it took note of a wish without our hearing of it, or under an earlier registration.
+    """
+
+    serial: int
+    version: InformantProtoVersion
+    is_active: bool = False
+    wants: MoreResources = NOTHING
+    number: int = 0
+    misses: int = 0
+    quiet_until_s: float = 0.0
+    told: MoreResources | None = None
+    is_unsure: bool = False
+
+
+@dataclass(slots=True)
+class Call:
+    """The call under way."""
+
+    ask: Ask
+    has_arrived: bool = False
+    is_refused: bool = False
+    is_again: bool = False
+
+
+@dataclass(slots=True)
+class Need:
+    """One resource that is wanted. `told_s` is when which registration was told of it last."""
+
+    began_s: float
+    short_s: float
+    told_s: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentMove:
+    """An agent registers, answers, does not, or goes."""
+
+    agent_id: UUID
+    version: InformantProtoVersion
+    answer: Answer
+    is_going: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GuestMove:
+    """Time passes; then resources are seen short, or more of them arrives."""
+
+    seconds: float
+    what: Literal["nothing", "short", "arrives", "arrives and is cleared"]
+    more: MoreResources
+
+
+@dataclass(frozen=True, slots=True)
+class CallMove:
+    """The call under way, or else the next one, comes so far."""
+
+    step: Outcome | Literal["begins", "arrives"]
+
+
+CPU, MEMORY, BOTH = (MoreResources(*each) for each in ((True, False), (False, True), (True, True)))
+V1_0, V1_1 = InformantProtoVersion.V1_0, InformantProtoVersion.V1_1
+VERSIONS = [V1_1, V1_1, V1_1, V1_0]
+# Few draws: what went wrong is to be found in little time, too.
+CALL_MOVES = st.sampled_from(
+    [CallMove(step) for step in ("well", "well", "well", "begins", "arrives", "lost", "refused")]
+)
+GUEST_MOVES = st.sampled_from(
+    [
+        GuestMove(seconds, what, more)
+        for seconds in (0.0, 0.0, 0.25, 2.0, 3.0, 3.0, 5.0, 20.0)
+        for what in ("nothing", "short", "short", "arrives", "arrives and is cleared")
+        for more in (CPU, MEMORY, BOTH)
+    ]
+)
+AGENT_MOVES = st.sampled_from(
+    [
+        AgentMove(UUID(int=number), version, answer, is_going)
+        for number in range(1, 4)
+        for version in VERSIONS
+        for answer in ("fresh", "fresh", "fresh", "fresh", "old", "zero", "none")
+        for is_going in (False, False, False, True)
+    ]
+)
+MOVES = CALL_MOVES | CALL_MOVES | GUEST_MOVES | AGENT_MOVES
+
+
+def names(more: MoreResources) -> tuple[str, ...]:
+    return tuple(name for name in ("cpu", "memory") if getattr(more, name))
+
+
+def sent_and_done(action: Action) -> tuple[Event, Event]:
+    if isinstance(action, Resume):
+        return Event.RESUME_SENT, Event.RESUMED
+    return Event.SUSPEND_SENT, Event.SUSPENDED
+
+
+def is_there(sessions: Sessions, session: Session) -> bool:
+    """Whether this very registration is still in the table."""
+    known = sessions.find(session.agent_id)
+    return known is not None and known.serial == session.serial
+
+
+def begun(sessions: Sessions, ask: Ask) -> Sessions:
+    return sessions if isinstance(ask, Tell) else sessions.step(ask.session.agent_id, sent_and_done(ask)[0])
+
+
+def ended_well(sessions: Sessions, wishes: Wishes, ask: Ask, now_s: float) -> tuple[Sessions, Wishes]:
+    if not is_there(sessions, ask.session):
+        return sessions, wishes
+    agent_id = ask.session.agent_id
+    if isinstance(ask, Tell):
+        return sessions.told(agent_id, ask.more), wishes.told(ask, now_s)
+    return sessions.step(agent_id, sent_and_done(ask)[1]), wishes
