@@ -32,7 +32,7 @@ from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec, wire
 from protocol.versions import INFORMANT_SPOKEN
 
-GIB: Final = 2**30
+MIB, GIB = 2**20, 2**30
 SOURCES: Final = ("inotify", "polling")
 GAP_S: Final = (0.02, 0.13)
 """Between two events, drawn anew each time, so that they meet a poll at any moment of its period."""
@@ -78,6 +78,11 @@ class Tree:
         at_s = time.monotonic()
         os.pwrite(self._file, text, 0)
         return at_s
+
+    def fill(self) -> None:
+        """From now on the workload needs nearly all of its limit: near enough that to hit it is a shortage."""
+        limit = int((self.path / "memory.high").read_text())
+        (self.path / "memory.current").write_text(f"{limit - limit // 20 - 50 * MIB}\n")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -139,6 +144,7 @@ async def informant(
             await call(client, program.port, "POST", "/register", codec.encode(desc))
             async with asyncio.timeout(PATIENCE_S):
                 await agent.resumed.wait()
+            tree.fill()
             yield program, agent
     finally:
         await agent.server.close()

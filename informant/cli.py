@@ -31,6 +31,8 @@ from informant.service.keeper import Guest
 from informant.settings import InformantSettings
 
 MAX_CONNECTIONS: Final = 64
+ANSWER_S: Final = 3.5
+"""How long a request may take beside what it waits for."""
 
 
 class WorkloadOptions(TypedDict):
@@ -109,7 +111,9 @@ async def _serve(
             approvals = Approvals(settings.state) if group is not None else None
             guest = Guest(source, group, approvals, wanted.approves_all, sources)
             informant = Informant(guest, settings, client, log, random.Random())
-            server = Server(log, informant.routes(), limits=Limits(connections=MAX_CONNECTIONS))
+            longest_s = max(settings.deadlines.id, settings.deadlines.reclaim) + ANSWER_S
+            limits = Limits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
+            server = Server(log, informant.routes(), limits=limits)
             try:
                 informant.agents.metrics_port = await server.start(wanted.host, wanted.port)
             except OSError as error:
@@ -117,7 +121,7 @@ async def _serve(
                 return 1
             if is_real:
                 for finding in (*_found(group, settings, is_once=False), *heard):
-                    tell = log.info if finding.is_had else log.warning
+                    tell = log.info if finding.is_had or finding.told == senses.NOT_WANTED else log.warning
                     tell("can" if finding.is_had else "cannot", what=finding.name, told=finding.told)
             informant.keeper.begin()
             gc.collect()
@@ -133,10 +137,10 @@ async def _serve(
             try:
                 await stop.wait()
             finally:
+                informant.keeper.end()  # first of all, whatever comes of the rest
                 await server.close()
                 await supervisor.stop()
                 await informant.keeper.drained()
-                informant.keeper.end()
     return 0
 
 

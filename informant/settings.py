@@ -93,7 +93,7 @@ class InformantSettings(Settings):
     state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
     """Where what was approved is kept across restarts. Used only beside a cgroup."""
     events: Literal["auto", "inotify", "poll", "polling"] = "auto"
-    sample: Seconds = 0.5
+    sample: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """How often everything is looked at, in seconds, whatever events say."""
     protect: bool = True
     deadlines: DeadlineSettings = DeadlineSettings()
@@ -113,6 +113,7 @@ class InformantSettings(Settings):
             memory_over_s=memory.over,
             left_bytes=memory.left,
             left_share=memory.left_share,
+            margin_bytes=memory.margin,
         )
 
     def guard(self) -> GuardSettings:
@@ -127,6 +128,8 @@ class InformantSettings(Settings):
             memory.relief_every,
             memory.calm,
             self.wish.hold,
+            memory.left,
+            memory.left_share,
         )
 
     def wishes(self) -> WishTiming:

@@ -28,7 +28,8 @@ _PAGE_BYTES: Final = 2**16
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """`margin_bytes` must stay free after a downscale; `reserve_bytes` is kept from the workload, at most a quarter.
+    """`reserve_bytes` is kept from the workload, at most a quarter of the memory. After a downscale `margin_bytes` must
+    stay free, beside what is so little that it would be a shortage (`left_bytes`, `left_share`).
 
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
     `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`. What came because it could
@@ -43,6 +44,12 @@ class GuardSettings:
     relief_every_s: float = 0.25
     calm_s: float = 5.0
     hold_s: float = 30.0
+    left_bytes: int = 32 * MIB
+    left_share: float = 0.05
+
+    def free_bytes(self, of_bytes: int) -> int:
+        """How much of so much memory must stay free after a downscale."""
+        return self.margin_bytes + max(self.left_bytes, int(self.left_share * of_bytes))
 
 
 class Control(enum.StrEnum):
@@ -56,17 +63,16 @@ class Control(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write a control file; None is "max". A memory limit that `falls` takes memory, and memory.high `is_slow` then: the
-    kernel frees what it can before it returns."""
+    """Write a control file; None is "max". A memory limit that `falls` takes memory.
+
+    One that `is_slow` returns only when the kernel has freed what it can: memory.high does so whenever more than it is
+    in use, also where it rises.
+    """
 
     control: Control
     value: int | None
     falls: bool = False
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it may take as long as the kernel takes to reclaim."""
-        return self.falls and self.control is Control.MEMORY_HIGH
+    is_slow: bool = False
 
     @property
     def text(self) -> str:
@@ -106,8 +112,9 @@ class Limits:
             yield Write(Control.MEMORY_MAX, wanted.max_bytes)
         if self.high_bytes != wanted.high_bytes:
             falls = not _rises(self.high_bytes, wanted.high_bytes)
-            yield Write(Control.MEMORY_HIGH, wanted.high_bytes, falls)
-        fits = current_bytes is None or wanted.max_bytes is None or current_bytes <= wanted.max_bytes
+            is_above = wanted.high_bytes is not None and (current_bytes or 0) > wanted.high_bytes
+            yield Write(Control.MEMORY_HIGH, wanted.high_bytes, falls, falls or is_above)
+        fits = current_bytes is not None and current_bytes <= (wanted.max_bytes or 0)
         if fits and _rises(wanted.max_bytes, self.max_bytes):
             yield Write(Control.MEMORY_MAX, wanted.max_bytes, falls=True)
         if self.cpu_quota_us != wanted.cpu_quota_us:
@@ -120,18 +127,27 @@ def _rises(old: int | None, new: int | None) -> bool:
     return old is not None and (new is None or new > old)
 
 
+def _most_hidden(total_bytes: int) -> int:
+    """The most that a machine may hide of its memory; more is memory that has not come yet."""
+    return max(total_bytes // 8, 128 * MIB)
+
+
 def _whole(amount: int) -> int:
     return amount // _PAGE_BYTES * _PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What was agreed and what happened. `size` is the last one approved or announced, None before the first."""
+    """What was agreed and what happened. `size` is the last one approved or announced, None before the first.
+
+    `hidden_bytes` is what the machine never shows of that (its kernel, its page tables): a size less that is to live in.
+    """
 
     settings: GuardSettings = GuardSettings()
     size: Resources | None = None
     total_bytes: int = 0
     cpus: int = 1
+    hidden_bytes: int = 0
     relief_bytes: int = 0
     hit_s: float = float("-inf")
     relieved_s: float = float("-inf")
@@ -159,7 +175,11 @@ class Guard:
         return None if not base else _whole(base - self._reserve(base) // 2)
 
     def _base(self, size: Resources | None) -> int:
-        return self.total_bytes if size is None else min(size.memory_bytes, self.total_bytes)
+        return self.total_bytes if size is None else min(self._shown(size.memory_bytes), self.total_bytes)
+
+    def _shown(self, memory_bytes: int) -> int:
+        """What the machine will show of a size."""
+        return max(0, memory_bytes - self.hidden_bytes)
 
     def _reserve(self, base: int) -> int:
         return min(self.settings.reserve_bytes, base // 4)
@@ -174,14 +194,15 @@ class Guard:
 
     def seen(self, reading: Reading, now_s: float) -> "Guard":
         """A reading: the machine may have grown, and a workload that is calm gets its own limit back."""
-        after = replace(self, total_bytes=reading.memory_total_bytes, cpus=reading.cpus)
+        total, hidden = reading.memory_total_bytes, self.hidden_bytes
+        if self.size is not None and 0 <= self.size.memory_bytes - total <= _most_hidden(total):
+            hidden = self.size.memory_bytes - total
+        after = replace(self, total_bytes=total, cpus=reading.cpus, hidden_bytes=hidden)
         nominal = after.nominal(after.size)
-        group = reading.cgroup
-        if not after.relief_bytes or now_s < after.hit_s + after.settings.calm_s:
-            return after
-        if group is not None and group.current_bytes is not None and nominal is not None:
-            return replace(after, relief_bytes=0) if group.current_bytes <= nominal else after
-        return replace(after, relief_bytes=0)
+        needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
+        is_calm = now_s >= after.hit_s + after.settings.calm_s
+        fits = needed is None or nominal is None or needed <= nominal
+        return replace(after, relief_bytes=0) if after.relief_bytes and is_calm and fits else after
 
     def hit(self, now_s: float) -> "Guard":
         """The workload has reached its limit."""
@@ -212,8 +233,8 @@ class Guard:
     def grown(self, size: Resources) -> tuple["Guard", MoreResources]:
         """The VM has, or is about to have, this size: a freeze and all relief end. Which resources are more than before?"""
         old = self.size
-        if old is None:
-            old = Resources(self.cpus * 1000, self.total_bytes)
+        if old is None:  # the machine shows a little less than its size
+            old = Resources(self.cpus * 1000, self.total_bytes + _most_hidden(self.total_bytes))
         more = MoreResources(
             cpu=size.vcpu_milli > old.vcpu_milli, memory=size.memory_bytes > old.memory_bytes
         )
@@ -247,19 +268,21 @@ class Guard:
 
         Where no memory is taken, as with fewer CPUs only, it does.
         """
-        now_bytes = reading.memory_total_bytes if self.size is None else self.size.memory_bytes
-        if size.memory_bytes >= now_bytes:
+        total = reading.memory_total_bytes
+        # What was agreed on may not have been taken yet; it is looked at again, then.
+        if size.memory_bytes >= max(self.size.memory_bytes if self.size else 0, total + self.hidden_bytes):
             return DownscaleResult(ok=True, status="no memory is taken")
-        margin = self.settings.margin_bytes
-        used = reading.memory_total_bytes - reading.memory_available_bytes
-        if used + margin > size.memory_bytes:
+        shown = self._shown(size.memory_bytes)
+        used, margin = total - reading.memory_available_bytes, self.settings.free_bytes(shown)
+        if used + margin > shown:
             return DownscaleResult(
                 ok=False,
-                status=f"{used} bytes are in use, {margin} more must stay free of {size.memory_bytes}",
+                status=f"{used} bytes are in use, {margin} more must stay free of {shown}",
             )
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         if needed is not None:
-            limit = replace(self, total_bytes=reading.memory_total_bytes).nominal(size) or 0
+            limit = replace(self, total_bytes=total).nominal(size) or 0
+            margin = self.settings.free_bytes(limit)
             if needed + margin > limit:
                 return DownscaleResult(
                     ok=False,

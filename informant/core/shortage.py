@@ -1,6 +1,6 @@
 """What is short: readings in, and for each resource why it cannot wait, or nothing.
 
-Memory is short when the workload's group hits its limit (memory.events), when little is left of it or of the machine's
+Memory is short when the workload's group hits its limit (memory.events) with what it cannot drop, when little is left of it or of the machine's
 memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks wait for a CPU, or every
 CPU is busy, over a configured time. Load averages are not looked at: they lag by a minute, and more CPUs do not lower
 them for a busy loop. Source: reference/real-vm.md section 5.
@@ -22,7 +22,8 @@ class Thresholds:
     """From where on a resource is short. Shares are of the time, or of the memory; a share above 1 never is.
 
     `*_over_s` is the time over which waiting is measured. `left_bytes` and `left_share` are how little memory may be
-    left, whichever is more.
+    left, whichever is more. A group that hits its limit is short within `margin_bytes` of that: farther away it is page
+    cache that fills it, which the kernel drops.
     """
 
     cpu_waiting_share: float = 0.5
@@ -32,6 +33,11 @@ class Thresholds:
     memory_over_s: float = 1.0
     left_bytes: int = 32 * MIB
     left_share: float = 0.05
+    margin_bytes: int = 100 * MIB
+
+    def least_bytes(self, of_bytes: int) -> int:
+        """How much of so much memory should be left."""
+        return max(self.left_bytes, int(self.left_share * of_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,11 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why each resource is short; empty where it is not."""
+    """Why each resource is short; empty where it is not. `is_hit` says that the workload runs into its limit."""
 
     cpu: str = ""
     memory: str = ""
+    is_hit: bool = False
 
     def more(self) -> MoreResources:
         """What is wanted."""
@@ -80,11 +87,15 @@ class Lookout:
         point = _point(reading, now_s)
         keep_s = max(self.thresholds.cpu_over_s, self.thresholds.memory_over_s)
         older = [known for known in self.points if known.at_s < point.at_s]
+        if len(older) > 1 and older[-1].at_s - older[-2].at_s < keep_s / (_MOST_POINTS // 2):
+            older.pop()  # a flood of readings must not push out what lies `keep_s` back
         first = max((at for at, known in enumerate(older) if known.at_s <= now_s - keep_s), default=0)
         points = (*older[first:], point)[-_MOST_POINTS:]
         hits = _hits(reading)
         hits = self.hits if hits is None else hits  # not told this time
-        shortage = Shortage(self._cpu(points, reading.cpus), self._memory(points, reading, limit_bytes, hits))
+        hit = self._hit(reading, limit_bytes, hits)
+        memory = hit or self._memory(points, reading, limit_bytes)
+        shortage = Shortage(self._cpu(points, reading.cpus), memory, bool(hit))
         return replace(self, points=points, hits=hits), shortage
 
     def _cpu(self, points: tuple[_Point, ...], cpus: int) -> str:
@@ -101,19 +112,25 @@ class Lookout:
             return f"all {cpus} CPUs were busy {busy:.0%} of {over_s:.1f} s"
         return ""
 
-    def _memory(
-        self, points: tuple[_Point, ...], reading: Reading, limit_bytes: int | None, hits: int | None
-    ) -> str:
+    def _hit(self, reading: Reading, limit_bytes: int | None, hits: int | None) -> str:
+        if hits is None or self.hits is None or hits <= self.hits:
+            return ""
+        needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
+        if needed is not None and limit_bytes is not None:
+            near = self.thresholds.margin_bytes + self.thresholds.least_bytes(limit_bytes)
+            if limit_bytes - needed >= near:
+                return ""
+        return f"the cgroup reached its limit {hits - self.hits} times"
+
+    def _memory(self, points: tuple[_Point, ...], reading: Reading, limit_bytes: int | None) -> str:
         at = self.thresholds
-        if hits is not None and self.hits is not None and hits > self.hits:
-            return f"the cgroup reached its limit {hits - self.hits} times"
         total, available = reading.memory_total_bytes, reading.memory_available_bytes
-        least = max(at.left_bytes, int(at.left_share * total))
+        least = at.least_bytes(total)
         if available < least:
             return f"{available // MIB} MiB are available, {least // MIB} MiB should be"
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         if limit_bytes is not None and needed is not None:
-            least = max(at.left_bytes, int(at.left_share * limit_bytes))
+            least = at.least_bytes(limit_bytes)
             if limit_bytes - needed < least:
                 return f"the cgroup needs {needed // MIB} of {limit_bytes // MIB} MiB, {least // MIB} should be left"
         span = _span(points, at.memory_over_s, self.memory_from_s)

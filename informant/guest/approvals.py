@@ -1,6 +1,7 @@
 """The size that the guest lives in by agreement, kept across restarts of the informant: not of the guest, which then has
 another size."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -32,7 +33,18 @@ class Approvals:
         return size if is_ours and size.is_positive() else None
 
     def keep(self, size: Resources) -> None:
-        """Keep a size; it is on the file system when this returns. Raises `OSError`."""
+        """Keep a size; it is on the file system when this returns.
+
+        Raises `OSError`; then an earlier one is forgotten, where that can be: no limit is better than an old one.
+        """
+        try:
+            self._write(size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+            raise
+
+    def _write(self, size: Resources) -> None:
         content = {
             "vcpuMilli": size.vcpu_milli,
             "memoryBytes": size.memory_bytes,

@@ -108,7 +108,7 @@ class FileCgroup:
             needed_bytes=None if current is None else max(0, current - inactive),
             high_bytes=_number(self._text("memory.high")),
             max_bytes=_number(self._text("memory.max")),
-            events=_pairs(self._text("memory.events")),
+            events=self._events(),
             cpu_quota_us=_quota(self._text("cpu.max")),
             frozen=None if not frozen else frozen == "1",
             pressure_s={
@@ -137,6 +137,13 @@ class FileCgroup:
             if not os.access(self.path / control, os.W_OK):
                 found[control] = "may not be written" if (self.path / control).exists() else "is not there"
         return found
+
+    def _events(self) -> dict[str, int]:
+        """Of limits only the group's own, where the kernel tells them apart: those of groups within it are not ours."""
+        own = _pairs(self._text("memory.events.local"))
+        return _pairs(self._text("memory.events")) | {
+            name: own[name] for name in ("high", "max") if name in own
+        }
 
     def _text(self, name: str) -> str:
         try:

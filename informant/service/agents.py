@@ -127,13 +127,15 @@ class Agents:
 
     # ------------------------------------------------------------ what the guest wants
 
-    def short(self, more: MoreResources) -> None:
-        """These resources were seen short now."""
+    def short(self, more: MoreResources) -> bool:
+        """These resources were seen short now; whether that is news."""
         before = self._wishes
         self._wishes = before.short(more, self._now_s())
-        if self._wishes.wanted() != before.wanted():
+        is_news = self._wishes.wanted() != before.wanted()
+        if is_news:
             self.counts["wishes"] += 1
             self._changed.set()
+        return is_news
 
     def arrived(self, more: MoreResources) -> MoreResources:
         """More of these resources arrived; those of them that were wished for."""

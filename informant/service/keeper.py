@@ -46,8 +46,8 @@ class Guest:
 class Wishing(Protocol):
     """Who is told what cannot wait, and what has come."""
 
-    def short(self, more: MoreResources) -> None:
-        """These resources were seen short now."""
+    def short(self, more: MoreResources) -> bool:
+        """These resources were seen short now; whether that is news."""
         ...
 
     def arrived(self, more: MoreResources) -> MoreResources:
@@ -79,7 +79,10 @@ class Keeper:
         self._failed: dict[Control, str] = {}
         self._agreeing = asyncio.Lock()
         self._is_shrinking = False
-        self._slow: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._slow: dict[bool, asyncio.Task[None]] = {}
+        """Writes that make the kernel reclaim: one of a limit that falls, and one of a limit that rises."""
+        self._reclaiming: asyncio.Future[None] | None = None
         self._thaw: asyncio.TimerHandle | None = None
         self.counts: Counter[str] = Counter()
 
@@ -102,15 +105,23 @@ class Keeper:
 
     async def drained(self) -> None:
         """Return when no write is under way."""
-        if self._slow is not None:
-            await asyncio.wait([self._slow], timeout=self._reclaim_s)
+        if self._slow:
+            await asyncio.wait(self._slow.values(), timeout=self._reclaim_s)
 
     def end(self) -> None:
-        """Leave nothing frozen behind."""
+        """Leave nothing frozen behind, and freeze nothing any more."""
+        self._is_over = True
         if self._thaw is not None:
             self._thaw.cancel()
-        if self._cgroup is not None and self._written.frozen:
+        self.guard = replace(self.guard, is_frozen=False)
+        if self._cgroup is None or not self._written.frozen:
+            return
+        self._written = replace(self._written, frozen=False)
+        try:
             self._cgroup.write(Control.FREEZE, "0")
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._log.error("the workload may be left frozen", error=str(error))
 
     # ------------------------------------------------------------ looking
 
@@ -133,12 +144,13 @@ class Keeper:
             self._take(reading.cgroup)
         if hits is not None and hits_before is not None and hits > hits_before:
             self.counts["hits"] += hits - hits_before
+        if shortage.is_hit and not self._is_over:
             self.guard = self.guard.hit(now_s)
         self._apply()
         more = shortage.more()
         if more.cpu or more.memory:
-            self._log.debug("short", cpu=shortage.cpu or None, memory=shortage.memory or None)
-            self._wishing.short(more)
+            tell = self._log.info if self._wishing.short(more) else self._log.debug
+            tell("short", cpu=shortage.cpu or None, memory=shortage.memory or None)
 
     def _take(self, group: CgroupReading) -> None:
         """What its files say: a group may have been made anew with its workload, or somebody has changed a limit.
@@ -146,13 +158,15 @@ class Keeper:
         Who freezes the workload while we run has a reason; only what we froze do we thaw.
         """
         self._current_bytes = group.current_bytes
-        if not self._is_lowering():
+        if not any(not task.done() for task in self._slow.values()):
             limits = Limits(group.high_bytes, group.max_bytes, group.cpu_quota_us, self._written.frozen)
             self._written = limits
 
     async def sample(self, every_s: float) -> None:
         """Look again and again, for ever."""
         while True:
+            if self._cgroup is not None:
+                self._lacks = self._cgroup.lacks()  # of a group made anew, or with another controller
             self.look()
             await asyncio.sleep(every_s)
 
@@ -189,6 +203,8 @@ class Keeper:
         result = self.guard.judge(size, self.read()) if not early else wire.DownscaleResult(False, early)
         if not result.ok:
             return result
+        if self._reclaiming is not None and not self._reclaiming.done():
+            return wire.DownscaleResult(False, "the kernel is still freeing memory for an earlier downscale")
         before, self.guard = self.guard, self.guard.shrunk(size)
         self._is_shrinking = True
         try:
@@ -207,11 +223,13 @@ class Keeper:
 
     def _back_to(self, before: Guard) -> None:
         """The downscale does not come about: the size that was agreed on before holds."""
-        self.guard = replace(self.guard, size=before.size)
+        self.guard = replace(self.guard, size=before.size, relief_bytes=before.relief_bytes)
         self._apply()
 
     def _agree(self, size: Resources) -> str:
         """From now on the guest lives in `size`, and remembers it; why a limit could not follow, or nothing."""
+        if self._cgroup is not None:
+            self._current_bytes = self._cgroup.read().current_bytes
         why = self._apply()
         self._source.resized(size.vcpu_milli, size.memory_bytes)
         if self._approvals is not None:
@@ -251,7 +269,8 @@ class Keeper:
             why = self._agree(size)
         if more.cpu or more.memory:
             self.guard = self.guard.met(self._wishing.arrived(more), self._now_s())
-        self._log.info("upscale", size=str(size), error=why or None)
+        tell = self._log.error if why else self._log.info
+        tell("upscale", size=str(size), error=why or None)
         if why:
             return text(500, f"the workload's limit could not be raised: {why}")
         return Reply(200, codec.encode(wire.Empty()))
@@ -269,31 +288,36 @@ class Keeper:
         for write in self._written.writes(self.guard.limits(), self._current_bytes):
             if write.control in self._lacks:
                 continue
-            if write.is_slow and not self._is_lowering():
-                self._slow = asyncio.create_task(self._write_slowly(write), name="lower memory.high")
-                self._slow.add_done_callback(self._slow_is_over)
-            if write.is_slow or (write.falls and self._is_lowering()):
+            if write.is_slow and not self._is_under_way(falls=write.falls):
+                task = asyncio.create_task(self._write_slowly(write), name=f"write {write.control}")
+                self._slow[write.falls] = task
+                task.add_done_callback(self._slow_is_over)
+            if write.is_slow or (write.falls and self._is_under_way(falls=True)):
                 continue
             before, self._written = self._written, self._written.after(write)
             try:
                 self._cgroup.write(write.control, write.text)
             except OSError as error:
-                why = self._refused(write, before, error)
+                refused = self._refused(write, before, error)
+                why = why if error.errno in _GONE else refused
             else:
                 self._failed.pop(write.control, None)
         self._mind_the_freeze()
         return why
 
-    def _is_lowering(self) -> bool:
-        return self._slow is not None and not self._slow.done()
+    def _is_under_way(self, *, falls: bool) -> bool:
+        return falls in self._slow and not self._slow[falls].done()
 
     async def _write_slowly(self, write: Write) -> None:
         """Raises `OSError`. The limit counts from the first moment; only freeing what lies above it takes its time."""
         assert self._cgroup is not None
         cgroup, before = self._cgroup, self._written
         self._written = before.after(write)
+        writing = in_own_thread(lambda: cgroup.write(write.control, write.text))
+        if write.falls:
+            self._reclaiming = writing
         try:
-            await in_own_thread(lambda: cgroup.write(write.control, write.text))
+            await asyncio.shield(writing)  # the thread goes on when nobody waits for it any more
         except OSError as error:
             self._refused(write, before, error)
             raise
@@ -346,6 +370,6 @@ def _amounts(body: bytes) -> Resources:
     if raw.cpu is None or raw.memory is None:
         raise RemoteProtocolError("bad resources: cpu and memory must both be given")
     size = Resources(raw.cpu.milli_value(), raw.memory.value())
-    if min(size.vcpu_milli, size.memory_bytes) < 0:
-        raise RemoteProtocolError("bad resources: cpu and memory must not be negative")
+    if not size.is_positive():
+        raise RemoteProtocolError("bad resources: cpu and memory must be above zero")
     return size

@@ -11,6 +11,7 @@ from informant.guest.watching import EventSource, SourceName
 from informant.settings import InformantSettings
 
 PRESSURE: Final = Path("/proc/pressure")
+NOT_WANTED: Final = "not wanted by the settings"
 
 
 def open_all(
@@ -32,7 +33,7 @@ def open_all(
         path = own if own is not None and own.exists() else pressure / resource
         name = f"trigger of {path}"
         if share is None or settings.events not in ("auto", "poll"):
-            findings.append(Finding(name, False, "not wanted by the settings"))
+            findings.append(Finding(name, False, NOT_WANTED))
             continue
         try:
             trigger = watching.LastingSource(path, partial(_trigger, path, share, over_s))

@@ -93,6 +93,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         memory_over_s=14.0,
         left_bytes=15 * MIB,
         left_share=0.16,
+        margin_bytes=11 * MIB,
     )
     assert settings.guard() == GuardSettings(
         margin_bytes=11 * MIB,
@@ -103,6 +104,8 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         relief_every_s=20.0,
         calm_s=21.0,
         hold_s=44.0,
+        left_bytes=15 * MIB,
+        left_share=0.16,
     )
     assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0, pending_s=43.0)
     assert settings.sources() == ("poll",)
@@ -139,7 +142,7 @@ def test_every_fault_is_told_at_once_with_path_value_and_rule() -> None:
         [
             "cgroup: must be a text (found 5)",
             "state: must be a path (found '')",
-            "sample: Input should be greater than 0 (found 0)",
+            "sample: Input should be greater than or equal to 0.05 (found 0)",
             "protect: must be true or false (found 1)",
             "colour: there is no such setting",
             "deadlines.id: Input should be greater than 0 (found -1)",
@@ -163,7 +166,6 @@ def test_every_fault_is_told_at_once_with_path_value_and_rule() -> None:
 SECONDS = [
     *(f"deadlines.{name}" for name in ("id", "resume", "suspend", "tryUpscale", "reclaim")),
     *(f"memory.{name}" for name in ("over", "freezeEvery", "reliefEvery")),
-    "sample",
     "health.every",
     "cpu.over",
     "wish.expires",
@@ -174,6 +176,7 @@ SHARES = ["memory.waitingShare", "cpu.waitingShare", "cpu.busyShare"]
 AMOUNTS = ["memory.margin", "memory.reserve", "memory.left", "memory.relief"]
 # path → (too little, least, most, too much); of memory there is no most, only what is no whole byte
 BOUNDS: dict[str, tuple[Any, Any, Any, Any]] = {
+    "sample": (0.049, 0.05, 60, 60.1),
     **dict.fromkeys(SECONDS, (0, 0.001, 3600, 3600.1)),
     **dict.fromkeys(SHARES, (0, 0.001, 1, 1.001)),
     **dict.fromkeys(AMOUNTS, (-1, 1, 2**40, "1500m")),

@@ -14,7 +14,7 @@ from typing import Any
 from hosting.server import Reply, Request
 from informant.core.guard import Control, Guard, GuardSettings, Limits
 from informant.core.report import Reading
-from informant.core.shortage import Lookout
+from informant.core.shortage import Lookout, Thresholds
 from informant.guest.approvals import Approvals
 from informant.guest.machine import GIB
 from informant.service.keeper import Guest, Keeper
@@ -63,8 +63,9 @@ class Wishes:
     short_of: list[MoreResources] = field(default_factory=list)
     arrivals: list[MoreResources] = field(default_factory=list)
 
-    def short(self, more: MoreResources) -> None:
+    def short(self, more: MoreResources) -> bool:
         self.short_of.append(more)
+        return True
 
     def arrived(self, more: MoreResources) -> MoreResources:
         self.arrivals.append(more)
@@ -96,8 +97,12 @@ class House:
         await until(lambda: self.group.limits == wanted)
 
     def hit(self) -> None:
-        """The workload has reached its limit once more."""
+        """The workload has reached its limit once more, with memory that it cannot drop."""
         self.group.events["high"] += 1
+        limit = self.keeper.guard.nominal(self.keeper.guard.size) or 0
+        free = Thresholds().least_bytes(limit) + 50 * MIB  # near, and not short of itself
+        self.group.current_bytes = limit - free
+        self.group.inactive_bytes = 0
         self.keeper.look()
 
 
@@ -108,6 +113,8 @@ async def house(
     approvals: Approvals | None = None,
     reclaim_s: float = 1000.0,
     change: Callable[[Machine], None] = lambda _: None,
+    *,
+    settle: bool = True,
 ) -> AsyncIterator[House]:
     log, lines = recorded()
     group = group or FakeCgroup()
@@ -118,7 +125,8 @@ async def house(
     keeper.begin()
     made = House(keeper, group, machine, wishes, lines)
     try:
-        await made.settled()
+        if settle:
+            await made.settled()
         yield made
     finally:
         for waiting in group.slow.values():
@@ -218,7 +226,8 @@ async def test_hits_of_a_limit_that_we_lower_are_no_shortage() -> None:
         it.group.slow[Control.MEMORY_HIGH] = threading.Event()
         asking = asyncio.create_task(it.ask("/downscale", "1", "2Gi"))
         await until(lambda: it.group.limits.high_bytes == 2 * GIB - RESERVE)
-        it.hit()
+        it.group.events["high"] += 1
+        it.keeper.look()
         assert it.wishes.short_of == []
         it.group.slow.pop(Control.MEMORY_HIGH).set()
         assert (await asking)[1]["Ok"] is True
@@ -266,7 +275,66 @@ async def test_what_came_because_it_could_not_wait_stays_for_a_while() -> None:
         await it.ask("/downscale", "2", "2Gi")
         it.hit()
         await it.ask("/upscale", "3", "3Gi")
+        it.group.current_bytes = 100 * MIB
         assert (await it.ask("/downscale", "3", "2Gi"))[1]["Ok"] is True
+
+
+async def test_page_cache_that_fills_the_limit_is_no_shortage() -> None:
+    async with house() as it:
+        it.group.current_bytes, it.group.inactive_bytes = 4 * GIB - RESERVE, 3 * GIB
+        it.group.events["high"] += 100
+        it.keeper.look()
+        assert (it.wishes.short_of, is_frozen(it.group), it.keeper.counts["hits"]) == ([], False, 100)
+
+
+async def test_a_limit_that_rises_to_less_than_what_is_in_use_holds_up_neither_thaw_nor_answers() -> None:
+    """Also then the kernel frees what it can before the write returns."""
+    async with house(settings=GuardSettings(freeze_s=0.001)) as it:
+        it.hit()
+        it.group.current_bytes = 4 * GIB
+        it.keeper.look()
+        it.group.slow[Control.MEMORY_HIGH] = threading.Event()
+        await until(lambda: not is_frozen(it.group))
+        await until(lambda: (it.group.limits.high_bytes or 0) > 4 * GIB - RESERVE)
+        it.machine.total_bytes = 8 * GIB
+        asking = asyncio.create_task(it.ask("/upscale", "4", "8Gi"))
+        assert (await asking)[0] == 200
+        it.group.slow.pop(Control.MEMORY_HIGH).set()
+        it.group.current_bytes = GIB
+
+        def looked() -> bool:
+            it.keeper.look()
+            return files(it.group) == limits(8 * GIB)
+
+        await until(looked)
+
+
+async def test_no_second_downscale_is_begun_while_the_kernel_still_works_on_the_first() -> None:
+    async with house(Reclaiming(), reclaim_s=0.01) as it:
+        it.group.slow[Control.MEMORY_HIGH] = threading.Event()
+        assert (await it.ask("/downscale", "1", "2Gi"))[1]["Ok"] is False
+        again = (await it.ask("/downscale", "1", "2Gi"))[1]
+        assert again["Status"] == "the kernel is still freeing memory for an earlier downscale"
+
+
+async def test_the_end_freezes_nothing_any_more_and_bears_a_group_that_is_gone() -> None:
+    group = FakeCgroup()
+    async with house(group) as it:
+        it.hit()
+        it.group.vanish()
+        it.keeper.end()
+        it.group.lacking = {}
+        it.hit()
+        assert [text for control, text in group.writes if control is Control.FREEZE] == ["1"]
+
+
+async def test_a_controller_that_comes_later_is_used() -> None:
+    group = FakeCgroup(lacking={"memory.high": "is not there", "memory.max": "is not there"})
+    async with house(group, settle=False) as it:
+        sampling = asyncio.create_task(it.keeper.sample(0.001))
+        group.lacking = {}
+        await until(lambda: files(group) == limits(4 * GIB))
+        sampling.cancel()
 
 
 async def test_a_limit_that_cannot_be_raised_is_500_and_is_tried_again() -> None:

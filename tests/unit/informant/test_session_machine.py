@@ -8,7 +8,7 @@ What may be claimed where answers are lost: an agent that was dropped because it
 that it is in use, and nobody can tell it otherwise. So never two *of those that were not given up* are in use; given up
 is who missed `tolerance` calls in a row, and nobody else. Who left, or refused a call (as it does when it is resumed or
 suspended a second time), ended that registration itself. A call reaches only the registration that it was made for. And what
-an agent took note of without our hearing of it is known only once it was told again (`Agent.is_unsure`).
+an agent took note of under an earlier registration is not known before it is told anew (`Agent.is_unsure`).
 """
 
 from typing import assert_never
@@ -47,6 +47,12 @@ from tests.unit.informant.session_models import (
     is_there,
     names,
 )
+
+
+def is_due(need: Need, tell: Tell) -> bool:
+    """Whether the need is a reason for that: another agent was told last, or nobody, or this one long ago."""
+    serial = tell.session.serial
+    return next(reversed(need.told_s), 0) != serial or tell.at_s >= need.told_s[serial] + TIMING.expires_s
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -110,9 +116,7 @@ class SessionMachine(RuleBasedStateMachine):
         agent = self.agents[session.agent_id]
         if answer == "fresh":
             agent.number += 1
-        number = {"fresh": agent.number, "old": known.gate.last, "zero": 0}[
-            answer
-        ]  # the first one follows on 0
+        number = {"fresh": agent.number, "old": known.gate.last, "zero": 0}[answer]
         order, gate = known.gate.judge(number)
         assert (order is AnswerOrder.FRESH) == (answer == "fresh")
         if order is AnswerOrder.FRESH:
@@ -229,11 +233,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _has_a_reason(self, tell: Tell) -> None:
         """Nobody is told twice what it knows before it is time."""
-        serial, agent = tell.session.serial, self.agents[tell.session.agent_id]
-        is_news = any(
-            next(reversed(need.told_s), 0) != serial or self.now_s >= need.told_s[serial] + TIMING.expires_s
-            for need in self.needs.values()
-        )
+        agent = self.agents[tell.session.agent_id]
+        is_news = any(is_due(need, tell) for need in self.needs.values())
         assert is_news or agent.told != tell.more or agent.is_unsure
 
     def _call_arrives(self, call: Call) -> None:
@@ -257,7 +258,7 @@ class SessionMachine(RuleBasedStateMachine):
             case Tell(more=more):
                 assert agent.is_active, "an agent is told that is not in use"
                 assert agent.version.has_try_upscale(), "an agent is told that cannot understand it"
-                agent.wants, agent.is_unsure = more, True
+                agent.wants = more
 
     def _call_ends(self, outcome: Outcome) -> None:
         assert self.call is not None
@@ -300,10 +301,10 @@ class SessionMachine(RuleBasedStateMachine):
     def _told(self, tell: Tell, agent: Agent) -> None:
         agent.is_unsure, agent.told = False, tell.more
         for name in names(tell.more):
-            if name in self.needs and self.needs[name].began_s <= tell.at_s:
-                told_s = self.needs[name].told_s
-                told_s.pop(tell.session.serial, None)  # the last one told comes last
-                told_s[tell.session.serial] = self.now_s
+            need = self.needs.get(name)
+            if need is not None and need.began_s <= tell.at_s and is_due(need, tell):
+                need.told_s.pop(tell.session.serial, None)  # the last one told comes last
+                need.told_s[tell.session.serial] = self.now_s
 
     # ------------------------------------------------------------ what must hold
 

@@ -174,7 +174,7 @@ def events(**counts: int) -> Reading:
 @pytest.mark.parametrize("name", ["high", "max", "oom", "oom_kill"])
 def test_memory_is_short_when_the_group_reached_its_limit(name: str) -> None:
     found = why((0.0, events(**{name: 7})), (0.1, events(**{name: 9})))
-    assert found == Shortage(memory="the cgroup reached its limit 2 times")
+    assert found == Shortage(memory="the cgroup reached its limit 2 times", is_hit=True)
 
 
 def test_events_of_several_kinds_are_counted_together() -> None:
