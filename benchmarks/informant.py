@@ -174,7 +174,7 @@ async def events(
         except TimeoutError:
             faults.add(f"event {number} was not heard")
             continue
-        body = json.dumps({"cpu": "64", "memory": str(total + tree.count * GIB)}).encode()
+        body = json.dumps({"cpu": "64", "memory": str(total + (8 + tree.count) * GIB)}).encode()
         asked_s = time.monotonic()
         await call(client, program.port, "PUT", "/upscale", body)
         answered_s.append(time.monotonic() - asked_s)

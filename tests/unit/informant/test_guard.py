@@ -292,8 +292,34 @@ def test_what_a_machine_never_shows_is_not_there_to_live_in() -> None:
     assert machine.shrunk(OF_ONE_GIB).limits() == guard(total=GIB - 300 * MIB).limits()
 
 
-def test_memory_that_has_not_come_yet_is_not_hidden() -> None:
-    assert guard(total=4 * GIB, size=Resources(1000, 8 * GIB)).hidden_bytes == 0
+@pytest.mark.parametrize(
+    ("total", "size", "hidden"),
+    [
+        (4 * GIB, 8 * GIB, 0),  # memory that has not come yet
+        (4 * GIB, 4 * GIB + 512 * MIB, 512 * MIB),
+        (4 * GIB, 4 * GIB + 512 * MIB + 1, 0),
+        (512 * MIB, 640 * MIB, 128 * MIB),
+        (512 * MIB, 640 * MIB + 1, 0),
+    ],
+)
+def test_an_eighth_of_the_memory_or_128_mib_may_be_hidden(total: int, size: int, hidden: int) -> None:
+    assert guard(total=total, size=Resources(1000, size)).hidden_bytes == hidden
+
+
+def test_what_is_hidden_is_known_until_more_or_less_is_seen_to_be() -> None:
+    machine = guard(total=4 * GIB - 300 * MIB, size=Resources(1000, 4 * GIB))
+    assert machine.shrunk(OF_ONE_GIB).seen(seen(4 * GIB - 300 * MIB), 1.0).hidden_bytes == 300 * MIB
+    assert machine.seen(seen(4 * GIB), 1.0).hidden_bytes == 0
+    assert machine.nominal(Resources(1000, 300 * MIB)) is None  # nothing of it would be shown
+
+
+def test_no_memory_is_taken_where_the_machine_has_no_more_than_that() -> None:
+    full = in_use(4 * GIB - 300 * MIB, total=4 * GIB - 300 * MIB)
+    machine = guard(total=4 * GIB - 300 * MIB, size=Resources(1000, 4 * GIB))
+    assert machine.judge(Resources(500, 4 * GIB), full).ok
+    assert not machine.judge(Resources(500, 4 * GIB - 1), full).ok
+    assert replace(machine, size=None).judge(Resources(500, 4 * GIB), full).ok
+    assert not replace(machine, size=None).judge(Resources(500, 4 * GIB - 1), full).ok
 
 
 def test_a_size_that_was_agreed_on_is_judged_again_until_its_memory_is_taken() -> None:
@@ -393,8 +419,10 @@ def test_room_is_taken_from_below_which_is_slow() -> None:
 
 
 def test_a_limit_that_rises_to_less_than_what_is_in_use_is_slow() -> None:
-    writes = written(Limits(HIGH, MOST), Limits(HIGH + 10 * MIB, MOST), HIGH + 11 * MIB)
-    assert writes == [("memory.high", str(HIGH + 10 * MIB), True)]
+    wanted = Limits(HIGH + 10 * MIB, MOST)
+    for current, is_slow in ((HIGH + 10 * MIB + 1, True), (HIGH + 10 * MIB, False), (None, False)):
+        writes = written(Limits(HIGH, MOST), wanted, current)
+        assert writes == [("memory.high", str(HIGH + 10 * MIB), is_slow)]
 
 
 def test_no_limit_is_above_every_limit() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import pytest
@@ -167,6 +168,9 @@ def test_nothing_is_said_of_a_group_whose_need_or_limit_is_not_known(
 # ------------------------------------------------------------ the group's events
 
 
+NEAR = 132 * MIB
+
+
 def events(**counts: int) -> Reading:
     return grouped(events={"low": 0, "high": 0, "max": 0, "oom": 0, "oom_kill": 0} | counts)
 
@@ -193,6 +197,19 @@ def test_limits_reached_before_the_first_look_are_not_counted() -> None:
 
 def test_a_limit_counts_with_the_look_that_sees_it_first() -> None:
     assert why((0.0, events(high=1)), (0.1, events(high=2)), (0.2, events(high=2))) == Shortage()
+
+
+@pytest.mark.parametrize(("room", "is_short"), [(0, True), (NEAR - 1, True), (NEAR, False), (GIB, False)])
+def test_a_limit_that_page_cache_alone_reached_is_no_shortage(room: int, is_short: bool) -> None:
+    """It is dropped; what is needed must lie near the limit: within what should be left, and a margin."""
+    limit = 4 * GIB
+    group = CgroupReading(current_bytes=limit, needed_bytes=limit - room, events={"high": 1})
+    at = Thresholds(left_bytes=NEAR - 100 * MIB, left_share=0.0)
+    hit = replace(CALM, cgroup=replace(group, events={"high": 2}))
+    assert why((0.0, replace(CALM, cgroup=group)), (0.1, hit), limit=limit, at=at).is_hit == is_short
+    untold = replace(CALM, cgroup=replace(group, needed_bytes=None, events={"high": 2}))
+    assert why((0.0, replace(CALM, cgroup=group)), (0.1, untold), limit=limit, at=at).is_hit
+    assert why((0.0, replace(CALM, cgroup=group)), (0.1, hit), limit=None, at=at).is_hit
 
 
 @pytest.mark.parametrize("untold", [CALM, grouped(events={})], ids=["no group", "no events"])
@@ -323,9 +340,16 @@ def test_no_more_is_remembered_than_the_time_needs() -> None:
     assert [point.at_s for point in lookout.points] == [47.5, 48.0, 48.5, 49.0, 49.5]
 
 
-def test_a_flood_of_looks_is_not_remembered() -> None:
-    lookout, _ = look(*[(at / 1000, CALM) for at in range(5000)])
-    assert len(lookout.points) <= MOST_POINTS
+@pytest.mark.parametrize("step_s", [0.001, 0.005, 0.02])
+def test_a_flood_of_looks_is_not_remembered_and_hides_nothing(step_s: float) -> None:
+    lookout = Lookout()
+    for number in range(int(4.0 / step_s)):
+        now_s, reading = always(number * step_s)
+        lookout, shortage = lookout.see(reading, None, now_s)
+        assert len(lookout.points) <= MOST_POINTS
+        assert shortage.more() == MoreResources(cpu=now_s >= 2.0, memory=now_s >= 1.0)
+    times = [point.at_s for point in lookout.points]
+    assert min(later - earlier for earlier, later in pairwise(times[:-1])) > 0.03
 
 
 @given(st.lists(STEPS_S, max_size=200))

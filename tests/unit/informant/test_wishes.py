@@ -142,6 +142,27 @@ def test_nor_is_it_told_that_nothing_is_wanted_before_that() -> None:
     assert telling(NONE, sessions, 103.0).more == NOTHING
 
 
+@pytest.mark.parametrize("before", [NOTHING, CPU])
+def test_an_agent_that_may_or_may_not_have_heard_is_told_whatever_is_wanted_then(
+    before: MoreResources,
+) -> None:
+    """Nothing included: it may have heard of a wish that was met since."""
+    sessions = using(1, told=before).unheard(UUID(int=1), 103.0)
+    assert telling(NONE, sessions, 103.0).more == NOTHING
+    assert telling(told(NONE.short(CPU, 100.0), 1, 100.0), sessions, 103.0).more == CPU
+
+
+def test_how_often_an_agent_did_not_hear_is_counted_until_it_does() -> None:
+    def count(sessions: Sessions) -> list[int]:
+        return [each.unheard for each in sessions.all]
+
+    sessions = Sessions((agent(1), agent(2, Phase.WAITING)))
+    silent = sessions.unheard(UUID(int=1), 101.0).unheard(UUID(int=1), 102.0)
+    assert (count(sessions), count(silent)) == ([0, 0], [2, 0])
+    assert count(silent.told(UUID(int=1), NOTHING)) == [0, 0]
+    assert sessions.unheard(UUID(int=3), 101.0) is sessions
+
+
 def test_an_agent_that_is_told_is_remembered_to_know() -> None:
     sessions = Sessions((agent(1), agent(2, Phase.WAITING)))
     after = sessions.told(UUID(int=1), BOTH)
@@ -194,6 +215,7 @@ def test_a_wish_that_began_during_a_call_about_another_one_is_told_next(
     tell = telling(wishes, using(1), 100.0)
     after = wishes.short(second, 100.0).told(tell, 100.5)
     assert telling(after, using(1, told=first), 100.5).more == BOTH
+    assert telling(after, using(1, told=BOTH), 100.5).more == BOTH  # whatever it was told before
 
 
 def test_a_wish_that_began_while_the_agent_learnt_that_nothing_is_wanted_is_told_next() -> None:
