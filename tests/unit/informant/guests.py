@@ -56,6 +56,7 @@ class Agent:
     breaks_once: set[str] = field(default_factory=set)
     statuses: dict[str, int] = field(default_factory=dict)
     held: dict[str, asyncio.Event] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
     number: int = 0
     step: int = 1
     port: int = 0
@@ -69,6 +70,7 @@ class Agent:
                     {key: value for key, value in json.loads(request.body).items() if key != "expectedID"}
                 )
             if path in self.held:
+                self.waiting.append(path)
                 await self.held[path].wait()
             if path in self.breaks_once:
                 self.breaks_once.remove(path)

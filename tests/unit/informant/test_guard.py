@@ -332,6 +332,7 @@ def test_a_size_that_was_agreed_on_is_judged_again_until_its_memory_is_taken() -
 def test_what_is_approved_is_no_shortage_afterwards(gib: int) -> None:
     size, machine = Resources(1000, gib * GIB), guard(total=128 * GIB)
     free = GuardSettings().free_bytes(size.memory_bytes)
+    assert GuardSettings().free_bytes(256 * MIB) == 132 * MIB
     assert machine.judge(size, in_use(gib * GIB - free, total=128 * GIB)).ok
     assert free > Thresholds().least_bytes(size.memory_bytes)
 

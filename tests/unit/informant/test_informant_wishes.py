@@ -130,7 +130,7 @@ async def test_calls_to_one_agent_follow_each_other() -> None:
     async with guest(health_every(0.005)) as vm:
         agent = await in_use(vm, "a")
         agent.held["/id"] = asyncio.Event()
-        await until(lambda: vm.log[-1] == "a/id" and len(vm.log) > 3)
+        await until(lambda: agent.waiting == ["/id"])
         vm.informant.agents.short(MEMORY)
         other = await vm.agent("b")  # whatever else goes on
         assert (await vm.register(other))[0] == 200

@@ -76,7 +76,7 @@ class SessionMachine(RuleBasedStateMachine):
         for number, version in enumerate(versions, 1):
             self._register(UUID(int=number), version)
             self._check_ends(self.sessions.all[-1], "fresh")
-        while self._next() is not None:
+        if versions:
             self._call_begins()
             self._call_ends("well")
 
@@ -205,8 +205,9 @@ class SessionMachine(RuleBasedStateMachine):
     def _pass(self, seconds: float) -> None:
         until_s = self.now_s + (seconds if self.call is None else min(seconds, CALL_STEP_S))
         while self.call is None and (due_s := self.wishes.due_s()) is not None and due_s <= until_s:
-            self.now_s = max(self.now_s, due_s)
+            self.now_s, before = max(self.now_s, due_s), self.wishes
             self._wake()
+            assert self.wishes != before, "nothing happens when it is due"
         self.now_s = until_s
 
     # ------------------------------------------------------------ calls

@@ -56,6 +56,7 @@ def told(wishes: Wishes, serial: int, at_s: float) -> Wishes:
 
 
 def test_nothing_is_wanted_at_first() -> None:
+    assert Wishes().timing == WishTiming(expires_s=10.0, calm_s=5.0, pending_s=60.0)
     assert NONE.wanted() == NOTHING
     assert NONE.due_s() is None
     assert NONE.elapsed(1000.0) is NONE
