@@ -86,8 +86,8 @@ TABLE: Final = MappingProxyType(
 class Session:
     """One agent: where it listens, the version agreed on, how far it is, and the order of its answers.
 
-    `failures` are calls in a row without a good answer. `told` is what it knows to be wanted urgently, None where it may
-    or may not have heard that; it was `unheard` so many times in a row, and is not told again before `quiet_until_s`. It is
+    `failures` are calls in a row without a good answer. `told` is what it knows to be wanted urgently, None where that
+    is not known; it was `unheard` so many times in a row, and is not told again before `quiet_until_s`. It is
     neither suspended nor resumed before `ask_from_s`.
     """
 
@@ -124,10 +124,14 @@ Action: TypeAlias = Suspend | Resume
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """All agents, in the order in which they asked to register."""
+    """All agents, in the order in which they asked to register.
+
+    `has_lost_wishes` says that one has gone that may believe in a wish: it may be anyone who registers from then on.
+    """
 
     all: tuple[Session, ...] = ()
     tolerance: int = HEALTH_TOLERANCE
+    has_lost_wishes: bool = False
 
     def find(self, agent_id: UUID) -> Session | None:
         """The agent with that ID."""
@@ -141,6 +145,8 @@ class Sessions:
         """The table with a new agent. Its ID must be new, and there must be room (`is_full`)."""
         assert self.find(session.agent_id) is None
         assert not self.is_full()
+        if self.has_lost_wishes:
+            session = replace(session, told=None)
         return replace(self, all=(*self.all, session))
 
     def is_full(self) -> bool:
@@ -170,12 +176,18 @@ class Sessions:
             return self
         if session.failures + 1 >= self.tolerance:
             return self._with(session, None)
+        ask_from_s = max(ask_from_s, session.ask_from_s)  # another miss brings nothing nearer
         return self._with(session, replace(session, failures=session.failures + 1, ask_from_s=ask_from_s))
 
     def spared(self, agent_id: UUID, ask_from_s: float) -> "Sessions":
         """The table with an agent that is not suspended or resumed before `ask_from_s`."""
         session = self.find(agent_id)
         return self if session is None else self._with(session, replace(session, ask_from_s=ask_from_s))
+
+    def telling(self, agent_id: UUID) -> "Sessions":
+        """The table while an agent is being told: from here on it may have heard."""
+        session = self.find(agent_id)
+        return self if session is None else self._with(session, replace(session, told=None))
 
     def told(self, agent_id: UUID, more: MoreResources) -> "Sessions":
         """The table after an agent took note of what is wanted urgently."""
@@ -213,4 +225,9 @@ class Sessions:
 
     def _with(self, old: Session, new: Session | None) -> "Sessions":
         changed = (new if session is old else session for session in self.all)
-        return replace(self, all=tuple(session for session in changed if session is not None))
+        is_lost = new is None and old.told != NOTHING
+        return replace(
+            self,
+            all=tuple(session for session in changed if session is not None),
+            has_lost_wishes=self.has_lost_wishes or is_lost,
+        )

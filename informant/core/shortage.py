@@ -42,12 +42,12 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Totals at one moment, in seconds; None where the machine does not tell."""
+    """Totals at one moment, in seconds: of CPU time, and of waiting by what the workload's group tells and the machine."""
 
     at_s: float
-    cpu_waiting_s: float | None
     busy_s: float
-    memory_waiting_s: float | None
+    own_s: Mapping[str, float]
+    machine_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,10 @@ class Lookout:
         if span is None:
             return ""
         first, last, over_s = span
-        waiting = _share(first.cpu_waiting_s, last.cpu_waiting_s, over_s)
+        waiting = _waited(first, last, "cpu_waiting")
         if waiting is not None and waiting >= at.cpu_waiting_share:
             return f"tasks waited for a CPU {waiting:.0%} of {over_s:.1f} s"
-        busy = (last.busy_s - first.busy_s) / over_s / max(1, cpus)
+        busy = min(1.0, (last.busy_s - first.busy_s) / over_s / max(1, cpus))  # there may have been more CPUs
         if busy >= at.cpu_busy_share:
             return f"all {cpus} CPUs were busy {busy:.0%} of {over_s:.1f} s"
         return ""
@@ -137,7 +137,7 @@ class Lookout:
         if span is None:
             return ""
         first, last, over_s = span
-        waiting = _share(first.memory_waiting_s, last.memory_waiting_s, over_s)
+        waiting = _waited(first, last, "memory_waiting")
         if waiting is not None and waiting >= at.memory_waiting_share:
             return f"tasks waited for memory {waiting:.0%} of {over_s:.1f} s"
         return ""
@@ -145,8 +145,7 @@ class Lookout:
 
 def _point(reading: Reading, now_s: float) -> _Point:
     own: Mapping[str, float] = reading.cgroup.pressure_s if reading.cgroup is not None else {}
-    figures = {**reading.pressure_s, **own}  # the workload's own waiting, where its group tells it
-    return _Point(now_s, figures.get("cpu_waiting"), reading.cpu_busy_s, figures.get("memory_waiting"))
+    return _Point(now_s, reading.cpu_busy_s, own, reading.pressure_s)
 
 
 def _hits(reading: Reading) -> int | None:
@@ -164,5 +163,12 @@ def _span(points: tuple[_Point, ...], over_s: float, from_s: float) -> tuple[_Po
     return None if first is None else (first, last, last.at_s - first.at_s)
 
 
-def _share(first: float | None, last: float | None, over_s: float) -> float | None:
-    return None if first is None or last is None else (last - first) / over_s
+def _waited(first: _Point, last: _Point, name: str) -> float | None:
+    """The share of the time that was waited: the workload's own where its group tells it at both ends, else the machine's.
+
+    Never of one at this end and of the other at that: their totals have nothing to do with each other.
+    """
+    for one, other in ((first.own_s, last.own_s), (first.machine_s, last.machine_s)):
+        if name in one and name in other:
+            return min(1.0, (other[name] - one[name]) / (last.at_s - first.at_s))
+    return None

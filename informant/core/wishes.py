@@ -25,16 +25,18 @@ class WishTiming:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """More of one resource is wanted. `told_to` is the serial of the session that was told, 0 before that.
+    """More of one resource is wanted. `told_to` is the serial of the session that knows, 0 where it is to be told (again);
+    `last_told_to` is that of the last one that was told.
 
-    `since_s` is when it began, `needed_s` when the resource was last seen short or, if that is later, when it was told;
-    `until_s` is when it must be told again, or given up where nobody could be told.
+    `since_s` is when it began, `needed_s` when the resource was last seen short or, if that is later, when an agent first heard
+    of it; `until_s` is when it must be told again, or given up where nobody could be told.
     """
 
     since_s: float
     needed_s: float
     until_s: float
     told_to: int = 0
+    last_told_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ class Wishes:
         def after(wish: Wish | None, is_told: bool) -> Wish | None:
             if wish is None or not is_told or wish.told_to == serial or wish.since_s > tell.at_s:
                 return wish
-            return replace(wish, told_to=serial, needed_s=now_s, until_s=until_s)
+            # Who hears it first has the time to heed it; to tell it anew makes it no more needed.
+            needed_s = wish.needed_s if wish.last_told_to == serial else now_s
+            return replace(wish, told_to=serial, last_told_to=serial, needed_s=needed_s, until_s=until_s)
 
         return replace(self, cpu=after(self.cpu, tell.more.cpu), memory=after(self.memory, tell.more.memory))
 

@@ -210,6 +210,7 @@ class Agents:
 
     async def _tell(self, tell: Tell) -> None:
         session, more = tell.session, tell.more
+        self._sessions = self._sessions.telling(session.agent_id)
         body = wire.MoreResourcesRequest(more.cpu, more.memory, session.agent_id)
         wrong = await self._call(session, "POST", "/try-upscale", body, self._deadlines.try_upscale)
         if wrong is None:

@@ -29,8 +29,7 @@ Outcome: TypeAlias = Literal["well", "lost", "refused"]
 class Agent:
     """One agent: what it believes, and what we gave it to believe.
 
-    `serial` is the registration that it believes in, 0 for none. `told` is what we know it to know. `is_unsure` says that
-    it took note of a wish without our hearing of it, or under an earlier registration.
+    `serial` is the registration that it believes in, 0 for none. `told` is what we know it to know.
     """
 
     serial: int
@@ -41,7 +40,6 @@ class Agent:
     misses: int = 0
     quiet_until_s: float = 0.0
     told: MoreResources | None = None
-    is_unsure: bool = False
 
 
 @dataclass(slots=True)
@@ -133,7 +131,10 @@ def is_there(sessions: Sessions, session: Session) -> bool:
 
 
 def begun(sessions: Sessions, ask: Ask) -> Sessions:
-    return sessions if isinstance(ask, Tell) else sessions.step(ask.session.agent_id, sent_and_done(ask)[0])
+    agent_id = ask.session.agent_id
+    if isinstance(ask, Tell):
+        return sessions.telling(agent_id)
+    return sessions.step(agent_id, sent_and_done(ask)[0])
 
 
 def ended_well(sessions: Sessions, wishes: Wishes, ask: Ask, now_s: float) -> tuple[Sessions, Wishes]:

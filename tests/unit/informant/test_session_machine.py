@@ -7,8 +7,7 @@ The agents of the model are published ones. An agent is in use from the `/resume
 What may be claimed where answers are lost: an agent that was dropped because it was silent may well go on in the belief
 that it is in use, and nobody can tell it otherwise. So never two *of those that were not given up* are in use; given up
 is who missed `tolerance` calls in a row, and nobody else. Who left, or refused a call (as it does when it is resumed or
-suspended a second time), ended that registration itself. A call reaches only the registration that it was made for. And what
-an agent took note of under an earlier registration is not known before it is told anew (`Agent.is_unsure`).
+suspended a second time), ended that registration itself. A call reaches only the registration that it was made for.
 """
 
 from typing import assert_never
@@ -164,7 +163,7 @@ class SessionMachine(RuleBasedStateMachine):
         wants = known.wants if known is not None else NOTHING
         version = known.version if known is not None else version
         self.serial += 1
-        self.agents[agent_id] = Agent(self.serial, version, wants=wants, is_unsure=wants != NOTHING)
+        self.agents[agent_id] = Agent(self.serial, version, wants=wants)
         self.order.append(self.serial)
         self.sessions = self.sessions.add(Session(agent_id, "10.0.0.1:1", version, serial=self.serial))
 
@@ -236,7 +235,7 @@ class SessionMachine(RuleBasedStateMachine):
         """Nobody is told twice what it knows before it is time."""
         agent = self.agents[tell.session.agent_id]
         is_news = any(is_due(need, tell) for need in self.needs.values())
-        assert is_news or agent.told != tell.more or agent.is_unsure
+        assert is_news or agent.told != tell.more
 
     def _call_arrives(self, call: Call) -> None:
         """The agent does as it is asked; we do not know it yet."""
@@ -300,7 +299,7 @@ class SessionMachine(RuleBasedStateMachine):
             self._miss(session)
 
     def _told(self, tell: Tell, agent: Agent) -> None:
-        agent.is_unsure, agent.told = False, tell.more
+        agent.told = tell.more
         for name in names(tell.more):
             need = self.needs.get(name)
             if need is not None and need.began_s <= tell.at_s and is_due(need, tell):
@@ -393,7 +392,7 @@ class SessionMachine(RuleBasedStateMachine):
     def an_agent_believes_in_what_is_wanted_or_is_told_next(self) -> None:
         """Nothing wanted included: every agent in use that still believes in a wish is told so."""
         agent, wanted = self._listening(), self.wishes.wanted()
-        if agent is not None and not agent.is_unsure and agent.wants != wanted:
+        if agent is not None and agent.wants != wanted:
             ask = self._next()
             assert isinstance(ask, Tell)
             assert ask.more == wanted

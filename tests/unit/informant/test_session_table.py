@@ -146,6 +146,13 @@ def test_the_third_missed_health_check_in_a_row_drops_an_agent() -> None:
     assert known.missed(A).all == ()
 
 
+def test_a_miss_brings_no_call_nearer_that_was_put_off() -> None:
+    known = table(Phase.DOUBTFUL).missed(A, ask_from_s=5.0)
+    for later in (known.missed(A), known.missed(A, ask_from_s=1.0)):
+        assert later.next_action(4.9) is None
+        assert later.next_action(5.0) is not None
+
+
 def test_an_answer_forgets_earlier_misses_and_moves_the_gate() -> None:
     known = table(Phase.ACTIVE).missed(A).missed(A).answered(A, AnswerGate(7))
     assert [(each.failures, each.gate) for each in known.all] == [(0, AnswerGate(7))]

@@ -325,9 +325,23 @@ def test_what_the_group_does_not_tell_is_the_machines() -> None:
     assert why((0.0, pressed(none, {})), (2.0, pressed(much, {}))).more() == BOTH
 
 
+def test_the_totals_of_the_group_are_not_compared_with_the_machines() -> None:
+    """A file that cannot be read once is no reason to cry."""
+    machine = waiting(1000.0, 1000.0)
+    told, untold = pressed(machine, waiting(1.0, 1.0)), pressed(machine, {})
+    assert why((0.0, told), (2.0, untold)) == Shortage()
+    assert why((0.0, untold), (2.0, told)) == Shortage()
+
+
+OFF = Thresholds(cpu_waiting_share=2.0, cpu_busy_share=2.0, memory_waiting_share=2.0)
+
+
 def test_what_is_switched_off_is_never_short() -> None:
-    at = Thresholds(cpu_waiting_share=2.0, cpu_busy_share=2.0, memory_waiting_share=2.0)
-    assert why(always(0.0), always(1.0), always(2.0), at=at) == Shortage()
+    assert why(always(0.0), always(1.0), always(2.0), at=OFF) == Shortage()
+    fewer = (0.0, calm(cpus=4)), (2.0, calm(busy_s=8.0, cpus=1))
+    assert why(*fewer, at=OFF) == Shortage()
+    jump = (0.0, calm(waiting(0.0, 0.0))), (2.0, calm(waiting(1000.0, 1000.0)))
+    assert why(*jump, at=OFF) == Shortage()
 
 
 # ------------------------------------------------------------ what is remembered

@@ -359,3 +359,22 @@ def test_a_wish_waits_for_an_agent_that_understands_it() -> None:
     old, new = agent(1, version=V1_0), agent(2)
     assert wishes.next_tell(Sessions((old,)), 100.0) is None
     assert telling(wishes, Sessions((new,)), 150.0).session is new
+
+
+def test_to_be_told_anew_keeps_no_wish_alive() -> None:
+    """Even where it is told anew more often than it would end by itself."""
+    wishes, sessions, now_s, told = (
+        Wishes(timing=WishTiming(3.0, 5.0, 60.0)).short(CPU, 100.0),
+        using(1),
+        100.0,
+        0,
+    )
+    while wishes.wanted() != NOTHING and told < 10:
+        ask = wishes.next_tell(sessions, now_s)
+        if ask is not None:
+            wishes, sessions, told = wishes.told(ask, now_s), sessions.told(UUID(int=1), ask.more), told + 1
+        due_s = wishes.due_s()
+        assert due_s is not None
+        now_s = max(now_s, due_s)
+        wishes = wishes.elapsed(now_s)
+    assert (told, now_s) == (2, 105.0)
