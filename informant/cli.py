@@ -51,8 +51,6 @@ class Wanted:
     host: str
     port: int
     approves_all: bool
-    is_once: bool
-    output: str
 
 
 def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> Source:
@@ -211,5 +209,5 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     source = _source(wanted, group)
     if is_once:
         sys.exit(asyncio.run(_show(settings, group, source, output)))
-    asked = Wanted(host, port, approves_all, is_once, output)
+    asked = Wanted(host, port, approves_all)
     sys.exit(lifecycle.run(lambda stop: _serve(stop, asked, settings, group, source)))

@@ -4,9 +4,9 @@ import asyncio
 import json
 import platform
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from informant.core.report import CgroupReading, Reading
 from informant.guest import protection
@@ -47,7 +47,7 @@ def cgroup_findings(cgroup: Cgroup | None) -> Iterator[Finding]:
         yield Finding(f"cgroup file {name}", False, why)
 
 
-async def look(read: Any, cgroup: Cgroup | None, findings: tuple[Finding, ...]) -> Seen:
+async def look(read: Callable[[], Reading], cgroup: Cgroup | None, findings: tuple[Finding, ...]) -> Seen:
     """Read the guest twice."""
     loop = asyncio.get_running_loop()
     before, began_s = read(), loop.time()
@@ -93,12 +93,12 @@ def as_text(seen: Seen) -> Iterator[str]:
     yield _row("load over 1, 5, 15 minutes", f"{now.load1:.2f} {now.load5:.2f} {now.load15:.2f}")
     yield _row("memory", f"{_size(now.memory_total_bytes)}, {_size(now.memory_available_bytes)} available")
     yield _row("OOM kills since boot", "not told" if now.oom_kills is None else str(now.oom_kills))
-    yield from _pressure("", seen.before.pressure_s, now.pressure_s, seen.over_s)
+    yield from _pressure(seen.before.pressure_s, now.pressure_s, seen.over_s)
     if now.cgroup is not None and seen.cgroup is not None:
         yield f"cgroup {seen.cgroup.path}"
         yield from _cgroup(now.cgroup)
         before = seen.before.cgroup.pressure_s if seen.before.cgroup is not None else {}
-        yield from _pressure("", before, now.cgroup.pressure_s, seen.over_s)
+        yield from _pressure(before, now.cgroup.pressure_s, seen.over_s)
     yield "can"
     yield from (_row(each.name, each.told) for each in seen.findings if each.is_had)
     yield "cannot"
@@ -127,10 +127,10 @@ def _cgroup(group: CgroupReading) -> Iterator[str]:
         yield _row("memory.events", ", ".join(f"{name} {count}" for name, count in group.events.items()))
 
 
-def _pressure(prefix: str, before: Any, now: Any, over_s: float) -> Iterator[str]:
+def _pressure(before: Mapping[str, float], now: Mapping[str, float], over_s: float) -> Iterator[str]:
     for name, seconds in now.items():
         share = max(0.0, seconds - before.get(name, seconds)) / over_s
-        yield _row(f"{prefix}{name.replace('_', ' ')}", f"{seconds:.1f} s since boot, {share:.0%} just now")
+        yield _row(name.replace("_", " "), f"{seconds:.1f} s in all, {share:.0%} just now")
     if not now:
         yield _row("pressure", "not told (no PSI in this kernel)")
 

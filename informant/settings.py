@@ -8,12 +8,12 @@ from pydantic import BeforeValidator, Field
 from hosting.settings import Memory, Settings
 from informant.core.guard import GuardSettings
 from informant.core.sessions import HEALTH_TOLERANCE
-from informant.core.shortage import Thresholds
+from informant.core.shortage import SPARE, Spare, Thresholds
 from informant.core.wishes import WishTiming
 from informant.guest.watching import SOURCES, SourceName
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-SecondsOrNone = Annotated[float, Field(ge=0, le=3600)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=3600)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Bytes = Annotated[int, Memory]
 PositiveBytes = Annotated[int, Memory, Field(gt=0)]
@@ -48,17 +48,17 @@ class HealthSettings(Settings):
 class MemorySettings(Settings):
     """When memory is short, what must stay free, and what happens when the workload reaches its limit."""
 
-    margin: Bytes = _GUARD.margin_bytes
+    margin: Bytes = SPARE.margin_bytes
     reserve: Bytes = _GUARD.reserve_bytes
     waiting_share: Share | None = _SEEN.memory_waiting_share
     over: Seconds = _SEEN.memory_over_s
-    left: Bytes = _SEEN.left_bytes
-    left_share: Annotated[float, Field(ge=0, lt=1)] = _SEEN.left_share
+    left: Bytes = SPARE.left_bytes
+    left_share: Annotated[float, Field(ge=0, lt=1)] = SPARE.left_share
     freeze: Annotated[float, Field(ge=0, le=1)] = _GUARD.freeze_s
     freeze_every: Seconds = _GUARD.freeze_every_s
     relief: PositiveBytes = _GUARD.relief_bytes
     relief_every: Seconds = _GUARD.relief_every_s
-    calm: SecondsOrNone = _GUARD.calm_s
+    calm: SecondsOrZero = _GUARD.calm_s
 
 
 class CpuSettings(Settings):
@@ -78,7 +78,7 @@ class WishSettings(Settings):
     expires: Seconds = _WISH.expires_s
     calm: Seconds = _WISH.calm_s
     pending: Seconds = _WISH.pending_s
-    hold: SecondsOrNone = _GUARD.hold_s
+    hold: SecondsOrZero = _GUARD.hold_s
 
 
 _NEVER = 2.0
@@ -111,16 +111,14 @@ class InformantSettings(Settings):
             cpu_over_s=cpu.over,
             memory_waiting_share=memory.waiting_share or _NEVER,
             memory_over_s=memory.over,
-            left_bytes=memory.left,
-            left_share=memory.left_share,
-            margin_bytes=memory.margin,
+            spare=self.spare(),
         )
 
     def guard(self) -> GuardSettings:
         """How the workload's limits are kept."""
         memory = self.memory
         return GuardSettings(
-            memory.margin,
+            self.spare(),
             memory.reserve,
             memory.freeze,
             memory.freeze_every,
@@ -128,9 +126,11 @@ class InformantSettings(Settings):
             memory.relief_every,
             memory.calm,
             self.wish.hold,
-            memory.left,
-            memory.left_share,
         )
+
+    def spare(self) -> Spare:
+        """How much memory should be left."""
+        return Spare(self.memory.margin, self.memory.left, self.memory.left_share)
 
     def wishes(self) -> WishTiming:
         """How long wishes hold."""

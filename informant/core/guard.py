@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from informant.core.report import Reading
+from informant.core.shortage import SPARE, Spare
 from protocol.values import Resources
 from protocol.wire import DownscaleResult, MoreResources
 
@@ -28,15 +29,14 @@ _PAGE_BYTES: Final = 2**16
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """`reserve_bytes` is kept from the workload, at most a quarter of the memory. After a downscale `margin_bytes` must
-    stay free, beside what is so little that it would be a shortage (`left_bytes`, `left_share`).
+    """`reserve_bytes` is kept from the workload, at most a quarter of the memory. `spare` must stay free of a downscale.
 
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
     `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`. What came because it could
     not wait stays for `hold_s`: an agent that goes by averages would take it back at once.
     """
 
-    margin_bytes: int = 100 * MIB
+    spare: Spare = SPARE
     reserve_bytes: int = 200 * MIB
     freeze_s: float = 0.02
     freeze_every_s: float = 1.0
@@ -44,12 +44,6 @@ class GuardSettings:
     relief_every_s: float = 0.25
     calm_s: float = 5.0
     hold_s: float = 30.0
-    left_bytes: int = 32 * MIB
-    left_share: float = 0.05
-
-    def free_bytes(self, of_bytes: int) -> int:
-        """How much of so much memory must stay free after a downscale."""
-        return self.margin_bytes + max(self.left_bytes, int(self.left_share * of_bytes))
 
 
 class Control(enum.StrEnum):
@@ -273,7 +267,7 @@ class Guard:
         if size.memory_bytes >= max(self.size.memory_bytes if self.size else 0, total + self.hidden_bytes):
             return DownscaleResult(ok=True, status="no memory is taken")
         shown = self._shown(size.memory_bytes)
-        used, margin = total - reading.memory_available_bytes, self.settings.free_bytes(shown)
+        used, margin = total - reading.memory_available_bytes, self.settings.spare.free_bytes(shown)
         if used + margin > shown:
             return DownscaleResult(
                 ok=False,
@@ -282,7 +276,7 @@ class Guard:
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         if needed is not None:
             limit = replace(self, total_bytes=total).nominal(size) or 0
-            margin = self.settings.free_bytes(limit)
+            margin = self.settings.spare.free_bytes(limit)
             if needed + margin > limit:
                 return DownscaleResult(
                     ok=False,

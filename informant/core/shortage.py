@@ -1,9 +1,9 @@
 """What is short: readings in, and for each resource why it cannot wait, or nothing.
 
-Memory is short when the workload's group hits its limit (memory.events) with what it cannot drop, when little is left of it or of the machine's
-memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks wait for a CPU, or every
-CPU is busy, over a configured time. Load averages are not looked at: they lag by a minute, and more CPUs do not lower
-them for a busy loop. Source: reference/real-vm.md section 5.
+Memory is short when the workload's group hits its limit (memory.events) with what it cannot drop, when little is left of
+it or of the machine's memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks wait
+for a CPU, or every CPU is busy, over a configured time. Load averages are not looked at: they lag by a minute, and more
+CPUs do not lower them for a busy loop. Source: reference/real-vm.md section 5.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,35 @@ _MOST_POINTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Spare:
+    """How much memory should be left: who asks for more and who gives some away go by the same amounts.
+
+    Less than `left_bytes`, or than `left_share` of the memory if that is more, is a shortage; `margin_bytes` come on top
+    where memory is given away.
+    """
+
+    margin_bytes: int = 100 * MIB
+    left_bytes: int = 32 * MIB
+    left_share: float = 0.05
+
+    def least_bytes(self, of_bytes: int) -> int:
+        """How much of so much memory should be left at any time."""
+        return max(self.left_bytes, int(self.left_share * of_bytes))
+
+    def free_bytes(self, of_bytes: int) -> int:
+        """How much of so much memory must stay free where some is given away, so that it is no shortage at once."""
+        return self.margin_bytes + self.least_bytes(of_bytes)
+
+
+SPARE: Final = Spare()
+
+
+@dataclass(frozen=True, slots=True)
 class Thresholds:
     """From where on a resource is short. Shares are of the time, or of the memory; a share above 1 never is.
 
-    `*_over_s` is the time over which waiting is measured. `left_bytes` and `left_share` are how little memory may be
-    left, whichever is more. A group that hits its limit is short within `margin_bytes` of that: farther away it is page
-    cache that fills it, which the kernel drops.
+    `*_over_s` is the time over which waiting is measured. A group that hits its limit is short where less than
+    `spare.free_bytes` is left of that: else it is page cache that fills it, which the kernel drops.
     """
 
     cpu_waiting_share: float = 0.5
@@ -31,13 +54,7 @@ class Thresholds:
     cpu_over_s: float = 2.0
     memory_waiting_share: float = 0.1
     memory_over_s: float = 1.0
-    left_bytes: int = 32 * MIB
-    left_share: float = 0.05
-    margin_bytes: int = 100 * MIB
-
-    def least_bytes(self, of_bytes: int) -> int:
-        """How much of so much memory should be left."""
-        return max(self.left_bytes, int(self.left_share * of_bytes))
+    spare: Spare = SPARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +133,24 @@ class Lookout:
         if hits is None or self.hits is None or hits <= self.hits:
             return ""
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
-        if needed is not None and limit_bytes is not None:
-            near = self.thresholds.margin_bytes + self.thresholds.least_bytes(limit_bytes)
-            if limit_bytes - needed >= near:
-                return ""
+        has_room = (
+            needed is not None
+            and limit_bytes is not None
+            and limit_bytes - needed >= self.thresholds.spare.free_bytes(limit_bytes)
+        )
+        if has_room:
+            return ""
         return f"the cgroup reached its limit {hits - self.hits} times"
 
     def _memory(self, points: tuple[_Point, ...], reading: Reading, limit_bytes: int | None) -> str:
         at = self.thresholds
         total, available = reading.memory_total_bytes, reading.memory_available_bytes
-        least = at.least_bytes(total)
+        least = at.spare.least_bytes(total)
         if available < least:
             return f"{available // MIB} MiB are available, {least // MIB} MiB should be"
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         if limit_bytes is not None and needed is not None:
-            least = at.least_bytes(limit_bytes)
+            least = at.spare.least_bytes(limit_bytes)
             if limit_bytes - needed < least:
                 return f"the cgroup needs {needed // MIB} of {limit_bytes // MIB} MiB, {least // MIB} should be left"
         span = _span(points, at.memory_over_s, self.memory_from_s)

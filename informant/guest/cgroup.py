@@ -64,8 +64,8 @@ def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
     if mount is not None:
         with contextlib.suppress(OSError):
             path = path.resolve()
-            ours = mount.resolve() / _own(own).lstrip("/")
-            if ours.is_relative_to(path):
+            name_of_ours = own_name(own)
+            if name_of_ours is not None and (mount.resolve() / name_of_ours).is_relative_to(path):
                 raise CgroupError(
                     f"{path}: the informant itself lives in it, and would freeze with it; give the workload a "
                     "cgroup of its own"
@@ -82,12 +82,13 @@ def root(mounts: Path = MOUNTS) -> Path | None:
     return next((Path(parts[1]) for parts in map(str.split, lines) if parts[2:3] == ["cgroup2"]), None)
 
 
-def _own(own: Path) -> str:
-    """Our own group in the v2 hierarchy, from its root."""
-    for line in own.read_text().splitlines():
-        if line.startswith("0::"):
-            return line.removeprefix("0::")
-    raise OSError("we live in no cgroup v2")
+def own_name(own: Path = OWN) -> str | None:
+    """Our own group below where cgroup v2 is mounted: empty for the root, None where we live in none."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
 
 
 class FileCgroup:
@@ -118,10 +119,8 @@ class FileCgroup:
         )
 
     def write(self, control: Control, text: str) -> None:
-        """Write a control file."""
-        file = os.open(
-            self.path / control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
-        )  # it must be there: never create one
+        """Write a control file; it must be there, and none is ever created."""
+        file = os.open(self.path / control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(file, text.encode())
         finally:

@@ -10,3 +10,8 @@ class Finding:
     name: str
     is_had: bool
     told: str
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says of an error, as part of a sentence."""
+    return (error.strerror or str(error)).lower()

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from informant.guest import libc
-from informant.guest.findings import Finding
+from informant.guest.cgroup import OWN, own_name
+from informant.guest.findings import Finding, reason_of
 
 PROC_SELF: Final = Path("/proc/self")
 _LEAST_SCORE: Final = -1000
@@ -31,18 +32,10 @@ def resident_bytes(proc: Path = PROC_SELF) -> int:
     return int((proc / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def own_group(root: Path | None, own: Path = PROC_SELF / "cgroup") -> Path | None:
+def own_group(root: Path | None, own: Path = OWN) -> Path | None:
     """The directory of the cgroup v2 that we live in; the root is nobody's own."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return None
-    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    name = own_name(own)
     return root / name if root is not None and name else None
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def _score(proc: Path) -> Finding:
@@ -50,7 +43,7 @@ def _score(proc: Path) -> Finding:
     try:
         file.write_text(str(_LEAST_SCORE))
     except OSError as error:
-        return Finding(name, False, f"{_read(file)}: {_LEAST_SCORE} was refused ({_why(error)})")
+        return Finding(name, False, f"{_read(file)}: {_LEAST_SCORE} was refused ({reason_of(error)})")
     return Finding(name, True, _read(file))
 
 
@@ -58,7 +51,7 @@ def _read(file: Path) -> str:
     try:
         return file.read_text().strip()
     except OSError as error:
-        return _why(error)
+        return reason_of(error)
 
 
 def _priority() -> Finding:
@@ -66,7 +59,7 @@ def _priority() -> Finding:
         os.setpriority(os.PRIO_PROCESS, 0, _FIRST)
     except OSError as error:
         now = os.getpriority(os.PRIO_PROCESS, 0)
-        return Finding("priority", False, f"nice {now}: {_FIRST} was refused ({_why(error)})")
+        return Finding("priority", False, f"nice {now}: {_FIRST} was refused ({reason_of(error)})")
     return Finding("priority", True, f"nice {os.getpriority(os.PRIO_PROCESS, 0)}")
 
 
@@ -82,7 +75,7 @@ def _weight(group: Path | None, *, only_us: bool) -> Finding:
     try:
         file.write_text(str(_HEAVIEST))
     except OSError as error:
-        return Finding(name, False, f"{_read(file)}: {_HEAVIEST} was refused ({_why(error)})")
+        return Finding(name, False, f"{_read(file)}: {_HEAVIEST} was refused ({reason_of(error)})")
     return Finding(name, True, _read(file))
 
 
@@ -95,7 +88,7 @@ def _lock() -> Finding:
     try:
         libc.mlockall(libc.MCL_CURRENT | libc.MCL_FUTURE | libc.MCL_ONFAULT)
     except OSError as error:
-        return Finding(name, False, f"refused ({_why(error)})")
+        return Finding(name, False, f"refused ({reason_of(error)})")
     return Finding(name, True, "all pages in use are locked")
 
 

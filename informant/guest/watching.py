@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
 from informant.guest import libc
+from informant.guest.findings import reason_of
 
 POLLING_S: Final = 0.1
 LASTING_S: Final = 2.0
@@ -241,7 +242,7 @@ def listen(path: Path, allowed: tuple[SourceName, ...] = SOURCES) -> tuple[Event
                 case "polling":
                     break
         except OSError as error:
-            lacks[name] = os.strerror(error.errno).lower() if error.errno else str(error)
+            lacks[name] = reason_of(error)
     return PollingSource(path), lacks
 
 

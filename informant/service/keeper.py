@@ -18,6 +18,7 @@ from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Lookout
 from informant.guest.approvals import Approvals
 from informant.guest.cgroup import Cgroup
+from informant.guest.findings import reason_of
 from informant.guest.machine import Source
 from informant.guest.watching import EventSource
 from protocol import codec, wire
@@ -158,9 +159,9 @@ class Keeper:
         Who freezes the workload while we run has a reason; only what we froze do we thaw.
         """
         self._current_bytes = group.current_bytes
-        if not any(not task.done() for task in self._slow.values()):
-            limits = Limits(group.high_bytes, group.max_bytes, group.cpu_quota_us, self._written.frozen)
-            self._written = limits
+        if all(task.done() for task in self._slow.values()):
+            frozen = self._written.frozen
+            self._written = Limits(group.high_bytes, group.max_bytes, group.cpu_quota_us, frozen)
 
     async def sample(self, every_s: float) -> None:
         """Look again and again, for ever."""
@@ -200,11 +201,15 @@ class Keeper:
             self._agree(size)
             return wire.DownscaleResult(ok=True, status="every downscale is approved here")
         early = self.guard.holds(size, self._now_s())
-        result = self.guard.judge(size, self.read()) if not early else wire.DownscaleResult(False, early)
+        if early:
+            return wire.DownscaleResult(ok=False, status=early)
+        result = self.guard.judge(size, self.read())
         if not result.ok:
             return result
         if self._reclaiming is not None and not self._reclaiming.done():
-            return wire.DownscaleResult(False, "the kernel is still freeing memory for an earlier downscale")
+            return wire.DownscaleResult(
+                ok=False, status="the kernel is still freeing memory for an earlier downscale"
+            )
         before, self.guard = self.guard, self.guard.shrunk(size)
         self._is_shrinking = True
         try:
@@ -284,7 +289,7 @@ class Keeper:
         """
         if self._cgroup is None:
             return ""
-        why = ""
+        wrong = ""
         for write in self._written.writes(self.guard.limits(), self._current_bytes):
             if write.control in self._lacks:
                 continue
@@ -294,22 +299,25 @@ class Keeper:
                 task.add_done_callback(self._slow_is_over)
             if write.is_slow or (write.falls and self._is_under_way(falls=True)):
                 continue
-            before, self._written = self._written, self._written.after(write)
             try:
                 self._cgroup.write(write.control, write.text)
             except OSError as error:
-                refused = self._refused(write, before, error)
-                why = why if error.errno in _GONE else refused
+                refused = self._refused(write, error)
+                wrong = wrong if error.errno in _GONE else refused
             else:
+                self._written = self._written.after(write)
                 self._failed.pop(write.control, None)
         self._mind_the_freeze()
-        return why
+        return wrong
 
     def _is_under_way(self, *, falls: bool) -> bool:
         return falls in self._slow and not self._slow[falls].done()
 
     async def _write_slowly(self, write: Write) -> None:
-        """Raises `OSError`. The limit counts from the first moment; only freeing what lies above it takes its time."""
+        """Write memory.high: it counts from the first moment, only freeing what lies above it takes its time.
+
+        Raises `OSError`.
+        """
         assert self._cgroup is not None
         cgroup, before = self._cgroup, self._written
         self._written = before.after(write)
@@ -319,7 +327,8 @@ class Keeper:
         try:
             await asyncio.shield(writing)  # the thread goes on when nobody waits for it any more
         except OSError as error:
-            self._refused(write, before, error)
+            self._written = replace(self._written, high_bytes=before.high_bytes)
+            self._refused(write, error)
             raise
         self._failed.pop(write.control, None)
 
@@ -327,22 +336,13 @@ class Keeper:
         if not task.cancelled() and task.exception() is None:
             self._apply()
 
-    def _refused(self, write: Write, before: Limits, error: OSError) -> str:
+    def _refused(self, write: Write, error: OSError) -> str:
         """A write failed: it is tried again with the next look, and said once."""
-        match write.control:  # only this file still says what it said
-            case Control.MEMORY_HIGH:
-                self._written = replace(self._written, high_bytes=before.high_bytes)
-            case Control.MEMORY_MAX:
-                self._written = replace(self._written, max_bytes=before.max_bytes)
-            case Control.CPU_MAX:
-                self._written = replace(self._written, cpu_quota_us=before.cpu_quota_us)
-            case Control.FREEZE:
-                self._written = replace(self._written, frozen=before.frozen)
-        why = f"{write.control}: {(error.strerror or str(error)).lower()}"
-        if self._failed.get(write.control) != why:
-            self._failed[write.control] = why
-            self._log.error("a control file could not be written", text=write.text, error=why)
-        return why
+        told = f"{write.control}: {reason_of(error)}"
+        if self._failed.get(write.control) != told:
+            self._failed[write.control] = told
+            self._log.error("a control file could not be written", text=write.text, error=told)
+        return told
 
     def _mind_the_freeze(self) -> None:
         """A freeze ends by itself."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from informant.guest import watching
 from informant.guest.cgroup import Cgroup
-from informant.guest.findings import Finding
+from informant.guest.findings import Finding, reason_of
 from informant.guest.watching import EventSource, SourceName
 from informant.settings import InformantSettings
 
@@ -38,7 +38,7 @@ def open_all(
         try:
             trigger = watching.LastingSource(path, partial(_trigger, path, share, over_s))
         except OSError as error:
-            findings.append(Finding(name, False, (error.strerror or str(error)).lower()))
+            findings.append(Finding(name, False, reason_of(error)))
         else:
             sources.append(trigger)
             findings.append(Finding(name, True, trigger.told))

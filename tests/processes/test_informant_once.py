@@ -122,8 +122,8 @@ def test_a_person_sees_the_cgroup(tree: Tree, output: Path) -> None:
         ("cpu.max", "1.5 CPUs"),
         ("frozen", "no"),
         ("memory.events", ", ".join(f"{name} {count}" for name, count in EVENTS.items())),
-        ("cpu waiting", "1.5 s since boot, 0% just now"),
-        ("memory stalled", "0.2 s since boot, 0% just now"),
+        ("cpu waiting", "1.5 s in all, 0% just now"),
+        ("memory stalled", "0.2 s in all, 0% just now"),
     ):
         assert group[name] == told, name
     assert found["can"]["cgroup"] == str(tree.path)
@@ -463,8 +463,8 @@ def test_shares_are_of_the_time_between_the_looks() -> None:
     found = rows("\n".join(once.as_text(seen())))
     machine = heading(found, socket.gethostname())
     assert machine["CPUs"] == "4, busy 25% of the last 0.50 s"
-    assert machine["cpu waiting"] == "5.1 s since boot, 20% just now"
-    assert machine["io waiting"] == "7.0 s since boot, 0% just now"  # not told before
+    assert machine["cpu waiting"] == "5.1 s in all, 20% just now"
+    assert machine["io waiting"] == "7.0 s in all, 0% just now"  # not told before
     assert machine["OOM kills since boot"] == "3"
     assert json.loads(once.as_json(seen()))["machine"]["cpuBusyShare"] == 0.25
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from informant.core.guard import Guard, GuardSettings, Limits
 from informant.core.report import CgroupReading, Reading
-from informant.core.shortage import Thresholds
+from informant.core.shortage import Spare
 from protocol.values import Resources
 from protocol.wire import MoreResources
 
@@ -27,7 +27,7 @@ def seen(total: int = GIB, cpus: int = 1, group: CgroupReading | None = None, av
     return Reading(0.0, 0.0, 0.0, 0.0, cpus, total, available, cgroup=group)
 
 
-def guard(total: int = GIB, cpus: int = 1, size: Resources | None = None, **settings: float) -> Guard:
+def guard(total: int = GIB, cpus: int = 1, size: Resources | None = None, **settings: float | Spare) -> Guard:
     """A guard that has seen its machine."""
     known = GuardSettings(**settings)  # type: ignore[arg-type]  # the names of its fields
     return Guard(known, size).seen(seen(total, cpus), 0.0)
@@ -275,7 +275,7 @@ def test_a_machine_can_live_where_what_is_in_use_and_a_margin_fit() -> None:
     result = guard().judge(OF_ONE_GIB, in_use(GIB - free + 1))
     assert not result.ok
     assert result.status == f"{GIB - free + 1} bytes are in use, {free} more must stay free of {GIB}"
-    bare = guard(margin_bytes=0, left_share=0, left_bytes=5 * MIB)
+    bare = guard(spare=Spare(0, 5 * MIB, 0.0))
     assert bare.judge(OF_ONE_GIB, in_use(GIB - 5 * MIB)).ok
     assert not bare.judge(OF_ONE_GIB, in_use(GIB - 5 * MIB + 1)).ok
 
@@ -283,7 +283,7 @@ def test_a_machine_can_live_where_what_is_in_use_and_a_margin_fit() -> None:
 def test_what_a_machine_never_shows_is_not_there_to_live_in() -> None:
     machine = guard(total=4 * GIB - 300 * MIB, size=Resources(1000, 4 * GIB))
     assert machine.hidden_bytes == 300 * MIB
-    free = GuardSettings().free_bytes(GIB - 300 * MIB)
+    free = Spare().free_bytes(GIB - 300 * MIB)
     reading = in_use(GIB - 300 * MIB - free, total=4 * GIB - 300 * MIB)
     assert machine.judge(OF_ONE_GIB, reading).ok
     reading = in_use(GIB - 300 * MIB - free + 1, total=4 * GIB - 300 * MIB)
@@ -330,14 +330,14 @@ def test_a_size_that_was_agreed_on_is_judged_again_until_its_memory_is_taken() -
 @pytest.mark.parametrize("gib", [1, 2, 8, 64])
 def test_what_is_approved_is_no_shortage_afterwards(gib: int) -> None:
     size, machine = Resources(1000, gib * GIB), guard(total=128 * GIB)
-    free = GuardSettings().free_bytes(size.memory_bytes)
-    assert GuardSettings().free_bytes(256 * MIB) == 132 * MIB
+    free = Spare().free_bytes(size.memory_bytes)
+    assert Spare().free_bytes(256 * MIB) == 132 * MIB
     assert machine.judge(size, in_use(gib * GIB - free, total=128 * GIB)).ok
-    assert free > Thresholds().least_bytes(size.memory_bytes)
+    assert free > Spare().least_bytes(size.memory_bytes)
 
 
 def test_a_group_can_live_where_what_it_needs_and_a_margin_fit_in_its_limit() -> None:
-    margin = GuardSettings().free_bytes(HIGH)
+    margin = Spare().free_bytes(HIGH)
     assert guard().judge(OF_ONE_GIB, in_use(0, needed=HIGH - margin)).ok
     needed = HIGH - margin + 1
     result = guard().judge(OF_ONE_GIB, in_use(0, needed=needed))
@@ -349,7 +349,7 @@ def test_a_group_is_judged_by_the_memory_that_is_there() -> None:
     """Neither by a size that is larger, nor by what was there before, or nothing."""
     size = Resources(1000, 8 * GIB)
     limit = 4 * GIB - 200 * MIB
-    margin = GuardSettings().free_bytes(limit)
+    margin = Spare().free_bytes(limit)
     for total in (GIB, 4 * GIB, 8 * GIB):
         machine = replace(guard(total=total), size=Resources(1000, 9 * GIB))
         assert machine.judge(size, in_use(0, needed=limit - margin)).ok
@@ -362,7 +362,7 @@ def test_relief_gives_no_room_to_shrink() -> None:
 
 
 def test_no_group_fits_into_nothing() -> None:
-    assert not guard(margin_bytes=0).judge(Resources(0, 0), in_use(0, needed=1)).ok
+    assert not guard(spare=Spare(margin_bytes=0)).judge(Resources(0, 0), in_use(0, needed=1)).ok
 
 
 @pytest.mark.parametrize(

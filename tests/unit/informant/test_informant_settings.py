@@ -11,7 +11,7 @@ from hosting.settings import SettingsError, parse
 from informant.core.guard import Guard, GuardSettings
 from informant.core.report import CgroupReading, Reading
 from informant.core.sessions import HEALTH_TOLERANCE
-from informant.core.shortage import Lookout, Shortage, Thresholds
+from informant.core.shortage import Lookout, Shortage, Spare, Thresholds
 from informant.core.wishes import WishTiming
 from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
 from tests.unit.informant.cgroup_tree import MIB
@@ -91,12 +91,10 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         cpu_over_s=33.0,
         memory_waiting_share=0.13,
         memory_over_s=14.0,
-        left_bytes=15 * MIB,
-        left_share=0.16,
-        margin_bytes=11 * MIB,
+        spare=Spare(11 * MIB, 15 * MIB, 0.16),
     )
     assert settings.guard() == GuardSettings(
-        margin_bytes=11 * MIB,
+        spare=Spare(11 * MIB, 15 * MIB, 0.16),
         reserve_bytes=12 * MIB,
         freeze_s=0.17,
         freeze_every_s=18.0,
@@ -104,8 +102,6 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         relief_every_s=20.0,
         calm_s=21.0,
         hold_s=44.0,
-        left_bytes=15 * MIB,
-        left_share=0.16,
     )
     assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0, pending_s=43.0)
     assert settings.sources() == ("poll",)

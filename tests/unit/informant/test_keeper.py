@@ -14,7 +14,7 @@ from typing import Any
 from hosting.server import Reply, Request
 from informant.core.guard import Control, Guard, GuardSettings, Limits
 from informant.core.report import Reading
-from informant.core.shortage import Lookout, Thresholds
+from informant.core.shortage import Lookout, Spare
 from informant.guest.approvals import Approvals
 from informant.guest.machine import GIB
 from informant.service.keeper import Guest, Keeper
@@ -100,7 +100,7 @@ class House:
         """The workload has reached its limit once more, with memory that it cannot drop."""
         self.group.events["high"] += 1
         limit = self.keeper.guard.nominal(self.keeper.guard.size) or 0
-        free = Thresholds().least_bytes(limit) + 50 * MIB  # near, and not short of itself
+        free = Spare().least_bytes(limit) + 50 * MIB  # near, and not short of itself
         self.group.current_bytes = limit - free
         self.group.inactive_bytes = 0
         self.keeper.look()

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from informant.core.guard import Guard, GuardSettings
+from informant.core.guard import Guard
 from informant.core.report import PREFIXES, Reading, page
+from informant.core.shortage import Spare
 from informant.core.workload import Shape, Workload
 from informant.guest.machine import GIB, ProcSource, WorkloadSource
 from protocol import exporter
@@ -126,7 +127,7 @@ def test_every_line_of_the_page_comes_once_under_each_prefix() -> None:
 
 def test_a_downscale_is_approved_when_what_is_in_use_fits_with_the_margin() -> None:
     fits = 3 * GIB + 300 * 2**20
-    margin = GuardSettings().free_bytes(fits)
+    margin = Spare().free_bytes(fits)
     used = fits - margin
     reading = replace(READING, memory_available_bytes=8 * GIB - used)
     assert Guard().judge(Resources(1000, fits), reading).ok

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from informant.core.report import CgroupReading, Reading
-from informant.core.shortage import Lookout, Shortage, Thresholds
+from informant.core.shortage import Lookout, Shortage, Spare, Thresholds
 from protocol.wire import MoreResources
 
 MIB, GIB = 2**20, 2**30
@@ -204,7 +204,7 @@ def test_a_limit_that_page_cache_alone_reached_is_no_shortage(room: int, is_shor
     """It is dropped; what is needed must lie near the limit: within what should be left, and a margin."""
     limit = 4 * GIB
     group = CgroupReading(current_bytes=limit, needed_bytes=limit - room, events={"high": 1})
-    at = Thresholds(left_bytes=NEAR - 100 * MIB, left_share=0.0)
+    at = Thresholds(spare=Spare(left_bytes=NEAR - 100 * MIB, left_share=0.0))
     hit = replace(CALM, cgroup=replace(group, events={"high": 2}))
     assert why((0.0, replace(CALM, cgroup=group)), (0.1, hit), limit=limit, at=at).is_hit == is_short
     untold = replace(CALM, cgroup=replace(group, needed_bytes=None, events={"high": 2}))
