@@ -47,11 +47,13 @@ class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A target on its way, accepted at `arrives_s`, unless a later one was accepted before (`order`)."""
+    """A target on its way, accepted at `arrives_s`, unless a later one was accepted before (`order`) or another target
+    than the one that was `seen` stands there by then (None, in files of earlier versions: whatever stands there)."""
 
     order: int
     target: Resources
     arrives_s: float
+    seen: Resources | None = None
 
 
 class VmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +108,18 @@ def _decoded(content: bytes) -> VmFile:
     if not all(amount.is_positive() for amount in (*amounts, *(each.target for each in read.on_way))):
         raise ValueError("an amount that no VM can have")
     return read
+
+
+def _may_write(known: VmFile, target: Resources, seen: Resources) -> bool:
+    """Whether the target that stands is the one that was seen; or the new one, which a repetition finds."""
+    return known.target == seen or known.wanted == target
+
+
+def _check_write(known: VmFile, target: Resources, seen: Resources, now_s: float, not_after_s: float) -> None:
+    if now_s > not_after_s:
+        raise BackendError(f"decided too long ago: it is {now_s - not_after_s:.3g} s too late to write")
+    if not _may_write(known, target, seen):
+        raise BackendError(f"the target is {known.target} by now, and {seen} was seen")
 
 
 class SimulatedBackend:
@@ -171,31 +185,38 @@ class SimulatedBackend:
         await self._pause(back_s)
         return Observation(known.size, known.target, begun_s)
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(
+        self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
+    ) -> None:
         """Set the target; the size follows."""
         if not target.is_positive():
             raise BackendError(f"a VM cannot have {target}")
         self._check(vm, fencing)
         self._fail(self._faults.fail_before.resize, "the resize was not sent")
         there_s, back_s = ways(self._faults.latency.resize, self._rng)
-        if self._faults.command_deadline:
-            await self._send(vm, target, fencing, there_s)
-        else:
+        if not self._faults.command_deadline:
             await self._pause(there_s)
-            known = self._check(vm, fencing)  # a fence may have been quicker
+        # Checked here, where nothing is awaited any more before the write: a fence, an edit or a pause may have come.
+        known = self._check(vm, fencing)
+        _check_write(known, target, seen, self._clock.now_s(), not_after_s)
+        if self._faults.command_deadline:
+            await self._send(vm, known, target, seen, fencing, there_s)
+        else:
             order = known.sent + 1
             self._put(vm, known, self._accepted(replace(known, sent=order), order, target))
         await self._pause(back_s)
         self._fail(self._faults.fail_after.resize, "no answer; the resize may have been accepted")
 
-    async def _send(self, vm: Vm, target: Resources, fencing: Fencing, there_s: float) -> None:
+    async def _send(
+        self, vm: Vm, known: VmFile, target: Resources, seen: Resources, fencing: Fencing, there_s: float
+    ) -> None:
         """Put a command on its way, where nobody but a fence or a later command can stop it, and see it arrive."""
-        known, now_s = self._check(vm, fencing), self._clock.now_s()
         if known.wanted == target and not known.on_way:
             return
         is_late = happens(self._faults.late, self._rng)
-        arrives_s = now_s + (self._faults.command_deadline * self._rng.random() if is_late else there_s)
-        command = Command(known.sent + 1, target, arrives_s)
+        travels_s = self._faults.command_deadline * self._rng.random() if is_late else there_s
+        arrives_s = self._clock.now_s() + travels_s
+        command = Command(known.sent + 1, target, arrives_s, seen)
         self._write(vm, replace(known, sent=command.order, on_way=(*known.on_way, command)))
         if is_late:
             await self._pause(there_s)
@@ -203,7 +224,7 @@ class SimulatedBackend:
         await self._wait_until(arrives_s)
         known = self._owned(vm, fencing)
         if known.accepted != command.order:
-            raise BackendError("a later resize has replaced this one")
+            raise BackendError("another target, or a later resize, was there first")
 
     # ---------------------------------------------------------------- time and chance
 
@@ -268,6 +289,8 @@ class SimulatedBackend:
         if command is None or command.arrives_s > now_s:
             return None
         rest = replace(known, on_way=tuple(each for each in known.on_way if each is not command))
+        if command.seen is not None and not _may_write(rest, command.target, command.seen):
+            return rest
         return self._accepted(rest, command.order, command.target, command.arrives_s)
 
     def _accepted(self, known: VmFile, order: int, target: Resources, at_s: float | None = None) -> VmFile:

@@ -11,7 +11,7 @@ from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined
 from agent.core.policies.smoothing import smooth
 from agent.core.policies.values import Goal, Sizing
-from agent.core.state import MetricsLink, Sent, State, VmLink
+from agent.core.state import MetricsLink, ResizeFaults, Sent, State, VmLink
 from agent.core.timing import Timing
 from protocol.values import ZERO
 
@@ -50,11 +50,12 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             link = replace(state.backend, is_observing=False)
             return _backend_failed(state, link, error, chance, now_s, timing)
         case events.ResizeAccepted():
-            link = replace(_answered(state.backend, now_s), next_observe_s=now_s, failures=0, fault="")
-            return replace(state, backend=link)
-        case events.ResizeFailed(error, chance):
-            link = _answered(state.backend, now_s + timing.command_deadline_s)
-            return _backend_failed(state, link, error, chance, now_s, timing)
+            sent = state.backend.sent
+            accepted_s = now_s if sent is None else max(now_s, sent.sent_s + timing.command_deadline_s)
+            link = _answered(state.backend, accepted_s)
+            return replace(state, backend=replace(link, next_observe_s=now_s, resizing=ResizeFaults()))
+        case events.ResizeFailed():
+            return _resize_failed(state, event, now_s, timing)
         case events.PermitGranted():
             return on_scheduler.granted(state, event, now_s, timing)
         case events.PermitRefused():
@@ -96,10 +97,10 @@ def _started(state: State, event: events.Started, now_s: float, timing: Timing) 
             return replace(state, backend=replace(backend, is_fencing=True))
         case events.Observe():
             return replace(state, backend=replace(backend, is_observing=True))
-        case events.Resize(target):
+        case events.Resize(target, seen, not_after_s):
             assert backend.sent is None, "a resize is under way already"
-            assert target.fits_in(state.in_use().max(state.held_at(now_s))), "growth without a permit"
-            sent = Sent(target, now_s + timing.command_deadline_s)
+            assert target.fits_in(seen.max(state.held_at(now_s))), "growth without a permit"
+            sent = Sent(target, now_s, not_after_s + timing.command_deadline_s)
             return replace(state, backend=replace(backend, sent=sent, is_resizing=True))
         case events.RequestPermit(ask):
             return on_scheduler.started(state, ask, now_s, timing)
@@ -113,10 +114,11 @@ def _started(state: State, event: events.Started, now_s: float, timing: Timing) 
 
 def _observed(state: State, event: events.Observed, now_s: float, timing: Timing) -> State:
     """A look at the VM. A sent resize stops counting when its target was seen and is reached or replaced, or when
-    this look began after the last moment at which it could still be accepted."""
+    this look began after the last moment at which it could still be accepted. What a look begun before the sending
+    shows is not its doing."""
     seen, sent = event.observation, state.backend.sent
     if sent is not None:
-        if seen.target == sent.target:
+        if seen.target == sent.target and seen.begun_s >= sent.sent_s:
             sent = replace(sent, is_seen=True)
         is_over = (sent.is_seen and (seen.is_at_rest or seen.target != sent.target)) or (
             seen.begun_s >= sent.until_s and not state.backend.is_resizing
@@ -140,10 +142,23 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
 
 
 def _answered(link: VmLink, until_s: float) -> VmLink:
-    """A resize has ended. A look that began before may be older than it; and one that failed may have been sent later
-    than it was started, so that its deadline runs from its end."""
-    sent = None if link.sent is None else replace(link.sent, until_s=max(link.sent.until_s, until_s))
+    """A resize has ended, so nothing is sent any more: a look begun after `until_s` shows what came of it."""
+    sent = None if link.sent is None else replace(link.sent, until_s=min(link.sent.until_s, until_s))
     return replace(link, is_resizing=False, sent=sent)
+
+
+def _resize_failed(state: State, event: events.ResizeFailed, now_s: float, timing: Timing) -> State:
+    """The VM is looked at before the next try: what stands there may not be what was seen."""
+    link = _answered(state.backend, now_s + timing.command_deadline_s)
+    before = link.resizing
+    failures = before.failures + 1
+    resizing = ResizeFaults(
+        failures,
+        before.since_s if before.failures else now_s,
+        event.error,
+        now_s + timing.retry_after_s(failures, event.chance),
+    )
+    return replace(state, backend=replace(link, resizing=resizing, next_observe_s=now_s))
 
 
 def _changed(state: State, vm: Vm, now_s: float) -> State:

@@ -1,11 +1,11 @@
 """How a runner is doing, in one word and with reasons: what an operator asks first. Pure; reads only.
 
-A runner is *stuck* when a peer that it needs was not heard for two ticks. That it was refused, or waits for something that is
-under way, is not stuck: that has its own reason.
+A runner is *stuck* when a peer that it needs was not heard for two ticks, or when every resize has failed for so long. That
+it was refused, or waits for something that is under way, is not stuck: that has its own reason.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.core.plan import Plan
 from agent.core.state import Phase, State
@@ -37,9 +37,17 @@ class Condition:
 
 def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
     """How the runner is doing at `now_s`."""
+    found = _found(state, planned, now_s, timing)
+    warning = state.rivalry.warning()
+    return replace(found, reasons=(*found.reasons, warning)) if warning else found
+
+
+def _found(state: State, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
     if state.superseded_at_ms is not None:
-        return Condition(Health.DORMANT, ("superseded by another agent of this VM",))
-    waits = _waits(state, now_s, timing)
+        left_s = max(state.rivalry.wait_until_s - now_s, 0.0)
+        why = f"superseded by another agent of this VM; asks for it again in {left_s:.0f} s"
+        return Condition(Health.DORMANT, (why,))
+    waits = _waits(state, planned, now_s, timing)
     if waits:
         reasons = tuple(f"{peer}: {why}" for peer, why in waits)
         return Condition(Health.STUCK, reasons, tuple(peer for peer, _ in waits))
@@ -59,8 +67,9 @@ def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) 
     return Condition(Health.OK, said)
 
 
-def _waits(state: State, now_s: float, timing: Timing) -> list[tuple[str, str]]:
-    """The peers that were not heard for two ticks (or what is usual with them, if that is longer), each with its last fault."""
+def _waits(state: State, planned: Plan | None, now_s: float, timing: Timing) -> list[tuple[str, str]]:
+    """The peers that were not heard for two ticks (or what is usual with them, if that is longer), each with its last fault;
+    and the VM where it is not as desired and all resizes failed for that long."""
     patience_s = 2 * timing.tick_s
     usual_s = {
         "VM": timing.observe_idle_s + timing.backend_deadline_s,
@@ -80,6 +89,11 @@ def _waits(state: State, now_s: float, timing: Timing) -> list[tuple[str, str]]:
         since_s = last_s if last_s is not None else state.began_s
         if now_s - since_s >= max(patience_s, usual_s[peer]):
             found.append((peer, fault or f"not heard for {now_s - since_s:.0f} s"))
+    resizing = state.backend.resizing
+    is_wanted = planned is not None and seen is not None and planned.desired != seen.target
+    if resizing.failures and is_wanted and now_s - resizing.since_s >= patience_s:
+        times = f"{resizing.failures} resizes failed since {now_s - resizing.since_s:.0f} s ago"
+        found.append(("VM", f"{times}, the last one: {resizing.fault}"))
     return found
 
 

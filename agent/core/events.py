@@ -38,9 +38,11 @@ class RequestPermit:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Set the VM's target."""
+    """Set the VM's target, if it still is the one that was `seen` and it is not later than `not_after_s`."""
 
     target: Resources
+    seen: Resources
+    not_after_s: float
 
 
 @dataclass(frozen=True, slots=True)

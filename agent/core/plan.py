@@ -210,23 +210,27 @@ class _Steps:
         seen = link.observation
         assert seen is not None
         held = state.held_at(self._now_s)
-        if state.scheduler.unit is not None:
-            # Such a peer may permit one resource in part; sizes stay whole, equal multiples of its unit.
-            held = _floor(held, state.scheduler.unit) or ZERO
-        if not state.is_calm(self._now_s, self._timing.stall_s):
+        if state.is_calm(self._now_s, self._timing.stall_s):
+            target = seen.size.max(desired.min(held))
+            told = state.informant.told
+            if told is not None and state.informant.phase is Phase.ACTIVE:
+                target = _lower(target, seen.size, desired.max(told))
+        else:
             # Somebody else's resize, one of an earlier life, or one that takes its time: let it end, but growth beyond
             # it need not wait.
             use = state.in_use()
             target = use.max(desired.min(held))
-            if target != use and self._is_due(link.retry_at_s):
-                self._actions.append(events.Resize(target))
-            return
-        target = seen.size.max(desired.min(held))
-        told = state.informant.told
-        if told is not None and state.informant.phase is Phase.ACTIVE:
-            target = _lower(target, seen.size, desired.max(told))
-        if target != seen.target and self._is_due(link.retry_at_s):
-            self._actions.append(events.Resize(target))
+            if target == use:
+                return
+        # What is not held may be somebody else's by now: without a lease a target is lowered only.
+        target = target.min(held.max(seen.target))
+        if target != seen.target and self._is_due(link.resizing.retry_at_s):
+            self._actions.append(events.Resize(target, seen.target, self._not_after_s(target, seen.target)))
+
+    def _not_after_s(self, target: Resources, seen: Resources) -> float:
+        """Until when a decision to resize is worth something: growth no longer than the lease that it rests on."""
+        not_after_s = self._now_s + self._timing.backend_deadline_s
+        return min(not_after_s, self._state.scheduler.lease_until_s) if target.exceeds(seen) else not_after_s
 
     def tell(self, desired: Resources) -> None:
         """Tell the informant of growth that has happened, or ask it whether a shrink is bearable."""

@@ -15,7 +15,8 @@ class BackendError(Exception):
 class Capabilities:
     """What a back end can do.
 
-    `command_deadline_s`: after it a command that was sent can no longer be accepted; 0 where it dies with its sender.
+    `command_deadline_s`: so long after it was sent (at the latest at its `not_after_s`) a command can no longer be
+    accepted; 0 where it dies with its sender.
     """
 
     command_deadline_s: float
@@ -44,11 +45,16 @@ class VmBackend(Protocol):
         """The VM's size and target; the look begins after the call. Raises `BackendError`."""
         ...
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(
+        self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
+    ) -> None:
         """Set the target and return when it is accepted, not when it is reached.
 
-        Repeating it changes nothing. After a replacement the size never exceeds max(size, new target). Raises
-        `BackendError`, always so for a fencing that a later life has replaced.
+        No write is blind: where the target that stands is neither `seen` (what a look showed) nor `target`, somebody
+        else has changed it, and nothing is written. No write is late: the moment is compared with `not_after_s`
+        (monotonic) right before it. However the call ends, nothing is sent afterwards. Repeating it changes nothing.
+        After a replacement the size never exceeds max(size, new target). Raises `BackendError`, always so for a
+        fencing that a later life has replaced.
         """
         ...
 

@@ -12,6 +12,7 @@ from agent.core.model import Observation, Sample, Vm
 from agent.core.policies.smoothing import Smoothed
 from agent.core.policies.values import Goal, Load
 from agent.core.policies.windows import NO_LIMITS, Limits
+from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
 from protocol.reasons import Reason
 from protocol.sequence import Life, SequenceSource
@@ -117,16 +118,32 @@ class InformantLink:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A resize that was sent. It counts until its target was seen, or an observation begun after `until_s` is in."""
+    """A resize that was decided at `sent_s`, and sent not earlier. It counts until a look begun later has shown its
+    target, or a look begun after `until_s`, when it can no longer be accepted, is in."""
 
     target: Resources
+    sent_s: float
     until_s: float
     is_seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeFaults:
+    """Resizes that failed since one worked: how many, since when, the last error, and when to try again."""
+
+    failures: int = 0
+    since_s: float = 0.0
+    fault: str = ""
+    retry_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class VmLink:
-    """The VM's back end. `moved_s` is when a look showed another size or target than the one before."""
+    """The VM's back end. `moved_s` is when a look showed another size or target than the one before.
+
+    Looks and resizes fail each for themselves: `fault` is that of fences and looks, and a look ends it; the fields of
+    `resizing` are those of resizes, and only a resize that works ends them.
+    """
 
     is_fenced: bool = False
     is_fencing: bool = False
@@ -136,6 +153,7 @@ class VmLink:
     moved_s: float = 0.0
     sent: Sent | None = None
     is_resizing: bool = False
+    resizing: ResizeFaults = field(default_factory=ResizeFaults)
     retry_at_s: float = 0.0
     failures: int = 0
     fault: str = ""
@@ -161,7 +179,8 @@ class MetricsLink:
 class State:
     """One life of one runner, begun at `began_s`.
 
-    `superseded_at_ms` is set when another agent owns the VM: the runner does nothing more.
+    `superseded_at_ms` is set when another agent owns the VM: the runner does nothing more. `rivalry` is what earlier
+    lives of the runner met.
     """
 
     vm: Vm
@@ -174,6 +193,7 @@ class State:
     limits: Limits = NO_LIMITS
     """The windows that are open now."""
     superseded_at_ms: int | None = None
+    rivalry: Rivalry = field(default_factory=Rivalry)
 
     def in_use(self) -> Resources:
         """max(size, target, a resize that was sent and whose target is not seen yet); zero before the first look."""

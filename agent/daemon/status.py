@@ -30,7 +30,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     why = planned.reason if planned is not None else "starting"
     by_peer = {
         "scheduler": link.fault,
-        "VM": state.backend.fault,
+        "VM": state.backend.fault or state.backend.resizing.fault,
         "informant": state.informant.fault,
         "metrics": state.metrics.fault,
     }

@@ -200,16 +200,11 @@ class Runner:
         """Run lives of this VM until cancelled; a superseded life is followed by a new one after a while."""
         try:
             while True:
-                self.state = State(self.vm, self._new_life(), time.monotonic())
+                self.state = State(self.vm, self._new_life(), time.monotonic(), rivalry=self.state.rivalry)
                 while not self._inbox.empty():  # what happened to an earlier life, its faults included
                     self._inbox.get_nowait()
                 await self._live()
-                named_ms = self.state.superseded_at_ms
-                assert named_ms is not None
-                self._not_before_ms = named_ms + 1
-                self._log.warning("superseded by another agent", named_start_ms=named_ms)
-                await self._leave()
-                await asyncio.sleep(1 + 4 * self._rng.random())
+                await self._step_back()
         except AssertionError:
             self._log.error("invariant violated", journal=[repr(item) for item in self._journal])
             raise
@@ -228,9 +223,23 @@ class Runner:
             max(int(time.time() * 1000), self._not_before_ms),
         )
 
-    async def _leave(self) -> None:
+    async def _step_back(self) -> None:
+        """Another agent owns the VM: leave it alone for a while."""
+        named_ms, now_s = self.state.superseded_at_ms, time.monotonic()
+        assert named_ms is not None
+        self._not_before_ms = named_ms + 1
+        rivalry = self.state.rivalry.superseded(now_s - self.state.began_s, now_s, self._rng.random())
+        self.state = replace(self.state, rivalry=rivalry)
+        wait_s = rivalry.wait_until_s - now_s
+        self._log.warning(
+            "superseded by another agent",
+            named_start_ms=named_ms,
+            times_in_a_row=rivalry.count,
+            next_life_in_s=round(wait_s, 1),
+        )
         await self._end_tasks()
         await self.goodbye(1.0)
+        await asyncio.sleep(wait_s)
 
     async def _end_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -362,9 +371,11 @@ class Runner:
                         return events.Fenced()
                     case events.Observe():
                         return events.Observed(await backend.observe(self.vm))
-                    case events.Resize(target):
+                    case events.Resize(target, seen, not_after_s):
                         assert self._fencing is not None
-                        await backend.resize(self.vm, target, self._fencing)
+                        await backend.resize(
+                            self.vm, target, self._fencing, seen=seen, not_after_s=not_after_s
+                        )
                         return events.ResizeAccepted()
                     case _:
                         assert_never(action)
@@ -438,6 +449,9 @@ class Runner:
             fault = getattr(self.state, link).fault
             if fault and fault != getattr(before, link).fault:
                 self._log.warning("trouble", action=link, error=fault)
+        fault = self.state.backend.resizing.fault
+        if fault and fault != before.backend.resizing.fault:
+            self._log.warning("trouble", action="resize", error=fault)
         phase = self.state.informant.phase
         if phase is not before.informant.phase and phase in (Phase.ACTIVE, Phase.SUSPENDED):
             self._log.info("informant", phase=phase.value)

@@ -89,7 +89,15 @@ class Plant:
         return await self.insist(lambda: backend.fence(VM))
 
     async def resize(self, backend: VmBackend, target: Resources, fencing: Fencing) -> None:
-        await self.insist(lambda: backend.resize(VM, target, fencing))
+        async def write() -> None:
+            await self.write(backend, target, fencing)
+
+        await self.insist(write)
+
+    async def write(self, backend: VmBackend, target: Resources, fencing: Fencing) -> None:
+        """Command a target, with the one that stands there as the one that was seen and all the time in the world."""
+        stands = (await self.look()).target
+        await backend.resize(VM, target, fencing, seen=stands, not_after_s=math.inf)
 
     async def observe(self, backend: VmBackend) -> Observation:
         return await self.insist(lambda: backend.observe(VM))
@@ -261,11 +269,83 @@ async def a_resize_that_fails_takes_effect_whole_or_not_at_all(plant: Plant) -> 
     for number in range(12):
         before, target = await plant.rest(), cu(3 + number % 5)
         try:
-            await plant.call(backend.resize(VM, target, fencing))
+            await plant.call(plant.write(backend, target, fencing))
         except BackendError:
             await plant.wait(backend.capabilities.command_deadline_s)
         seen = await plant.look()
         assert seen.target == before.target or plant.shows(seen, target)
+
+
+# ---------------------------------------------------------------- conditions of a write
+
+
+@clause
+async def a_write_fails_where_another_target_stands_than_the_one_that_was_seen(plant: Plant) -> None:
+    """An operator's lowering is never undone by a decision that does not know of it."""
+    backend, fencing = await plant.life()
+    deadline_s = backend.capabilities.command_deadline_s
+    for target in (cu(4), cu(8), cu(1)):
+        await plant.resize(backend, cu(5), fencing)
+        before = await plant.rest()
+        seen = before.target
+        await plant.resize(plant.open(), cu(2), fencing)
+        stands = (await plant.look()).target
+        if stands in (seen, target):
+            continue  # somebody else has changed it to just that
+        assert await refused(plant, backend.resize(VM, target, fencing, seen=seen, not_after_s=math.inf))
+        async for now in plant.watched(deadline_s + 1):
+            assert plant.shows(now, cu(2)), f"{now.target} was written over {cu(2)}, and {seen} was seen"
+
+
+@clause
+async def of_two_writes_that_rest_on_one_look_at_most_one_succeeds(plant: Plant) -> None:
+    backend, fencing = await plant.life()
+    for cut in range(2 * CUTS):
+        seen = (await plant.rest()).target
+        first = await plant.begin(
+            backend.resize(VM, cu(4 + cut % 3), fencing, seen=seen, not_after_s=math.inf), cut % CUTS
+        )
+        second = await plant.begin(
+            plant.open().resize(VM, cu(7, 1), fencing, seen=seen, not_after_s=math.inf)
+        )
+        while not (first.done() and second.done()):
+            await plant.go_on()
+        failed = [each.exception() for each in (first, second)]
+        assert all(error is None or isinstance(error, BackendError) for error in failed)
+        if plant.traits.keeps_targets and seen not in (cu(4 + cut % 3), cu(7, 1)):
+            assert any(failed), "the second one did not look at what the first one has written"
+
+
+@clause
+async def a_repeated_write_finds_its_own_target(plant: Plant) -> None:
+    backend, fencing = await plant.life()
+    seen = (await plant.rest()).target
+    await plant.resize(backend, cu(6), fencing)
+    if (await plant.look()).target == cu(6):
+        await plant.insist(lambda: backend.resize(VM, cu(6), fencing, seen=seen, not_after_s=math.inf))
+
+
+@clause
+async def a_write_is_never_late(plant: Plant) -> None:
+    """A process that was paused between decision and write does not write."""
+    backend, fencing = await plant.life()
+    deadline_s = backend.capabilities.command_deadline_s
+    for number in range(2 * CUTS):
+        target = cu(3 + number % 5)
+        before = await plant.rest()
+        seen, late_s = before.target, STEP_S * (number % 3 - 1) / 2
+        if target == seen:
+            continue
+        not_after_s = plant.now_s() + late_s
+        call = backend.resize(VM, target, fencing, seen=seen, not_after_s=not_after_s)
+        task = await plant.begin(call)
+        await plant.wait(max(late_s, 0.0) + deadline_s)
+        shown = (await plant.look()).target
+        assert late_s >= 0 or shown == seen, "written after its moment"
+        async for now in plant.watched(2 * deadline_s + 3):
+            assert now.target == shown or not plant.traits.keeps_targets, "sent after its moment"
+        await asyncio.wait([task])
+        assert task.exception() is None or isinstance(task.exception(), BackendError)
 
 
 # ---------------------------------------------------------------- fences and lives
@@ -302,7 +382,7 @@ async def commands_of_an_earlier_life_are_refused(plant: Plant) -> None:
     await plant.fence(new)
     before = await plant.look()
     for target in (before.target, cu(3), cu(8)):
-        assert await refused(plant, old.resize(VM, target, fencing))
+        assert await refused(plant, plant.write(old, target, fencing))
     await plant.wait(old.capabilities.command_deadline_s + 1)
     assert (await plant.look()).target == before.target
 
@@ -313,7 +393,7 @@ async def when_fence_returns_no_command_of_an_earlier_life_can_take_effect_any_m
         for cut in range(CUTS):
             old, fencing = await plant.life()
             target = cu(8 - cut) if (await plant.look()).target != cu(8 - cut) else cu(1)
-            task = await plant.begin(old.resize(VM, target, fencing), cut)
+            task = await plant.begin(plant.write(old, target, fencing), cut)
             if is_dead:
                 await killed(task)
             await plant.fence(plant.open())
@@ -333,7 +413,7 @@ async def after_the_command_deadline_a_command_can_no_longer_be_accepted(plant: 
     deadline_s = backend.capabilities.command_deadline_s
     for number in range(3 * CUTS):
         target = cu(3 + number % 5)
-        task = await plant.begin(backend.resize(VM, target, fencing), number % CUTS)
+        task = await plant.begin(plant.write(backend, target, fencing), number % CUTS)
         await killed(task)
         if not task.cancelled():
             task.exception()
@@ -368,7 +448,7 @@ async def a_call_that_is_cut_off_leaves_the_vm_whole(plant: Plant) -> None:
             calls: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
                 partial(backend.fence, VM),
                 partial(backend.observe, VM),
-                partial(backend.resize, VM, cu(3 + cut), fencing),
+                partial(plant.write, backend, cu(3 + cut), fencing),
             )
             await killed(await plant.begin(calls[kind](), cut))
             again, now_fencing = await plant.life()
@@ -384,7 +464,7 @@ async def an_unknown_vm_is_an_error_of_the_back_end(plant: Plant) -> None:
     backend, fencing = await plant.life()
     assert await refused(plant, backend.fence(ABSENT))
     assert await refused(plant, backend.observe(ABSENT))
-    assert await refused(plant, backend.resize(ABSENT, cu(2), fencing))
+    assert await refused(plant, backend.resize(ABSENT, cu(2), fencing, seen=cu(2), not_after_s=math.inf))
 
 
 @clause
@@ -393,14 +473,14 @@ async def a_vm_that_cannot_be_read_is_an_error_of_the_back_end(plant: Plant) -> 
     plant.spoil()
     assert await refused(plant, backend.fence(VM))
     assert await refused(plant, backend.observe(VM))
-    assert await refused(plant, backend.resize(VM, cu(3), fencing))
+    assert await refused(plant, plant.write(backend, cu(3), fencing))
 
 
 @clause
 async def a_target_of_nothing_is_refused(plant: Plant) -> None:
     backend, fencing = await plant.life()
     for target in (ZERO, Resources(0, 1), Resources(1, 0), Resources(-1, 1)):
-        assert await refused(plant, backend.resize(VM, target, fencing))
+        assert await refused(plant, plant.write(backend, target, fencing))
     assert (await plant.look()).target == cu(2)
 
 

@@ -1,6 +1,7 @@
 """Back ends that are broken on purpose, each with the clause of the suite that must catch it."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -68,7 +69,7 @@ class DatesLooksAtTheirEnd(SimulatedBackend):
 class ReturnsBeforeItIsAccepted(SimulatedBackend):
     """Puts a command on its way and returns."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **_: Any) -> None:
         if not target.is_positive():
             raise BackendError("nothing")
         known = self._check(vm, fencing)
@@ -79,8 +80,8 @@ class ReturnsBeforeItIsAccepted(SimulatedBackend):
 class ReturnsWhenItIsReached(SimulatedBackend):
     """Waits until the size is there."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
-        await super().resize(vm, target, fencing)
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        await super().resize(vm, target, fencing, **condition)
         while self._settle(vm).agenda:
             await self._pause(0.1)
 
@@ -88,9 +89,9 @@ class ReturnsWhenItIsReached(SimulatedBackend):
 class HidesRefusals(SimulatedBackend):
     """Reports success whatever happened."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
         try:
-            await super().resize(vm, target, fencing)
+            await super().resize(vm, target, fencing, **condition)
         except BackendError as error:
             if "no resizes are taken" not in str(error):
                 raise
@@ -106,8 +107,8 @@ class BeginsAnew(SimulatedBackend):
 class LogsRepetitions(SimulatedBackend):
     """Writes a target down that has not changed."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
-        await super().resize(vm, target, fencing)
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        await super().resize(vm, target, fencing, **condition)
         self._log.target(vm.name, target)
 
 
@@ -131,11 +132,59 @@ class FinishesInSecret(SimulatedBackend):
 class FailsHalfway(SimulatedBackend):
     """Sets half of the target and fails."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
-        await super().resize(vm, target, fencing)
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        await super().resize(vm, target, fencing, **condition)
         if self._rng.random() < 0.5:
-            await super().resize(vm, target.min(self._settle(vm).size) + cu(0.5), fencing)
+            half, stands = target.min(self._settle(vm).size) + cu(0.5), self._settle(vm).target
+            await super().resize(vm, half, fencing, seen=stands, not_after_s=math.inf)
             raise BackendError("half of it")
+
+
+# ---------------------------------------------------------------- conditions of a write
+
+
+class WritesBlind(SimulatedBackend):
+    """Does not look at what stands there."""
+
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        stands = self._settle(vm).target
+        await super().resize(vm, target, fencing, **(condition | {"seen": stands}))
+
+
+class ComparesTooEarly(SimulatedBackend):
+    """Compares what stands there when it is called, not when it writes."""
+
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        if self._owned(vm, fencing).target not in (condition["seen"], target):
+            raise BackendError("another target stands there")
+        await self._pause(0.3)
+        stands = self._settle(vm).target
+        await super().resize(vm, target, fencing, **(condition | {"seen": stands}))
+
+
+class RefusesARepetition(SimulatedBackend):
+    """Takes its own target for somebody else's."""
+
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        if self._owned(vm, fencing).target != condition["seen"]:
+            raise BackendError("another target stands there")
+        await super().resize(vm, target, fencing, **condition)
+
+
+class WritesLate(SimulatedBackend):
+    """Has all the time in the world."""
+
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        await super().resize(vm, target, fencing, **(condition | {"not_after_s": math.inf}))
+
+
+class LooksAtTheClockTooEarly(SimulatedBackend):
+    """Looks at the clock when it is called, not when it writes."""
+
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        if self._clock.now_s() > condition["not_after_s"]:
+            raise BackendError("too late")
+        await super().resize(vm, target, fencing, **(condition | {"not_after_s": math.inf}))
 
 
 # ---------------------------------------------------------------- fences and lives
@@ -170,15 +219,15 @@ class TakesEverybodysCommands(SimulatedBackend):
 class HasNothingAgainstTheSameTarget(SimulatedBackend):
     """Takes the target that is there already from anybody."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
         if self._settle(vm).wanted != target:
-            await super().resize(vm, target, fencing)
+            await super().resize(vm, target, fencing, **condition)
 
 
 class FencesWhatIsStartedOnly(SimulatedBackend):
     """Compares the generation when a command starts, not when it takes effect."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **_: Any) -> None:
         known = self._owned(vm, fencing)
         if not target.is_positive():
             raise BackendError("nothing")
@@ -225,8 +274,8 @@ class UnderstatesItsDeadline(SimulatedBackend):
 class OutlivesItsSender(SimulatedBackend):
     """Goes on in a task of its own when its caller is cut off."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
-        await asyncio.shield(asyncio.ensure_future(super().resize(vm, target, fencing)))
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        await asyncio.shield(asyncio.ensure_future(super().resize(vm, target, fencing, **condition)))
 
 
 class ForgetsTargets(SimulatedBackend):
@@ -241,14 +290,14 @@ class ForgetsTargets(SimulatedBackend):
 class IsTornWhenItIsCutOff(SimulatedBackend):
     """Writes a file in two parts, with a wait between them."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
         self._owned(vm, fencing)
         path = self._path(vm)
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         await self._pause(0.2)
         path.write_bytes(whole)
-        await super().resize(vm, target, fencing)
+        await super().resize(vm, target, fencing, **condition)
 
 
 # ---------------------------------------------------------------- errors and capabilities
@@ -257,7 +306,7 @@ class IsTornWhenItIsCutOff(SimulatedBackend):
 class TakesNothing(SimulatedBackend):
     """Takes any target."""
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **_: Any) -> None:
         known = self._check(vm, fencing)
         self._put(vm, known, self._accepted(known, known.accepted, target))
 
@@ -301,8 +350,8 @@ class ChangesItsMind(SimulatedBackend):
     def _files(self) -> list[Path]:
         return list(self._directory.glob("*.json"))
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
-        await super().resize(vm, target, fencing)
+    async def resize(self, vm: Vm, target: Resources, fencing: Fencing, **condition: Any) -> None:
+        await super().resize(vm, target, fencing, **condition)
         (self._directory / "other.json").write_text("longer")
 
 
@@ -363,6 +412,11 @@ MUTANTS: Final = (
     Mutant(Overshoots, "max_of_size_and_target_covers_what_the_vm_may_reach"),
     Mutant(FinishesInSecret, _REPLACED, "finish first"),
     Mutant(FailsHalfway, "a_resize_that_fails_takes_effect_whole_or_not_at_all"),
+    Mutant(ComparesTooEarly, "of_two_writes_that_rest_on_one_look_at_most_one_succeeds"),
+    Mutant(WritesBlind, "a_write_fails_where_another_target_stands_than_the_one_that_was_seen"),
+    Mutant(RefusesARepetition, "a_repeated_write_finds_its_own_target"),
+    Mutant(WritesLate, "a_write_is_never_late"),
+    Mutant(LooksAtTheClockTooEarly, "a_write_is_never_late", "latency"),
     Mutant(KeepsTheGeneration, "a_fence_may_be_repeated"),
     Mutant(CountsForItself, "generations_outlive_the_agent"),
     Mutant(TakesEverybodysCommands, _REFUSED),

@@ -71,9 +71,11 @@ class World(Driver):
 
     def _take_up(self, action: events.Action) -> None:
         match action:
-            case events.Resize(target):
-                allowed = self.state.in_use().max(self.held())
+            case events.Resize(target, seen, not_after_s):
+                allowed = seen.max(self.held())
                 assert target.fits_in(allowed), f"{target} without a permit, only {allowed} is"
+                growth_s = self.state.scheduler.lease_until_s
+                assert not target.exceeds(seen) or not_after_s <= growth_s, "growth beyond its lease"
                 assert target.fits_in(VM.bounds.max)
             case events.RequestPermit(ask):
                 assert self.state.in_use().fits_in(ask.resources), "less than is in use"

@@ -148,9 +148,9 @@ class World:
                 coroutine = life.backend.fence(VM)
             case events.Observe():
                 coroutine = life.backend.observe(VM)
-            case events.Resize(target):
+            case events.Resize(target, seen, not_after_s):
                 assert life.fencing is not None
-                coroutine = life.backend.resize(VM, target, life.fencing)
+                coroutine = life.backend.resize(VM, target, life.fencing, seen=seen, not_after_s=not_after_s)
         call = Call(life, action, coroutine, self.now_s, self.now_s)
         self.calls.append(call)
         self.step(call)
@@ -314,7 +314,8 @@ class BackendMachine(RuleBasedStateMachine):
         link = life.state.backend
         is_free = link.sent is None and not link.is_resizing
         if link.observation is not None and is_free:
-            self.world.begin(life, events.Resize(amount))
+            not_after_s = self.world.now_s + PATIENT_S
+            self.world.begin(life, events.Resize(amount, link.observation.target, not_after_s))
 
     @precondition(lambda self: self.world.lives)
     @rule(amount=AMOUNTS, apart_s=st.sampled_from([0.0, 0.02, 0.1]))

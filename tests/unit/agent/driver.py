@@ -222,7 +222,10 @@ class Driver:
                 return (events.Observed(self.observation()),)
             case events.RequestPermit(ask):
                 return (self.scheduler(ask),)
-            case events.Resize(target):
+            case events.Resize(target, seen, not_after_s):
+                assert self.now_s <= not_after_s
+                if self.target not in (seen, target):
+                    return (events.ResizeFailed(f"the target is {self.target} by now", 0.0),)
                 self.target = target
                 self.size = target if self.obeys else self.size
                 return (events.ResizeAccepted(),)

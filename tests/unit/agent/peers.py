@@ -114,8 +114,12 @@ class Backend:
             raise self.broken
         return Observation(self.size, self.size, asyncio.get_running_loop().time())
 
-    async def resize(self, vm: Vm, target: Resources, fencing: Fencing) -> None:
+    async def resize(
+        self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
+    ) -> None:
         del vm
+        assert self.size in (seen, target), "nobody else is here"
+        assert asyncio.get_running_loop().time() <= not_after_s
         if fencing.generation != self.generation:
             raise BackendError("fenced off")
         if target.exceeds(self.size.max(self.held_log.now())):

@@ -193,7 +193,8 @@ class World(Driver):
                 return (events.Observed(seen),)
             case events.RequestPermit(ask):
                 return (self._ask(ask),)
-            case events.Resize(target):
+            case events.Resize(target, seen, _):
+                assert self.target in (seen, target), "nobody else is here"
                 self._move(target)
                 return (events.ResizeAccepted(),)
             case events.Register() if guest.is_up:

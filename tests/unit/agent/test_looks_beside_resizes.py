@@ -28,7 +28,7 @@ def after(deadline_s: float, *happened: tuple[float, events.Event]) -> State:
     return state
 
 
-RESIZE = events.Started(events.Resize(cu(6)))
+RESIZE = events.Started(events.Resize(cu(6), cu(2), 18.0))
 LOOK = events.Started(events.Observe())
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.backends import faults as faults_module
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults, Movement, Refusing, ways
-from agent.backends.simulated import SimulatedBackend
-from agent.core.ports import BackendError
+from agent.backends.simulated import Command, SimulatedBackend
+from agent.core.ports import BackendError, Fencing
 from hosting.settings import FaultsError, SettingsError, check, load
 from protocol.values import Resources
 from tests.conformance.vm_backend_simulated import Virtual
@@ -42,6 +44,12 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     with ChangeLog(tmp_path, "node-a") as log:
         yield Place(tmp_path, log)
+
+
+async def resized(backend: SimulatedBackend, target: Resources, fencing: Fencing) -> None:
+    """Command a target with what stands there as the one that was seen."""
+    stands = backend._settle(VM).target
+    await backend.resize(VM, target, fencing, seen=stands, not_after_s=math.inf)
 
 
 # ---------------------------------------------------------------- settings
@@ -128,9 +136,9 @@ async def test_an_earlier_target_is_finished_first_and_shows_until_then(place: P
     backend = place.open({"replacement": "finish-first"})
     fencing = await backend.fence(VM)
     shown = []
-    await backend.resize(VM, cu(8, 2), fencing)
-    await backend.resize(VM, cu(3, 4), fencing)
-    await backend.resize(VM, cu(3, 4), fencing)
+    await resized(backend, cu(8, 2), fencing)
+    await resized(backend, cu(3, 4), fencing)
+    await resized(backend, cu(3, 4), fencing)
     for _ in range(3):
         seen = await backend.observe(VM)
         shown.append((seen.size, seen.target))
@@ -141,14 +149,14 @@ async def test_an_earlier_target_is_finished_first_and_shows_until_then(place: P
 async def test_somebody_else_takes_a_growth_back_and_never_raises(place: Place) -> None:
     backend = place.open({"withdrawn": 1, "movement": {"steps": 4}})
     fencing = await backend.fence(VM)
-    await backend.resize(VM, cu(6, 1), fencing)
+    await resized(backend, cu(6, 1), fencing)
     assert (await backend.observe(VM)).target == cu(6, 1)
     place.virtual.now_s += 5
     seen = await backend.observe(VM)
     assert seen.is_at_rest
     assert seen.size.vcpu_milli < 6000
     assert seen.size.memory_bytes == cu(1).memory_bytes
-    await backend.resize(VM, cu(1), fencing)
+    await resized(backend, cu(1), fencing)
     place.virtual.now_s += 5
     assert (await backend.observe(VM)).size == cu(1)
 
@@ -161,10 +169,10 @@ async def test_resizes_are_refused_for_a_while(place: Place) -> None:
     place.virtual.now_s = 1200.0
     fencing = await backend.fence(VM)
     with pytest.raises(BackendError, match="no resizes are taken"):
-        await backend.resize(VM, cu(3), fencing)
+        await resized(backend, cu(3), fencing)
     assert (await backend.observe(VM)).target == cu(2)
     place.virtual.now_s += 5.0
-    await backend.resize(VM, cu(3), fencing)
+    await resized(backend, cu(3), fencing)
     assert not Refusing().is_on(0.0)
 
 
@@ -173,7 +181,7 @@ async def test_a_late_command_arrives_after_the_death_of_its_sender(place: Place
     assert old.capabilities.command_deadline_s == 5
     fencing = await old.fence(VM)
     with pytest.raises(BackendError, match="may still be accepted"):
-        await old.resize(VM, cu(7), fencing)
+        await resized(old, cu(7), fencing)
     assert (await old.observe(VM)).target == cu(2)
     del old
     place.virtual.now_s += 5.0
@@ -184,7 +192,7 @@ async def test_a_fence_makes_a_late_command_void(place: Place) -> None:
     old = place.open({"commandDeadline": 5, "late": 1})
     fencing = await old.fence(VM)
     with pytest.raises(BackendError):
-        await old.resize(VM, cu(7), fencing)
+        await resized(old, cu(7), fencing)
     new = place.open()
     await new.fence(VM)
     place.virtual.now_s += 60.0
@@ -195,7 +203,7 @@ async def test_a_fence_waits_for_the_whole_deadline_and_for_longer_ones_of_other
     old = place.open({"commandDeadline": 9, "late": 1}, seed=1)
     fencing = await old.fence(VM)
     with pytest.raises(BackendError):
-        await old.resize(VM, cu(7), fencing)
+        await resized(old, cu(7), fencing)
     (command,) = json.loads(place.path.read_bytes())["on_way"]
     new, began_s = place.open({"commandDeadline": 1, "fence": "wait"}), place.virtual.now_s
     for wait_s in (max(1.0, command["arrives_s"] - began_s), 1.0):
@@ -223,26 +231,38 @@ async def test_a_fence_that_is_overtaken_by_another_says_so(place: Place) -> Non
 async def test_a_command_on_its_way_is_replaced_by_a_later_one(place: Place) -> None:
     backend = place.open({"commandDeadline": 5, "latency": {"resize": 4}}, seed=3)
     fencing = await backend.fence(VM)
-    first = asyncio.create_task(backend.resize(VM, cu(8), fencing))
+    first = asyncio.create_task(resized(backend, cu(8), fencing))
     await place.virtual.wait(0.0)
     hasty = place.open({"commandDeadline": 5})
-    await hasty.resize(VM, cu(3), fencing)
+    await resized(hasty, cu(3), fencing)
     await place.virtual.wait(10.0)
-    with pytest.raises(BackendError, match="a later resize"):
+    with pytest.raises(BackendError, match="there first"):
         await first
     assert (await hasty.observe(VM)).size == cu(3)
+
+
+@pytest.mark.parametrize(("seen", "comes"), [(cu(2), True), (cu(6), False), (None, True)])
+async def test_a_command_on_its_way_is_taken_only_where_the_target_stands_that_was_seen(
+    place: Place, seen: Resources | None, comes: bool
+) -> None:
+    backend = place.open()
+    command = Command(1, cu(7), place.virtual.now_s + 1, seen)
+    backend._write(VM, replace(backend._settle(VM), sent=1, on_way=(command,)))
+    place.virtual.now_s += 3
+    assert (await backend.observe(VM)).size == (cu(7) if comes else cu(2))
+    assert backend._settle(VM).on_way == ()
 
 
 async def test_a_failure_after_the_fact_takes_effect(place: Place) -> None:
     fencing = await place.open().fence(VM)
     backend = place.open({"failAfter": {"resize": 1, "fence": 1}})
     with pytest.raises(BackendError, match="may have been accepted"):
-        await backend.resize(VM, cu(5), fencing)
+        await resized(backend, cu(5), fencing)
     assert (await backend.observe(VM)).target == cu(5)
     with pytest.raises(BackendError, match="may have been set up"):
         await backend.fence(VM)
     with pytest.raises(BackendError, match="fenced off"):
-        await place.open().resize(VM, cu(6), fencing)
+        await resized(place.open(), cu(6), fencing)
 
 
 @pytest.mark.parametrize("kind", ["fence", "observe", "resize"])
@@ -253,7 +273,7 @@ async def test_a_failure_before_the_fact_does_nothing(place: Place, kind: str) -
     calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
         "fence": partial(backend.fence, VM),
         "observe": partial(backend.observe, VM),
-        "resize": partial(backend.resize, VM, cu(5), fencing),
+        "resize": partial(resized, backend, cu(5), fencing),
     }
     with pytest.raises(BackendError):
         await calls[kind]()
@@ -288,7 +308,7 @@ async def test_a_clock_that_began_anew_ends_what_was_under_way(place: Place) -> 
     fencing = await backend.fence(VM)
     for amount in (cu(4), cu(6), cu(4), cu(6), cu(4)):
         try:
-            await backend.resize(VM, amount, fencing)
+            await resized(backend, amount, fencing)
         except BackendError:
             break
     on_way = json.loads(place.path.read_bytes())
@@ -326,7 +346,7 @@ async def test_amounts_that_no_vm_can_have_are_refused(place: Place) -> None:
 async def test_a_file_that_was_left_half_written_is_of_no_account(place: Place) -> None:
     backend = place.open()
     place.path.with_suffix(".new").write_text('{"gener')
-    await backend.resize(VM, cu(3), await backend.fence(VM))
+    await resized(backend, cu(3), await backend.fence(VM))
     assert (await place.open().observe(VM)).target == cu(3)
 
 

@@ -1,0 +1,36 @@
+"""What a runner does about other agents of its VM: it steps back, and further each time that another one takes over.
+
+A new life supersedes the one before, so two daemons that serve the same VM without a common node lock would supersede each
+other for ever, and the scheduler would keep what each of them may still hold.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+BASE_S: Final = 5.0
+CAP_S: Final = 300.0
+FORGIVEN_S: Final = 2 * CAP_S
+"""A life that lasted so long was left alone; longer than another daemon waits at most, so that two of them never both forgive."""
+SUSPICIOUS: Final = 2
+"""So many times in a row are no hand-over between daemons any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rivalry:
+    """How often in a row lives of this runner were superseded by lives that are not its own, and, once one was, until when
+    the runner waits before its next life."""
+
+    count: int = 0
+    wait_until_s: float = 0.0
+
+    def superseded(self, lasted_s: float, now_s: float, chance: float) -> "Rivalry":
+        """After a life of `lasted_s` was superseded: 1 to 5 s of waiting, doubled each time up to 5 minutes."""
+        count = 1 if lasted_s >= FORGIVEN_S else self.count + 1
+        full_s = min(CAP_S, BASE_S * 2.0 ** min(count - 1, 16))
+        return replace(self, count=count, wait_until_s=now_s + full_s * (1 - 0.8 * chance))
+
+    def warning(self) -> str:
+        """What to tell an operator, or nothing."""
+        if self.count < SUSPICIOUS:
+            return ""
+        return f"superseded {self.count} times in a row: is a second agent running for this VM?"
