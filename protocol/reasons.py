@@ -33,6 +33,8 @@ class ReasonCode(enum.StrEnum):
     """The time for asking the pool was over; what it had admitted by then is granted."""
     BYSTANDER = "bystander"
     """Another agent with the extension owns this VM."""
+    LOWERED = "lowered"
+    """The request is a repeated one, and what it was permitted was lowered meanwhile; ask anew."""
     PLACED_ELSEWHERE = "placed-elsewhere"
     """The holder is on another node already."""
     OTHER = "other"

@@ -24,13 +24,21 @@ class Terms:
     lets their word count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
     named in every refusal that it causes. A pool that has not answered after `consult_s` is given up. What an agent has
     reported as free and the last read still showed is read again after `read_again_s`.
+
+    `started_s` is when the process started: a read begun before shows what was, not what is. `unix_offset_s` is what to
+    add to a time for seconds of Unix time. `is_first_start` says that no scheduler and no agent has ever run here, so
+    that nobody holds anything that this process has not permitted. The first request of a caller without the extension
+    is held for up to `hold_first_s` for a look that helps.
     """
 
     instance: UUID
     epoch: int = 0
+    started_s: float = 0.0
+    unix_offset_s: float = 0.0
+    is_first_start: bool = False
     handover_s: float = 60.0
     command_deadline_s: float = 5.0
-    first_answer_s: float = 10.0
+    hold_first_s: float = 3.5
     published_agents: tuple[str, ...] = ()
     trust_published: bool = False
     unsettled_s: float = 120.0
@@ -70,10 +78,11 @@ class Progress:
 class VmRecord:
     """One VM. Times are None until it happened once.
 
-    `heard_s` is the last answer to an agent with the extension, `published_since_s` the first and
-    `published_heard_s` the last request of a caller without it. `load1` is the last load average known. `due_s` is
+    `heard_s` is the last answer to an agent with the extension, `published_heard_s` to a caller without it. `load1` is the last load average known. `due_s` is
     when the clock looks at the VM next. `is_leaving` says that its migration is being started, `is_late` that the VM
-    came, or came back, while this process served already.
+    came, or came back, while this process served already. `told` is what this process last told a caller without the
+    extension. `may_follow_another` says that the first life that this process heard may have superseded one that it did
+    not hear, and that may still hold something.
     """
 
     spec: VmSpec
@@ -84,7 +93,6 @@ class VmRecord:
     gate: AgentGate = field(default_factory=AgentGate)
     reply: Reply | None = None
     heard_s: float | None = None
-    published_since_s: float | None = None
     published_heard_s: float | None = None
     owned_by_published: bool = False
     condition: str = ""
@@ -94,6 +102,8 @@ class VmRecord:
     progress: Progress | None = None
     is_leaving: bool = False
     is_late: bool = False
+    told: Resources | None = None
+    may_follow_another: bool = False
 
     @property
     def name(self) -> str:

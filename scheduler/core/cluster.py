@@ -119,11 +119,13 @@ class Cluster:
     def _enter(self, seen: events.VmSeen) -> None:
         """A VM that is new to this process. Only one that is known to be new, at a known size, is settled from birth.
 
-        One that went and has come back is not new: its agent may still hold what it was permitted.
+        One that went and has come back is not new: its agent may still hold what it was permitted. Nor is any right after
+        a start: it may have been there before, and its agent hold what an earlier process permitted.
         """
         vm, use = seen.vm, seen.reading.use if seen.reading is not None else ZERO
         retired = self._book.revive(vm.uid, seen.now_s)
-        settled = seen.is_new and seen.reading is not None and retired is None
+        is_new = seen.is_new and retired is None and seen.now_s >= self._desk.inherits_until_s(seen.now_s)
+        settled = is_new and seen.reading is not None
         floor = Floor(Cause.START_UP, vm.bounds.max.max(use), since_s=seen.now_s)
         state = RowState(use, () if settled else (floor,))
         self._desk.placements.pop(vm.holder, None)
@@ -134,7 +136,7 @@ class Cluster:
         row = self._desk.ledger.require(vm.holder)
         # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
         gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()
-        record = VmRecord(vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._desk.is_serving)
+        record = VmRecord(vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._desk.serving_since_s is not None)
         self._book.enter(record)
         self._agenda.look_after(self._desk, record)
 

@@ -59,6 +59,7 @@ class Core:
             events.PoolSeen: self.cluster.pool_seen,
             events.PoolGone: self.cluster.pool_gone,
             events.Configured: self.cluster.configured,
+            events.ClusterRead: self._cluster_read,
             events.PlacementAssumed: lambda event: (placement.assume(self.desk, event),),
             events.PlacementConfirmed: self._placement_confirmed,
             events.PlacementForgotten: self._placement_forgotten,
@@ -99,6 +100,8 @@ class Core:
             outputs = published.answer(self.desk, record, arrived)
             self.agenda.look_after(self.desk, record)
             return outputs
+        if published.may_be_held(self.desk, arrived):
+            return (events.LookNeeded(arrived.ticket, request.pod),)
         if arrived.look.found:
             why = "the cluster shows the pod, but no VM that is understood"
             return (events.HungUp(arrived.ticket, request.pod, why),)
@@ -144,6 +147,10 @@ class Core:
         return outputs
 
     # ------------------------------------------------------------ placement and migration
+
+    def _cluster_read(self, read: events.ClusterRead) -> tuple[events.Output, ...]:
+        placement.expire(self.desk, read.begun_s)
+        return NOTHING
 
     def _placement_confirmed(self, event: events.PlacementConfirmed) -> tuple[events.Output, ...]:
         placement.confirm(self.desk, event.holder)
@@ -194,9 +201,9 @@ class Core:
 
     def _tick(self, ticked: events.ClockTicked) -> tuple[events.Output, ...]:
         now_s = ticked.now_s
-        self.desk.is_serving = True
+        if self.desk.serving_since_s is None:
+            self.desk.serving_since_s = now_s
         self.book.forget_retired(now_s)
-        placement.expire(self.desk, now_s)
         outputs: list[events.Output] = []
         due = self.agenda.take_due(now_s)[::-1]
         try:

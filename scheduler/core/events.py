@@ -96,12 +96,14 @@ class Asked(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RequestArrived:
-    """A request of either kind was read. `look` is the fresh look that the core asked for, on the second pass."""
+    """A request of either kind was read. `look` is the fresh look that the core asked for, on each pass but the first;
+    `since_s` is when the request arrived, None on its first pass."""
 
     ticket: int
     request: AgentRequest
     now_s: float
     look: Look | None = None
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,16 @@ class PoolGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterRead:
+    """Everything that a read of the whole cluster, begun at `begun_s`, has shown was told."""
+
+    begun_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementAssumed:
-    """Somebody wants to place a holder on a node; what it needs is kept for it until it is confirmed or `until_s`."""
+    """Somebody wants to place a holder on a node; what it needs is kept for it until it is confirmed, or until a read of
+    the cluster that was begun after `until_s` does not show it."""
 
     ticket: int
     holder: Holder
@@ -214,6 +224,7 @@ Input: TypeAlias = (
     | ConsultEnded
     | PoolSeen
     | PoolGone
+    | ClusterRead
     | PlacementAssumed
     | PlacementConfirmed
     | PlacementForgotten
@@ -298,7 +309,10 @@ class HungUp:
 
 @dataclass(frozen=True, slots=True)
 class LookNeeded:
-    """The request needs a fresh look at the cluster: make it and apply the request again with it."""
+    """The request needs a fresh look at the cluster: make it and apply the request again with it.
+
+    Asked for again after a look, it says that only a later one can help; that may be a little while away.
+    """
 
     ticket: int
     pod: PodName

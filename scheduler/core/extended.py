@@ -18,6 +18,9 @@ from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
 _UNSETTLED = Reason(
     ReasonCode.UNSETTLED, "this scheduler has just started; ask again, naming it", retry_after_s=0.0
 )
+_LOWERED = Reason(
+    ReasonCode.LOWERED, "what this request was permitted has been lowered since; ask anew", retry_after_s=0.0
+)
 
 
 def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -> tuple[events.Output, ...]:
@@ -29,6 +32,8 @@ def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) ->
     judged = gate.judge(life, ask.number, ask)
     overtaken: tuple[events.Output, ...] = ()
     if isinstance(judged, sequence.Passed):
+        if judged is sequence.Passed.FIRST_LIFE:
+            record.may_follow_another = _may_follow_another(desk, ask, now_s)
         overtaken = _take_over(desk, record, ask, now_s, is_later_life=judged is sequence.Passed.SUPERSEDES)
         record.gate = gate.take(life, ask.number, ask)
         record.reply = None
@@ -49,6 +54,15 @@ def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) ->
         record.load1 = ask.load1
     decided = _decide(desk, record, ticket, ask, now_s)
     return (*overtaken, decided) if overtaken else (decided,)
+
+
+def _may_follow_another(desk: Desk, ask: Ask, now_s: float) -> bool:
+    """Whether a life that this process never heard may still hold what an earlier process permitted it.
+
+    A life that any scheduler has answered superseded those before it then; one of some age did so long ago.
+    """
+    age_s = now_s + desk.terms.unix_offset_s - ask.started_at_ms / 1000
+    return ask.names is None or age_s < desk.terms.handover_s
 
 
 def _take_over(
@@ -103,10 +117,12 @@ def _hand_over(desk: Desk, record: VmRecord, now_s: float) -> None:
 
 
 def _repeat(desk: Desk, record: VmRecord, ticket: int, ask: Ask, reply: Reply) -> events.Decided:
-    """The remembered reply: its permit while `current` still equals it, else the smaller of the two."""
+    """The remembered reply: its permit while `current` still equals it, else the smaller of the two, with a reason."""
     current = record.row.state.current
-    permit = reply.permit if current == reply.permit else reply.permit.min(current)
-    return _decided(desk, record, ticket, ask, replace(reply, permit=permit), before=current)
+    permit = reply.permit.min(current)
+    if permit != reply.permit:
+        reply = replace(reply, permit=permit, reasons=(_LOWERED, *reply.reasons))
+    return _decided(desk, record, ticket, ask, reply, before=current)
 
 
 def _decide(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -> events.Output:
@@ -115,7 +131,7 @@ def _decide(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) -
     if not record.settled:
         is_known = ask.claim is not None or reading is not None
         if is_known and ask.names == terms.instance:
-            settle(desk, record, _settled_at(record, claim))
+            settle(desk, record, _settled_at(record, claim), now_s)
     _note_claim(desk, record, ask.want, claim)
     unit = compute_unit(desk, record, ask.unit)
     current = record.row.state.current
@@ -194,10 +210,17 @@ def _settled_at(record: VmRecord, claim: Resources) -> Resources:
     return record.reading.use if record.is_late else claim.max(record.reading.use)
 
 
-def settle(desk: Desk, record: VmRecord, use: Resources) -> None:
-    """The row's start-up uncertainty ends: what is in use is its current permit from now on."""
+def settle(desk: Desk, record: VmRecord, use: Resources, now_s: float) -> None:
+    """The row's start-up uncertainty ends: what is in use is its current permit from now on.
+
+    What a life that this process never heard may still hold stays reserved for as long as it may.
+    """
     row = record.row
     state = replace(row.state, current=use).without(Cause.START_UP)
+    until_s = desk.inherits_until_s(now_s)
+    if record.may_follow_another and now_s < until_s:
+        floor = Floor(Cause.HANDOVER, record.spec.bounds.max.max(use), until_s=until_s, about="not heard")
+        state = state.with_floor(floor)
     desk.ledger.post(Verdict(row.holder, row.node, state), OverCause.CLAIM)
     record.settled = True
 

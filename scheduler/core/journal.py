@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.core import book, events, ledger, model, rules
 from scheduler.core.core import Core
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Raised when older journals cannot be read any more."""
 
 _TYPES: Final[dict[str, Any]] = {
@@ -35,6 +35,7 @@ _TYPES: Final[dict[str, Any]] = {
         events.PoolWord,
         events.PoolSeen,
         events.PoolGone,
+        events.ClusterRead,
         events.PlacementAssumed,
         events.PlacementConfirmed,
         events.PlacementForgotten,
@@ -105,7 +106,7 @@ class Snapshot:
     retired: tuple[tuple[str, book.Retired], ...]
     placements: tuple[tuple[model.Holder, float | None], ...]
     migrate_after: tuple[tuple[str, float], ...]
-    is_serving: bool
+    serving_since_s: float | None
 
 
 _RECORDED: Final = tuple(
@@ -127,7 +128,7 @@ def snapshot_of(core: Core) -> Snapshot:
         tuple(core.book.retired().items()),
         tuple(desk.placements.items()),
         tuple(desk.migrate_after_s.items()),
-        desk.is_serving,
+        desk.serving_since_s,
     )
 
 
@@ -162,7 +163,7 @@ def restore(snapshot: Snapshot) -> Core:
     core.book.retired().update(snapshot.retired)
     core.desk.placements.update(snapshot.placements)
     core.desk.migrate_after_s.update(snapshot.migrate_after)
-    core.desk.is_serving = snapshot.is_serving
+    core.desk.serving_since_s = snapshot.serving_since_s
     return core
 
 
@@ -191,6 +192,7 @@ def request_line(
         "ticket": arrived.ticket,
         "now_s": arrived.now_s,
         "look": _written(arrived.look),
+        "since_s": arrived.since_s if isinstance(arrived, events.RequestArrived) else None,
         "body": body.decode("latin-1"),
     }
     return _line({"request": request, "outputs": [told(output) for output in outputs]})
@@ -289,7 +291,7 @@ def _read(content: Any) -> Snapshot | Step | Gap:
         found = content["request"]
         message = codec.decode(wire.AgentRequest, found["body"].encode("latin-1"))
         look = _read_value(found["look"])
-        event: Any = events.RequestArrived(found["ticket"], message, found["now_s"], look)
+        event: Any = events.RequestArrived(found["ticket"], message, found["now_s"], look, found["since_s"])
     else:
         event = _read_value(content["input"])
     return Step(event, content["outputs"])

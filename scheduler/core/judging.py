@@ -21,7 +21,8 @@ class Desk:
 
     `consults` are the VMs whose pool is being asked, by ticket; `placements` the rows of what the cluster does not show
     yet, with the time when they are forgotten (None: confirmed); `migrate_after_s` tells nodes from which no migration
-    is tried before that time. `is_serving` is set by the first tick of the clock, when everything has been listed.
+    is tried before that time. `serving_since_s` is the time of the first tick of the clock, when everything has been
+    listed; None before it.
     """
 
     terms: Terms
@@ -30,7 +31,17 @@ class Desk:
     consults: dict[int, VmRecord] = field(default_factory=dict)
     placements: dict[Holder, float | None] = field(default_factory=dict)
     migrate_after_s: dict[str, float] = field(default_factory=dict)
-    is_serving: bool = False
+    serving_since_s: float | None = None
+
+    def inherits_until_s(self, now_s: float) -> float:
+        """Until when agents may hold what an earlier scheduler process permitted; in the past where that is over.
+
+        Every such lease was granted before this process began to serve.
+        """
+        if self.terms.is_first_start:
+            return now_s
+        began_s = self.serving_since_s if self.serving_since_s is not None else now_s
+        return began_s + self.terms.handover_s
 
 
 def judge(

@@ -59,8 +59,11 @@ def forget(desk: Desk, holder: Holder) -> None:
         del desk.placements[holder]
 
 
-def expire(desk: Desk, now_s: float) -> None:
-    """Forget what was not confirmed in time."""
-    late = [holder for holder, until_s in desk.placements.items() if until_s is not None and until_s <= now_s]
+def expire(desk: Desk, begun_s: float) -> None:
+    """Forget what was not confirmed in time, and what a read begun after that does not show either.
+
+    The clock alone ends nothing: a process that was stopped for a while is told late of what has been placed.
+    """
+    late = [holder for holder, until_s in desk.placements.items() if until_s is not None and until_s <= begun_s]
     for holder in late:
         forget(desk, holder)

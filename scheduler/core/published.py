@@ -1,8 +1,11 @@
 """Callers without the extension: no claim and no lease, so their word is checked by reads of the cluster.
 
 Any status but 200 is fatal in the published agent, so what is not clearly the caller's fault closes the connection
-without a response. A permit is never below min(request, use) and never zero. What the caller was told before stays
-reserved (`told`) until a read, begun a command deadline after it was told less, shows less. Source: design section 4.
+without a response; and that is fatal to its first request, which is held for a look that helps. What it sends is the
+*target* of its VM, a wish and never the use. A permit is never below min(request, use) and never zero; until this process
+has told the caller something, or a read begun after its start shows the use, it is never below the request. What the
+caller was told before stays reserved (`told`) until a read, begun a command deadline after it was told less, shows less.
+Source: design section 4.
 """
 
 import fnmatch
@@ -24,7 +27,11 @@ TWO_KINDS = "an agent with the extension and one without it run for this VM; rem
 
 class _Caller(Value, frozen=True):
     """One request with everything that judging it takes. `word` is what the VM's pool said once it was asked, `waited`
-    what it was asked for."""
+    what it was asked for.
+
+    `use` is what the VM may use as far as that is known. Where it is not (`is_use_known`), a permit below `wanted` could
+    lie below it. `may_be_held` says that a later look may still be waited for.
+    """
 
     ticket: int
     request: wire.AgentRequest
@@ -32,6 +39,8 @@ class _Caller(Value, frozen=True):
     use: Resources
     unit: Resources
     now_s: float
+    is_use_known: bool = True
+    may_be_held: bool = False
     word: events.PoolWord | None = None
     waited: Progress | None = None
 
@@ -58,14 +67,46 @@ def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tupl
     assert unit is not None
     if request.metrics is not None:
         record.load1 = request.metrics.load_average_1min
-    use = reading.use if reading is not None else wanted
-    caller = _Caller(ticket, request, wanted, use, unit, arrived.now_s)
-    if record.published_since_s is None:
-        record.published_since_s = arrived.now_s
+    use, is_known = _use(desk.terms, record, reading, wanted)
+    caller = _Caller(
+        ticket,
+        request,
+        wanted,
+        use,
+        unit,
+        arrived.now_s,
+        is_use_known=is_known,
+        may_be_held=may_be_held(desk, arrived, record),
+    )
     if record.heard_s is not None and arrived.now_s - record.heard_s < desk.terms.handover_s:
         return (_stand_by(desk, record, caller),)
     overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, record))
     return (*overtaken, _own(desk, record, caller))
+
+
+def may_be_held(desk: Desk, arrived: events.RequestArrived, record: VmRecord | None = None) -> bool:
+    """Whether a request may wait for a later look: the first one for a pod, because its caller never asks again after
+    it has failed; and for no longer than it is patient."""
+    is_first = record is None or record.told is None
+    since_s = arrived.since_s if arrived.since_s is not None else arrived.now_s
+    return is_first and arrived.now_s < since_s + desk.terms.hold_first_s
+
+
+def _use(
+    terms: Terms, record: VmRecord, reading: Reading | None, wanted: Resources
+) -> tuple[Resources, bool]:
+    """What the VM may use of `wanted`, and whether that is known.
+
+    A read begun before our start shows what was. Without one that was begun later it is what we told the caller last, or
+    less: it sends what it wants. Before that its word counts where no sizes are shown and it is trusted.
+    """
+    if reading is not None and reading.begun_s >= terms.started_s:
+        return reading.use, True
+    if record.told is not None:
+        return wanted.min(record.told), True
+    if reading is not None:
+        return reading.use, False
+    return wanted, True
 
 
 def _newer(look: Reading | None, known: Reading | None) -> Reading | None:
@@ -88,8 +129,11 @@ def commit(
     unit = compute_unit(desk, record, None)
     if unit is None:
         return (events.HungUp(waited.ticket, record.spec.pod, "no compute unit is known for the VM"),)
-    use = record.reading.use if record.reading is not None else wanted
-    return (_own(desk, record, _Caller(waited.ticket, request, wanted, use, unit, now_s, word, waited)),)
+    use, is_known = _use(desk.terms, record, record.reading, wanted)
+    caller = _Caller(
+        waited.ticket, request, wanted, use, unit, now_s, is_use_known=is_known, word=word, waited=waited
+    )
+    return (_own(desk, record, caller),)
 
 
 def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
@@ -123,7 +167,7 @@ def _stand_by(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     grant = limits.Grant(permit, (why,) if permit != caller.wanted else ())
     outcome = _reply(desk, record, caller, grant, told, OverCause.OBSERVED)
     if isinstance(outcome, events.Decided):
-        record.published_heard_s = caller.now_s
+        record.published_heard_s, record.told = caller.now_s, permit
     return outcome
 
 
@@ -136,11 +180,12 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     )
     assert verdict.grant is not None
     permit = verdict.grant.permit.max(caller.wanted.min(caller.use))
-    assert record.published_since_s is not None
-    waited_s = caller.now_s - record.published_since_s
-    if not record.settled and permit != caller.wanted and waited_s < terms.first_answer_s:
-        why = "the scheduler has just started and waits for a read that shows the VM's use"
-        return events.HungUp(caller.ticket, record.spec.pod, why)
+    is_uncertain = not (record.settled and caller.is_use_known)
+    if permit != caller.wanted and is_uncertain and caller.may_be_held:
+        return events.LookNeeded(caller.ticket, record.spec.pod)
+    if permit != caller.wanted and not caller.is_use_known:
+        record.condition = "the scheduler has just started and waits for a read that shows the VM's use"
+        return events.HungUp(caller.ticket, record.spec.pod, record.condition)
     pool, wanted = record.spec.pool, verdict.grant.permit
     if (
         caller.word is None
@@ -154,7 +199,7 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
         base = _with_told(base, base.current, "before")
     told = _tell(base, permit, caller.now_s)
     if terms.trust_published:
-        told = after_read(terms, told, caller.wanted, caller.now_s)
+        told = after_read(terms, told, caller.use, caller.now_s)
     grant = limits.Grant(permit, verdict.grant.reasons)
     pressure = verdict.state.pressure if verdict.state is not None else ZERO
     after = replace(told, current=permit, pressure=pressure)
@@ -163,7 +208,7 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     outcome = _reply(desk, record, caller, grant, after, cause)
     if isinstance(outcome, events.Decided):
         record.settled, record.owned_by_published, record.condition = True, True, ""
-        record.published_heard_s = caller.now_s
+        record.published_heard_s, record.told = caller.now_s, permit
     return outcome
 
 

@@ -30,7 +30,7 @@ AGENT = UUID(int=10)
 NEXT_AGENT = UUID(int=11)
 THIRD_AGENT = UUID(int=12)
 METRICS = Metrics(0.5, 0.25)
-EVERYWHERE = Terms(HERE, published_agents=("*",))
+EVERYWHERE = Terms(HERE, is_first_start=True, published_agents=("*",))
 
 
 def cu(cpus: float, gib: float | None = None) -> Resources:
@@ -56,7 +56,7 @@ class World:
         terms: Terms | None = None,
         unit: Resources | None = UNIT,
     ) -> None:
-        self.core = Core(terms or Terms(HERE))
+        self.core = Core(terms or Terms(HERE, is_first_start=True))
         self.sent: Counter[tuple[str, UUID]] = Counter()
         self.node("n1", reservable or cu(10), unit)
         self.apply(events.PoolSeen(PoolTerms("blue", UNIT)))
@@ -154,10 +154,15 @@ class World:
         )
 
     def send(
-        self, request: AgentRequest, *, at: float = 0.0, look: events.Look | None = None
+        self,
+        request: AgentRequest,
+        *,
+        at: float = 0.0,
+        look: events.Look | None = None,
+        since: float | None = None,
     ) -> events.Answer:
-        """The answer of the core to one request."""
-        (answer,) = self.apply(events.RequestArrived(7, request, at, look))
+        """The answer of the core to one request; to one that arrived at `since`, on a pass with a look."""
+        (answer,) = self.apply(events.RequestArrived(7, request, at, look, since))
         assert isinstance(answer, events.Answer)
         return answer
 
@@ -187,23 +192,33 @@ class World:
         metrics: Metrics | None = METRICS,
         version: int = 2,
     ) -> events.Answer:
-        """The answer to a caller without the extension, after the fresh look that shows `use` (None: no sizes)."""
+        """The answer to a caller without the extension, after the fresh look that shows `use` (None: no sizes).
+
+        One that is held waits until nobody waits any more; `at` is when it is answered then.
+        """
         request = AgentRequest(PluginProtoVersion(version), pod(name), want, metrics)
-        first = self.send(request, at=at)
+        since = at - self.core.terms.hold_first_s
+        first = self.send(request, at=since)
         if not isinstance(first, events.LookNeeded):
             return first
         reading = Reading(use, use, at) if use is not None else None
         if self.core.book.find(pod(name)) is not None:
             self.see(name, reading, at=at)
-        return self.send(request, at=at, look=events.Look(found=True, reading=reading))
+        return self.send(request, at=at, look=events.Look(found=True, reading=reading), since=since)
 
     # ------------------------------------------------------------ pools, placements, configuration
 
     def take(
-        self, request: AgentRequest, ticket: int, *, at: float = 0.0, look: events.Look | None = None
+        self,
+        request: AgentRequest,
+        ticket: int,
+        *,
+        at: float = 0.0,
+        look: events.Look | None = None,
+        since: float | None = None,
     ) -> tuple[events.Output, ...]:
         """All outputs of the core for one request with a ticket of its own."""
-        return self.apply(events.RequestArrived(ticket, request, at, look))
+        return self.apply(events.RequestArrived(ticket, request, at, look, since))
 
     def take_published(
         self, name: str, want: Slots, ticket: int, *, at: float = 0.0, use: Resources = UNIT
@@ -212,7 +227,9 @@ class World:
         reading = Reading(use, use, at)
         self.see(name, reading, at=at)
         request = AgentRequest(PluginProtoVersion(2), pod(name), want, METRICS)
-        return self.take(request, ticket, at=at, look=events.Look(found=True, reading=reading))
+        return self.take(
+            request, ticket, at=at, look=events.Look(found=True, reading=reading), since=at - 10.0
+        )
 
     def told(
         self, ticket: int, word: events.PoolWord | None, *, at: float = 0.0
@@ -242,6 +259,12 @@ class World:
     def ticked(self, at: float) -> tuple[events.Output, ...]:
         """All outputs of the clock."""
         return self.apply(events.ClockTicked(at))
+
+    def passed(self, at: float) -> tuple[events.Output, ...]:
+        """The clock, and a read of the whole cluster begun then that shows nothing new."""
+        outputs = self.ticked(at)
+        assert self.apply(events.ClusterRead(at)) == ()
+        return outputs
 
     # ------------------------------------------------------------ what the core knows
 

@@ -176,7 +176,7 @@ def test_where_published_agents_may_serve_no_read_is_asked_for_that_could_end_no
     assert silent(terms=EVERYWHERE).tick(500.0) == []
 
 
-@pytest.mark.parametrize("terms", [Terms(HERE), EVERYWHERE])
+@pytest.mark.parametrize("terms", [Terms(HERE, is_first_start=True), EVERYWHERE])
 def test_the_claim_of_a_silent_agent_ends_by_a_read(terms: Terms) -> None:
     world = world_with_vm(terms=terms)
     world.other_pod("filler", cu(9))

@@ -348,7 +348,7 @@ def state_of(world: AuditedWorld) -> str:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_clock_does_what_a_look_at_every_vm_would(seed: int) -> None:
-    terms = Terms(HERE, published_agents=("n1",) if seed % 2 else ())
+    terms = Terms(HERE, is_first_start=True, published_agents=("n1",) if seed % 2 else ())
     one, other = AuditedWorld(cu(12), terms=terms), Scanning(cu(12), terms=terms)
     for number, step in enumerate(script(seed)):
         assert sorted(map(repr, step(one))) == sorted(map(repr, step(other)))

@@ -32,7 +32,7 @@ from tests.unit.scheduler_core.core_worlds import (
 )
 
 WHY = Reason(ReasonCode.POOL, "quota: “blue” is used up", "cpu", 1.5)
-TERMS = Terms(HERE, epoch=3, published_agents=("n1",), consult_s=7.0)
+TERMS = Terms(HERE, is_first_start=True, epoch=3, published_agents=("n1",), consult_s=7.0)
 RULES = rules(
     system=UNIT,
     overrides=(NodeOverride(("n*",), watermark=Watermark(500_000, 1)), NodeOverride(("x",), system=ZERO)),
@@ -131,6 +131,8 @@ INPUTS: list[events.Input] = [
     events.RequestArrived(1, vm.request("vm", cu(2), claim=UNIT, unit=cu(0.5)), 2.0),
     events.RequestArrived(1, vm.request("vm", cu(2), names=None, metrics=None), 2.0, events.Look(False)),
     events.RequestArrived(1, vm.request("vm", cu(2)), 2.0, events.Look(True, READING)),
+    events.RequestArrived(1, vm.request("vm", cu(2)), 3.0, events.Look(True, READING), 1.5),
+    events.ClusterRead(12.5),
 ]
 
 

@@ -61,7 +61,7 @@ def test_what_does_not_fit_whole_keeps_nothing(kind: Kind, amount: Resources, re
     assert ("7 CPU" if resource == "cpu" else "7Gi") in refused.reason.message
     assert world.node_reserved() == cu(3)
     assert world.core.ledger.row(holder(kind)) is None
-    assert world.ticked(100.0) == ()
+    assert world.passed(100.0) == ()
 
 
 def test_a_refusal_names_the_floors_in_the_way_and_vms_that_stay_unsettled() -> None:
@@ -129,9 +129,9 @@ def test_a_repeat_keeps_the_same_once(kind: Kind) -> None:
 def test_a_repeat_counts_its_time_anew() -> None:
     world = placed(until=10.0)
     world.assume(holder(), cu(3), until=20.0, at=9.0)
-    world.ticked(19.9)
+    world.passed(19.9)
     assert world.node_reserved() == cu(3)
-    world.ticked(20.0)
+    world.passed(20.0)
     assert world.node_reserved() == ZERO
 
 
@@ -158,7 +158,7 @@ def test_another_amount_that_does_not_fit_leaves_the_first() -> None:
     world.other_pod("filler", cu(4))
     refusal(world.assume(holder(), cu(7)))
     assert world.state("new").reserved == cu(3)
-    world.ticked(10.0)
+    world.passed(10.0)
     assert world.node_reserved() == cu(4)
 
 
@@ -180,12 +180,23 @@ def test_another_node_without_room_leaves_it_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_forgotten_by_the_clock(kind: Kind) -> None:
+def test_it_is_forgotten_when_a_read_begun_after_its_time_does_not_show_it(kind: Kind) -> None:
     world = placed(kind)
-    world.ticked(9.999)
+    world.passed(9.999)
     assert world.node_reserved() == cu(3)
-    world.ticked(10.0)
+    world.passed(10.0)
     assert (world.node_reserved(), world.core.desk.placements) == (ZERO, {})
+
+
+def test_neither_the_clock_nor_an_older_read_ends_it() -> None:
+    """A scheduler that was stopped for a minute is told late of the pod that has come meanwhile."""
+    world = placed()
+    world.ticked(70.0)
+    world.apply(events.ClusterRead(9.0))
+    assert world.node_reserved() == cu(3)
+    world.other_pod("new", cu(3))
+    world.passed(71.0)
+    assert world.node_reserved() == cu(3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -193,14 +204,14 @@ def test_what_is_confirmed_stays(kind: Kind) -> None:
     world = confirmed(kind)
     assert (world.state("new").current, world.floors("new")) == (cu(3), [])
     world.apply(events.PlacementConfirmed(holder(kind)))
-    world.ticked(1000.0)
+    world.passed(1000.0)
     assert world.node_reserved() == cu(3)
 
 
 def test_a_late_repeat_takes_no_confirmation_back() -> None:
     world = confirmed()
     assert world.assume(holder(), cu(3), until=20.0, at=5.0) == PLACED
-    world.ticked(20.0)
+    world.passed(20.0)
     assert world.node_reserved() == cu(3)
 
 
@@ -223,7 +234,7 @@ def test_what_nobody_assumed_is_not_ours() -> None:
 
 def test_a_confirmation_after_its_time_keeps_nothing() -> None:
     world = placed()
-    world.ticked(10.0)
+    world.passed(10.0)
     world.apply(events.PlacementConfirmed(holder()))
     assert world.node_reserved() == ZERO
 
@@ -231,11 +242,11 @@ def test_a_confirmation_after_its_time_keeps_nothing() -> None:
 def test_it_survives_its_node() -> None:
     world = placed()
     world.apply(events.NodeGone("n1"))
-    world.ticked(5.0)
+    world.passed(5.0)
     world.node("n1", cu(10))
     assert world.node_reserved() == cu(3)
     world.apply(events.NodeGone("n1"))
-    world.ticked(10.0)
+    world.passed(10.0)
     world.node("n1", cu(10))
     assert world.node_reserved() == ZERO
 
@@ -251,7 +262,7 @@ def test_what_the_cluster_shows_is_the_clusters_to_end() -> None:
         world.apply(events.PlacementForgotten(known))
         world.apply(events.PlacementConfirmed(known))
         assert world.assume(known, cu(9)) == PLACED
-    world.ticked(100.0)
+    world.passed(100.0)
     assert world.node_reserved() == cu(4)
     assert world.core.desk.placements == {}
 
@@ -270,7 +281,7 @@ def test_a_pod_takes_its_row_over(is_confirmed: bool) -> None:
     world = confirmed() if is_confirmed else placed()
     world.other_pod("new", cu(2))
     assert (world.state("new").current, world.floors("new")) == (cu(2), [])
-    world.ticked(10.0)
+    world.passed(10.0)
     world.apply(events.PlacementForgotten(holder()))
     assert world.node_reserved() == cu(2)
 
@@ -294,7 +305,7 @@ def test_a_pod_that_went_elsewhere_takes_its_row_along() -> None:
 def test_a_vm_born_settled_takes_its_row_over(is_confirmed: bool) -> None:
     world = confirmed(Kind.VM) if is_confirmed else placed(Kind.VM)
     world.vm("new", cu(2))
-    world.ticked(10.0)
+    world.passed(10.0)
     assert (world.node_reserved(), world.record("new").settled) == (cu(2), True)
     assert world.permit(world.request("new", cu(10))) == cu(8)
 
@@ -313,7 +324,7 @@ def test_a_pod_that_ended_before_it_was_seen_frees_its_room(is_confirmed: bool, 
     spec = PodSpec(pod("new"), "uid-new", "n1", cu(3), terminal)
     world.apply(events.PodSeen(spec) if terminal else events.PodGone(spec))
     assert world.node_reserved() == ZERO
-    assert world.ticked(10.0) == ()
+    assert world.passed(10.0) == ()
     world.apply(events.PlacementConfirmed(holder()))
     world.apply(events.PlacementForgotten(holder()))
     assert list(world.core.ledger.rows()) == []

@@ -237,7 +237,7 @@ def test_the_core_gives_a_silent_pool_up_by_itself(at: float) -> None:
 
 
 def test_the_time_of_the_core_is_a_term() -> None:
-    world = pooled(terms=Terms(HERE, consult_s=1.5))
+    world = pooled(terms=Terms(HERE, is_first_start=True, consult_s=1.5))
     begin(world, cu(4), at=10.0)
     assert world.ticked(11.4) == ()
     assert len(world.ticked(11.5)) == 2

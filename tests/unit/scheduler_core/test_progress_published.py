@@ -155,13 +155,12 @@ def test_an_unsettled_vm_settles_when_the_pool_has_agreed() -> None:
     assert world.floors() == [(Cause.TOLD, cu(8))]
 
 
-def test_an_unsettled_vm_whose_pool_refuses_is_closed_and_stays_unsettled() -> None:
+def test_an_unsettled_vm_whose_pool_refuses_settles_at_what_the_look_showed() -> None:
     world = pooled(is_new=False)
     ask(world, Slots(4, 4), LEADER)
-    (hung_up,) = world.told(LEADER, events.PoolWord(0))
-    assert isinstance(hung_up, events.HungUp)
-    assert not world.record().settled
-    assert world.floors() == [(Cause.START_UP, cu(8))]
+    assert permit(world.told(LEADER, events.PoolWord(0))) == UNIT
+    assert world.record().settled
+    assert world.floors() == [(Cause.TOLD, cu(8))]
 
 
 # ------------------------------------------------------------ beside an agent with the extension

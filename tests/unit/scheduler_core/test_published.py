@@ -1,5 +1,7 @@
 """Callers without the extension: where they are served, what closes the connection, and what stays reserved."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocol.reasons import ErrorCode, ReasonCode
@@ -23,7 +25,7 @@ from tests.unit.scheduler_core.core_worlds import (
     world_with_vm,
 )
 
-TRUSTING = Terms(HERE, published_agents=("*",), trust_published=True)
+TRUSTING = Terms(HERE, is_first_start=True, published_agents=("*",), trust_published=True)
 
 
 def served(use: Resources | None = UNIT, *, is_new: bool = True, terms: Terms = EVERYWHERE) -> World:
@@ -46,7 +48,7 @@ def told(answer: events.Answer) -> tuple[int, int]:
 
 @pytest.mark.parametrize("globs", [(), ("n2", "m*"), ("N1",)])
 def test_on_other_nodes_it_is_403(globs: tuple[str, ...]) -> None:
-    world = served(terms=Terms(HERE, published_agents=globs))
+    world = served(terms=Terms(HERE, is_first_start=True, published_agents=globs))
     answer = world.published("vm", Slots(1, 1))
     assert isinstance(answer, events.Refused)
     assert (answer.status, answer.code) == (403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED)
@@ -54,7 +56,9 @@ def test_on_other_nodes_it_is_403(globs: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("glob", ["n1", "n*", "[mn]1", "*"])
 def test_globs_name_the_nodes_where_it_is_served(glob: str) -> None:
-    assert told(served(terms=Terms(HERE, published_agents=(glob,))).published("vm", Slots(2, 2))) == (2, 2)
+    assert told(
+        served(terms=Terms(HERE, is_first_start=True, published_agents=(glob,))).published("vm", Slots(2, 2))
+    ) == (2, 2)
 
 
 def test_every_request_takes_a_fresh_look() -> None:
@@ -68,7 +72,7 @@ def test_every_request_takes_a_fresh_look() -> None:
 def test_a_pod_that_the_look_does_not_find_is_404() -> None:
     world = World(terms=EVERYWHERE)
     request = AgentRequest(PluginProtoVersion(2), pod("gone"), Slots(1, 1), METRICS)
-    answer = world.send(request, look=events.Look(found=False))
+    answer = world.send(request, at=10.0, look=events.Look(found=False), since=0.0)
     assert isinstance(answer, events.Refused)
     assert (answer.status, answer.code) == (404, ErrorCode.UNKNOWN_POD)
 
@@ -76,7 +80,7 @@ def test_a_pod_that_the_look_does_not_find_is_404() -> None:
 def test_a_pod_that_is_there_but_not_understood_is_no_404() -> None:
     """The VM's object may be malformed; 404 would end its agent for good."""
     request = AgentRequest(PluginProtoVersion(2), pod("odd"), Slots(1, 1), METRICS)
-    answer = World(terms=EVERYWHERE).send(request, look=events.Look(found=True))
+    answer = World(terms=EVERYWHERE).send(request, at=10.0, look=events.Look(found=True), since=0.0)
     assert isinstance(answer, events.HungUp)
 
 
@@ -196,30 +200,112 @@ def test_growth_that_fits_settles_at_once() -> None:
     assert world.record().settled
 
 
-def waiting() -> World:
-    """An unsettled VM whose growth does not fit; its caller asked for the first time at 100 s."""
+REQUEST = AgentRequest(PluginProtoVersion(2), pod("vm"), Slots(5, 5), METRICS)
+
+
+def first_asked(
+    world: World, *, at: float, use: Resources | None, begun: float | None = None
+) -> events.Answer:
+    """A pass of the first request, which arrived at 100 s, after a look that showed `use` (None: no VM there)."""
+    look = events.Look(found=False)
+    if use is not None:
+        reading = Reading(use, use, at if begun is None else begun)
+        world.see("vm", reading, at=at)
+        look = events.Look(found=True, reading=reading)
+    return world.send(REQUEST, at=at, look=look, since=100.0)
+
+
+def unsettled_and_full() -> World:
+    """An unsettled VM of 2 units on a node that leaves it 3."""
     world = served(cu(2), is_new=False)
     world.other_pod("filler", cu(7))
-    assert hung_up(world.published("vm", Slots(5, 5), use=cu(2), at=100.0))
     return world
 
 
-def test_growth_that_does_not_fit_settles_nothing_at_first() -> None:
-    world = waiting()
-    assert not world.record().settled
+def test_a_first_request_that_gets_less_is_held_for_a_look_that_shows_more() -> None:
+    """Any answer but a permit that covers its use is the end of its caller."""
+    world = unsettled_and_full()
+    for at in (100.0, 101.0, 103.4):
+        assert isinstance(first_asked(world, at=at, use=cu(2)), events.LookNeeded)
     assert world.floors() == [(Cause.START_UP, cu(8))]
-    assert hung_up(world.published("vm", Slots(5, 5), use=cu(2), at=109.9))
+    assert told(first_asked(world, at=103.49, use=cu(5))) == (5, 5)
 
 
-def test_ten_seconds_after_the_first_request_the_read_counts() -> None:
-    world = waiting()
-    assert told(world.published("vm", Slots(5, 5), use=cu(2), at=110.0)) == (3, 3)
+def test_what_the_last_look_showed_counts_when_nobody_waits_any_more() -> None:
+    world = unsettled_and_full()
+    assert told(first_asked(world, at=103.5, use=cu(2))) == (3, 3)
     assert world.record().settled
 
 
-def test_a_read_that_shows_the_amount_settles_before_that() -> None:
-    world = waiting()
-    assert told(world.published("vm", Slots(5, 5), use=cu(5), at=103.0)) == (5, 5)
+def test_a_later_request_is_not_held() -> None:
+    world = unsettled_and_full()
+    first_asked(world, at=103.5, use=cu(2))
+    answer = world.send(REQUEST, at=110.0, look=events.Look(True, Reading(cu(2), cu(2), 110.0)), since=110.0)
+    assert told(answer) == (3, 3)
+
+
+def test_a_first_request_for_a_pod_that_is_not_there_yet_is_held_and_then_404() -> None:
+    world = World(terms=EVERYWHERE)
+    assert isinstance(first_asked(world, at=103.4, use=None), events.LookNeeded)
+    answer = first_asked(world, at=103.5, use=None)
+    assert isinstance(answer, events.Refused)
+    assert (answer.status, answer.code) == (404, ErrorCode.UNKNOWN_POD)
+
+
+def test_a_first_request_for_a_pod_that_comes_while_it_is_held_is_answered() -> None:
+    world = World(terms=EVERYWHERE)
+    assert isinstance(first_asked(world, at=101.0, use=None), events.LookNeeded)
+    world.vm("vm", cu(2), at=102.0)
+    assert told(first_asked(world, at=102.0, use=cu(2))) == (5, 5)
+
+
+# ------------------------------------------------------------ what is not known of its use
+
+
+STARTED = replace(EVERYWHERE, started_s=50.0)
+
+
+def stale() -> World:
+    """All that is shown was read before our start: 1 unit, of a node that has 3 left. It may use up to 8."""
+    world = served(cu(1), is_new=False, terms=STARTED)
+    world.other_pod("filler", cu(7))
+    return world
+
+
+def test_a_read_begun_before_our_start_never_makes_an_answer_below_the_request() -> None:
+    """Less than what it uses ends the published runner for good, and nobody knows what that is."""
+    world = stale()
+    assert isinstance(first_asked(world, at=100.0, use=cu(1), begun=40.0), events.LookNeeded)
+    assert "read that shows" in hung_up(first_asked(world, at=103.5, use=cu(1), begun=40.0))
+    assert (world.record().settled, world.floors()) == (False, [(Cause.START_UP, cu(8))])
+    assert told(first_asked(world, at=130.0, use=cu(1))) == (3, 3)
+
+
+def test_such_a_request_that_fits_is_permitted_whole() -> None:
+    world = served(cu(1), is_new=False, terms=STARTED)
+    assert told(first_asked(world, at=100.0, use=cu(1), begun=40.0)) == (5, 5)
+    assert world.record().settled
+
+
+def test_what_this_process_told_it_bounds_its_use_where_reads_are_stale() -> None:
+    world = served(cu(1), is_new=False, terms=STARTED)
+    assert told(first_asked(world, at=100.0, use=cu(1), begun=40.0)) == (5, 5)
+    world.other_pod("filler", cu(7))
+    wish = AgentRequest(PluginProtoVersion(2), pod("vm"), Slots(7, 7), METRICS)
+    old = events.Look(True, Reading(cu(1), cu(1), 40.0))
+    assert told(world.send(wish, at=110.0, look=old, since=110.0)) == (5, 5)
+
+
+def test_what_a_trusted_caller_sends_is_a_wish_once_it_was_told_something() -> None:
+    """Two VMs of 1 unit on a node of 7.5 are patched to 6: both have asked for what they had before."""
+    world = World(cu(7.5), terms=TRUSTING)
+    for name in ("a", "b"):
+        world.vm(name, None, is_new=False)
+        assert told(world.published(name, Slots(1, 1), use=None)) == (1, 1)
+        assert told(world.published(name, Slots(1, 1), use=None, at=6.0)) == (1, 1)
+    assert told(world.published("a", Slots(6, 6), use=None, at=10.0)) == (6, 6)
+    assert told(world.published("b", Slots(6, 6), use=None, at=10.0)) == (1, 1)
+    assert world.core.ledger.node("n1").reserved.fits_in(cu(7.5))  # type: ignore[union-attr]  # it is there
 
 
 # ------------------------------------------------------------ told less

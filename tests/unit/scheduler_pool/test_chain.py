@@ -204,7 +204,7 @@ class House:
         log, self.lines = recorded()
         lines: Lines = self.lines
         assert lines == []
-        core = Core(Terms(INSTANCE))
+        core = Core(Terms(INSTANCE, is_first_start=True))
         life = self.life
         known = registries(
             a=lambda *_: Lively("a", life),

@@ -200,7 +200,7 @@ class House:
         journal: Journal | None = None,
         migrator: Migrator | None = None,
     ) -> None:
-        self.core = core(Terms(INSTANCE, published_agents=("*",)))
+        self.core = core(Terms(INSTANCE, is_first_start=True, published_agents=("*",)))
         self.bank, self.sight = Bank(), Sight(self.core)
         log, self.lines = recorded()
         self.service = PermitService(self.core, self.sight, now_s, log, journal, self.bank, migrator)

@@ -91,7 +91,7 @@ class Setting:
     """A service with its surroundings."""
 
     def __init__(self, core: type[Core] = Core) -> None:
-        self.core = core(Terms(INSTANCE, published_agents=("*",)))
+        self.core = core(Terms(INSTANCE, is_first_start=True, published_agents=("*",)))
         self.cluster = Cluster()
         log, self.lines = recorded()
         self.service = PermitService(self.core, self.cluster, lambda: 1.0, log)
@@ -248,7 +248,7 @@ async def test_what_a_refresh_shows_is_applied() -> None:
 async def test_a_change_that_fails_by_our_fault_takes_no_other_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    core = Core(Terms(INSTANCE))
+    core = Core(Terms(INSTANCE, is_first_start=True))
     apply = core.apply
 
     def failing(event: events.Input) -> tuple[events.Output, ...]:

@@ -235,7 +235,7 @@ def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 def house(directory: Path) -> PoolHouse:
     """A process with a state directory."""
-    core = Core(Terms(INSTANCE))
+    core = Core(Terms(INSTANCE, is_first_start=True))
     plugins = PluginRegistry()
     plugins.register("a", lambda *_: Doorman(label="a"))
     plugins.register("b", lambda *_: Doorman(label="b"))
