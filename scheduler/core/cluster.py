@@ -136,7 +136,9 @@ class Cluster:
         row = self._desk.ledger.require(vm.holder)
         # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
         gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()
-        record = VmRecord(vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._desk.serving_since_s is not None)
+        record = VmRecord(
+            vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._desk.serving_since_s is not None
+        )
         self._book.enter(record)
         self._agenda.look_after(self._desk, record)
 

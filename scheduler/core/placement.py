@@ -64,6 +64,8 @@ def expire(desk: Desk, begun_s: float) -> None:
 
     The clock alone ends nothing: a process that was stopped for a while is told late of what has been placed.
     """
-    late = [holder for holder, until_s in desk.placements.items() if until_s is not None and until_s <= begun_s]
+    late = [
+        holder for holder, until_s in desk.placements.items() if until_s is not None and until_s <= begun_s
+    ]
     for holder in late:
         forget(desk, holder)

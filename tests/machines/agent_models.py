@@ -70,6 +70,7 @@ class ExtendedAgent:
     writes: int = 0
     looking: tuple["Snapshot", int] | None = None
     sent: Resources | None = None
+    sent_s: float = 0.0
     sent_until_s: float = 0.0
     sent_is_seen: bool = False
     must_look: bool = False
@@ -190,7 +191,7 @@ class ExtendedAgent:
         self.must_look = False
         seen = snapshot.reading
         if self.sent is not None:
-            if seen.target == self.sent:
+            if seen.target == self.sent and seen.begun_s >= self.sent_s:
                 self.sent_is_seen = True
             is_reached = self.sent_is_seen and (seen.size == seen.target or seen.target != self.sent)
             if is_reached or seen.begun_s >= self.sent_until_s:
@@ -201,12 +202,13 @@ class ExtendedAgent:
         self.size, self.target, self.edits = seen.size, seen.target, snapshot.edits
         self.hold(self.held.min(self.vm.bounds.max.max(self.in_use())))
 
-    def resize_to(self, want: Resources, now_s: float) -> tuple[Resources, bool] | None:
-        """Send a resize: its target, and whether it rests on what was observed. Growth stays within what is held."""
+    def resize_to(self, want: Resources, now_s: float) -> Resources | None:
+        """Send a resize to this target, where the one that was observed still stands. Growth stays within what is held."""
         if self.sent is not None or self.is_dormant:
             return None
         to = want.min(self.held.max(self.target)).max(self.vm.bounds.min)
         if to == self.target:
             return None
-        self.sent, self.sent_until_s, self.sent_is_seen = to, now_s + COMMAND_DEADLINE_S, False
-        return to, to.exceeds(self.held)
+        self.sent, self.sent_s, self.sent_is_seen = to, now_s, False
+        self.sent_until_s = now_s + COMMAND_DEADLINE_S
+        return to

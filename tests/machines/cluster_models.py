@@ -58,14 +58,13 @@ class OtherPod:
 class Command:
     """A resize that was sent: it sets the target before `until_s`, or never.
 
-    One that rests on an observed target instead of on what is held is a conditional write: void when somebody else
-    (an edit, a published agent) writes first."""
+    One of an agent with the extension is a conditional write: void when somebody else (an edit, a published agent)
+    writes first."""
 
     number: int
     target: Resources
     until_s: float
     is_published: bool
-    is_conditional: bool = False
 
 
 @dataclass(slots=True, eq=False, frozen=True)
@@ -167,14 +166,17 @@ class Vm:
             self.observer.edited(self.account, target.max(self.size))
 
     def written(self) -> None:
-        """Somebody else than the agent with the extension wrote: commands that are conditional on that are void."""
+        """Somebody else than the agent with the extension wrote: its commands are conditional on that, so they are void."""
         self.writes += 1
-        for command in [command for command in self.commands if command.is_conditional]:
-            self.end(command, lands=False)
+        self._drop_commands()
 
     def fence(self) -> None:
         """No command that an agent with the extension sent before this can take effect any more."""
         self.fences += 1
+        self._drop_commands()
+
+    def _drop_commands(self) -> None:
+        """Nothing that an agent with the extension has sent takes effect any more."""
         for command in [command for command in self.commands if not command.is_published]:
             self.end(command, lands=False)
 

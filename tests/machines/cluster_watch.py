@@ -28,14 +28,13 @@ class Watch:
 
     def start(self, *, is_cached: bool) -> None:
         """The lists of a process that begins to serve: perhaps an old one from a cache, then a consistent one."""
-        there = [vm for vm in self._world.vms if not vm.is_gone]
+        there = [vm for vm in self._world.vms if not (vm.is_gone or vm.is_vanished)]
         cached = [vm.cached for vm in there if vm.cached is not None] if is_cached else []
         self.listed = frozenset(vm.uid for vm in there)
         self.first = frozenset(old.uid for old in cached) if is_cached else self.listed
         for old in cached:
             self.tell(old)
         for vm in there:
-            vm.is_vanished = False
             self.tell(self._world.read(vm))
 
     def is_new(self, uid: str) -> bool:

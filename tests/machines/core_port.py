@@ -123,7 +123,14 @@ def pod_spec(name: PodName, uid: str, node: str, requests: Resources) -> PodSpec
 class CorePort:
     """One scheduler process. A restart of the scheduler is a new port with a new instance."""
 
-    def __init__(self, instance: UUID, published_agents: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        instance: UUID,
+        published_agents: tuple[str, ...] = (),
+        started_s: float = 0.0,
+        *,
+        is_first: bool = False,
+    ) -> None:
         self.instance = instance
         self._core = Core(
             Terms(
@@ -131,6 +138,8 @@ class CorePort:
                 handover_s=HANDOVER_S,
                 command_deadline_s=COMMAND_DEADLINE_S,
                 published_agents=published_agents,
+                started_s=started_s,
+                is_first_start=is_first,
             )
         )
         self._tickets = instance.int << 32  # so that words for an earlier process find nobody
@@ -232,12 +241,13 @@ class CorePort:
         is_looked: bool = False,
         is_found: bool = False,
         reading: Reading | None = None,
+        since_s: float | None = None,
     ) -> Answer | LookWanted | Waits:
-        """A request; with `is_looked` on its second pass, after the look that the core wanted."""
+        """A request; with `is_looked` on a later pass, after the look that the core wanted; it arrived at `since_s`."""
         self._tickets += 1
         self._now_s = now_s
         look = events.Look(is_found, reading) if is_looked else None
-        outputs = self._core.apply(events.RequestArrived(self._tickets, request, now_s, look))
+        outputs = self._core.apply(events.RequestArrived(self._tickets, request, now_s, look, since_s))
         answer = self._take(outputs, self._tickets)
         assert answer is not None
         if self.laws is not None:

@@ -15,6 +15,7 @@ from tests.machines.ledger_world import World
 from tests.machines.published_models import Phase, PublishedAgent
 
 ROUND_S = 6.0
+HELD_S = 4.0
 _GREEDY_ROUNDS = 5
 # Longer than a hand-over, a silence and a command deadline after the last word of anybody from before.
 _MODEST_ROUNDS = 15
@@ -162,6 +163,9 @@ def _published_asks(world: World, agent: PublishedAgent, goal: Resources) -> Non
         waiting = world.published_asks(agent)
         if waiting is not None:
             world.published_look_ends(waiting, is_answered=True)
+            if waiting in world.waiting:  # held for a look that may help
+                world.pass_time(HELD_S)
+                world.published_look_ends(waiting, is_answered=True)
 
 
 def _published_resizes(world: World, agent: PublishedAgent) -> None:

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from protocol.extension import ExtendedRequest
 from protocol.values import ZERO, Resources
+from protocol.wire import AgentRequest
 from tests.machines.cluster_models import Node, Vm
-from tests.machines.core_port import Glance, Permitted, Reading
+from tests.machines.core_port import SLOT_BYTES, Glance, Permitted, Reading
 from tests.machines.ledger_observer import LawBrokenError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def check_permit(
     wanted, permit = request.raw.resources, answer.permit
     if permit.exceeds(wanted):
         raise LawBrokenError(f"a permit of {permit} for a request of {wanted}")
+    if permit != wanted and not answer.codes:
+        raise LawBrokenError(f"a permit of {permit} for a request of {wanted}, and no reason")
     if before is None or after is None:
         return
     least = before.current
@@ -68,6 +71,13 @@ def check_bystander(answer: Permitted, before: Glance, reading: Reading | None) 
         raise LawBrokenError(
             f"a bystander got {answer.permit} where {before.current} was current, {use} in use"
         )
+
+
+def check_published(request: AgentRequest, answer: Permitted, shown: Resources) -> None:
+    """A caller without the extension never gets less than what the last read has `shown` in use of its request."""
+    wanted = Resources(request.resources.vcpu * 1000, request.resources.mem * SLOT_BYTES)
+    if wanted.min(shown).exceeds(answer.permit):
+        raise LawBrokenError(f"a permit of {answer.permit} for {wanted} where {shown} is in use")
 
 
 def check_audit(world: "World") -> None:

@@ -87,7 +87,7 @@ MOVES: Final = (
     Move(moves_cluster.vm_is_edited, (VM, _WANT, _YES_NO), 0.6, is_fault=True),
     Move(moves_cluster.growth_is_switched, (4,), 0.4, is_fault=True),
     Move(moves_cluster.bounds_change, (VM, len(MAXIMA)), 0.4, is_fault=True),
-    Move(moves_cluster.vm_vanishes, (VM,), 0.06, is_fault=True),
+    Move(moves_cluster.vm_vanishes, (VM,), 0.25, is_fault=True),
     Move(moves_cluster.vm_returns, (VM,), 1.0),
     Move(moves_cluster.late_word, (MANY,), 1.5),
     Move(moves_cluster.pod_comes, (3, len(POD_AMOUNTS), _YES_NO), 0.4, is_fault=True),
@@ -129,7 +129,7 @@ def build(shape: Shape, *, is_known: bool) -> World:
     for index, (cpus, gib, serves) in enumerate(shape.nodes):
         world.add_node(f"n{index}", cu(cpus, gib), serves_published=serves)
     if is_known:
-        world.start_scheduler()
+        world.start_scheduler(is_first=True)
     for number, node in itertools.product(range(shape.vms_each), world.nodes):
         name = PodName(f"vm{len(world.vms)}", "default")
         vm = world.born(

@@ -10,7 +10,7 @@ from uuid import UUID
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from tests.machines import ledger_laws
-from tests.machines.agent_models import ExtendedAgent, Packet, Returned
+from tests.machines.agent_models import HOLD_S, ExtendedAgent, Packet, Returned
 from tests.machines.cluster_models import UNIT, Command, Node, OtherPod, Snapshot, Vm
 from tests.machines.cluster_watch import Watch
 from tests.machines.core_port import (
@@ -29,7 +29,7 @@ from tests.machines.published_models import Phase, PublishedAgent
 from tests.machines.waiting_models import Asking, Waiting
 
 BORN = UNIT
-LOOK_DEADLINE_S = 3.0
+LOOK_DEADLINE_S = 4.5
 WATCH_LAG_S = 55.0
 PACKET_LIFE_S = 60.0
 READ_GAP_S = 2.0**-20
@@ -75,8 +75,11 @@ class World:
 
     # ------------------------------------------------------------ the scheduler
 
-    def start_scheduler(self, *, is_cached: bool = False) -> None:
-        """A new process begins to serve, after a consistent list; before that it may have read an old one."""
+    def start_scheduler(self, *, is_cached: bool = False, is_first: bool = False) -> None:
+        """A new process begins to serve, after a consistent list; before that it may have read an old one.
+
+        `is_first` says that neither a scheduler nor an agent was there before.
+        """
         for waiting in self.waiting:
             self._published_takes(waiting, None)
         for asking in self.asking.values():
@@ -86,9 +89,9 @@ class World:
         self.waiting, self.untold_births, self.untold_deaths = [], [], []
         for vm in self.vms:
             vm.heard_until_s = 0.0
-            self._one_life(vm)
+            self._outlived(vm)
         published = tuple(node.name for node in self.nodes if node.serves_published)
-        self.port = CorePort(UUID(int=self.count()), published)
+        self.port = CorePort(UUID(int=self.count()), published, self.now_s, is_first=is_first)
         self.watch = Watch(self)
         self.is_starting = True
         for node in self.nodes:
@@ -107,7 +110,24 @@ class World:
             self.excuses.believed(vm)
         self._check_all()
         for vm in self.vms:
-            self.watch.is_told(vm, edits=vm.edits)
+            if not vm.is_vanished:
+                self.watch.is_told(vm, edits=vm.edits)
+
+    def _outlived(self, vm: Vm) -> None:
+        """What older lives hold may outlive the process that permitted it, beside a young life only.
+
+        One that no process has answered leaves them as they are. One that an earlier process answered has superseded
+        them; where it may have done so lately, their leases last, and the new process must keep that.
+        """
+        living = [agent for agent in vm.agents if not agent.is_dormant]
+        if len(living) < 2 or living[-1].knows is None:
+            return
+        if self.now_s - living[-1].started_ms / 1000 >= HANDOVER_S - HOLD_S:
+            self._one_life(vm)
+            return
+        for agent in living[:-1]:
+            agent.is_dormant, agent.dormant_since_s, agent.attempt = True, self.now_s, 0
+            self.packets = [packet for packet in self.packets if packet.agent is not agent]
 
     def _one_life(self, vm: Vm) -> None:
         """The node lock: what a life beside another one holds is known to the process that heard both, to no later one."""
@@ -303,24 +323,11 @@ class World:
         self.excuses.learnt(agent.vm)
 
     def resize(self, agent: ExtendedAgent, want: Resources) -> Command | None:
-        """An agent sends a resize; one of a life that was fenced off has no effect.
-
-        Nor has one that was overtaken by a foreign write: where it is conditional, or sets what that write has set (who
-        observes the target could not tell whose it is).
-        """
-        sent = agent.resize_to(want, self.now_s)
-        if sent is None or agent.fences != agent.vm.fences:
+        """An agent sends a resize; one of a life that was fenced off, or was overtaken by a foreign write, has no effect."""
+        target = agent.resize_to(want, self.now_s)
+        if target is None or agent.fences != agent.vm.fences or agent.writes != agent.vm.writes:
             return None
-        target, is_conditional = sent
-        if agent.writes != agent.vm.writes and (is_conditional or target == agent.vm.target):
-            return None
-        command = Command(
-            self.count(),
-            target,
-            self.now_s + COMMAND_DEADLINE_S,
-            is_published=False,
-            is_conditional=is_conditional,
-        )
+        command = Command(self.count(), target, self.now_s + COMMAND_DEADLINE_S, is_published=False)
         agent.vm.send(command)
         ledger_laws.check_row(self, agent.vm)
         return command
@@ -356,11 +363,11 @@ class World:
         answer = self.port.ask(request, self.now_s)
         assert not isinstance(answer, Waits), "it is judged after the look only"
         if not isinstance(answer, LookWanted):
-            self._published_takes(Waiting(agent, request, None, self.now_s), answer)
+            self._published_takes(Waiting(agent, request, None, self.now_s, self.now_s), answer)
             return None
         shown = self.find(request.pod)
         look = self.read(shown) if shown is not None and not shown.is_vanished else None
-        waiting = Waiting(agent, request, look, self.now_s + LOOK_DEADLINE_S)
+        waiting = Waiting(agent, request, look, self.now_s + LOOK_DEADLINE_S, self.now_s)
         self.waiting.append(waiting)
         return waiting
 
@@ -377,17 +384,27 @@ class World:
             before = self.port.glance(vm.spec, vm.holder)
         reading = waiting.look.reading if waiting.look is not None and self.shows_sizes else None
         answer = self.port.ask(
-            waiting.request, self.now_s, is_looked=True, is_found=waiting.look is not None, reading=reading
+            waiting.request,
+            self.now_s,
+            is_looked=True,
+            is_found=waiting.look is not None,
+            reading=reading,
+            since_s=waiting.since_s,
         )
-        assert not isinstance(answer, LookWanted)
+        if isinstance(answer, LookWanted):  # the first one of its caller: a later look may help
+            waiting.look = self.read(vm) if vm is not None and not vm.is_vanished else None
+            self.waiting.append(waiting)
+            return
         self.tell_waiting()
         if vm is not None:
             self.ledger_changed(vm.node)
             after = self.port.glance(vm.spec, vm.holder)
             if before is not None and after is not None:
                 ledger_laws.check_growth(vm.node, before, after, ZERO)
-                if isinstance(answer, Permitted) and self.now_s < before.heard_until_s:
-                    ledger_laws.check_bystander(answer, before, reading)
+                if isinstance(answer, Permitted):
+                    ledger_laws.check_published(waiting.request, answer, before.shown)
+                    if self.now_s < before.heard_until_s:
+                        ledger_laws.check_bystander(answer, before, reading)
         if isinstance(answer, Waits):
             self._waits(answer, Asking(None, waiting, is_answered))
         else:

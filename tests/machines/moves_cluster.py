@@ -44,11 +44,12 @@ def scheduler_restarts(world: World, is_cached: int, behind: int) -> None:
 def vm_is_edited(world: World, vm: int, amount: int, at_once: int) -> None:
     """Somebody sets a VM's target.
 
-    Not while a command under way has the old or the new target: who observes one of the two could not tell whose it
-    is (conditional writes exclude that). A published agent never learns of a lower target: it is spared.
+    Not while a command of a published agent has the old or the new target: it is written blind, and who observes one of
+    the two could not tell whose it is. Nor does such an agent ever learn of a lower target: it is spared.
     """
     there, to = pick_vm(world, vm), amount_for(pick_vm(world, vm), amount)
-    if there.is_gone or any(command.target in (to, there.target) for command in there.commands):
+    blind = [command.target for command in there.commands if command.is_published]
+    if there.is_gone or to in blind or there.target in blind:
         return
     if there.published is not None:
         to = to.max(there.target)

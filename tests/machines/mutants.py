@@ -20,13 +20,13 @@ from scheduler.core import extended, judging, pools, progress, published
 from scheduler.core.cluster import Cluster
 from scheduler.core.core import Core
 from scheduler.core.events import VmSeen
+from scheduler.core.judging import Desk
 from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
 from scheduler.core.limits import Limit
 from scheduler.core.model import Reading
 from tests.machines import ledger_world
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm
-from tests.machines.cluster_watch import Watch
 
 Patch = AbstractContextManager[object]
 
@@ -176,9 +176,11 @@ def sent_resize_left_out() -> Patch:
     return _patch(ExtendedAgent, "in_use", lambda agent: agent.size.max(agent.target))
 
 
-def no_fence() -> Patch:
-    """A new life begins while commands of an earlier one are under way."""
-    return _patch(Vm, "fence", lambda _: None)
+@contextlib.contextmanager
+def no_fence() -> Iterator[None]:
+    """A new life begins while commands of an earlier one are under way, for as long as they like."""
+    with _patch(Vm, "fence", lambda _: None), _patch(ledger_world, "COMMAND_DEADLINE_S", 90.0):
+        yield
 
 
 def late_event_ends_claim() -> Patch:
@@ -193,9 +195,25 @@ def late_event_ends_claim() -> Patch:
     return _patch(Cluster, "_observe", observe_and_forget)
 
 
-def new_because_the_watch_lagged() -> Patch:
-    """A VM is called new because an old list did not hold it."""
-    return _patch(Watch, "is_new", lambda watch, uid: uid not in watch.first and uid not in watch.seen)
+def new_right_after_a_start() -> Patch:
+    """A VM that the list of a start did not hold is taken for newborn at once."""
+    enter = Cluster._enter
+
+    def enter_at_once(cluster: Cluster, seen: VmSeen) -> None:
+        with _patch(Desk, "inherits_until_s", lambda _, now_s: now_s):
+            enter(cluster, seen)
+
+    return _patch(Cluster, "_enter", enter_at_once)
+
+
+def handover_dies_with_the_scheduler() -> Patch:
+    """A row settles at the claim of a new life, though the one before it was heard by another process only."""
+    return _patch(extended, "_may_follow_another", lambda *_: False)
+
+
+def blind_write() -> Patch:
+    """A resize does not look at what stands there."""
+    return _patch(Vm, "written", lambda _: None)
 
 
 @contextlib.contextmanager
@@ -398,8 +416,8 @@ MUTANTS: Final = (
     Mutant(11, targets_left_out, 3),
     Mutant(12, sent_resize_left_out, 8),
     Mutant(13, no_fence, 84),
-    Mutant(14, late_event_ends_claim, 21),
-    Mutant(15, new_because_the_watch_lagged, 29),
+    Mutant(14, late_event_ends_claim, 14),
+    Mutant(15, new_right_after_a_start, 190),
     Mutant(16, no_lease, 8),
     Mutant(17, own_floor_is_headroom, 60),
     Mutant(18, resize_forgotten_at_its_deadline, 16),
@@ -413,4 +431,6 @@ MUTANTS: Final = (
     Mutant(26, floor_needs_no_word, 8),
     Mutant(27, growth_in_a_pool_that_is_above, 1),
     Mutant(28, word_of_the_pool_it_left, 1715),
+    Mutant(29, handover_dies_with_the_scheduler, 30),
+    Mutant(30, blind_write, 790),
 )

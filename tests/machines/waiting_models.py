@@ -10,12 +10,13 @@ from tests.machines.published_models import PublishedAgent
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request without the extension that waits inside the scheduler for a look that began earlier."""
+    """A request without the extension that waits inside the scheduler for a look that began earlier, since `since_s`."""
 
     agent: PublishedAgent
     request: AgentRequest
     look: Snapshot | None
     until_s: float
+    since_s: float
 
 
 @dataclass(slots=True, eq=False, frozen=True)

@@ -96,6 +96,8 @@ def story_06_settled_by_anybody(story: Story) -> None:
     """A packet from before the restart settles the row at its old claim, less than the agent was permitted since."""
     _begin(story)
     story.agent_starts("a1", "a")
+    story.agent_asks("a1", cu(1))
+    story.time_passes(61.0)
     story.agent_asks("a1", cu(1), held_back="old")
     story.agent_asks("a1", cu(5))
     story.agent_holds("a1", cu(5))
@@ -209,18 +211,16 @@ def story_12_sent_resize_left_out(story: Story) -> None:
 
 
 def story_13_no_fence(story: Story) -> None:
-    """A dead life's resize lands after its successor has settled the row, for a new scheduler, at less."""
+    """A dead life's resize that was under way for a minute lands after the hand-over to its successor is over."""
     _begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
     story.agent_resizes("a1", cu(5))
     story.agent_dies("a1")
-    story.scheduler_restarts()
-    story.time_passes(2.0)
     story.agent_starts("a2", "a")
-    for agent in ("a2", "b1"):
-        story.agent_asks(agent, cu(1))
-        story.agent_asks(agent, cu(1))
+    story.agent_asks("a2", cu(1))
+    story.time_passes(61.0)
+    story.agent_asks("a2", cu(1))
     story.agent_asks("b1", cu(5))
     story.agent_holds("b1", cu(5))
     story.command_lands("a1")
@@ -245,13 +245,18 @@ def story_14_late_event_ends_claim(story: Story) -> None:
     story.agent_holds("b1", cu(1))
 
 
-def story_15_new_because_the_watch_lagged(story: Story) -> None:
-    """A VM that an old list did not hold is taken for newborn, and what its agent was permitted is not kept."""
+def story_15_new_right_after_a_start(story: Story) -> None:
+    """A VM that comes back after a restart is taken for newborn, and what its agent was permitted is not kept."""
     _begin(story)
     story.agent_starts("a1", "a")
     story.agent_asks("a1", cu(5))
-    story.cache_lags_behind("a")
-    story.scheduler_restarts(from_cache=True)
+    story.time_passes(61.0)
+    story.agent_asks("a1", cu(5))
+    story.agent_asks("b1", cu(1))
+    story.vm_vanishes("a")
+    story.scheduler_restarts()
+    story.time_passes(1.0)
+    story.vm_returns("a")
     story.agent_asks("b1", cu(1))
     story.agent_asks("b1", cu(5))
     story.agent_holds("b1", cu(1))
@@ -308,3 +313,34 @@ def story_19_old_event_ends_silence(story: Story) -> None:
     story.read_is_told("old")
     story.agent_asks("b1", cu(5))
     story.agent_holds("b1", cu(1))
+
+
+def story_29_handover_dies_with_the_scheduler(story: Story) -> None:
+    """After a restart a new life settles at what it holds, while the one before it still holds what it was permitted."""
+    _begin(story)
+    story.agent_starts("a1", "a")
+    story.time_passes(61.0)
+    story.agent_asks("a1", cu(5))
+    story.agent_asks("b1", cu(1))
+    story.agent_starts("a2", "a")
+    story.scheduler_restarts()
+    for agent in ("a2", "b1"):
+        story.agent_asks(agent, cu(1))
+        story.agent_asks(agent, cu(1))
+    story.agent_asks("b1", cu(5))
+    story.agent_holds("b1", cu(1))
+    story.agent_holds("a1", cu(5))
+
+
+def story_30_blind_write(story: Story) -> None:
+    """An agent that was cut off sets what its guest approved, over what somebody has lowered since its last look."""
+    _begin(story)
+    story.agent_starts("a1", "a")
+    story.agent_grows("a1", cu(5))
+    story.time_passes(61.0)
+    story.edited_behind_our_back("a", cu(1))
+    story.vm_reaches_target("a")
+    story.vm_is_read("a")
+    story.agent_grows("b1", cu(5))
+    story.agent_resizes("a1", cu(4))
+    story.agent_holds("b1", cu(5))

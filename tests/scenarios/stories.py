@@ -104,6 +104,17 @@ class Story:
         with self._step(f"somebody sets the target of VM {vm} to {target} behind our back"):
             self.world.edit(self._vms[vm], target)
 
+    def vm_vanishes(self, vm: str) -> None:
+        """The cluster ceases to show a VM that is still there."""
+        with self._step(f"the cluster ceases to show VM {vm}"):
+            self.world.vanish(self._vms[vm])
+
+    def vm_returns(self, vm: str) -> None:
+        """The cluster shows a VM again, with the same UID."""
+        with self._step(f"the cluster shows VM {vm} again"):
+            self._vms[vm].is_vanished = False
+            self.world.watch.tell(self.world.read(self._vms[vm]))
+
     def vm_has(self, vm: str, size: Resources) -> None:
         """What must have come of it: a VM's size."""
         self._expect(f"VM {vm} must have", self._vms[vm].size, size)
@@ -321,15 +332,10 @@ class Story:
         with self._step(f"the scheduler reads VM {vm}"):
             self.world.watch.tell(self.world.read(self._vms[vm]))
 
-    def cache_lags_behind(self, vm: str) -> None:
-        """The cache that the next scheduler reads first does not show a VM yet."""
-        with self._step(f"the cluster's cache lags: it does not show VM {vm} yet"):
-            self._vms[vm].cached = None
-
     def scheduler_starts(self) -> None:
         """The first scheduler process begins to serve."""
         with self._step("the scheduler starts"):
-            self.world.start_scheduler()
+            self.world.start_scheduler(is_first=True)
             self._is_served = True
 
     def scheduler_restarts(self, *, from_cache: bool = False) -> None:
