@@ -69,6 +69,11 @@ class WatchedFile(Generic[M, T]):
             self._stamp, self._faults = stamp, []
             return read
 
+    @property
+    def written_unix_s(self) -> float:
+        """When what was returned last was written, in seconds of Unix time; 0 before anything was read."""
+        return self._stamp[0] / 1e9 if self._stamp is not None else 0.0
+
     def _read(self, content: bytes) -> T:
         if len(content) > MAX_FILE_BYTES:
             raise SettingsError(self._path, [f"is larger than {MAX_FILE_BYTES} bytes"])

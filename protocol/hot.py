@@ -1,8 +1,8 @@
-"""The two hot messages, read and written several times faster than `protocol.codec` does it.
+"""The hot messages, read and written several times faster than `protocol.codec` does it.
 
-The extended request is read into one flat `Ask`; the extended reply is written from its parts. The codec stays the
-law: `read_ask` gives an `Ask` only where the codec reads the same bytes as the same request, and None, which means
-"the codec decides", in every other case. What our own agent writes is always read here.
+The extended request is read into one flat `Ask`; both replies are written from their parts. The codec stays the law:
+`read_ask` and `read_plain` give a request only where the codec reads the same bytes as the same request, and None, which
+means "the codec decides", in every other case. What our own agent and the published ones write is always read here.
 """
 
 import functools
@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from protocol import codec, extension, float32, quantities, translate, values, wire
+from protocol import codec, extension, float32, quantities, translate, values, versions, wire
 from protocol.errors import LocalProtocolError
 from protocol.fields import UINT16_MAX, UINT32_MAX, UINT64_MAX
 from protocol.reasons import Reason
@@ -129,7 +129,15 @@ class _Request(_Shape):
     raw: _Raw
 
 
+class _PlainRequest(_Shape):
+    version: _Uint32 = msgspec.field(name="protoVersion")
+    pod: _Pod
+    resources: _Slots
+    metrics: _Metrics | None
+
+
 _REQUEST: Final = msgspec.json.Decoder(_Request)
+_PLAIN_REQUEST: Final = msgspec.json.Decoder(_PlainRequest)
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -189,6 +197,28 @@ def read_ask(body: bytes) -> Ask | None:
         load1,
         load5,
         (request.resources.vcpu, request.resources.mem),
+    )
+
+
+def read_plain(body: bytes) -> wire.AgentRequest | None:
+    """Read a request without the extension, or None: the codec decides what `body` is."""
+    if len(body) > codec.MAX_REQUEST_BYTES:
+        return None
+    try:
+        request = _PLAIN_REQUEST.decode(body)
+        found = request.metrics
+        metrics = (
+            None
+            if found is None
+            else wire.Metrics(float32.round32(found.load1), float32.round32(found.load5))
+        )
+    except (msgspec.MsgspecError, ValueError):  # as in `read_ask`
+        return None
+    return wire.AgentRequest(
+        versions.PluginProtoVersion(request.version),
+        _pod(request.pod.namespace, request.pod.name),
+        wire.Resources(request.resources.vcpu, request.resources.mem),
+        metrics,
     )
 
 
@@ -257,6 +287,13 @@ def write_reply(  # noqa: PLR0913, PLR0917 - the parts of one message, each once
         ).encode()
     except ValueError as error:
         raise LocalProtocolError(f"ExtendedResponse cannot be written: {error}") from None
+
+
+@functools.lru_cache(maxsize=_CACHED_AMOUNTS)
+def write_plain_reply(permit: values.Resources, unit: values.Resources, slot_bytes: int) -> bytes:
+    """The published reply of these parts, byte for byte as `codec.encode` writes it; rounded as in `write_reply`."""
+    permit_slots, unit_slots = _written(permit, slot_bytes)[0], _written(unit, slot_bytes)[0]
+    return f'{{"permit":{permit_slots},"resourceUnit":{unit_slots}}}'.encode()
 
 
 def write_batch(answers: Sequence[tuple[int, bytes]]) -> bytes:

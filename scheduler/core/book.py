@@ -38,7 +38,7 @@ class Terms:
     is_first_start: bool = False
     handover_s: float = 60.0
     command_deadline_s: float = 5.0
-    hold_first_s: float = 3.5
+    hold_first_s: float = 3.0
     published_agents: tuple[str, ...] = ()
     trust_published: bool = False
     unsettled_s: float = 120.0

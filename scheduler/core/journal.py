@@ -234,7 +234,7 @@ def reply_bytes(decided: events.Decided) -> bytes:
     """The reply as it travels."""
     echo = decided.echo
     if echo is None:
-        return codec.encode(decided.response)
+        return hot.write_plain_reply(decided.permit, decided.unit, decided.slot_bytes)
     return hot.write_reply(
         decided.permit,
         decided.unit,

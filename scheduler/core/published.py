@@ -84,12 +84,16 @@ def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tupl
     return (*overtaken, _own(desk, record, caller))
 
 
+def is_first_of_its_caller(record: VmRecord | None) -> bool:
+    """Whether nobody without the extension was ever told anything about a VM by this process."""
+    return record is None or record.told is None
+
+
 def may_be_held(desk: Desk, arrived: events.RequestArrived, record: VmRecord | None = None) -> bool:
     """Whether a request may wait for a later look: the first one for a pod, because its caller never asks again after
     it has failed; and for no longer than it is patient."""
-    is_first = record is None or record.told is None
     since_s = arrived.since_s if arrived.since_s is not None else arrived.now_s
-    return is_first and arrived.now_s < since_s + desk.terms.hold_first_s
+    return is_first_of_its_caller(record) and arrived.now_s < since_s + desk.terms.hold_first_s
 
 
 def _use(

@@ -17,7 +17,8 @@ from protocol.extension import ExtendedRequest
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
 from scheduler.core.book import Book
-from scheduler.service.permits import MAX_BATCH, Outcome, PermitService, grows
+from scheduler.service.answers import MAX_BATCH, Outcome
+from scheduler.service.permits import PermitService, grows
 
 MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
 

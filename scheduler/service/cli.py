@@ -50,6 +50,7 @@ class Options(TypedDict):
     published_agents: tuple[str, ...]
     trust_published: bool
     handover_s: float
+    first_start: bool
     journal: Path | None
     state: Path | None
     pool_writes_from_anywhere: bool
@@ -61,9 +62,13 @@ class Program:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = logs.logger("scheduler")
-        self._cluster = FileCluster(options["cluster"], time.monotonic)
+        unix_offset_s = time.time() - time.monotonic()
+        self._cluster = FileCluster(options["cluster"], time.monotonic, unix_offset_s)
         terms = Terms(
             instance=uuid.uuid4(),
+            started_s=time.monotonic(),
+            unix_offset_s=unix_offset_s,
+            is_first_start=options["first_start"],
             handover_s=options["handover_s"],
             published_agents=options["published_agents"],
             trust_published=options["trust_published"],
@@ -183,12 +188,17 @@ class Program:
                 handover_s=terms.handover_s,
                 safe_s=SAFE_HANDOVER_S,
             )
+        if terms.is_first_start:
+            self._log.warning(
+                "--first-start: what agents may hold from an earlier scheduler is not kept; leave it out of unit files"
+            )
         if terms.published_agents:
             self._log.info("callers without the extension are served", nodes=list(terms.published_agents))
         if terms.trust_published:
             self._log.warning(
-                "--trust-published: the word of callers without the extension counts as a read of the cluster; "
-                "for their VMs it is not promised that the node is never overcommitted"
+                "--trust-published: where the cluster shows no sizes, what callers without the extension were last told "
+                "counts as what they use, and before that their first word; for their VMs it is not promised that the "
+                "node is never overcommitted"
             )
 
     async def _tick(self) -> None:
@@ -286,7 +296,8 @@ class Program:
 @click.option(
     "--trust-published",
     is_flag=True,
-    help="Where the cluster shows no sizes, take the word of agents without the extension for a read.",
+    help="Where the cluster shows no sizes, serve agents without the extension all the same: what they were told counts "
+    "as their use.",
 )
 @click.option(
     "--handover",
@@ -296,6 +307,11 @@ class Program:
     show_default=True,
     metavar="SECONDS",
     help="How long what a silent or superseded agent held stays reserved.",
+)
+@click.option(
+    "--first-start",
+    is_flag=True,
+    help="Neither a scheduler nor an agent has run here before: keep nothing for what one may still hold.",
 )
 @click.option(
     "--journal",

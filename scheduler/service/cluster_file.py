@@ -203,15 +203,18 @@ def _contents(file: ClusterFile) -> _Contents:
 
 
 class FileCluster:
-    """The `Cluster` port over a file."""
+    """The `Cluster` port over a file. `unix_offset_s` is what to add to a time of `clock` for seconds of Unix time."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float], unix_offset_s: float) -> None:
         self._log = logs.logger("cluster file")
         self._file = WatchedFile(path, ClusterFile, _contents)
         self._clock = clock
+        self._unix_offset_s = unix_offset_s
         self._now = _Contents({}, {}, {}, {})
         self._read_s: dict[PodName, float] = {}
         self._has_begun = False
+        self._written_s: float | None = None
+        """When the file was written that was there at our start; None once it was written since."""
 
     @property
     def pools(self) -> Mapping[str, Pool]:
@@ -226,13 +229,22 @@ class FileCluster:
         except FileUnreachableError as error:
             raise ClusterUnreachableError(str(error)) from None
         if read is None:
-            return ()
-        changes = self._changes(read, begun_s)
+            return (events.ClusterRead(begun_s),) if self._has_begun else ()
+        self._written_s = None if self._has_begun else self._file.written_unix_s - self._unix_offset_s
+        shown_s = self._shown_s(begun_s)
+        changes = self._changes(read, begun_s, shown_s)
         if self._has_begun:
             self._say_changes(changes)
         self._now, self._has_begun = read, True
-        self._read_s = dict.fromkeys(read.vms, begun_s)
-        return changes
+        self._read_s = dict.fromkeys(read.vms, shown_s)
+        return (*changes, events.ClusterRead(begun_s))
+
+    def _shown_s(self, begun_s: float) -> float:
+        """From when sizes are, as a read begun at `begun_s` shows them.
+
+        Whoever keeps them up to date writes the file; what nobody has written since before our start shows what was.
+        """
+        return begun_s if self._written_s is None else min(begun_s, self._written_s)
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """What changed in the file, and a new reading of `pods`: what it says of them now."""
@@ -242,7 +254,7 @@ class FileCluster:
         for pod in pods:
             found = self._now.vms.get(pod)
             if found is not None and found.size is not None:
-                self._read_s[pod] = max(begun_s, self._read_s[pod])
+                self._read_s[pod] = max(self._shown_s(begun_s), self._read_s[pod])
                 again.append(events.VmSeen(found.spec, self._reading(pod, found), begun_s))
         return (*changes, *again)
 
@@ -262,7 +274,7 @@ class FileCluster:
             return events.Look(found=False)
         return events.Look(found=True, reading=self._reading(pod, found))
 
-    def _changes(self, read: _Contents, now_s: float) -> tuple[events.Input, ...]:
+    def _changes(self, read: _Contents, now_s: float, shown_s: float) -> tuple[events.Input, ...]:
         """Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
         old = self._now
         changes: list[events.Input] = []
@@ -279,7 +291,7 @@ class FileCluster:
                 is_new = self._has_begun and vm.spec.uid not in known
                 target = vm.target if vm.target is not None else vm.size
                 reading = (
-                    Reading(vm.size, target, now_s) if vm.size is not None and target is not None else None
+                    Reading(vm.size, target, shown_s) if vm.size is not None and target is not None else None
                 )
                 changes.append(events.VmSeen(vm.spec, reading, now_s, is_new=is_new))
         return tuple(changes)

@@ -1,8 +1,7 @@
 """The permit service: a request's bytes in, a status and bytes out. It knows nothing of HTTP servers.
 
-Callers with the extension get JSON errors; for the others any status but 200 is fatal, so what is not their own
-fault closes the connection without a response (reference/neon.md section 1.4, design section 4). A decision is made
-and recorded without waiting, whenever nothing has to be waited for; what must wait is bounded in number and time.
+A decision is made and recorded without waiting, whenever nothing has to be waited for; what must wait, for a look at the
+cluster or for a pool, is bounded in number and time.
 """
 
 import asyncio
@@ -21,14 +20,16 @@ from protocol.errors import RemoteProtocolError
 from protocol.extension import AGENT_HEADER, ExtendedRequest
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
-from scheduler.core import events, journal
+from scheduler.core import events
 from scheduler.core.book import VmRecord
 from scheduler.core.core import Core
-from scheduler.service.counts import Counts, Notes
+from scheduler.core.published import is_first_of_its_caller
+from scheduler.service.answers import Answers, Outcome
+from scheduler.service.counts import Counts
 from scheduler.service.effects import Effects
+from scheduler.service.looks import Looks
 from scheduler.service.ports import (
     CONSULT_DEADLINE_S,
-    LOOK_DEADLINE_S,
     Cluster,
     ClusterUnreachableError,
     Journal,
@@ -38,26 +39,26 @@ from scheduler.service.ports import (
     Pools,
 )
 
-Outcome: TypeAlias = server.Reply | server.HangUp
-
 MAX_WAITING: Final = 256
-"""Requests that may wait for the cluster or a pool at the same time."""
+"""Requests that may wait for pools at the same time."""
 POOL_SHARE: Final = 192
 """Of these, requests that may wait for one pool: what hangs must leave room for the others."""
 SURE_SHARE: Final = 8
-"""Requests that may wait for each pool, and for the cluster, however many wait for others: one that hangs holds up its
-own alone."""
-RETRY_AFTER_S: Final = 1
+"""Requests that may wait for each pool, however many wait for others: one that hangs holds up its own alone."""
+MAX_LOOKING: Final = 2048
+"""Requests that may wait for a look at the cluster: they share their looks. After a restart all published agents ask for the
+first time, and a request that is turned away then is the end of its runner."""
 PUBLISHED_DEADLINE_S: Final = 3.0
 """A published agent gives a request up not much later."""
+FIRST_DEADLINE_S: Final = 3.5
+"""Its first request may be held for longer (`Terms.hold_first_s`, and then one more look), because it is its last if it fails."""
+LOOK_AGAIN_S: Final = 0.25
+"""Between looks for one request that is held."""
 SLICE: Final = 256
 """Changes of the cluster that are applied before requests get their turn."""
-BATCH_HEADER: Final = "Parley-Batch"
-MAX_BATCH: Final = 128
-"""More items would hold the loop for over 3 ms."""
 
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
-_OFFER: Final = {BATCH_HEADER: str(MAX_BATCH)}
+_Arrived: TypeAlias = events.Asked | events.RequestArrived
 
 
 class PermitService:
@@ -81,12 +82,13 @@ class PermitService:
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[events.Output]] = {}
         self._pool_waits: Counter[str] = Counter()
-        self._looking: set[asyncio.Task[Outcome]] = set()
+        self._looking = 0
+        self._looks = Looks(self._read)
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self._entering = asyncio.Lock()
         self._cluster_fault = ""
         self.counts = Counts()
-        self._notes = Notes(self.counts, log)
+        self._answers = Answers(self.counts, log)
         self._effects = Effects(self._report, pools or NoPools(), migrator, clock, self.counts, log)
 
     # ------------------------------------------------------------ the cluster and the clock
@@ -141,9 +143,9 @@ class PermitService:
                     "change not taken by our fault", change=str(change), error=repr(error), exc_info=error
                 )
             if isinstance(change, events.VmGone):
-                self._notes.forget(change.pod)
+                self._answers.forget(change.pod)
             elif isinstance(change, events.VmSeen) and change.vm.terminal:
-                self._notes.forget(change.vm.pod)
+                self._answers.forget(change.vm.pod)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
 
@@ -174,6 +176,7 @@ class PermitService:
 
     async def close(self) -> None:
         """End what still waits."""
+        await self._looks.close()
         await self._effects.close()
 
     # ------------------------------------------------------------ requests
@@ -183,7 +186,8 @@ class PermitService:
         began_s = perf_counter()
         for_extension = _AGENT_HEADER in request.headers
         if request.method != "POST":
-            return self._error(400, ErrorCode.WRONG_METHOD, "must be POST", for_extension=for_extension)
+            text = "must be POST"
+            return self._answers.error(400, ErrorCode.WRONG_METHOD, text, for_extension=for_extension)
         outcome = self.decide(request.body, for_extension=for_extension)
         if not isinstance(outcome, server.Reply | server.HangUp):
             outcome = await outcome
@@ -199,87 +203,83 @@ class PermitService:
         if ask is not None:
             return self.decide_ask(ask, body)
         try:
-            message = codec.decode(wire.AgentRequest, body)
+            message = hot.read_plain(body) or codec.decode(wire.AgentRequest, body)
         except RemoteProtocolError as error:
-            return self._error(error.status, error.code, str(error), for_extension=for_extension)
+            return self._answers.error(error.status, error.code, str(error), for_extension=for_extension)
         if isinstance(message, ExtendedRequest):
             return self.decide_ask(hot.ask_of(message), body)
-        if self._is_full(len(self._looking)):
-            self.counts.answers["hang-up", ErrorCode.OVERLOADED.value] += 1
-            return server.HangUp()
+        if self._looking >= MAX_LOOKING:
+            return self._answers.hang_up(ErrorCode.OVERLOADED.value)
         return self._one_at_a_time(message, body)
 
     def decide_ask(self, ask: Ask, body: bytes) -> Outcome | Awaitable[Outcome]:
         """Answer a request with the extension that was read from `body`."""
-        if len(self._waiting) + len(self._looking) >= min(
-            POOL_SHARE, MAX_WAITING
-        ) and self._would_wait_too_long(ask):
-            return self._overloaded()
+        is_busy = len(self._waiting) >= min(POOL_SHARE, MAX_WAITING) or self._looking >= MAX_LOOKING
+        if is_busy and self._would_wait_too_long(ask):
+            return self._answers.overloaded()
         asked = events.Asked(next(self._tickets), ask, self._clock())
         try:
             outputs = self._core.apply(asked)
             self._journal.request(asked, body, outputs)
             answer = outputs[0]
             if len(outputs) == 1 and type(answer) is events.Decided:
-                return self._permit(answer)
+                return self._answers.permit(answer)
             return self._or_wait(self._follow(outputs, asked), asked, body)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
-            return self._our_fault(error, ask.pod, for_extension=True)
-
-    def _is_full(self, of_its_kind: int | None = None) -> bool:
-        """Whether too many wait, and not too few of the kind in question."""
-        return len(self._waiting) + len(self._looking) >= MAX_WAITING and (
-            of_its_kind is None or of_its_kind >= SURE_SHARE
-        )
+            return self._answers.our_fault(error, ask.pod, for_extension=True)
 
     def _would_wait_too_long(self, ask: Ask) -> bool:
         """Whether the request cannot be decided at once, and too many like it wait already; a decrease always can."""
         record = self._core.book.by_uid(ask.pod_uid)
         if record is None or record.spec.pod != ask.pod:
-            return self._is_full(len(self._looking))
+            return self._looking >= MAX_LOOKING
         pool = record.spec.pool
         if pool is None or not grows(record, ask):
             return False
         waits = self._pool_waits[pool]
-        return waits >= POOL_SHARE or self._is_full(waits)
-
-    def _overloaded(self) -> server.Reply:
-        self.counts.answers["error", ErrorCode.OVERLOADED.value] += 1
-        body = codec.ErrorBody("too many requests are waiting; ask again later", ErrorCode.OVERLOADED)
-        return server.Reply(429, codec.encode_error(body), headers={"Retry-After": str(RETRY_AFTER_S)})
+        return waits >= POOL_SHARE or (len(self._waiting) >= MAX_WAITING and waits >= SURE_SHARE)
 
     # ------------------------------------------------------------ what must wait
 
     async def _one_at_a_time(self, message: wire.AgentRequest, body: bytes) -> Outcome:
-        """A request without the extension: serial per pod, by arrival, after a fresh look."""
+        """A request without the extension: serial per pod, by arrival, after a look that began later."""
         lock = self._serial.setdefault(message.pod, asyncio.Lock())
+        is_first = is_first_of_its_caller(self._core.book.find(message.pod))
+        deadline_s = FIRST_DEADLINE_S if is_first else PUBLISHED_DEADLINE_S
+        self._looking += 1
         try:
-            async with asyncio.timeout(PUBLISHED_DEADLINE_S), lock:
+            async with asyncio.timeout(deadline_s), lock:
                 arrived = events.RequestArrived(next(self._tickets), message, self._clock())
-                outputs = self._core.apply(arrived)
-                self._journal.request(arrived, body, outputs)
-                outcome = self._or_wait(self._follow(outputs, arrived), arrived, body)
+                outcome = self._or_wait(self._apply(arrived, body), arrived, body)
                 return outcome if isinstance(outcome, server.Reply | server.HangUp) else await outcome
         except TimeoutError:
-            self.counts.answers["hang-up", "deadline"] += 1
-            return server.HangUp()
+            return self._answers.hang_up("deadline")
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
-            return self._our_fault(error, message.pod, for_extension=False)
+            return self._answers.our_fault(error, message.pod, for_extension=False)
+        finally:
+            self._looking -= 1
 
-    def _or_wait(
-        self, answer: events.Answer, arrived: events.Asked | events.RequestArrived, body: bytes
-    ) -> Outcome | Awaitable[Outcome]:
+    def _apply(self, arrived: _Arrived, body: bytes, waited_s: float = 0.0) -> events.Answer:
+        """Take a request to the core and see to what follows; it has waited for `waited_s` already."""
+        outputs = self._core.apply(arrived)
+        self._journal.request(arrived, body, outputs)
+        return self._follow(outputs, arrived, waited_s)
+
+    def _or_wait(self, answer: events.Answer, arrived: _Arrived, body: bytes) -> Outcome | Awaitable[Outcome]:
         match answer:
             case events.LookNeeded():
+                if isinstance(arrived, events.RequestArrived):
+                    return self._after_looks(arrived, body)
+                # A task, so that the items of a batch wait side by side; it counts from now on, however it ends.
+                self._looking += 1
                 look = asyncio.get_running_loop().create_task(self._after_look(arrived, body))
-                self._looking.add(look)
-                look.add_done_callback(self._looking.discard)
+                look.add_done_callback(lambda _: self._looked())
                 return look
             case events.ConsultNeeded() | events.Joined():
                 told = self._waiting[arrived.ticket]
                 if told.done():  # plugins that only compute: nobody has to wait
                     del self._waiting[arrived.ticket]
-                    return self._write(told.result(), for_extension=isinstance(arrived, events.Asked))
+                    return self._answers.write(told.result(), for_extension=isinstance(arrived, events.Asked))
                 # A task counts from now on and is counted out however it ends, even before its first step.
                 pool = self._pool_of(arrived)
                 self._pool_waits[pool] += 1
@@ -287,9 +287,12 @@ class PermitService:
                 consult.add_done_callback(lambda _: self._waited(arrived.ticket, pool))
                 return consult
             case _:
-                return self._write(answer, for_extension=isinstance(arrived, events.Asked))
+                return self._answers.write(answer, for_extension=isinstance(arrived, events.Asked))
 
-    def _pool_of(self, arrived: events.Asked | events.RequestArrived) -> str:
+    def _looked(self) -> None:
+        self._looking -= 1
+
+    def _pool_of(self, arrived: _Arrived) -> str:
         record = self._core.book.find(_pod(arrived))
         return (record.spec.pool if record is not None else None) or ""
 
@@ -300,50 +303,56 @@ class PermitService:
         if not self._pool_waits[pool]:
             del self._pool_waits[pool]
 
-    async def _after_look(self, arrived: events.Asked | events.RequestArrived, body: bytes) -> Outcome:
-        """The second pass of a request, with the look that the core asked for."""
-        for_extension = isinstance(arrived, events.Asked)
-        pod = _pod(arrived)
+    async def _after_look(self, asked: events.Asked, body: bytes) -> Outcome:
+        """The second pass of a request with the extension, with the look that the core asked for."""
+        pod = asked.ask.pod
         try:
-            try:
-                async with asyncio.timeout(LOOK_DEADLINE_S):
-                    is_fresh = await self._read([pod])
-            except TimeoutError:
-                is_fresh = False
-            task = asyncio.current_task()
-            assert task is not None
-            self._looking.discard(task)  # who goes on to wait for a pool counts there
-            if not is_fresh:
-                return self._unreachable(for_extension=for_extension)
-            again = _with_look(arrived, self._clock(), self._cluster.look(pod))
-            outputs = self._core.apply(again)
-            self._journal.request(again, body, outputs)
-            answer = self._follow(outputs, again, waited_s=again.now_s - arrived.now_s)
+            if not await self._looks.fresh(pod):
+                return self._answers.unreachable(for_extension=True)
+            again = events.Asked(asked.ticket, asked.ask, self._clock(), self._cluster.look(pod))
+            answer = self._apply(again, body, again.now_s - asked.now_s)
             assert not isinstance(answer, events.LookNeeded), "a fresh look was given and asked for again"
             outcome = self._or_wait(answer, again, body)
             return outcome if isinstance(outcome, server.Reply | server.HangUp) else await outcome
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
-            return self._our_fault(error, pod, for_extension=for_extension)
+            return self._answers.our_fault(error, pod, for_extension=True)
 
-    async def _after_consult(self, arrived: events.Asked | events.RequestArrived) -> Outcome:
+    async def _after_looks(self, arrived: events.RequestArrived, body: bytes) -> Outcome:
+        """The further passes of a request without the extension, each after a look; the core says when one is enough."""
+        pod, since_s, terms = arrived.request.pod, arrived.now_s, self._core.terms
+        may_be_held = is_first_of_its_caller(self._core.book.find(pod))
+        answer: events.Answer = events.LookNeeded(arrived.ticket, pod)
+        while isinstance(answer, events.LookNeeded):
+            if await self._looks.fresh(pod):
+                look = self._cluster.look(pod)
+                arrived = events.RequestArrived(arrived.ticket, arrived.request, self._clock(), look, since_s)
+                answer = self._apply(arrived, body, arrived.now_s - since_s)
+            elif not may_be_held or self._clock() >= since_s + terms.hold_first_s:
+                return self._answers.unreachable(for_extension=False)
+            if isinstance(answer, events.LookNeeded):
+                await asyncio.sleep(LOOK_AGAIN_S)
+        outcome = self._or_wait(answer, arrived, body)
+        return outcome if isinstance(outcome, server.Reply | server.HangUp) else await outcome
+
+    async def _after_consult(self, arrived: _Arrived) -> Outcome:
         """Wait for the answer that follows when the pool was asked; the core gives up by itself."""
         future = self._waiting[arrived.ticket]
         for_extension = isinstance(arrived, events.Asked)
         try:
             async with asyncio.timeout(CONSULT_DEADLINE_S + self._core.terms.consult_s):
                 answer = await future
-            return self._write(answer, for_extension=for_extension)
+            return self._answers.write(answer, for_extension=for_extension)
         except TimeoutError:
-            return self._our_fault(
+            return self._answers.our_fault(
                 AssertionError("no answer came"), _pod(arrived), for_extension=for_extension
             )
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
-            return self._our_fault(error, _pod(arrived), for_extension=for_extension)
+            return self._answers.our_fault(error, _pod(arrived), for_extension=for_extension)
 
     def _follow(
         self,
         outputs: tuple[events.Output, ...],
-        arrived: events.Asked | events.RequestArrived | None,
+        arrived: _Arrived | None,
         waited_s: float = 0.0,
     ) -> events.Answer:
         """See to every output; the answer to the request itself is returned."""
@@ -373,66 +382,6 @@ class PermitService:
         if future is not None and not future.done():
             future.set_result(output)
 
-    # ------------------------------------------------------------ answers
-
-    def _permit(self, decided: events.Decided) -> server.Reply:
-        self._notes.decided(decided)
-        if decided.echo is None:
-            return server.Reply(200, codec.encode(decided.response))
-        return server.Reply(200, journal.reply_bytes(decided), headers=_OFFER)
-
-    def _write(self, answer: events.Output, *, for_extension: bool) -> Outcome:
-        match answer:
-            case events.Decided():
-                return self._permit(answer)
-            case events.Refused():
-                return self._error(
-                    answer.status,
-                    answer.code,
-                    answer.message,
-                    for_extension=for_extension,
-                    last_sequence_number=answer.last_sequence_number,
-                    current_started_at_ms=answer.current_started_at_ms,
-                )
-            case events.HungUp():
-                self.counts.answers["hang-up", "refused"] += 1
-                self._log.warning(
-                    "connection closed without a response", pod=str(answer.pod), reason=answer.why
-                )
-                return server.HangUp()
-            case _:
-                raise AssertionError(f"no answer: {answer}")
-
-    def _unreachable(self, *, for_extension: bool) -> Outcome:
-        if for_extension:
-            text = "the cluster cannot be read now"
-            return self._error(503, ErrorCode.CLUSTER_UNREACHABLE, text, for_extension=True)
-        self.counts.answers["hang-up", ErrorCode.CLUSTER_UNREACHABLE.value] += 1
-        return server.HangUp()
-
-    def _our_fault(self, error: Exception, pod: wire.PodName, *, for_extension: bool) -> Outcome:
-        self._log.error("request failed by our fault", pod=str(pod), error=repr(error), exc_info=error)
-        if for_extension:
-            return self._error(500, ErrorCode.INTERNAL, "internal error", for_extension=True)
-        self.counts.answers["hang-up", "internal"] += 1
-        return server.HangUp()
-
-    def _error(
-        self,
-        status: int,
-        code: ErrorCode,
-        message: str,
-        *,
-        for_extension: bool,
-        last_sequence_number: int | None = None,
-        current_started_at_ms: int | None = None,
-    ) -> server.Reply:
-        self.counts.answers["error", code.value] += 1
-        if not for_extension:
-            return server.text(status, message)
-        body = codec.ErrorBody(message, code, last_sequence_number, current_started_at_ms)
-        return server.Reply(status, codec.encode_error(body))
-
 
 def grows(record: VmRecord, ask: Ask) -> bool:
     """Whether a request can be growth; of a VM that is not settled yet what its agent claims counts as its own."""
@@ -442,13 +391,5 @@ def grows(record: VmRecord, ask: Ask) -> bool:
     return ask.want.exceeds(current)
 
 
-def _pod(arrived: events.Asked | events.RequestArrived) -> wire.PodName:
+def _pod(arrived: _Arrived) -> wire.PodName:
     return arrived.ask.pod if isinstance(arrived, events.Asked) else arrived.request.pod
-
-
-def _with_look(
-    arrived: events.Asked | events.RequestArrived, now_s: float, look: events.Look
-) -> events.Asked | events.RequestArrived:
-    if isinstance(arrived, events.Asked):
-        return events.Asked(arrived.ticket, arrived.ask, now_s, look)
-    return events.RequestArrived(arrived.ticket, arrived.request, now_s, look)

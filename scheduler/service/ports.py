@@ -19,19 +19,33 @@ class ClusterUnreachableError(Exception):
 
 
 class Cluster(Protocol):
-    """A view of nodes, VMs and pods."""
+    """A view of nodes, VMs and pods. All implementations pass one conformance suite (tests/conformance).
+
+    **Versions.** What is told of one object is never older than what was told of it before: where lists, reads and a
+    watch race, the adapter goes by the object's resourceVersion. An older description is never told after a newer one,
+    and the deletion of a pod never after the pod that was made anew under its name; an object that is made anew has
+    another UID, and the end of the old one is told first.
+
+    **`begun_s`** of a `Reading`, and of `ClusterRead`: no change that the cluster accepted before that moment is missing.
+    For a list or a read it is when that was sent. For an event of a watch it is when the last list or read was sent whose
+    resourceVersion is not above the event's: at first the list that the watch began at. For a source that others write as
+    they please (a file) it is when the source was last written, until that happens while this process runs. It never goes
+    back for one object.
+    """
 
     async def refresh(self) -> tuple[events.Input, ...]:
-        """Read the cluster and return what changed since the last call, ready to apply.
+        """Bring the view up to date and return what changed since the last call, ready to apply.
 
-        Raises `ClusterUnreachableError`, or `SettingsError` with every fault of what was read.
+        `ClusterRead` comes last, where everything that it stands for has been told. Raises `ClusterUnreachableError`, or
+        `SettingsError` with every fault of what was read.
         """
         ...
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
-        """A fresh read of these pods, and whatever changed beside: what `refresh` returns and a `VmSeen` for each.
+        """A fresh look at these pods, begun after the call: a `VmSeen` for each that is there, and what changed beside.
 
-        Ends within `LOOK_DEADLINE_S`. Raises as `refresh` does.
+        A source that can read one object reads no more than these; one that is watched answers from what it has seen as
+        soon as that is known to be later than the call. Ends within `LOOK_DEADLINE_S`. Raises as `refresh` does.
         """
         ...
 

@@ -392,7 +392,7 @@ class World:
             since_s=waiting.since_s,
         )
         if isinstance(answer, LookWanted):  # the first one of its caller: a later look may help
-            waiting.look = self.read(vm) if vm is not None and not vm.is_vanished else None
+            waiting.look = self.read(vm) if not vm.is_vanished else None
             self.waiting.append(waiting)
             return
         self.tell_waiting()

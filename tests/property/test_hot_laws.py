@@ -130,9 +130,15 @@ def _mutate(tree: Tree, data: st.DataObject, name: str = "") -> Tree:
     return [*tree[:place], *changed, *tree[place + 1 :]]
 
 
-def _check(body: bytes) -> hot.Ask | None:
-    """The law: an `Ask` is what the codec reads. A refusal of the codec where there is an `Ask` fails as well."""
-    ask = hot.read_ask(body)
+def _check(body: bytes) -> hot.Ask | wire.AgentRequest | None:
+    """The law: a request is what the codec reads. A refusal of the codec where there is one fails as well."""
+    ask, plain = hot.read_ask(body), hot.read_plain(body)
+    assert ask is None or plain is None
+    if plain is not None:
+        read = codec.decode(wire.AgentRequest, body)
+        assert type(read) is wire.AgentRequest
+        assert repr(read) == repr(plain)
+        return plain
     if ask is not None:
         read = codec.decode(wire.AgentRequest, body)
         assert isinstance(read, extension.ExtendedRequest)
@@ -146,6 +152,7 @@ def _fits(request: extension.ExtendedRequest) -> bool:
 
 
 requests = some.extended_requests.filter(_fits)
+either = requests | some.agent_requests
 
 
 @thorough
@@ -157,10 +164,18 @@ def test_what_our_agent_writes_is_read_fast_and_as_the_codec_reads_it(
     assert _check(body) == hot.ask_of(request)
 
 
+@relaxed
+@given(some.agent_requests)
+def test_what_a_published_agent_writes_is_read_fast_and_as_the_codec_reads_it(
+    request: wire.AgentRequest,
+) -> None:
+    assert _check(codec.encode_request(request)) == request
+
+
 @thorough
-@given(requests, st.data())
+@given(either, st.data())
 def test_a_changed_request_is_read_as_the_codec_reads_it_or_not_at_all(
-    request: extension.ExtendedRequest, data: st.DataObject
+    request: wire.AgentRequest, data: st.DataObject
 ) -> None:
     tree = _tree(json.loads(codec.encode(request)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -171,9 +186,9 @@ def test_a_changed_request_is_read_as_the_codec_reads_it_or_not_at_all(
 
 
 @thorough
-@given(requests, st.data())
+@given(either, st.data())
 def test_a_request_with_changed_bytes_is_read_as_the_codec_reads_it_or_not_at_all(
-    request: extension.ExtendedRequest, data: st.DataObject
+    request: wire.AgentRequest, data: st.DataObject
 ) -> None:
     body = codec.encode(request)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -254,6 +269,17 @@ def test_a_reply_is_written_byte_for_byte_as_the_codec_writes_it(
             hot.write_reply(permit, unit, slot_bytes, reasons=reasons, **rest)
         return
     assert hot.write_reply(permit, unit, slot_bytes, reasons=reasons, **rest) == expected
+
+
+@relaxed
+@given(
+    st.tuples(some.amounts, some.amounts), st.one_of(st.integers(1, 2**40), st.sampled_from([2**20, 2**30]))
+)
+def test_a_published_reply_is_written_byte_for_byte_as_the_codec_writes_it(
+    amounts: tuple[values.Resources, values.Resources], slot_bytes: int
+) -> None:
+    slots = [translate.permit_slots(amount, slot_bytes) for amount in amounts]
+    assert hot.write_plain_reply(*amounts, slot_bytes) == codec.encode(wire.PluginResponse(*slots))
 
 
 blanks = st.text(" \t\r\n", max_size=3).map(str.encode)

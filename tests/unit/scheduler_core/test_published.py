@@ -225,29 +225,29 @@ def unsettled_and_full() -> World:
 def test_a_first_request_that_gets_less_is_held_for_a_look_that_shows_more() -> None:
     """Any answer but a permit that covers its use is the end of its caller."""
     world = unsettled_and_full()
-    for at in (100.0, 101.0, 103.4):
+    for at in (100.0, 101.0, 102.9):
         assert isinstance(first_asked(world, at=at, use=cu(2)), events.LookNeeded)
     assert world.floors() == [(Cause.START_UP, cu(8))]
-    assert told(first_asked(world, at=103.49, use=cu(5))) == (5, 5)
+    assert told(first_asked(world, at=102.99, use=cu(5))) == (5, 5)
 
 
 def test_what_the_last_look_showed_counts_when_nobody_waits_any_more() -> None:
     world = unsettled_and_full()
-    assert told(first_asked(world, at=103.5, use=cu(2))) == (3, 3)
+    assert told(first_asked(world, at=103.0, use=cu(2))) == (3, 3)
     assert world.record().settled
 
 
 def test_a_later_request_is_not_held() -> None:
     world = unsettled_and_full()
-    first_asked(world, at=103.5, use=cu(2))
+    first_asked(world, at=103.0, use=cu(2))
     answer = world.send(REQUEST, at=110.0, look=events.Look(True, Reading(cu(2), cu(2), 110.0)), since=110.0)
     assert told(answer) == (3, 3)
 
 
 def test_a_first_request_for_a_pod_that_is_not_there_yet_is_held_and_then_404() -> None:
     world = World(terms=EVERYWHERE)
-    assert isinstance(first_asked(world, at=103.4, use=None), events.LookNeeded)
-    answer = first_asked(world, at=103.5, use=None)
+    assert isinstance(first_asked(world, at=102.9, use=None), events.LookNeeded)
+    answer = first_asked(world, at=103.0, use=None)
     assert isinstance(answer, events.Refused)
     assert (answer.status, answer.code) == (404, ErrorCode.UNKNOWN_POD)
 
@@ -276,7 +276,7 @@ def test_a_read_begun_before_our_start_never_makes_an_answer_below_the_request()
     """Less than what it uses ends the published runner for good, and nobody knows what that is."""
     world = stale()
     assert isinstance(first_asked(world, at=100.0, use=cu(1), begun=40.0), events.LookNeeded)
-    assert "read that shows" in hung_up(first_asked(world, at=103.5, use=cu(1), begun=40.0))
+    assert "read that shows" in hung_up(first_asked(world, at=103.0, use=cu(1), begun=40.0))
     assert (world.record().settled, world.floors()) == (False, [(Cause.START_UP, cu(8))])
     assert told(first_asked(world, at=130.0, use=cu(1))) == (3, 3)
 

@@ -15,6 +15,7 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.service import batch, permits
+from scheduler.service.answers import Answers
 from scheduler.service.batch import MAX_BODY_BYTES
 from tests.unit.scheduler_service.test_migrations import (
     House,
@@ -28,15 +29,15 @@ from tests.unit.scheduler_service.test_migrations import (
     virtually,
 )
 
-Answers = list[tuple[int, Any]]
+Given = list[tuple[int, Any]]
 
 
-async def send(house: House, *items: bytes) -> Answers:
+async def send(house: House, *items: bytes) -> Given:
     """The status and the content of each answer."""
     return await send_raw(house, b"[" + b",".join(items) + b"]")
 
 
-async def send_raw(house: House, body: bytes) -> Answers:
+async def send_raw(house: House, body: bytes) -> Given:
     got = await house.batches.serve(Request("POST", "/batch", body))
     assert isinstance(got, Reply)
     assert (got.status, got.content_type) == (200, "application/json")
@@ -54,7 +55,7 @@ async def refused(house: House, body: bytes) -> dict[str, Any]:
     return content
 
 
-def cpus(answers: Answers) -> list[int | str]:
+def cpus(answers: Given) -> list[int | str]:
     """What was permitted, or the code of the error."""
     return [
         int(body["raw"]["permit"]["cpu"]) if status == 200 else str(body["code"]) for status, body in answers
@@ -317,8 +318,8 @@ async def test_a_batch_whose_caller_goes_leaves_nothing_behind() -> None:
 
 @virtually
 async def test_batches_are_no_way_around_the_limit_of_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permits, "MAX_WAITING", 5)
-    monkeypatch.setattr(permits, "POOL_SHARE", 5)
+    monkeypatch.setattr(permits, "MAX_LOOKING", 5)
+    monkeypatch.setattr(permits, "POOL_SHARE", 0)
     monkeypatch.setattr(permits, "SURE_SHARE", 0)
     house = House("a", "b")
     free = asyncio.Event()
@@ -378,14 +379,14 @@ async def test_an_answer_that_cannot_be_written_is_a_500_for_that_item(
 ) -> None:
     house = House("a", "b")
     house.bank.says(Word())
-    write = permits.PermitService._permit
+    write = Answers.permit
 
-    def fail(self: permits.PermitService, decided: events.Decided) -> Reply:
+    def fail(self: Answers, decided: events.Decided) -> Reply:
         if decided.pod.name == "a":
             raise ValueError("cannot be written")
         return write(self, decided)
 
-    monkeypatch.setattr(permits.PermitService, "_permit", fail)
+    monkeypatch.setattr(Answers, "permit", fail)
     assert cpus(await send(house, ask("a", 4), ask("b", 4))) == ["internal", 4]
     assert await house.is_clean()
 

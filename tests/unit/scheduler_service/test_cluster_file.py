@@ -46,7 +46,7 @@ class Cluster:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now_s = 100.0
-        self.file = FileCluster(path, lambda: self.now_s)
+        self.file = FileCluster(path, lambda: self.now_s, unix_offset_s=-100.0)  # its first file is of 100 s
         self._writes = 0
 
     def write(self, text: str) -> None:
@@ -55,9 +55,12 @@ class Cluster:
         os.utime(self.path, ns=(self._writes, self._writes))
 
     async def refresh(self, text: str | None = None) -> list[Any]:
+        """What changed, when all of it was read now."""
         if text is not None:
             self.write(text)
-        return list(await self.file.refresh())
+        *changes, read = await self.file.refresh()
+        assert read == events.ClusterRead(self.now_s)
+        return changes
 
 
 @pytest.fixture
@@ -161,16 +164,29 @@ def test_wrong_shapes_are_faults_and_not_crashes(text: str) -> None:
     assert faults(text) != []
 
 
-async def test_a_read_of_a_file_that_did_not_change_is_a_new_reading_of_its_sizes(cluster: Cluster) -> None:
-    await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u2", more=""))
+@pytest.mark.parametrize(("is_kept", "begun_s"), [(True, 200.0), (False, 100.0)], ids=["kept", "left alone"])
+async def test_a_file_shows_sizes_as_of_now_once_somebody_has_written_it_since_our_start(
+    cluster: Cluster, is_kept: bool, begun_s: float
+) -> None:
+    text = NODE + "vms:\n" + vm() + vm("b", "u2", more="")
+    await cluster.refresh(text)
+    if is_kept:
+        await cluster.refresh(text)
     cluster.now_s = 200.0
     assert await cluster.refresh() == []
-    (seen,) = await cluster.file.read([PodName("a", "d"), PodName("b", "d"), PodName("z", "d")])
+    whole, seen = await cluster.file.read([PodName("a", "d"), PodName("b", "d"), PodName("z", "d")])
+    assert whole == events.ClusterRead(200.0)
     assert isinstance(seen, events.VmSeen)
     assert (seen.vm.uid, seen.now_s) == ("u1", 200.0)
     assert seen.reading is not None
-    assert seen.reading.begun_s == 200.0
+    assert seen.reading.begun_s == pytest.approx(begun_s)
     assert cluster.file.look(seen.vm.pod).reading == seen.reading
+
+
+async def test_a_file_from_before_our_start_shows_what_was_then(cluster: Cluster) -> None:
+    cluster.now_s = 300.0
+    (_, seen) = await cluster.refresh(NODE + "vms:\n" + vm())
+    assert (seen.now_s, seen.reading.begun_s) == (300.0, pytest.approx(100.0))
 
 
 async def test_what_is_no_longer_in_the_file_is_gone_before_anything_is_seen(cluster: Cluster) -> None:

@@ -242,7 +242,7 @@ class House:
         """Nobody waits, nothing is pending, the accounts are right."""
         await turns()
         assert self.service._waiting == {}
-        assert not self.service._is_full()
+        assert self.service._looking == 0
         assert self.service._effects._tasks == {}
         assert self.core.desk.consults == {}
         assert self.core.audit() == []

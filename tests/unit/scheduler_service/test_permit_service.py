@@ -91,7 +91,7 @@ class Setting:
     """A service with its surroundings."""
 
     def __init__(self, core: type[Core] = Core) -> None:
-        self.core = core(Terms(INSTANCE, is_first_start=True, published_agents=("*",)))
+        self.core = core(Terms(INSTANCE, is_first_start=True, published_agents=("*",), hold_first_s=0.0))
         self.cluster = Cluster()
         log, self.lines = recorded()
         self.service = PermitService(self.core, self.cluster, lambda: 1.0, log)

@@ -106,7 +106,7 @@ async def test_pools_and_labels_of_the_cluster_file(tmp_path: Path) -> None:
         + "labels: {a: b}, annotations: {c: d}, finalizers: [x, y, x]}\n"
         + f"- {{name: other, {UNIT}}}\n"
     )
-    cluster = FileCluster(path, lambda: 0.0)
+    cluster = FileCluster(path, lambda: 0.0, 0.0)
     changes = await cluster.refresh()
     specs = {each.vm.pod.name: each.vm for each in changes if isinstance(each, events.VmSeen)}
     assert {name: spec.pool for name, spec in specs.items()} == {"a": "bank", "b": None, "c": None}
@@ -114,17 +114,17 @@ async def test_pools_and_labels_of_the_cluster_file(tmp_path: Path) -> None:
     bank = Pool("bank", Resources(1000, GIB), PoolLimits(9, 2), {"a": "b"}, {"c": "d"}, ("x", "y"))
     assert cluster.pools == {"bank": bank, "other": Pool("other", Resources(1000, GIB))}
     before = cluster.pools
-    assert await cluster.refresh() == ()
+    assert await cluster.refresh() == (events.ClusterRead(0.0),)
     assert cluster.pools is before, "another object tells another file"
 
 
 async def test_a_vm_that_gets_another_label_is_told_as_changed(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(NODE + "vms:\n" + vm("a", "u1", more="labels: {parley.dev/pool: bank}"))
-    cluster = FileCluster(path, lambda: 0.0)
+    cluster = FileCluster(path, lambda: 0.0, 0.0)
     await cluster.refresh()
     path.write_text(NODE + "vms:\n" + vm("a", "u1", more="labels: {parley.dev/pool: another}"))
-    (change,) = await cluster.refresh()
+    change, _ = await cluster.refresh()
     assert isinstance(change, events.VmSeen)
     assert change.vm.pool == "another"
 
@@ -157,7 +157,7 @@ def test_all_faults_of_pools_are_told_at_once() -> None:
 async def test_a_file_with_faults_leaves_the_pools_of_before(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(f"{NODE}pools:\n- {{name: bank, {UNIT}}}\n")
-    cluster = FileCluster(path, lambda: 0.0)
+    cluster = FileCluster(path, lambda: 0.0, 0.0)
     await cluster.refresh()
     path.write_text(f"{NODE}pools:\n- {{name: Bank, {UNIT}}}\n")
     with pytest.raises(SettingsError):

@@ -1,0 +1,108 @@
+"""What the core decided, as it travels: JSON for callers with the extension, published shapes for the others.
+
+For callers without the extension any status but 200 is fatal, so what is not their own fault closes the connection
+without a response (reference/neon.md section 1.4, design section 4).
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from hosting import server
+from hosting.logs import Logger
+from protocol import codec, wire
+from protocol.reasons import ErrorCode
+from scheduler.core import events, journal
+from scheduler.service.counts import Counts, Notes
+
+Outcome: TypeAlias = server.Reply | server.HangUp
+
+BATCH_HEADER: Final = "Parley-Batch"
+MAX_BATCH: Final = 128
+"""More items would hold the loop for over 3 ms."""
+RETRY_AFTER_S: Final = 1
+
+_OFFER: Final = {BATCH_HEADER: str(MAX_BATCH)}
+_NO_OFFER: Final[Mapping[str, str]] = {}
+
+
+class Answers:
+    """Writes answers and counts them."""
+
+    def __init__(self, counts: Counts, log: Logger) -> None:
+        self._counts = counts
+        self._log = log
+        self._notes = Notes(counts, log)
+
+    def forget(self, pod: wire.PodName) -> None:
+        """A VM has gone."""
+        self._notes.forget(pod)
+
+    def permit(self, decided: events.Decided) -> server.Reply:
+        """A permit."""
+        self._notes.decided(decided)
+        headers = _OFFER if decided.echo is not None else _NO_OFFER
+        return server.Reply(200, journal.reply_bytes(decided), headers=headers)
+
+    def write(self, answer: events.Output, *, for_extension: bool) -> Outcome:
+        """Any answer of the core to a request."""
+        match answer:
+            case events.Decided():
+                return self.permit(answer)
+            case events.Refused():
+                return self.error(
+                    answer.status,
+                    answer.code,
+                    answer.message,
+                    for_extension=for_extension,
+                    last_sequence_number=answer.last_sequence_number,
+                    current_started_at_ms=answer.current_started_at_ms,
+                )
+            case events.HungUp():
+                self._log.warning(
+                    "connection closed without a response", pod=str(answer.pod), reason=answer.why
+                )
+                return self.hang_up("refused")
+            case _:
+                raise AssertionError(f"no answer: {answer}")
+
+    def hang_up(self, why: str) -> server.HangUp:
+        """Close the connection without a response."""
+        self._counts.answers["hang-up", why] += 1
+        return server.HangUp()
+
+    def overloaded(self) -> server.Reply:
+        """Too many wait already."""
+        self._counts.answers["error", ErrorCode.OVERLOADED.value] += 1
+        body = codec.ErrorBody("too many requests are waiting; ask again later", ErrorCode.OVERLOADED)
+        return server.Reply(429, codec.encode_error(body), headers={"Retry-After": str(RETRY_AFTER_S)})
+
+    def unreachable(self, *, for_extension: bool) -> Outcome:
+        """The cluster cannot be read, and the request needs a look at it."""
+        if for_extension:
+            text = "the cluster cannot be read now"
+            return self.error(503, ErrorCode.CLUSTER_UNREACHABLE, text, for_extension=True)
+        return self.hang_up(ErrorCode.CLUSTER_UNREACHABLE.value)
+
+    def our_fault(self, error: Exception, pod: wire.PodName, *, for_extension: bool) -> Outcome:
+        """Something failed that should not."""
+        self._log.error("request failed by our fault", pod=str(pod), error=repr(error), exc_info=error)
+        if for_extension:
+            return self.error(500, ErrorCode.INTERNAL, "internal error", for_extension=True)
+        return self.hang_up(ErrorCode.INTERNAL.value)
+
+    def error(
+        self,
+        status: int,
+        code: ErrorCode,
+        message: str,
+        *,
+        for_extension: bool,
+        last_sequence_number: int | None = None,
+        current_started_at_ms: int | None = None,
+    ) -> server.Reply:
+        """An error status: JSON for callers with the extension, plain text for the others."""
+        self._counts.answers["error", code.value] += 1
+        if not for_extension:
+            return server.text(status, message)
+        body = codec.ErrorBody(message, code, last_sequence_number, current_started_at_ms)
+        return server.Reply(status, codec.encode_error(body))
