@@ -13,7 +13,8 @@ ledger really posts. Nodes are large enough for every growth to be granted in fu
 
 An answer that is no full permit is an error, and any error makes the exit code 1. Of the single requests every 17th
 answer is read in full (sequence number, instance, permit); of all others the status counts. `--journal` measures
-single requests once more with the journal on; `--sizes` lets the cluster file show the VMs' sizes, which then are read
+single requests once more with the journal on; `--published` measures requests without the extension, each of which takes
+a look at the cluster, and nothing else; `--sizes` lets the cluster file show the VMs' sizes, which then are read
 again every 2 s; `--trivial` puts a server that decides nothing in the scheduler's place and so measures the generator.
 """
 
@@ -63,6 +64,32 @@ class Singles:
         self._answers += 1
         if self._answers % SAMPLE == 0:
             _check(token, self._instance, json.loads(body), self._faults)
+        token.held = token.want
+        return 1
+
+
+class Published:
+    """One request without the extension at a time for each VM, all VMs in turn; the first of each names its use."""
+
+    def __init__(self, fleet: Sequence[Agent], faults: figures.Faults, *, is_first: bool = False) -> None:
+        self._ready = deque(fleet)
+        self._faults = faults
+        self._is_first = is_first
+
+    def next(self) -> tuple[bytes, Agent] | None:
+        """The request of the agent that has waited longest."""
+        if not self._ready:
+            return None
+        agent = self._ready.popleft()
+        return agent.http(agent.plain(agent.held if self._is_first else agent.next_units())), agent
+
+    def done(self, token: Agent, status: int, body: bytes) -> int:
+        """Take the permit."""
+        if not self._is_first:
+            self._ready.append(token)
+        if status != 200 or json.loads(body)["permit"] != {"vCPUs": token.want, "mem": token.want}:
+            self._faults.add(f"a request for {token.want} units was answered with {status}: {body!r}")
+            return 0
         token.held = token.want
         return 1
 
@@ -145,6 +172,7 @@ class Options:
     sizes: bool
     journal: bool
     trivial: bool
+    published: bool
 
 
 class Bench:
@@ -173,6 +201,14 @@ class Bench:
         """Single requests in a closed loop."""
         singles = Singles(self._fleet, self._instance, self.faults)
         return await self._closed(prefix, f"{prefix}_per_s", singles, self._options.connections)
+
+    async def published(self) -> dict[str, object]:
+        """Requests without the extension in a closed loop, after one of each VM."""
+        first = drive.Closed(Published(self._fleet, self.faults, is_first=True), self.faults)
+        run = await first.over(self._server.port, self._options.connections)
+        published = Published(self._fleet, self.faults)
+        found = await self._closed("published", "published_per_s", published, self._options.connections)
+        return {"settled_s": round(run.seconds, 2), **found}
 
     async def batches(self) -> dict[str, object]:
         """Batches in a closed loop; figures of None where the server takes none."""
@@ -248,7 +284,9 @@ def _server(options: Options, directory: Path, *arguments: str) -> program.Progr
         output = directory / "trivial.log"
         return program.Program(port, output, "benchmarks.load.trivial", "--port", str(port))
     count = options.shape.vms
-    sizes = tuple(map(agents.initial_units, range(count))) if options.sizes else None
+    sizes = tuple(map(agents.initial_units, range(count))) if options.sizes or options.published else None
+    if options.published:
+        arguments = (*arguments, "--published-agents", "*")
     path = cluster.write(directory / "cluster.yaml", options.shape, sizes)
     return program.Program.scheduler(port, path, *arguments)
 
@@ -260,7 +298,8 @@ async def _measure(options: Options, directory: Path) -> tuple[dict[str, object]
         found: dict[str, object] = {"startup_s": round(await server.ready(), 2)}
         bench = Bench(options, server)
         found["resident_ready_mb"] = server.resident_mb()
-        for step in (bench.settle, bench.singles, bench.batches, bench.paced):
+        steps = (bench.settle, bench.singles, bench.batches, bench.paced)
+        for step in (bench.published,) if options.published else steps:
             found.update(await step())
         found["resident_mb"] = server.resident_mb()
     return found, bench
@@ -318,6 +357,9 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="3 s for each mode instead of 10 s")
     parser.add_argument("--journal", action="store_true", help="single requests with the journal on, too")
     parser.add_argument("--sizes", action="store_true", help="let the cluster file show the VMs' sizes")
+    parser.add_argument(
+        "--published", action="store_true", help="requests without the extension, nothing else"
+    )
     parser.add_argument("--trivial", action="store_true", help="measure the generator, not the scheduler")
     parser.add_argument("--vms", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=100)
@@ -335,6 +377,7 @@ def main() -> None:
         sizes=given.sizes,
         journal=given.journal and not given.trivial,
         trivial=given.trivial,
+        published=given.published,
     )
     sys.exit(program.run(lambda: _main(options)))
 

@@ -146,6 +146,10 @@ def _pod(namespace: str, name: str) -> wire.PodName:
     return wire.PodName(name, namespace)
 
 
+_version: Final = functools.lru_cache(maxsize=_CACHED_INSTANCES)(versions.PluginProtoVersion)
+_slots: Final = functools.lru_cache(maxsize=_CACHED_AMOUNTS)(wire.Resources)
+
+
 @functools.lru_cache(maxsize=_CACHED_AMOUNTS)
 def _read_amount(cpu: str, memory: str) -> values.Resources | None:
     """The amount, or None for what is no quantity or no amount: the codec says what is wrong with it."""
@@ -215,9 +219,9 @@ def read_plain(body: bytes) -> wire.AgentRequest | None:
     except (msgspec.MsgspecError, ValueError):  # as in `read_ask`
         return None
     return wire.AgentRequest(
-        versions.PluginProtoVersion(request.version),
+        _version(request.version),
         _pod(request.pod.namespace, request.pod.name),
-        wire.Resources(request.resources.vcpu, request.resources.mem),
+        _slots(request.resources.vcpu, request.resources.mem),
         metrics,
     )
 

@@ -77,6 +77,12 @@ class Agent:
         assert len(body) <= _MAX_REQUEST_BYTES
         return body
 
+    def plain(self, want: int) -> bytes:
+        """The body of a request without the extension, as a published agent writes it."""
+        self.want = want
+        self.held = min(self.held, want)
+        return _plain(self.index, want)
+
     def http(self, body: bytes) -> bytes:
         """A body as a whole HTTP request."""
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
@@ -104,6 +110,13 @@ def _before(index: int, agent_id: str, units: int) -> bytes:
         f'"resources":{{"vCPUs":{units},"mem":{units}}},"metrics":{{"loadAvg1M":0.5,"loadAvg5M":0.25}},'
         f'"agentID":"{agent_id}","agentStartedAtMs":{_STARTED_AT_MS},"podUID":"{cluster.uid_of(index)}",'
         '"sequenceNumber":'
+    ).encode()
+
+
+def _plain(index: int, units: int) -> bytes:
+    return (
+        f'{{"protoVersion":2,"pod":{{"name":"{cluster.name_of(index)}","namespace":"{cluster.NAMESPACE}"}},'
+        f'"resources":{{"vCPUs":{units},"mem":{units}}},"metrics":{{"loadAvg1M":0.5,"loadAvg5M":0.25}}}}'
     ).encode()
 
 

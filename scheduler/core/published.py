@@ -9,6 +9,7 @@ Source: design section 4.
 """
 
 import fnmatch
+import functools
 
 from msgspec.structs import replace
 
@@ -47,7 +48,12 @@ class _Caller(Value, frozen=True):
 
 def is_allowed(terms: Terms, node: str) -> bool:
     """Whether callers without the extension are served on `node`."""
-    return any(fnmatch.fnmatchcase(node, pattern) for pattern in terms.published_agents)
+    return _matches(terms.published_agents, node)
+
+
+@functools.lru_cache(maxsize=4096)
+def _matches(patterns: tuple[str, ...], node: str) -> bool:
+    return any(fnmatch.fnmatchcase(node, pattern) for pattern in patterns)
 
 
 def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tuple[events.Output, ...]:

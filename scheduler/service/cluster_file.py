@@ -252,9 +252,9 @@ class FileCluster:
         changes = await self.refresh()
         again: list[events.Input] = []
         for pod in pods:
-            found = self._now.vms.get(pod)
-            if found is not None and found.size is not None:
-                self._read_s[pod] = max(self._shown_s(begun_s), self._read_s[pod])
+            found, shown_s = self._now.vms.get(pod), self._shown_s(begun_s)
+            if found is not None and found.size is not None and shown_s > self._read_s[pod]:
+                self._read_s[pod] = shown_s
                 again.append(events.VmSeen(found.spec, self._reading(pod, found), begun_s))
         return (*changes, *again)
 

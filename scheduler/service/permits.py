@@ -250,8 +250,10 @@ class PermitService:
         try:
             async with asyncio.timeout(deadline_s), lock:
                 arrived = events.RequestArrived(next(self._tickets), message, self._clock())
-                outcome = self._or_wait(self._apply(arrived, body), arrived, body)
-                return outcome if isinstance(outcome, server.Reply | server.HangUp) else await outcome
+                answer = self._apply(arrived, body)
+                if isinstance(answer, events.LookNeeded):
+                    return await self._after_looks(arrived, body, may_be_held=is_first)
+                return self._answers.write(answer, for_extension=False)
         except TimeoutError:
             return self._answers.hang_up("deadline")
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
@@ -268,8 +270,7 @@ class PermitService:
     def _or_wait(self, answer: events.Answer, arrived: _Arrived, body: bytes) -> Outcome | Awaitable[Outcome]:
         match answer:
             case events.LookNeeded():
-                if isinstance(arrived, events.RequestArrived):
-                    return self._after_looks(arrived, body)
+                assert isinstance(arrived, events.Asked)
                 # A task, so that the items of a batch wait side by side; it counts from now on, however it ends.
                 self._looking += 1
                 look = asyncio.get_running_loop().create_task(self._after_look(arrived, body))
@@ -317,10 +318,11 @@ class PermitService:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
             return self._answers.our_fault(error, pod, for_extension=True)
 
-    async def _after_looks(self, arrived: events.RequestArrived, body: bytes) -> Outcome:
+    async def _after_looks(
+        self, arrived: events.RequestArrived, body: bytes, *, may_be_held: bool
+    ) -> Outcome:
         """The further passes of a request without the extension, each after a look; the core says when one is enough."""
         pod, since_s, terms = arrived.request.pod, arrived.now_s, self._core.terms
-        may_be_held = is_first_of_its_caller(self._core.book.find(pod))
         answer: events.Answer = events.LookNeeded(arrived.ticket, pod)
         while isinstance(answer, events.LookNeeded):
             if await self._looks.fresh(pod):
