@@ -14,7 +14,6 @@ connection without a word.
 import asyncio
 import functools
 import http
-import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -61,16 +60,6 @@ class HangUp:
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
-
-
-def is_loopback(peer: str) -> bool:
-    """Whether `Request.peer` is this machine."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)  # how a socket for both families shows IPv4
-    return (mapped if mapped is not None else address).is_loopback
 
 
 def text(status: int, message: str) -> Reply:

@@ -8,7 +8,7 @@ import random
 import resource
 import sys
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,6 +28,15 @@ from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Latencies, Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
+from hosting.addresses import (
+    AddressError,
+    Advertise,
+    Advertised,
+    advertised,
+    bracketed,
+    endpoint,
+    is_loopback,
+)
 from hosting.client import Client
 from hosting.settings import SettingsError, daemon, load
 from hosting.supervisor import Supervisor
@@ -45,6 +54,16 @@ GC_THRESHOLDS: Final = (10_000, 10, 50)
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the agent is reached: where it listens, what informants are told to call, and who may see `/v1/vms`."""
+
+    host: str
+    port: int
+    advertised: Advertised
+    token: str | None = None
+
+
 class Daemon:
     """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
 
@@ -54,18 +73,18 @@ class Daemon:
         config: Path,
         change_log: ChangeLog,
         lock: NodeLock,
-        address: tuple[str, int],
-        token: str | None = None,
+        reach: Reach,
     ) -> None:
         self._settings = settings
-        self._token = token
+        self._token = reach.token
         self._latencies = Latencies()
         self._policies = policies.standard()
         self._file = WatchedFile(config, AgentSettings, lambda read: read)
         self._change_log = change_log
         self._lock = lock
         self._lost_lock = False
-        self._host, self._port = address
+        self._host, self._port = reach.host, reach.port
+        self._advertised = reach.advertised
         self._log = logs.logger("agent").bind(node=settings.node)
         self._identity = str(uuid.uuid4())
         self._rng = random.Random()
@@ -102,7 +121,8 @@ class Daemon:
         try:
             self._port = await self._server.start(self._host, self._port)
         except OSError as error:
-            click.echo(f"cannot listen on {self._host}:{self._port}: {error.strerror}", err=True)
+            where = endpoint(self._host, self._port)
+            click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
         async with (
             Client(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES) as to_scheduler,
@@ -123,7 +143,10 @@ class Daemon:
             try:
                 await fleet.follow(self._settings.vms)
                 self._log.info(
-                    "serving", address=f"http://{self._host}:{self._port}", vms=len(fleet.runners())
+                    "serving",
+                    address=f"http://{endpoint(self._host, self._port)}",
+                    advertised=self._advertised.endpoint(self._port),
+                    vms=len(fleet.runners()),
                 )
                 gc.collect()
                 gc.freeze()
@@ -183,13 +206,26 @@ class Daemon:
             vm = replace(vm, bounds=own.bounds)
         host = urlsplit(entry.informant).hostname
         assert host is not None, "the settings check URLs"
+        if is_loopback(self._advertised.host) and not is_loopback(host):
+            self._log.warning(
+                "this informant cannot call back: it is told to call its own machine; set `advertise` and --host",
+                vm=vm.name,
+                informant=entry.informant,
+                advertised=self._advertised.endpoint(self._port),
+            )
         links = Links(
             backend,
             scheduler,
             InformantLink(
-                informants, entry.informant, f"{self._host}:{self._port}", INFORMANT_DEADLINE_S, self._rng
+                informants,
+                entry.informant,
+                self._advertised.endpoint(self._port),
+                INFORMANT_DEADLINE_S,
+                self._rng,
             ),
-            ExporterLink(exporters, host, self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng),
+            ExporterLink(
+                exporters, bracketed(host), self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng
+            ),
             self._seen_epoch,
             self._latencies,
             schedule,
@@ -205,7 +241,7 @@ class Daemon:
 
         async def guarded(request: server.Request) -> server.Reply | server.HangUp:
             if self._token is None:
-                if server.is_loopback(request.peer):
+                if is_loopback(request.peer):
                     return await handler(request)
                 return server.text(403, "served to this machine only, unless --token-file is given")
             given = request.headers.get("authorization", "")
@@ -240,8 +276,7 @@ async def _main(
     stop: lifecycle.Stop,
     settings: AgentSettings,
     config: Path,
-    address: tuple[str, int],
-    token: str | None,
+    reach: Reach,
 ) -> int:
     """Take the node lock, then serve."""
     log = logs.logger("agent").bind(node=settings.node)
@@ -257,7 +292,7 @@ async def _main(
                 return 0
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
-            return await Daemon(settings, config, change_log, lock, address, token).run(stop)
+            return await Daemon(settings, config, change_log, lock, reach).run(stop)
 
 
 def _raise_file_limit() -> None:
@@ -293,7 +328,16 @@ def _token_in(path: Path | None) -> str | None:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Serve /v1/vms to whoever has the token in this file, instead of to this machine only.",
 )
-def main(config: Path, host: str, port: int, log_level: str, token_file: Path | None) -> None:
+@click.option(
+    "--advertise",
+    type=Advertise(),
+    metavar="ADDRESS",
+    help="Where informants call back: an address or a network interface of this machine, with :PORT where that "
+    "differs (overrides `advertise` of the settings file). Needed where --host is a wildcard.",
+)
+def main(
+    config: Path, host: str, port: int, log_level: str, token_file: Path | None, advertise: str | None
+) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the state directory cannot be used, 2 for a wrong
@@ -303,12 +347,12 @@ def main(config: Path, host: str, port: int, log_level: str, token_file: Path | 
     _raise_file_limit()
     try:
         settings = load(config, AgentSettings)
-        token = _token_in(token_file)
-    except SettingsError as error:
+        reach = Reach(host, port, advertised(advertise or settings.advertise, host), _token_in(token_file))
+    except (SettingsError, AddressError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     try:
-        code = lifecycle.run(lambda stop: _main(stop, settings, config, (host, port), token))
+        code = lifecycle.run(lambda stop: _main(stop, settings, config, reach))
     except BackendError as error:
         click.echo(f"cannot use the state directory: {error}", err=True)
         code = 1

@@ -13,6 +13,7 @@ from typing import Final, TypedDict, Unpack
 import click
 
 from hosting import lifecycle, logs, metrics, server
+from hosting.addresses import endpoint
 from hosting.settings import FiniteRange, SettingsError, daemon
 from hosting.supervisor import Supervisor
 from hosting.threads import in_own_thread
@@ -123,7 +124,7 @@ class Program:
         try:
             port = await self._server.start(self._options["host"], self._options["port"])
         except OSError as error:
-            where = f"{self._options['host']}:{self._options['port']}"
+            where = endpoint(self._options["host"], self._options["port"])
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
         self._greet(port)
@@ -171,7 +172,7 @@ class Program:
         terms, core = self._core.terms, self._core
         self._log.info(
             "serving",
-            address=f"http://{self._options['host']}:{port}",
+            address=f"http://{endpoint(self._options['host'], port)}",
             instance=str(terms.instance),
             nodes=sum(1 for _ in core.ledger.nodes()),
             vms=len(core.book),
