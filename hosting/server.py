@@ -15,6 +15,7 @@ import asyncio
 import functools
 import http
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
@@ -27,6 +28,7 @@ from protocol.values import Value
 
 KEEP_ALIVE_S: Final = 75.0
 SWEEP_S: Final = 0.5
+HANDSHAKE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,24 @@ class _AiohttpServer(web.Server):
         )
 
 
+class _Site(web.SockSite):
+    """A listening socket that waits for a TLS handshake no longer than for a request: such a connection is not counted yet."""
+
+    async def start(self) -> None:
+        """Listen."""
+        await web.BaseSite.start(self)
+        server = self._runner.server
+        assert server is not None
+        handshake_s = HANDSHAKE_S if self._ssl_context is not None else None
+        self._server = await asyncio.get_running_loop().create_server(
+            server,
+            sock=self._sock,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=handshake_s,
+        )
+
+
 class Server:
     """One listening server. `stats` are plain counters for the metrics endpoint."""
 
@@ -212,14 +232,14 @@ class Server:
         self._sweeper: asyncio.Task[None] | None = None
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0}
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on `host` and `port` (0: the kernel chooses) and return the port. Raises `OSError`."""
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on `host` and `port` (0: the kernel chooses), with TLS where it is given; the port. Raises `OSError`."""
         self._runner = web.ServerRunner(
             _AiohttpServer(self, self._serve), handle_signals=False, shutdown_timeout=self._limits.drain_s
         )
         await self._runner.setup()
         listening = _listen(host, port)
-        await web.SockSite(self._runner, listening, backlog=1024).start()
+        await _Site(self._runner, listening, backlog=1024, ssl_context=tls).start()
         self._sweeper = asyncio.create_task(self._sweep(), name="server sweeper")
         return int(listening.getsockname()[1])
 

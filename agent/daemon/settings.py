@@ -12,6 +12,7 @@ from agent.core.timing import Timing
 from agent.daemon import policies, windows
 from hosting.addresses import AdvertiseSetting
 from hosting.settings import Memory, Resources, Settings
+from hosting.tls import TlsFiles
 from protocol.values import Bounds
 from protocol.wire import PodName
 
@@ -105,6 +106,33 @@ class Periods(Settings):
     """The goal falls only to the highest goal of so many seconds."""
 
 
+class TlsSettings(Settings):
+    """Files in PEM, read again when they change, and the port where people on other machines are served with them."""
+
+    ca: File | None = None
+    """The authorities whose https:// schedulers are believed; without it those of the system."""
+    certificate: File | None = None
+    """Ours, with its chain: shown at `port`, and to schedulers that ask for one."""
+    key: File | None = None
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Where `/v1/vms`, `/metrics` and the health pages are served with TLS, beside the plain port that informants call."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        faults = []
+        if (self.certificate is None) != (self.key is None):
+            faults.append("certificate and key belong together: give both or neither")
+        if self.port is not None and self.certificate is None:
+            faults.append("port needs a certificate and its key")
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def files(self) -> TlsFiles:
+        """The files as `hosting.tls` takes them."""
+        return TlsFiles(self.certificate, self.key, self.ca)
+
+
 class AgentSettings(Settings):
     """The whole file."""
 
@@ -115,6 +143,7 @@ class AgentSettings(Settings):
     state_directory: File
     advertise: AdvertiseSetting | None = None
     """Where informants call back: an address or a network interface, with a port where that differs; else `--host`."""
+    tls: TlsSettings = TlsSettings()
     metrics_prefix: Annotated[str, Field(pattern=r"^[a-z_]*$", max_length=32)] = "node_"
     policies: list[Any] = Field(default_factory=lambda: list(policies.DEFAULT))
     """What turns load into a goal: names, or `{name, args}`; the highest wish wins."""

@@ -149,3 +149,22 @@ async def test_a_second_holder_waits_until_the_first_process_dies(tmp_path: Path
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("tls", "faults"),
+    [
+        ("{ca: /a}", []),
+        ("{certificate: /c, key: /k, port: 10302}", []),
+        ("{certificate: /c}", ["belong together"]),
+        ("{key: /k, port: 10302}", ["belong together", "port needs a certificate"]),
+        ("{certificate: /c, key: /k, port: 99999}", ["tls.port"]),
+    ],
+)
+def test_the_files_of_tls_go_together(tls: str, faults: list[str]) -> None:
+    content = f"{GOOD}tls: {tls}\n"
+    if not faults:
+        parse(Path("agent.yaml"), content.encode(), AgentSettings)
+        return
+    text = "\n".join(_faults(content))
+    assert all(fault in text for fault in faults), text
