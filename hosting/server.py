@@ -165,6 +165,13 @@ class _Connection(web.RequestHandler):
         self.owner.rested(self)
         return result
 
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """Called where something goes wrong beside a handler; aiohttp closes the connection then."""
+        error = kwargs.get("exc_info")
+        # The rest of a body that cannot be unpacked: its request was answered already, and told where that mattered.
+        if not isinstance(error, web.RequestPayloadError):
+            self.owner.fail(error, *args)
+
     def cut(self) -> None:
         """Close at once, without waiting for a peer that does not read."""
         self.force_close()
@@ -288,6 +295,12 @@ class Server:
         self.stats["faults"] += 1
         self._log.error("handler failed", path=request.path, error=repr(error), exc_info=error)
         return _response(text(500, "internal error"))
+
+    def fail(self, error: object, *said: object) -> None:
+        """Log a fault beside handlers, once."""
+        self.stats["faults"] += 1
+        fault = {"exc_info": error} if isinstance(error, BaseException) else {}
+        self._log.error("connection failed", error=repr(error), said=" ".join(map(str, said)), **fault)
 
     async def _serve(self, request: web.BaseRequest) -> web.Response:
         self.stats["requests"] += 1

@@ -107,7 +107,10 @@ def test_a_wildcard_is_told_to_nobody() -> None:
     assert fault.startswith("advertise: must not be a wildcard")
 
 
-def test_a_wildcard_to_listen_on_is_refused_with_the_advice(tmp_path: Path) -> None:
+def test_a_wildcard_to_listen_on_is_refused_with_the_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hosting.logs.configure", lambda _: None)  # of the whole process
     file = tmp_path / "agent.yaml"
     file.write_text(GOOD)
     done = CliRunner().invoke(main, ["--config", str(file), "--host", "0.0.0.0"])

@@ -131,6 +131,24 @@ async def test_a_compressed_body_counts_as_what_it_unpacks_to() -> None:
         await _is_413_and_closed(running, request_bytes("POST", "/echo", packed, "Content-Encoding: gzip"))
 
 
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize(("path", "status", "lines"), [("/echo", 400, 1), ("/nowhere", 404, 0)])
+async def test_a_body_that_cannot_be_unpacked_is_400_and_one_line(
+    coding: str, path: str, status: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiohttp meets its own error once more where it clears away what is left of the body."""
+    async with serving() as running:
+        wire = await running.connect()
+        got = await wire.ask("POST", path, b"plain", f"Content-Encoding: {coding}")
+        assert got.status == status
+        assert await wire.rest() == b""
+        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
+        assert [line["event"] for line in running.lines] == ["request not parsable"] * lines
+        assert running.server.stats["unparsable"] == lines
+        assert running.server.stats["faults"] == 0
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 async def test_a_failing_handler_is_500_and_one_line_and_the_server_lives_on() -> None:
     async with serving(Route("GET", "/broken", _fail)) as running:
         wire = await running.connect()
