@@ -96,7 +96,8 @@ def status(url: str, token: str | None, tls: "Tls | None", output: str) -> None:
 def replay(directory: Path, output: str) -> None:
     """Take a scheduler's journal through the same core again: the same decisions, or the first that differs.
 
-    Exit codes: 0 when every decision is the same, 1 when one differs, 2 when the journal cannot be read.
+    Exit codes: 0 when every decision is the same; 1 when one differs; 2 when the journal cannot be read; 3 when none
+    differs, but there was nothing to replay, or not all of it: a gap, or a line that is only half written.
     """
     from parley import replay as program  # noqa: PLC0415 - `--version` should not load the core
 
