@@ -26,10 +26,15 @@ class AddressError(ValueError):
     """An address cannot be used; the message says which, why, and what would do."""
 
 
-def is_loopback(host: str) -> bool:
-    """Whether `host` is an address of the machine itself, such as `Request.peer` where it calls itself."""
-    address = _parsed(host)
-    return address.is_loopback if address is not None else host == "localhost"
+def is_loopback(peer: str) -> bool:
+    """Whether the address `peer`, such as `Request.peer`, is this machine. A name is no address of a peer."""
+    address = _parsed(peer)
+    return address is not None and address.is_loopback
+
+
+def is_own(host: str) -> bool:
+    """Whether whoever calls `host` calls itself: a loopback address, or `localhost`."""
+    return host == "localhost" or is_loopback(host)
 
 
 def bracketed(host: str) -> str:

@@ -71,7 +71,8 @@ def text(status: int, message: str) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`method` and `path` (parts in braces are parameters) with the handler and the largest body in bytes."""
+    """`method` ("*": every one that has no route of its own) and `path` (parts in braces are parameters) with the handler
+    and the largest body in bytes."""
 
     method: str
     path: str
@@ -99,7 +100,7 @@ class _Router:
         self._fallback = fallback
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | Reply:
-        exact = self._exact.get((method, path))
+        exact = self._exact.get((method, path)) or self._exact.get(("*", path))
         if exact is not None:
             return exact, {}
         allowed = {known for known, other in self._exact if other == path}
@@ -107,7 +108,7 @@ class _Router:
         for route, pattern in self._patterns:
             parameters = _match(pattern, parts)
             if parameters is not None:
-                if route.method == method:
+                if route.method in (method, "*"):
                     return route, parameters
                 allowed.add(route.method)
         if self._fallback is not None:

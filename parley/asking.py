@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from hosting import tokens
-from hosting.addresses import is_loopback
+from hosting.addresses import is_own
 
 DEFAULT_AGENT: Final = "http://127.0.0.1:10300"
 
@@ -72,5 +72,5 @@ def warn_of_plain_tokens(urls: Sequence[str], token: str | None) -> None:
     """Say on standard error where a token is about to travel unprotected."""
     for url in urls:
         parts = urlsplit(url)
-        if token is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        if token is not None and parts.scheme == "http" and not is_own(parts.hostname or ""):
             click.echo(f"the token travels unprotected to {url}; https:// would protect it", err=True)

@@ -28,7 +28,7 @@ from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Latencies, Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
-from hosting.addresses import AddressError, Advertise, advertised, bracketed, endpoint, is_loopback
+from hosting.addresses import AddressError, Advertise, advertised, bracketed, endpoint, is_own
 from hosting.client import Client
 from hosting.settings import SettingsError, daemon, load
 from hosting.supervisor import Supervisor
@@ -209,7 +209,7 @@ class Daemon:
             vm = replace(vm, bounds=own.bounds)
         host = urlsplit(entry.informant).hostname
         assert host is not None, "the settings check URLs"
-        if is_loopback(self._reach.advertised.host) and not is_loopback(host):
+        if is_own(self._reach.advertised.host) and not is_own(host):
             self._log.warning(
                 "this informant cannot call back: it is told to call its own machine; set `advertise` and --host",
                 vm=vm.name,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hosting import tokens
-from hosting.addresses import Advertised, endpoint, is_loopback
+from hosting.addresses import Advertised, endpoint, is_loopback, is_own
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
 from hosting.server import Handler, HangUp, Limits, Reply, Request, Route, Server, text
@@ -58,7 +58,7 @@ class Doors:
         reach = self._reach
         port = await self._listen(self._plain, reach.port)
         if self._protected is None:
-            if reach.token is not None and not is_loopback(reach.host):
+            if reach.token is not None and not is_own(reach.host):
                 self._log.warning(
                     "the token travels unprotected: set `tls` (certificate, key, port), or serve loopback"
                 )

@@ -89,14 +89,16 @@ class Program:
         self._config_fault = ""
         self._untaken: Configuration | None = None
         self._retry_s = 0.0
-        self._server = server.Server(self._log, self._routes(), fallback=self._fallback())
+        self._server = server.Server(self._log, self._routes())
 
     def _tell(self, event: events.Input) -> None:
         self._service.take(event)
 
     def _routes(self) -> tuple[server.Route, ...]:
         return (
-            self._fallback(),  # as a route of its own it is found at once
+            # Published agents use no other path; their scheduler reads 1 KiB of a body.
+            server.Route("POST", "/", self._service.serve, max_body_bytes=1024),
+            server.Route("*", "/", self._service.serve, max_body_bytes=1024),
             server.Route("GET", "/healthz", self._healthz),
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),
@@ -104,10 +106,6 @@ class Program:
             *Inspection(self._core).routes(),
             *self._pools.routes(),
         )
-
-    def _fallback(self) -> server.Route:
-        # The published scheduler serves every path; it reads 1 KiB of a body.
-        return server.Route("POST", "/", self._service.serve, max_body_bytes=1024)
 
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve until the end is asked for; 2 where the cluster file cannot be used."""

@@ -16,6 +16,7 @@ from hosting.addresses import (
     endpoint,
     interfaces_of_this_machine,
     is_loopback,
+    is_own,
     is_wildcard,
 )
 
@@ -133,8 +134,9 @@ def test_the_machine_names_its_interfaces() -> None:
 
 
 def test_loopback_is_seen_in_every_form() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "localhost")))
-    assert not any(map(is_loopback, ("10.0.0.7", "::", "fd00::7", "node-7.example", "")))
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1")))
+    assert not any(map(is_loopback, ("10.0.0.7", "::", "fd00::7", "localhost", "node-7.example", "")))
+    assert (is_own("localhost"), is_own("::1"), is_own("node-7.example")) == (True, True, False)
 
 
 def test_a_name_that_cannot_be_resolved_is_no_wildcard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,16 @@ async def test_the_fallback_serves_every_other_path_and_method() -> None:
         assert (await wire.ask("GET", "/hello")).body == b'"hello"'
 
 
+async def test_a_route_for_every_method_leaves_those_that_have_their_own() -> None:
+    routes = (Route("*", "/all", _describe), Route("GET", "/all", _exact), Route("*", "/a/{name}", _named))
+    async with serving(*routes) as running:
+        wire = await running.connect()
+        assert (await wire.ask("GET", "/all")).body == b"exact"
+        assert (await wire.ask("DELETE", "/all")).body.startswith(b"DELETE ")
+        assert (await wire.ask("PUT", "/a/b")).body == b"named b"
+        assert (await wire.ask("PUT", "/other")).status == 404
+
+
 async def test_a_body_of_exactly_the_limit_passes() -> None:
     body = b"x" * ECHO.max_body_bytes
     chunked = b"POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
