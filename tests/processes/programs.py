@@ -1,15 +1,12 @@
 """The real programs as child processes of a test: started on loopback, ended by their own pid."""
 
 import contextlib
-import fcntl
 import json
-import os
 import random
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -70,15 +67,17 @@ def free_port() -> int:
     """
     while True:
         port = random.randrange(12_000, 32_000)
-        claim = os.open(f"{tempfile.gettempdir()}/parley-test-port-{port}", os.O_CREAT | os.O_RDWR, 0o666)
+        # A name without a file: the kernel frees it when this process ends, and nothing is left behind.
+        claim = socket.socket(socket.AF_UNIX)
         try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
+            claim.bind(f"\0parley-test-port-{port}")
             with socket.socket() as tried:
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 tried.bind(("127.0.0.1", port))
         except OSError:
-            os.close(claim)
+            claim.close()
         else:
+            _ = claim.detach()  # open until this process ends
             return port
 
 

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agent.daemon.cli import main
 from agent.daemon.node_lock import NodeLock
 from agent.daemon.settings import AgentSettings
 from hosting.settings import SettingsError, parse
@@ -82,6 +84,41 @@ def test_faults_within_one_vm_come_together() -> None:
     assert "computeUnit" in text
 
 
+def test_urls_are_told_apart_by_who_speaks_what() -> None:
+    read = parse(
+        Path("agent.yaml"), GOOD.replace("http://127.0.0.1:10299/", "https://s:1/").encode(), AgentSettings
+    )
+    assert read.scheduler == "https://s:1/"
+    (fault,) = _faults(GOOD.replace("http://127.0.0.1:10301", "https://127.0.0.1:10301"))
+    assert "vms[0].informant: must be a URL such as http://127.0.0.1:10301" in fault
+    for wrong in ("http://s:99999/", "http://s:0/", "http://[::1/", "http://s\\u0007/", "http:///"):
+        (fault,) = _faults(GOOD.replace("http://127.0.0.1:10299/", f'"{wrong}"'))
+        assert fault.startswith("scheduler: must be a URL"), fault
+
+
+@pytest.mark.parametrize("advertise", ["10.0.0.7", '"[fd00::7]:31000"', '"fd00::7"', "eth0"])
+def test_what_informants_are_told_to_call_is_a_setting(advertise: str) -> None:
+    read = parse(Path("agent.yaml"), f"{GOOD}advertise: {advertise}\n".encode(), AgentSettings)
+    assert read.advertise == advertise.strip('"')
+
+
+def test_a_wildcard_is_told_to_nobody() -> None:
+    (fault,) = _faults(f"{GOOD}advertise: 0.0.0.0\n")
+    assert fault.startswith("advertise: must not be a wildcard")
+
+
+def test_a_wildcard_to_listen_on_is_refused_with_the_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hosting.logs.configure", lambda _: None)  # of the whole process
+    file = tmp_path / "agent.yaml"
+    file.write_text(GOOD)
+    done = CliRunner().invoke(main, ["--config", str(file), "--host", "0.0.0.0"])
+    assert done.exit_code == 2
+    assert "--host 0.0.0.0 is a wildcard" in done.output
+    assert "--advertise" in done.output
+
+
 def test_a_slot_of_nothing_is_refused() -> None:
     _faults(GOOD.replace("uid: u1,", "uid: u1, slotSize: 0,"))
 
@@ -115,3 +152,22 @@ async def test_a_second_holder_waits_until_the_first_process_dies(tmp_path: Path
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("tls", "faults"),
+    [
+        ("{ca: /a}", []),
+        ("{certificate: /c, key: /k, port: 10302}", []),
+        ("{certificate: /c}", ["belong together"]),
+        ("{key: /k, port: 10302}", ["belong together", "port needs a certificate"]),
+        ("{certificate: /c, key: /k, port: 99999}", ["tls.port"]),
+    ],
+)
+def test_the_files_of_tls_go_together(tls: str, faults: list[str]) -> None:
+    content = f"{GOOD}tls: {tls}\n"
+    if not faults:
+        parse(Path("agent.yaml"), content.encode(), AgentSettings)
+        return
+    text = "\n".join(_faults(content))
+    assert all(fault in text for fault in faults), text
