@@ -63,6 +63,7 @@ class PluginManager:
         self._log = log
         self._watch = watch
         self._started = 0
+        self._awaited: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._plugins)
@@ -76,6 +77,10 @@ class PluginManager:
     def strays(self) -> int:
         """Calls that were given up and still run."""
         return sum(strays.count() for *_, strays in self._plugins)
+
+    def is_awaited(self, plugin: str) -> bool:
+        """Whether a plugin of that name has ever had to be waited for, so that its word is not to be had at once."""
+        return plugin in self._awaited
 
     async def start(self, handle: Handle) -> None:
         """Start every plugin in order. Raises `PluginStartError` at the first that fails; the later ones are not started."""
@@ -194,6 +199,7 @@ class PluginManager:
                 raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls about pool {about} have not ended yet")
             answer = calls.at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
+                self._awaited.add(name)
                 answer = yield Call(answer, self._timeout_s, strays, about)
             answer = _sound(answer, kind, seen, hook)
         except AppError as refusal:

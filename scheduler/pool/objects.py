@@ -126,6 +126,10 @@ class PoolObjects:
         """The most that each pool which is being asked about now may be given."""
         return self._room.asked() if self._room is not None else {}
 
+    def claims(self) -> Mapping[str, int]:
+        """What each pool was refused a short while ago beyond what it has."""
+        return self._room.claiming.units() if self._room is not None else {}
+
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""
         return self._room.members(name) if self._room is not None else ()
@@ -345,6 +349,8 @@ class PoolObjects:
                 self._room.forget(name)
         else:
             self._tell(events.PoolSeen(_terms(entry.pool)))
+            if self._room is not None:
+                self._room.claiming.wake()
 
     def _snapshot(self, entries: Mapping[str, Entry]) -> tuple[Entry, ...]:
         room = self._room

@@ -143,6 +143,11 @@ class PoolApi:
             left_s = standing.ceiling.until_s - self._clock()
             status["saturatedAtUnits"] = standing.ceiling.total
             status["saturatedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
+        claimed, claimed_until_s = self._room.claiming.of(pool.name)
+        if claimed:
+            left_s = claimed_until_s - self._clock()
+            status["claimedUnits"] = claimed
+            status["claimedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
         if standing.last is not None:
             last = standing.last
             status["lastOutcome"] = {

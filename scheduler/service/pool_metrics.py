@@ -20,6 +20,9 @@ def pool_families(ledger: Ledger, room: PoolRoom, counts: PoolCounts) -> Iterato
             units.append(((name, "limit"), account.terms.max_units))
         if standing.ceiling is not None:
             units.append(((name, "ceiling"), standing.ceiling.total))
+        claimed = room.claiming.units().get(name)
+        if claimed:
+            units.append(((name, "claimed"), claimed))
         members.append(((name,), len(account.rows)))
         flags = {
             "unknown": account.terms is None,
@@ -31,7 +34,7 @@ def pool_families(ledger: Ledger, room: PoolRoom, counts: PoolCounts) -> Iterato
     yield Family(
         "gauge",
         "parley_scheduler_pool_units",
-        "Units of each pool: held by its VMs, its limit, and above what its plugins refuse for now",
+        "Units of each pool: held by its VMs, its limit, above what its plugins refuse for now, claimed",
         ("pool", "field"),
         tuple(units),
     )

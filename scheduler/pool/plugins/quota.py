@@ -72,7 +72,8 @@ class QuotaArgs(Settings):
     unknown_tenant: Literal["refuse", "admit"] = "refuse"
     retry_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(None, alias="retryAfter")
     reserve_fair_shares: bool = True
-    """False: whoever comes first borrows what is there, and fair shares are only shown."""
+    """False: whoever comes first borrows what is there, fair shares are only shown, and claims count for nothing, so a
+    share may starve. True costs up to as many idle units as are claimed, until the claimants come back or their claims end."""
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
@@ -112,13 +113,15 @@ def tree_of(args: QuotaArgs) -> Tree:
 
 
 class _Counted(NamedTuple):
-    """How a pool is counted: its tenant's place, None for nobody's, and the units that it uses."""
+    """How a pool is counted: its tenant's place, None for nobody's, the units that it uses, and those that its refused VMs
+    claim beyond that."""
 
     place: int | None
     units: int
+    claimed_units: int
 
 
-_ABSENT: Final = _Counted(None, 0)
+_ABSENT: Final = _Counted(None, 0, 0)
 
 
 class Quota(BasePlugin):
@@ -132,6 +135,7 @@ class Quota(BasePlugin):
         self._tree = tree_of(args)
         self._accounts = self._new_accounts()
         self._pools: tuple[Pool, ...] = ()
+        self._claims: Mapping[str, int] = {}
         self._counted: dict[str, _Counted] = {}
 
     def name(self) -> str:
@@ -224,20 +228,29 @@ class Quota(BasePlugin):
 
     def _count(self) -> None:
         """Bring the accounts to what the cache holds now."""
-        pools, before = self._handle.cache.pools(), self._pools
-        if pools is before:
-            return
-        if len(pools) == len(before):
-            changed = list(compress(count(), map(is_not, pools, before)))
-            if all(pools[at].name == before[at].name for at in changed):
-                for at in changed:
-                    self._recount(before[at], pools[at])
-                self._pools = pools
-                return
-        self._accounts, self._counted = self._new_accounts(), {}
-        for pool in pools:
-            self._set(pool)
-        self._pools = pools
+        cache = self._handle.cache
+        pools, before = cache.pools(), self._pools
+        claims, claimed_before = cache.claims(), self._claims
+        self._pools, self._claims = pools, claims
+        if pools is not before and not self._follow(before, pools):
+            self._accounts, self._counted = self._new_accounts(), {}
+            for pool in pools:
+                self._set(pool)
+        if claims is not claimed_before:
+            for pool in pools:
+                if claims.get(pool.name, 0) != claimed_before.get(pool.name, 0):
+                    self._set(pool)
+
+    def _follow(self, before: tuple[Pool, ...], pools: tuple[Pool, ...]) -> bool:
+        """Count those that have changed; whether they are the same pools as before, and that was enough."""
+        if len(pools) != len(before):
+            return False
+        changed = list(compress(count(), map(is_not, pools, before)))
+        if any(pools[at].name != before[at].name for at in changed):
+            return False
+        for at in changed:
+            self._recount(before[at], pools[at])
+        return True
 
     def _recount(self, before: Pool, pool: Pool) -> None:
         is_same = (
@@ -251,24 +264,27 @@ class Quota(BasePlugin):
     def _set(self, pool: Pool) -> None:
         """Count a pool as it is now. A tenant that may own none is charged as well for those that it has."""
         before = self._counted.get(pool.name, _ABSENT)
-        now = _Counted(self._named(pool), (pool.compute_unit * pool.replicas).units(self._unit))
+        units = (pool.compute_unit * pool.replicas).units(self._unit)
+        claimed = self._claims.get(pool.name, 0)
+        wanted = (pool.compute_unit * (pool.replicas + claimed)).units(self._unit) if claimed else units
+        now = _Counted(self._named(pool), units, wanted - units)
         self._counted[pool.name] = now
         if before.place is not None and before.place == now.place:
-            self._accounts.add(before.place, now.units - before.units)
+            self._accounts.add(before.place, units - before.units, now.claimed_units - before.claimed_units)
             return
         if before.place is not None:
-            self._accounts.add(before.place, -before.units)
+            self._accounts.add(before.place, -before.units, -before.claimed_units)
         if now.place is not None:
-            self._accounts.add(now.place, now.units)
+            self._accounts.add(now.place, units, now.claimed_units)
 
     def _ceiling_without(self, counted: _Counted, place: int) -> Ceiling:
         """The ceiling of a tenant when a pool that still counts as another one's is gone from there."""
         assert counted.place is not None
-        self._accounts.add(counted.place, -counted.units)
+        self._accounts.add(counted.place, -counted.units, -counted.claimed_units)
         try:
             return self._accounts.ceiling(place)
         finally:
-            self._accounts.add(counted.place, counted.units)
+            self._accounts.add(counted.place, counted.units, counted.claimed_units)
 
     # ------------------------------------------------------------ what is said
 

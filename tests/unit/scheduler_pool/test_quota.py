@@ -42,6 +42,7 @@ class World:
 
     def __init__(self, *pools: Pool) -> None:
         self.held = pools
+        self.claimed: dict[str, int] = {}
         self.log: Any = logs.logger("test")
 
     @property
@@ -60,6 +61,9 @@ class World:
 
     def asked(self) -> dict[str, int]:
         return {}
+
+    def claims(self) -> dict[str, int]:
+        return self.claimed
 
     def members(self, name: str) -> Pods:
         del name
@@ -293,6 +297,25 @@ def test_the_accounts_follow_the_cache() -> None:
     assert used() == {"org": 4, "dev": 4}
 
 
+def test_what_pools_claim_is_followed_and_counts_in_units_of_the_quota() -> None:
+    odd = Resources(500, 3 * GIB)
+    world = World(pool("p", "ci", 16), pool("q", "dev", 4, odd))
+    made = plugin(world)
+
+    def claimed() -> int:
+        return made.status()[2].claimed_units
+
+    assert (claimed(), asked(made, pool("p", "ci"), 17).admitted) == (0, 16)
+    world.claimed = {"q": 5}  # 9 such units need 7 of the quota's, 4 need 3
+    assert claimed() == 4
+    world.put(pool("q", "dev", 5, odd))
+    assert claimed() == 4, "10 such units need 8, 5 need 4"
+    world.put(pool("q", "batch", 5, odd))
+    assert (claimed(), made.status()[3].claimed_units) == (0, 4)
+    world.claimed = {}
+    assert made.status()[3].claimed_units == 0
+
+
 # ------------------------------------------------------------ what is said
 
 
@@ -314,7 +337,9 @@ def test_the_accounts_follow_the_cache() -> None:
     ],
 )
 def test_the_message_says_what_is_left_of_what(used: Mapping[str, int], tenant: str, text: str) -> None:
-    made = plugin(World(*(pool(name, name, units) for name, units in used.items())))
+    world = World(*(pool(name, name, units) for name, units in used.items()))
+    world.claimed = {"dev": 6} if tenant == "ci" else {}
+    made = plugin(world)
     assert asked(made, pool(tenant, tenant), 40).message.startswith(text + "; ")
 
 
@@ -324,7 +349,9 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
     tenants: [{name: top, limit: 12}, {name: a, parent: top}, {name: b, parent: top},
               {name: a1, parent: a}, {name: a2, parent: a}]
     """
-    answer = asked(plugin(World(pool("p", "b", 1), pool("q", "a2", 5)), text), pool("r", "a1"), 9)
+    world = World(pool("p", "b", 1), pool("q", "a2", 5))
+    world.claimed = {"p": 9}
+    answer = asked(plugin(world, text), pool("r", "a1"), 9)
     assert answer.message == (
         "tenant a1 has 1 unit left of the 6 that are a's guarantee and fair share; 1 of 9 replicas fit"
     )
@@ -336,6 +363,7 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
 
 def test_without_reserved_shares_the_first_takes_what_is_there() -> None:
     world = World(pool("p", "ci", 14), pool("q", "dev", 5))
+    world.claimed = {"q": 3}
     assert asked(plugin(world), pool("p", "ci"), 99).admitted == 14
     assert asked(plugin(world, WHOLE + "reserveFairShares: false"), pool("p", "ci"), 99).admitted == 15
 

@@ -46,7 +46,7 @@ def test_all_that_was_asked_for_is_admitted_and_leaves_nothing_behind() -> None:
 def test_a_part_is_admitted_and_what_was_refused_is_the_ceiling() -> None:
     after, word = told(ProbeResult(INSUFFICIENT, 7, FULL, "p", None, 8, 3))
     assert (word.total, code(word), word.generation) == (7, ReasonCode.POOL, 3)
-    assert after.ceiling == Ceiling(7, NOW_S + COOLDOWN_S, "full")
+    assert after.ceiling == Ceiling(7, NOW_S + COOLDOWN_S, "full", plugin="p", since_s=NOW_S)
     assert word.reason is not None
     assert (word.reason.retry_after_s, "full" in word.reason.message) == (COOLDOWN_S, True)
 
@@ -54,7 +54,7 @@ def test_a_part_is_admitted_and_what_was_refused_is_the_ceiling() -> None:
 def test_where_no_more_was_admitted_nothing_is_said_of_what_the_pool_has() -> None:
     after, word = told(ProbeResult(INSUFFICIENT, 5, FULL, "p", None, 6, 3))
     assert (word.total, code(word)) == (0, ReasonCode.POOL)
-    assert after.ceiling == Ceiling(5, NOW_S + COOLDOWN_S, "full")
+    assert after.ceiling == Ceiling(5, NOW_S + COOLDOWN_S, "full", plugin="p", since_s=NOW_S)
 
 
 def test_a_cap_below_what_the_pool_has_is_a_ceiling_below_it() -> None:
