@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hosting.logs import Logger
+from scheduler.pool import calls
 from scheduler.pool.manager import PluginManager, Watch
 from scheduler.pool.plugin import Handle, Plugin
 from scheduler.pool.providers import ProviderSet
@@ -134,7 +135,7 @@ def _provider(registry: ProviderRegistry, entry: Named | None, path: str, faults
     if entry is None:
         return None
     try:
-        return registry.get(entry.name)(entry.args)
+        return calls.at_once(registry.get(entry.name), entry.args)
     except RegistryError as error:
         faults.append(f"{path}.name: {error}")
     except Exception as error:  # noqa: BLE001 - anybody may write a provider
