@@ -11,7 +11,14 @@ from typing import Final
 
 from protocol.reasons import Reason, ReasonCode
 from scheduler.core.events import PoolWord
-from scheduler.pool.errors import AppError, Detail, Scope, detail_of
+from scheduler.pool.errors import (
+    AppError,
+    Detail,
+    PluginErrorKind,
+    Scope,
+    detail_of,
+    kind_from_app_error,
+)
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 
 COOLDOWN_S: Final = 60.0
@@ -20,6 +27,15 @@ FAILED_RETRY_S: Final = 1.0
 MAX_WAIT_S: Final = 86_400.0
 MAX_MESSAGE: Final = 512
 """Characters of a plugin's message; agents refuse a reply whose reasons have more than 1024."""
+
+
+_WORDS: Final = {
+    PluginErrorKind.UNKNOWN: "the plugin failed",
+    PluginErrorKind.INSUFFICIENT_RESOURCES: "there are not enough resources",
+    PluginErrorKind.INTERNAL: "the plugin failed",
+    PluginErrorKind.INVALID_SPEC: "the specification is not valid",
+}
+"""What a refusal without a message comes to, by its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +289,12 @@ def blamed(error: AppError | None, uids: tuple[str, ...]) -> tuple[bool, str]:
 
 
 def message_of(error: AppError | None) -> str:
-    """A plugin's message for people: bounded, and something that JSON carries."""
+    """A plugin's message for people: bounded, something that JSON carries, and where it is empty the words of its kind."""
     if error is None:
         return ""
     text = str(error.message).encode("utf-8", "replace").decode()
+    if not text.strip():
+        text = _WORDS[kind_from_app_error(error)]
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 

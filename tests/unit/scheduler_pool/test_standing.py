@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from protocol.reasons import ReasonCode
 from scheduler.core.events import PoolWord
 from scheduler.pool import standing
-from scheduler.pool.errors import AppError, Interrupt, Scope, new_insufficient_resources, new_invalid_spec
+from scheduler.pool.errors import (
+    AppError,
+    Interrupt,
+    Scope,
+    new_insufficient_resources,
+    new_internal,
+    new_invalid_spec,
+)
 from scheduler.pool.probe import ProbeResult, ProbeResultKind, search
 from scheduler.pool.standing import COOLDOWN_S, Ceiling, Parking, Part, Question, Standing
 from scheduler.pool.values import ADMITTED, Admission
@@ -260,3 +267,18 @@ def test_one_search_with_all_the_time_finds_the_limit(held: int, more: int, most
         assert word.total == most
     else:
         assert word.total == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (new_insufficient_resources(""), "there are not enough resources"),
+        (new_internal("  \n"), "the plugin failed"),
+        (new_invalid_spec(""), "the specification is not valid"),
+        (AppError(429, ""), "there are not enough resources"),
+        (new_internal("as it is"), "as it is"),
+        (None, ""),
+    ],
+)
+def test_an_empty_message_becomes_the_words_of_its_kind(error: AppError | None, words: str) -> None:
+    assert standing.message_of(error) == words
