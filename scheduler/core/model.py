@@ -107,7 +107,8 @@ POOL_LABEL: Final = "parley.dev/pool"
 
 @dataclass(frozen=True, slots=True)
 class PoolTerms:
-    """What holds for a pool. Its units are those of `compute_unit`, which is positive; limits are at least 1 or None.
+    """What holds for a pool. Its units are those of `compute_unit`, which is positive; limits are None for no limit, and
+    `max_units` 0 lets nothing grow.
 
     `generation` tells one description from the next: a plugin's word on an earlier one is void. Nothing grows in a pool
     that is being deleted.

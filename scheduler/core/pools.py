@@ -46,6 +46,8 @@ def bounds(
         found.append(_within(record, current, wanted, unit, terms.compute_unit * terms.max_units_per_vm, why))
     if terms.max_units is not None:
         message = f"pool {name} holds {account.units} of at most {terms.max_units} units"
+        if terms.max_units == 0:
+            message = f"pool {name} is frozen (maxUnits: 0)"
         found.append(
             total(record, account, current, wanted, unit, terms.max_units, Reason(ReasonCode.POOL, message))
         )

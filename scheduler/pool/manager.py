@@ -250,10 +250,10 @@ def _one(call: Call) -> Steps[object]:
 
 
 def _name(plugin: Plugin) -> str:
-    name = plugin.name()
+    name = calls.at_once(plugin.name)
     if not is_name(name):
         raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
-    return name
+    return str(name)
 
 
 def _sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
@@ -322,9 +322,14 @@ def pool_problem(pool: Any) -> str:
         return f"compute_unit must be a positive amount of each resource, not {pool.compute_unit!r}"
     if not isinstance(pool.limits, PoolLimits):
         return f"limits must be PoolLimits, not {type(pool.limits).__name__}"
-    for limit in (pool.limits.max_units, pool.limits.max_units_per_vm):
-        if limit is not None and (type(limit) is not int or limit < 1):
-            return f"a limit must be a whole number from 1, not {limit!r}"
+    limits = pool.limits
+    given = [(limits.max_units, 0), (limits.max_units_per_vm, 1)]
+    given = [(limit, least) for limit, least in given if limit is not None]
+    for limit, least in (*given, (limits.min_units, 0)):
+        if type(limit) is not int or limit < least:
+            return f"a limit must be a whole number from {least}, not {limit!r}"
+    if limits.max_units is not None and limits.min_units > limits.max_units:
+        return f"min_units must not exceed max_units ({limits.max_units}), as {limits.min_units} does"
     texts = (*pool.labels, *pool.labels.values(), *pool.annotations, *pool.annotations.values())
     if not all(isinstance(text, str) for text in (*texts, *pool.finalizers)):
         return "labels, annotations and finalizers must be texts"

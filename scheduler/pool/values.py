@@ -59,11 +59,14 @@ def frozen_texts(texts: Mapping[str, str]) -> Texts:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """The pool's own limits in its compute units, both at least 1; None is no limit."""
+    """The pool's own limits in its compute units; None is no limit."""
 
     max_units: int | None = None
-    """All members together."""
+    """All members together. 0 freezes the pool: nothing grows in it."""
     max_units_per_vm: int | None = None
+    """At least 1."""
+    min_units: int = 0
+    """A warm minimum, at most `max_units`: kept for the pool, used or not, by whoever counts over several pools."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,8 @@ class PoolApi:
         found = [_admitted(standing)]
         if standing.parked is not None:
             found.append(_condition("Parked", "True", "AdmissionRejected", standing.parked.message))
+        if pool.limits.max_units == 0:
+            found.append(_condition("Frozen", "True", "MaxUnitsZero", "nothing grows while maxUnits is 0"))
         if pool.is_deleting:
             held = ", ".join(pool.finalizers)
             found.append(_condition("Deleting", "True", "FinalizersLeft", f"held by the finalizers {held}"))

@@ -54,7 +54,11 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
             "labels": dict(pool.labels),
             "annotations": dict(pool.annotations),
             "computeUnit": _amount(pool.compute_unit),
-            "limits": {"maxUnits": pool.limits.max_units, "maxUnitsPerVm": pool.limits.max_units_per_vm},
+            "limits": {
+                "maxUnits": pool.limits.max_units,
+                "maxUnitsPerVm": pool.limits.max_units_per_vm,
+                "minUnits": pool.limits.min_units,
+            },
             "replicas": pool.replicas,
         },
         "requests": [

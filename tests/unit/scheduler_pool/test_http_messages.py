@@ -82,7 +82,7 @@ def test_the_question_holds_the_pool_and_who_asks() -> None:
             "labels": {"team": "a"},
             "annotations": {"note": "b"},
             "computeUnit": {"cpu": "500m", "memory": "1Gi"},
-            "limits": {"maxUnits": 10, "maxUnitsPerVm": None},
+            "limits": {"maxUnits": 10, "maxUnitsPerVm": None, "minUnits": 0},
             "replicas": 5,
         },
         "requests": [

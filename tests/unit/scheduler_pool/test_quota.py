@@ -19,7 +19,7 @@ from scheduler.pool.plugins.quota import Quota, QuotaArgs
 from scheduler.pool.probe import ProbeResultKind
 from scheduler.pool.probing import probe_accepted_replicas
 from scheduler.pool.providers import Providers
-from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool, Purpose
+from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
 
 GIB = 2**30
 UNIT = Resources(1000, 4 * GIB)
@@ -295,6 +295,40 @@ def test_the_accounts_follow_the_cache() -> None:
     assert used() == {"org": 2, "dev": 2}
     world.held = (pool("s", "dev", 2, UNIT * 2),)
     assert used() == {"org": 4, "dev": 4}
+
+
+def test_a_warm_minimum_counts_as_used_and_is_always_there_for_its_pool() -> None:
+    warm = replace(pool("q", "dev", 1), limits=PoolLimits(min_units=7))
+    world = World(pool("p", "ci", 2), warm)
+    made = plugin(world)
+    assert (made.status()[2].used_units, made.status()[2].borrowed_units) == (7, 3)
+    assert asked(made, pool("p", "ci"), 99).admitted == 13, "6 of its own and 7 of the 10 to lend"
+    world.put(pool("p", "ci", 13))
+    assert asked(made, warm, 7) is ADMITTED
+    world.put(replace(warm, replicas=9))
+    assert made.status()[2].used_units == 9
+    world.put(replace(warm, limits=PoolLimits()))
+    assert made.status()[2].used_units == 1
+
+
+def test_a_warm_minimum_that_does_not_fit_is_refused_when_it_is_written() -> None:
+    world = World(pool("p", "ci", 14), pool("q", "dev", 4))
+    made = plugin(world)
+
+    def said(least: int) -> Admission:
+        return made.pre_update_pool(
+            UPDATE, replace(pool("q", "dev", 4), limits=PoolLimits(min_units=least)), ()
+        )
+
+    assert said(6) is ADMITTED
+    refused = said(7).error
+    assert refused is not None
+    assert kind_from_app_error(refused) is PluginErrorKind.INSUFFICIENT_RESOURCES
+    assert "cannot keep the 7 units of pool q's minUnits: it has 6" in refused.message
+    new = replace(pool("r", "batch"), limits=PoolLimits(min_units=3))
+    assert made.pre_create_pool(Context(Purpose.CREATE), new).error is not None
+    world.put(replace(pool("q", "dev", 4), limits=PoolLimits(min_units=30)))
+    assert said(30) is ADMITTED, "what is kept already is no growth"
 
 
 def test_what_pools_claim_is_followed_and_counts_in_units_of_the_quota() -> None:

@@ -136,7 +136,7 @@ def test_all_faults_of_pools_are_told_at_once() -> None:
             + "vms:\n"
             + vm(more="labels: {a b: c, ok: 'not ok!'}")
             + f"pools:\n- {{name: bank, {UNIT}}}\n- {{name: bank, {UNIT}}}\n"
-            + "- {name: Bank, computeUnit: {cpu: 0, memory: 1Gi}, limits: {maxUnits: 0}, generation: 3}\n- {}\n",
+            + "- {name: Bank, computeUnit: {cpu: 0, memory: 1Gi}, limits: {maxUnits: -1}, generation: 3}\n- {}\n",
             ClusterFile,
         )
     )
