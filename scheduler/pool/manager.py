@@ -5,7 +5,7 @@ Source: seed 000, `PluginManager`; what it lacks (time-outs, a barrier for excep
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -26,6 +26,7 @@ from scheduler.pool.values import (
     Pods,
     Pool,
     PoolLimits,
+    ProbeEnd,
     merged,
 )
 
@@ -49,19 +50,31 @@ class Watch(Protocol):
 
 
 class PluginManager:
-    """An ordered chain of plugins. Without any, every hook admits at once, and `bool(manager)` is False."""
+    """An ordered chain of plugins. Without any, every hook admits at once, and `bool(manager)` is False.
+
+    `names` are what they are called in the place of their own names, in the same order; an empty one changes nothing.
+    """
 
     def __init__(
         self,
         *plugins: Plugin,
+        names: Sequence[str] = (),
         timeout_s: float = PLUGIN_TIMEOUT_S,
         log: Logger | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._plugins = tuple((_name(plugin), plugin, Strays()) for plugin in plugins)
+        self._plugins = tuple(
+            (name or _name(plugin), plugin, Strays())
+            for name, plugin in zip(names or [""] * len(plugins), plugins, strict=True)
+        )
         self._timeout_s = timeout_s
         self._log = log
         self._watch = watch
+        self._listeners = tuple(
+            (name, hook)
+            for name, plugin, _ in self._plugins
+            if callable(hook := getattr(plugin, "probe_ended", None))
+        )
         self._started = 0
         self._awaited: set[str] = set()
 
@@ -72,6 +85,11 @@ class PluginManager:
     def names(self) -> tuple[str, ...]:
         """The plugins' names in their order."""
         return tuple(name for name, *_ in self._plugins)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether any plugin wants to know what became of a search."""
+        return bool(self._listeners)
 
     @property
     def strays(self) -> int:
@@ -153,6 +171,17 @@ class PluginManager:
             ):
                 return False
         return True
+
+    def probe_ended(self, end: ProbeEnd) -> None:
+        """Tell the plugins that want to know (`probe_ended`, which is optional) what became of a search."""
+        for name, hook in self._listeners:
+            try:
+                calls.at_once(hook, end)
+            except Exception as error:  # noqa: BLE001 - anybody may write a plugin
+                if self._log is not None:
+                    self._log.warning(
+                        "pool plugin failed", plugin=name, hook="probe_ended", error=repr(error)
+                    )
 
     # ------------------------------------------------------------ one hook over the chain
 

@@ -6,6 +6,7 @@ growth and nothing else, and each request has its answer by its own deadline.
 """
 
 import asyncio
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -13,7 +14,7 @@ from hosting.logs import Logger
 from scheduler.core import events
 from scheduler.core.book import Book
 from scheduler.core.ledger import Ledger
-from scheduler.core.model import Kind
+from scheduler.core.model import Holder, Kind
 from scheduler.pool import calls, standing
 from scheduler.pool.askers import labels_of, part_of, request_of
 from scheduler.pool.calls import Call
@@ -24,7 +25,7 @@ from scheduler.pool.manager import PluginManager
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 from scheduler.pool.probing import probe_steps
 from scheduler.pool.standing import Parking, Part, Standing
-from scheduler.pool.values import Context, Member, Pods, Pool, Purpose
+from scheduler.pool.values import Context, Member, Pods, Pool, ProbeEnd, Purpose
 
 MAX_ROUND: Final = 128
 """Requests that one round may serve; the loop is held for as long as their commits take."""
@@ -300,7 +301,8 @@ class PoolRoom:
         requests = tuple(
             request_of(asker.needed, record, part) for (asker, record), part in zip(known, parts, strict=True)
         )
-        ctx = Context(Purpose.PROBE, requests, min(asker.deadline_s for asker, _ in known))
+        question = uuid.uuid4().hex if self._manager.has_listeners else ""
+        ctx = Context(Purpose.PROBE, requests, min(asker.deadline_s for asker, _ in known), question)
         asked = standing.question(line.standing, account.units, parts)
         if asked.is_cut:
             self._reconsider(line, pool, ctx, now_s)
@@ -337,7 +339,26 @@ class PoolRoom:
             line.standing = standing.still_full(line.standing, freed)
 
     def _end(self, line: Line, begun: Round, result: ProbeResult) -> None:
-        """A round is over: what it means is remembered, and told to everybody in it, in the order of arrival."""
+        """A round is over; plugins that want to know hear what came of it."""
+        if not begun.ctx.question:
+            self._conclude(line, begun, result)
+            return
+        before = self._units_of(begun)
+        try:
+            self._conclude(line, begun, result)
+        finally:
+            given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(begun), strict=True))
+            account = self._ledger.pool(line.name)
+            pool = begun.pool.with_replicas(account.units if account is not None else 0)
+            end = ProbeEnd(begun.ctx.question, pool, begun.asked.candidate, result.accepted, given)
+            begun.manager.probe_ended(end)
+
+    def _units_of(self, begun: Round) -> list[int]:
+        rows = (self._ledger.row(Holder(Kind.VM, part.uid)) for part in begun.parts)
+        return [row.units if row is not None else 0 for row in rows]
+
+    def _conclude(self, line: Line, begun: Round, result: ProbeResult) -> None:
+        """What a round means is remembered, and told to everybody in it, in the order of arrival."""
         now_s = self._clock()
         pool = self._pools.find(line.name)
         if begun.manager is not self._manager or pool is None or identity(pool) != identity(begun.pool):

@@ -143,6 +143,16 @@ class NamedEntry(Settings):
         return chain.Named(self.name, self.args)
 
 
+class PluginEntry(NamedEntry):
+    """A plugin of the chain. `instance` is what logs, metrics and reasons call it, where the same one is listed again."""
+
+    instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
+
+    def named(self) -> chain.Named:
+        """As the chain is built from it."""
+        return chain.Named(self.name, self.args, self.instance)
+
+
 class ProvidersEntry(Settings):
     """What plugins may ask; what is left out is nothing."""
 
@@ -153,7 +163,7 @@ class ProvidersEntry(Settings):
 class PoolsEntry(Settings):
     """The chain of pool plugins in its order, and how long (seconds) a full pool is not asked for more."""
 
-    plugins: list[NamedEntry] = Field(default_factory=list)
+    plugins: list[PluginEntry] = Field(default_factory=list)
     providers: ProvidersEntry = Field(default_factory=ProvidersEntry)
     cooldown: Annotated[float, Field(ge=1, le=86_400)] = COOLDOWN_S
 
