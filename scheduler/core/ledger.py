@@ -145,7 +145,7 @@ class PoolAccount:
     """A pool's sum. Written by `Ledger` only.
 
     `units` is what its rows hold together, in its own units and without what is pending, and `freed_units` what they have
-    given back so far; that only rises. `changed` are the rows that were changed since `Ledger.take_changed` was called
+    given back so far; that only rises, like `came_beyond`, how many VMs came beyond its limit. `changed` are the rows that were changed since `Ledger.take_changed` was called
     last. Without `terms` there is no such pool (yet).
     """
 
@@ -153,8 +153,15 @@ class PoolAccount:
     terms: PoolTerms | None = None
     units: int = 0
     freed_units: int = 0
+    came_beyond: int = 0
     rows: dict[Holder, Row] = field(default_factory=dict)
     changed: set[Holder] = field(default_factory=set)
+
+    @property
+    def excess_units(self) -> int:
+        """How many units more than its own limit the pool holds."""
+        most = self.terms.max_units if self.terms is not None else None
+        return max(self.units - most, 0) if most is not None else 0
 
 
 @dataclass(slots=True)
@@ -263,8 +270,11 @@ class Ledger:
         self._changed_pools.add(name)
         self._drop_unused(account)
 
-    def join_pool(self, holder: Holder, name: str | None) -> None:
-        """A row belongs to the pool of that name from now on, to no other, and to none where it is None."""
+    def join_pool(self, holder: Holder, name: str | None, *, comes: bool = True) -> None:
+        """A row belongs to the pool of that name from now on, to no other, and to none where it is None.
+
+        `comes` says that the VM was born or labelled just now: beyond the pool's limit that is counted. Nobody is asked.
+        """
         row = self.require(holder)
         if row.pool == name:
             return
@@ -274,6 +284,8 @@ class Ledger:
             account = self._pools.setdefault(name, PoolAccount(name))
             account.rows[holder] = row
             self._count(account, row)
+            if comes and account.excess_units:
+                account.came_beyond += 1
 
     def take_changed(self, name: str) -> set[Holder]:
         """The rows of a pool that were changed, came or went since this was asked last. For one reader."""

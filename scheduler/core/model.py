@@ -46,7 +46,8 @@ class Migration(enum.StrEnum):
 class VmSpec:
     """A VM's pod, where it runs, its bounds, and, if it has them, its own memory slot and compute unit.
 
-    Growth of a VM with a `pool` waits for the pool's word. A `terminal` pod (succeeded or failed) holds nothing.
+    Growth of a VM with a `pool` waits for the pool's word; `is_pool_default` says that the configuration names that pool, and
+    not the VM. A `terminal` pod (succeeded or failed) holds nothing.
     """
 
     pod: PodName
@@ -59,6 +60,7 @@ class VmSpec:
     pool: str | None = None
     terminal: bool = False
     labels: tuple[tuple[str, str], ...] = ()
+    is_pool_default: bool = False
 
     @property
     def holder(self) -> Holder:
