@@ -139,6 +139,8 @@ class PoolApi:
             "waiting": self._room.waiting(pool.name),
             "isAboveLimit": limit is not None and pool.replicas > limit,
         }
+        if account is not None and account.came_beyond:
+            status["cameBeyondLimit"] = account.came_beyond
         if standing.ceiling is not None:
             left_s = standing.ceiling.until_s - self._clock()
             status["saturatedAtUnits"] = standing.ceiling.total
@@ -178,6 +180,11 @@ class PoolApi:
             found.append(_condition("Parked", "True", "AdmissionRejected", standing.parked.message))
         if pool.limits.max_units == 0:
             found.append(_condition("Frozen", "True", "MaxUnitsZero", "nothing grows while maxUnits is 0"))
+        account = self._ledger.pool(pool.name)
+        if account is not None and account.excess_units and pool.limits.max_units:
+            message = f"{account.excess_units} units beyond maxUnits; nothing grows until it is at or below"
+            reason = "CameBeyond" if account.came_beyond else "LimitLowered"
+            found.append(_condition("AboveLimit", "True", reason, message))
         if pool.is_deleting:
             held = ", ".join(pool.finalizers)
             found.append(_condition("Deleting", "True", "FinalizersLeft", f"held by the finalizers {held}"))

@@ -93,7 +93,7 @@ def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
     manager = build_chain(ChainConfig(named), registries(a=factory), host)
     assert manager.names == ("door", "front", "back")
     assert heard[0] is host
-    assert {(handle.client, handle.cache) for handle in heard} == {("client", "cache")}
+    assert {(str(handle.client), str(handle.cache)) for handle in heard} == {("client", "cache")}
     twice = (*named, Named("a", 4), Named("b", 5, "back"), Named("b", 6, "a"))
     with pytest.raises(ChainError) as caught:
         build_chain(ChainConfig(twice), registries(a=factory, b=factory), host)

@@ -20,7 +20,7 @@ from scheduler.pool.errors import (
 from scheduler.pool.values import ADMITTED, Admission, Context, Pool, PoolLimits
 from scheduler.service.pool_api import MAX_BODY_BYTES, PoolApi
 from tests.unit.scheduler_pool.pool_houses import Doorman, PoolHouse, Shelf, hangs, raises, until
-from tests.unit.scheduler_service.test_migrations import cu, now_s, permit, virtually
+from tests.unit.scheduler_service.test_migrations import cu, now_s, virtually
 
 UNIT = {"cpu": "1", "memory": "1Gi"}
 BANK = {"name": "bank", "computeUnit": UNIT}
@@ -382,32 +382,6 @@ async def test_the_status_tells_units_members_and_who_waits() -> None:
     assert await api.conditions() == {"Admitted": ("True", "AdmissionGranted")}
     await api.ask("PUT", "/v1/pools/bank", {**BANK, "limits": {"maxUnits": 4}})
     assert (await api.shown())["status"]["isAboveLimit"]
-
-
-@virtually
-async def test_a_pool_is_frozen_by_a_limit_of_nothing_and_thaws_with_another_one() -> None:
-    api = Api()
-    await api.create(limits={"maxUnits": 0})
-    api.house.born("a", units=2)
-    reply = await api.house.reply(api.house.body("a", 4))
-    assert permit(reply) == (2, ["pool"])
-    assert json.loads(reply.body)["reasons"][0]["message"] == "pool bank is frozen (maxUnits: 0)"
-    assert (await api.conditions())["Frozen"] == ("True", "MaxUnitsZero")
-    await api.ask("PUT", "/v1/pools/bank", {**BANK, "limits": {"maxUnits": 3}})
-    assert await api.house.grow("a", 4) == (3, ["pool"])
-    assert "Frozen" not in await api.conditions()
-
-
-@virtually
-async def test_what_was_refused_is_shown_as_claimed_until_when() -> None:
-    api = Api(Doorman(4))
-    await api.create()
-    api.house.born("a")
-    assert "claimedUnits" not in (await api.shown())["status"]
-    await api.house.grow("a", 9)
-    await until(20.0)
-    status = (await api.shown())["status"]
-    assert (status["claimedUnits"], status["claimedUntil"]) == (5, "2026-05-01T12:01:40Z")
 
 
 @virtually
