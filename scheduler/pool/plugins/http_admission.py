@@ -178,6 +178,16 @@ class _Time:
     is_cut_short: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A question as it is sent, the VMs that it is about, the pool's name, and of which search it is."""
+
+    body: bytes
+    requests: tuple[VmRequest, ...]
+    pool: str
+    question: str
+
+
 class HttpAdmission(BasePlugin):
     """Asks an HTTP service. `clock` is that of `Context.deadline_s`, `wall` Unix time, both in seconds."""
 
@@ -280,7 +290,8 @@ class HttpAdmission(BasePlugin):
 
     def probe_ended(self, end: ProbeEnd) -> None:
         """Tell the service, where it wants to know and was asked."""
-        if self._outcomes is not None and self._questions.pop(end.pool.name, "") == end.question:
+        if self._outcomes is not None and self._questions.get(end.pool.name) == end.question:
+            del self._questions[end.pool.name]
             self._outcomes.add(outcome(end))
 
     async def _report(self, body: bytes) -> bool:
@@ -309,11 +320,10 @@ class HttpAdmission(BasePlugin):
         if len(body) > MAX_QUESTION_BYTES:
             message = f"the question to the admission service exceeds {MAX_QUESTION_BYTES} bytes"
             return Admission(error=internal(message))
-        if ctx.question and self._outcomes is not None:
-            self._questions[pool.name] = ctx.question
+        asking = _Asking(body, ctx.requests, pool.name, ctx.question)
         calls = 0
         while True:
-            result = await self._in_turn(body, ctx.requests, limit)
+            result = await self._in_turn(asking, limit)
             calls += 1
             if isinstance(result, Said):
                 self._budget = self._budget.answered()
@@ -336,12 +346,12 @@ class HttpAdmission(BasePlugin):
         self._budget = spent
         return pause_s
 
-    async def _in_turn(self, body: bytes, requests: tuple[VmRequest, ...], limit: _Time) -> Said | Failed:
+    async def _in_turn(self, asking: _Asking, limit: _Time) -> Said | Failed:
         """One call, when it is its turn. The time in this queue is ours: a service that is given less than its own time
         for an answer has not failed when that comes too late."""
         if not self._turns.locked():
             async with self._turns:
-                return await self._call(body, requests, limit)
+                return await self._call(asking, limit)
         self._waiting += 1
         try:
             async with asyncio.timeout(max(limit.until_s - self._clock(), 0.0)):
@@ -353,11 +363,11 @@ class HttpAdmission(BasePlugin):
         finally:
             self._waiting -= 1
         try:
-            return await self._call(body, requests, replace(limit, is_cut_short=True))
+            return await self._call(asking, replace(limit, is_cut_short=True))
         finally:
             self._turns.release()
 
-    async def _call(self, body: bytes, requests: tuple[VmRequest, ...], limit: _Time) -> Said | Failed:
+    async def _call(self, asking: _Asking, limit: _Time) -> Said | Failed:
         """One call, where the breaker lets it through; however it ends, the breaker is told."""
         client, now_s = self._client, self._clock()
         if client is None:
@@ -369,16 +379,18 @@ class HttpAdmission(BasePlugin):
         if entry is None:
             refusal = internal(_closed_door(breaker, now_s), wait_s=breaker.wait_s(now_s) or None)
             return Failed(refusal, breaker.state.value, is_outage=True)
+        if asking.question and self._outcomes is not None:
+            self._questions[asking.pool] = asking.question
         event, why = Event.ABANDONED, ""  # so it stays where this is cancelled or closed
         try:
-            outcome = await client.call(
+            answer = await client.call(
                 "POST",
                 self._args.url,
                 deadline_s=limit.until_s - now_s,
-                body=body,
+                body=asking.body,
                 headers=self._credentials.headers,
             )
-            result = understood(outcome, requests, self._wall())
+            result = understood(answer, asking.requests, self._wall())
             if isinstance(result, Said):
                 event = Event.SUCCEEDED
             elif self._client is not client or (result.is_late and limit.is_cut_short):

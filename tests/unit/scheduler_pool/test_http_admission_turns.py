@@ -206,6 +206,20 @@ async def test_an_outcome_is_told_again_until_the_service_takes_it() -> None:
         assert play.plugin.status().failures == 0, "the breaker is for questions"
 
 
+async def test_of_a_question_that_never_got_its_turn_the_service_hears_nothing() -> None:
+    gate = asyncio.Event()
+    async with scene(gate, GOOD, connections=1, reportOutcomes=True) as play:
+        first = asyncio.create_task(update(play.plugin, asking("q1")))
+        await until(lambda: len(play.service.asked) == 1)
+        internal(await update(play.plugin, replace(asking("q2"), deadline_s=play.now_s + 0.02)))
+        play.plugin.probe_ended(ended("q2"))
+        gate.set()
+        await first
+        assert play.plugin.status().untold == 0
+        play.plugin.probe_ended(ended("q1"))
+        await until(lambda: len(play.service.asked) == 2)
+
+
 async def test_without_the_argument_nobody_is_told() -> None:
     async with scene(GOOD) as play:
         await update(play.plugin, asking("q1"))
