@@ -12,7 +12,7 @@ from typing import Final
 
 from hosting.logs import Logger
 from scheduler.core import events
-from scheduler.core.book import Book
+from scheduler.core.book import Book, VmRecord
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, Kind
 from scheduler.pool import calls, standing
@@ -298,14 +298,9 @@ class PoolRoom:
         if account is None or not known:
             return None
         parts = tuple(part_of(pool, asker.needed, record) for asker, record in known)
-        requests = tuple(
-            request_of(asker.needed, record, part) for (asker, record), part in zip(known, parts, strict=True)
-        )
-        question = uuid.uuid4().hex if self._manager.has_listeners else ""
-        ctx = Context(Purpose.PROBE, requests, min(asker.deadline_s for asker, _ in known), question)
         asked = standing.question(line.standing, account.units, parts)
-        if asked.is_cut:
-            self._reconsider(line, pool, ctx, now_s)
+        if asked.is_cut and self._may_be_free(line, now_s):
+            self._reconsider(line, pool, self._context(known, parts))
             asked = standing.question(line.standing, account.units, parts)
         served = [asker for asker, _ in known]
         if asked.is_cut and asked.candidate <= asked.current:
@@ -319,24 +314,37 @@ class PoolRoom:
             for asker in served:
                 self._tell(asker, word)
             return None
-        bounds = (asked.current, asked.candidate)
+        ctx, bounds = self._context(known, parts), (asked.current, asked.candidate)
         steps = probe_steps(self._manager, ctx, pool, self._refresh(line), bounds, self._clock)
         return Round(served, parts, asked, self._manager, pool, ctx, steps, self._grants)
 
-    def _reconsider(self, line: Line, pool: Pool, ctx: Context, now_s: float) -> None:
-        """Whether a full pool is still full. Where something was freed since, plain hooks are asked at once, and a plugin
-        that must be waited for a little later: nobody waits for the end of a cool-down while there is room."""
-        ceiling, freed = line.standing.ceiling, self.claiming.freed(line.name)
-        if ceiling is None or ceiling.freed == freed:
-            return
-        is_awaited = self._manager.is_awaited(ceiling.plugin)
-        if is_awaited and now_s < ceiling.since_s + WAKE_S:
-            return
+    def _context(self, known: list[tuple[Asker, VmRecord]], parts: tuple[Part, ...]) -> Context:
+        """What the plugins are told of a question about these."""
+        requests = tuple(
+            request_of(asker.needed, record, part) for (asker, record), part in zip(known, parts, strict=True)
+        )
+        question = uuid.uuid4().hex if self._manager.has_listeners else ""
+        return Context(Purpose.PROBE, requests, min(asker.deadline_s for asker, _ in known), question)
+
+    def _may_be_free(self, line: Line, now_s: float) -> bool:
+        """Whether something was freed since the pool was found full, and its plugin may be asked by now: one that must be
+        waited for is asked a little later, nobody waits for the end of a cool-down."""
+        ceiling = line.standing.ceiling
+        if ceiling is None or ceiling.freed == self.claiming.freed(line.name):
+            return False
+        return not self._manager.is_awaited(ceiling.plugin) or now_s >= ceiling.since_s + WAKE_S
+
+    def _reconsider(self, line: Line, pool: Pool, ctx: Context) -> None:
+        """Whether a full pool is still full. Plain hooks say so at once; the word of others is asked for anew."""
+        ceiling = line.standing.ceiling
+        assert ceiling is not None
         more = pool.with_replicas(ceiling.total + 1)
-        if is_awaited or self._manager.still_admits(ctx, more, self._refresh(line)):
+        if self._manager.is_awaited(ceiling.plugin) or self._manager.still_admits(
+            ctx, more, self._refresh(line)
+        ):
             line.standing = standing.without_ceiling(line.standing)
         else:
-            line.standing = standing.still_full(line.standing, freed)
+            line.standing = standing.still_full(line.standing, self.claiming.freed(line.name))
 
     def _end(self, line: Line, begun: Round, result: ProbeResult) -> None:
         """A round is over; plugins that want to know hear what came of it."""
