@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Pods,
         Pool,
         PoolLimits,
+        ProbeEnd,
         Purpose,
         VmRequest,
     )
@@ -79,7 +80,7 @@ _HOMES = {
     ),
     "scheduler.pool.registry": "PluginRegistry Registry RegistryError build get register",
     "scheduler.pool.values": (
-        "Admission Context Member PodAdmission PodManifest Pods Pool PoolLimits Purpose VmRequest"
+        "Admission Context Member PodAdmission PodManifest Pods Pool PoolLimits ProbeEnd Purpose VmRequest"
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -113,6 +114,7 @@ __all__ = [
     "Pods",
     "Pool",
     "PoolLimits",
+    "ProbeEnd",
     "ProbeResult",
     "ProbeResultKind",
     "ProviderSet",

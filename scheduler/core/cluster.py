@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO
-from scheduler.core import events, placement, progress, published
+from scheduler.core import events, placement, pools, progress, published
 from scheduler.core.book import Book, VmRecord
 from scheduler.core.clock import Agenda
 from scheduler.core.judging import Desk
@@ -28,10 +28,14 @@ class Cluster:
     # ------------------------------------------------------------ rules and nodes
 
     def configured(self, event: events.Configured) -> _Outputs:
-        """New rules: every node's terms anew."""
+        """New rules: every node's terms anew, and the pools of VMs that name none."""
         self._desk.rules = event.rules
         for node in self.nodes.values():
             self._desk.ledger.set_node(terms_of(node, event.rules), OverCause.CONFIGURATION)
+        for record in self._book:
+            vm = pools.with_pool(record.spec, event.rules)
+            if vm is not record.spec and vm != record.spec:
+                self._change(record, vm)
         return ()
 
     def node_seen(self, event: events.NodeSeen) -> _Outputs:
@@ -87,7 +91,7 @@ class Cluster:
 
     def vm_seen(self, seen: events.VmSeen) -> _Outputs:
         """A VM, or a change of one."""
-        vm = seen.vm
+        vm = pools.with_pool(seen.vm, self._desk.rules)
         outputs: _Outputs = ()
         record = self._book.find(vm.pod)
         if record is not None and (record.spec.uid != vm.uid or vm.terminal):
@@ -98,7 +102,7 @@ class Cluster:
             return outputs
         if record is None:
             if self._book.by_uid(vm.uid) is None:  # one UID under two names: the first keeps the row
-                self._enter(seen)
+                self._enter(seen, vm)
             return outputs
         if record.spec != vm:
             self._change(record, vm)
@@ -116,13 +120,13 @@ class Cluster:
             return ()
         return self._forget(record, event.now_s)
 
-    def _enter(self, seen: events.VmSeen) -> None:
+    def _enter(self, seen: events.VmSeen, vm: VmSpec) -> None:
         """A VM that is new to this process. Only one that is known to be new, at a known size, is settled from birth.
 
         One that went and has come back is not new: its agent may still hold what it was permitted. Nor is any right after
         a start: it may have been there before, and its agent hold what an earlier process permitted.
         """
-        vm, use = seen.vm, seen.reading.use if seen.reading is not None else ZERO
+        use = seen.reading.use if seen.reading is not None else ZERO
         retired = self._book.revive(vm.uid, seen.now_s)
         is_new = seen.is_new and retired is None and seen.now_s >= self._desk.inherits_until_s(seen.now_s)
         settled = is_new and seen.reading is not None
@@ -132,7 +136,7 @@ class Cluster:
         name = f"{vm.pod.namespace}/{vm.pod.name}"
         cause = OverCause.BYPASSED if settled else OverCause.START_UP
         self._desk.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
-        self._desk.ledger.join_pool(vm.holder, vm.pool)
+        self._desk.ledger.join_pool(vm.holder, vm.pool, comes=seen.is_new)
         row = self._desk.ledger.require(vm.holder)
         # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
         gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()

@@ -59,6 +59,7 @@ _TYPES: Final[dict[str, Any]] = {
         book.VmRecord,
         hot.Ask,
         reasons.Reason,
+        rules.DefaultPool,
         rules.Growth,
         rules.NodeOverride,
         rules.NodeRules,

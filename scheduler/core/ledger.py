@@ -144,15 +144,24 @@ class Row:
 class PoolAccount:
     """A pool's sum. Written by `Ledger` only.
 
-    `units` is what its rows hold together, in its own units and without what is pending. `changed` are the rows that
-    were changed since `Ledger.take_changed` was called last. Without `terms` there is no such pool (yet).
+    `units` is what its rows hold together, in its own units and without what is pending, and `freed_units` what they have
+    given back so far; that only rises, like `came_beyond`, how many VMs came beyond its limit. `changed` are the rows that were changed since `Ledger.take_changed` was called
+    last. Without `terms` there is no such pool (yet).
     """
 
     name: str
     terms: PoolTerms | None = None
     units: int = 0
+    freed_units: int = 0
+    came_beyond: int = 0
     rows: dict[Holder, Row] = field(default_factory=dict)
     changed: set[Holder] = field(default_factory=set)
+
+    @property
+    def excess_units(self) -> int:
+        """How many units more than its own limit the pool holds."""
+        most = self.terms.max_units if self.terms is not None else None
+        return max(self.units - most, 0) if most is not None else 0
 
 
 @dataclass(slots=True)
@@ -196,6 +205,10 @@ class Ledger:
         self._rows: dict[Holder, Row] = {}
         self._pools: dict[str, PoolAccount] = {}
         self._changed_pools: set[str] = set()
+        self.pool_moves = 0
+        """How often the sum of any pool has moved so far."""
+        self.freed_units = 0
+        """The sum of all pools' freed units, also of pools that are gone."""
 
     def nodes(self) -> Iterator[NodeAccount]:
         """Every node's account."""
@@ -257,8 +270,11 @@ class Ledger:
         self._changed_pools.add(name)
         self._drop_unused(account)
 
-    def join_pool(self, holder: Holder, name: str | None) -> None:
-        """A row belongs to the pool of that name from now on, to no other, and to none where it is None."""
+    def join_pool(self, holder: Holder, name: str | None, *, comes: bool = True) -> None:
+        """A row belongs to the pool of that name from now on, to no other, and to none where it is None.
+
+        `comes` says that the VM was born or labelled just now: beyond the pool's limit that is counted. Nobody is asked.
+        """
         row = self.require(holder)
         if row.pool == name:
             return
@@ -268,6 +284,8 @@ class Ledger:
             account = self._pools.setdefault(name, PoolAccount(name))
             account.rows[holder] = row
             self._count(account, row)
+            if comes and account.excess_units:
+                account.came_beyond += 1
 
     def take_changed(self, name: str) -> set[Holder]:
         """The rows of a pool that were changed, came or went since this was asked last. For one reader."""
@@ -286,17 +304,24 @@ class Ledger:
         """The pool's sum moves by what the row's part has changed."""
         units = units_of(account, row)
         if units != row.units:
-            account.units += units - row.units
+            self._move(account, units - row.units)
             row.units = units
-            self._changed_pools.add(account.name)
         account.changed.add(row.holder)
+
+    def _move(self, account: PoolAccount, units: int) -> None:
+        account.units += units
+        freed = max(-units, 0)
+        account.freed_units += freed
+        self.freed_units += freed
+        self.pool_moves += 1
+        self._changed_pools.add(account.name)
 
     def _leave_pool(self, row: Row) -> None:
         if row.pool is None:
             return
         account = self._pools[row.pool]
         del account.rows[row.holder]
-        account.units -= row.units
+        self._move(account, -row.units)
         account.changed.add(row.holder)
         self._changed_pools.add(account.name)
         row.pool, row.units = None, 0

@@ -46,7 +46,8 @@ class Migration(enum.StrEnum):
 class VmSpec:
     """A VM's pod, where it runs, its bounds, and, if it has them, its own memory slot and compute unit.
 
-    Growth of a VM with a `pool` waits for the pool's word. A `terminal` pod (succeeded or failed) holds nothing.
+    Growth of a VM with a `pool` waits for the pool's word; `is_pool_default` says that the configuration names that pool, and
+    not the VM. A `terminal` pod (succeeded or failed) holds nothing.
     """
 
     pod: PodName
@@ -59,6 +60,7 @@ class VmSpec:
     pool: str | None = None
     terminal: bool = False
     labels: tuple[tuple[str, str], ...] = ()
+    is_pool_default: bool = False
 
     @property
     def holder(self) -> Holder:
@@ -107,7 +109,8 @@ POOL_LABEL: Final = "parley.dev/pool"
 
 @dataclass(frozen=True, slots=True)
 class PoolTerms:
-    """What holds for a pool. Its units are those of `compute_unit`, which is positive; limits are at least 1 or None.
+    """What holds for a pool. Its units are those of `compute_unit`, which is positive; limits are None for no limit, and
+    `max_units` 0 lets nothing grow.
 
     `generation` tells one description from the next: a plugin's word on an earlier one is void. Nothing grows in a pool
     that is being deleted.

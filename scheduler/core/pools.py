@@ -4,12 +4,25 @@ A VM's part of its pool is max over the resources of ceil(what its row keeps / t
 than it may, because VMs were born into it or came by their label, nothing grows in it until it is at or below.
 """
 
+from dataclasses import replace
+
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.core.book import VmRecord
 from scheduler.core.ledger import Ledger, PoolAccount
 from scheduler.core.limits import Limit, cut_by_bounds, units_within
-from scheduler.core.model import PoolTerms
+from scheduler.core.model import POOL_LABEL, PoolTerms, VmSpec
+from scheduler.core.rules import Rules
+
+
+def with_pool(vm: VmSpec, rules: Rules) -> VmSpec:
+    """The VM with the pool that it belongs to: its own label's, else the configuration's. An empty label is for none."""
+    is_own = vm.pool is not None and not vm.is_pool_default
+    if is_own or not (rules.default_pools or vm.is_pool_default):
+        return vm
+    names_itself = any(name == POOL_LABEL for name, _ in vm.labels)
+    name = None if names_itself else rules.default_pool(vm.pod.namespace, vm.labels)
+    return replace(vm, pool=name, is_pool_default=name is not None)
 
 
 def must_be_asked(ledger: Ledger, name: str, current: Resources, permit: Resources) -> bool:
@@ -46,6 +59,10 @@ def bounds(
         found.append(_within(record, current, wanted, unit, terms.compute_unit * terms.max_units_per_vm, why))
     if terms.max_units is not None:
         message = f"pool {name} holds {account.units} of at most {terms.max_units} units"
+        if terms.max_units == 0:
+            message = f"pool {name} is frozen (maxUnits: 0)"
+        elif account.units > terms.max_units:
+            message += "; nothing grows until it is at or below"
         found.append(
             total(record, account, current, wanted, unit, terms.max_units, Reason(ReasonCode.POOL, message))
         )

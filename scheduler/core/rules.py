@@ -82,13 +82,35 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultPool:
+    """The pool of VMs that name none themselves: those whose namespace matches one of `namespaces` (names or globs; none
+    stand for every namespace) and that have all of `labels`.
+    """
+
+    pool: str
+    namespaces: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
-    """The whole configuration: defaults of all nodes, overrides of some, the switches of growth and migration."""
+    """The whole configuration: defaults of all nodes, overrides of some, the switches of growth and migration, and the
+    pools of VMs that name none.
+    """
 
     node: NodeRules
     overrides: tuple[NodeOverride, ...] = ()
     growth: Growth = Growth()
     migration_enabled: bool = False
+    default_pools: tuple[DefaultPool, ...] = ()
+
+    def default_pool(self, namespace: str, labels: tuple[tuple[str, str], ...]) -> str | None:
+        """The pool of a VM that names none itself: that of the first entry which it matches."""
+        for entry in self.default_pools:
+            is_named = not entry.namespaces or _is_named(entry.namespaces, namespace)
+            if is_named and all(label in labels for label in entry.labels):
+                return entry.pool
+        return None
 
     def for_node(self, name: str) -> NodeRules:
         """What holds for the node `name`: of each value the first override that names the node and sets it."""

@@ -53,13 +53,21 @@ class Strays:
 
 
 def at_once(function: Callable[..., object], *arguments: object) -> object:
-    """Call a plugin. What it raises here is its own failure: nobody can be cancelled or interrupted where nothing is
-    awaited, so a `CancelledError` or `Interrupt` comes as `RuntimeError`."""
+    """Call a plugin. What it raises here is its own failure and comes as an `Exception`: nobody can be cancelled where
+    nothing is awaited, the program's own signals raise nothing (`hosting.lifecycle`), and no plugin ends the program."""
     try:
         return function(*arguments)
-    except (Exception, KeyboardInterrupt, SystemExit):
+    except Exception:
         raise
     except BaseException as error:
+        raise RuntimeError(f"it raised {error!r}") from error
+
+
+async def _contained(awaitable: Awaitable[object]) -> object:
+    """What it gives. A task passes these two on to the loop, which they would end with the program."""
+    try:
+        return await awaitable
+    except (KeyboardInterrupt, SystemExit) as error:
         raise RuntimeError(f"it raised {error!r}") from error
 
 
@@ -139,7 +147,7 @@ async def run(steps: Steps[T]) -> T:
 async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" = None) -> object:
     """What the call gives. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is or `cut` is
     done, and whatever the call raises."""
-    task = asyncio.ensure_future(call.awaitable)
+    task = asyncio.ensure_future(_contained(call.awaitable))
     awaited: set[asyncio.Future[Any]] = {task} if cut is None else {task, cut}
     timeout_s = max(min(call.timeout_s, left_s), 0.0)
     try:
@@ -155,6 +163,6 @@ async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" =
     if task.cancelled():  # by the plugin itself: that is its failure, not our end
         raise RuntimeError("the call cancelled itself")
     error = task.exception()
-    if error is not None and not isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):
+    if error is not None and not isinstance(error, Exception):
         raise RuntimeError(f"it raised {error!r}") from error
     return task.result()

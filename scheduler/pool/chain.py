@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hosting.logs import Logger
+from scheduler.pool import calls
 from scheduler.pool.manager import PluginManager, Watch
-from scheduler.pool.plugin import Handle, Plugin
+from scheduler.pool.plugin import FrameworkHandle, Handle, Plugin
 from scheduler.pool.providers import ProviderSet
 from scheduler.pool.registry import (
     INSTANCE_TYPE_GROUP,
@@ -23,10 +24,17 @@ from scheduler.pool.standing import COOLDOWN_S
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A plugin or provider of the configuration: its registered name and its parameters."""
+    """A plugin or provider of the configuration: its registered name and its parameters. `instance` is what a plugin is
+    called instead, where the same one is there several times."""
 
     name: str
     args: Any = None
+    instance: str = ""
+
+    @property
+    def called(self) -> str:
+        """What it is called among others."""
+        return self.instance or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class ChainConfig:
     def fingerprint(self) -> str:
         """Equal for equal plugins and providers; what was parked under another one is not parked any more."""
         parts = [
-            [each.name, each.args] if each is not None else None
+            [each.name, each.args, *([each.instance] if each.instance else [])] if each is not None else None
             for each in (*self.plugins, self.quota, self.instance_type)
         ]
         return hashlib.sha256(_canonical(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
@@ -110,21 +118,26 @@ def build_chain(
     taken: dict[str, int] = {}
     for index, entry in enumerate(config.plugins):
         path = f"pools.plugins[{index}]"
-        if entry.name in taken:
+        if entry.called in taken:
             faults.append(
-                f"{path}.name: {entry.name!r} is there already, as pools.plugins[{taken[entry.name]}]"
+                f"{path}.{'instance' if entry.instance else 'name'}: {entry.called!r} is there already, as "
+                f"pools.plugins[{taken[entry.called]}]; give each an instance of its own"
             )
             continue
-        taken[entry.name] = index
+        taken[entry.called] = index
+        own = handle
+        if entry.instance:
+            own = FrameworkHandle(handle.client, handle.cache, handle.log.bind(instance=entry.instance))
         try:
-            plugins.append(build(entry.name, handle, providers, entry.args, registries.plugins))
+            plugins.append(build(entry.name, own, providers, entry.args, registries.plugins))
         except RegistryError as error:
             faults.append(f"{path}.name: {error}")
         except ValueError as error:
             faults += _args_faults(f"{path}.args", error)
     if not faults:
         try:
-            return PluginManager(*plugins, log=log, watch=watch)
+            names = [entry.instance for entry in config.plugins]
+            return PluginManager(*plugins, names=names, log=log, watch=watch)
         except Exception as error:  # noqa: BLE001 - anybody may write a plugin and its name
             faults.append(f"pools.plugins: {error}")
     raise ChainError(faults)
@@ -134,7 +147,7 @@ def _provider(registry: ProviderRegistry, entry: Named | None, path: str, faults
     if entry is None:
         return None
     try:
-        return registry.get(entry.name)(entry.args)
+        return calls.at_once(registry.get(entry.name), entry.args)
     except RegistryError as error:
         faults.append(f"{path}.name: {error}")
     except Exception as error:  # noqa: BLE001 - anybody may write a provider

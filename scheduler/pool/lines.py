@@ -10,6 +10,7 @@ from scheduler.core import events
 from scheduler.core.ledger import PoolAccount
 from scheduler.core.model import Holder, VmSpec
 from scheduler.pool.calls import Call, Steps
+from scheduler.pool.claims import Claims
 from scheduler.pool.manager import PluginManager
 from scheduler.pool.probe import ProbeResult
 from scheduler.pool.standing import Part, Question, Standing
@@ -57,6 +58,7 @@ class Line:
     waiting: deque[Asker] = field(default_factory=deque)
     alone: int = 0
     standing: Standing = field(default_factory=Standing)
+    claims: Claims = field(default_factory=Claims)
     members: dict[Holder, Member] = field(default_factory=dict)
     specs: dict[str, VmSpec] = field(default_factory=dict)
     """Of parked VMs, as they were described then."""
@@ -85,6 +87,11 @@ class Round:
     """How many grants any pool had been given when the round began."""
     cut: "asyncio.Future[None] | None" = None
     """Is done as soon as the round is of no use any more."""
+
+    def parts_of(self, askers: list[Asker]) -> tuple[Part, ...]:
+        """The parts of some of its askers, in their order."""
+        by_ticket = dict(zip((asker.needed.ticket for asker in self.askers), self.parts, strict=True))
+        return tuple(by_ticket[asker.needed.ticket] for asker in askers)
 
     @property
     def deadline_s(self) -> float:

@@ -5,7 +5,7 @@ Source: seed 000, `PluginManager`; what it lacks (time-outs, a barrier for excep
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -26,6 +26,7 @@ from scheduler.pool.values import (
     Pods,
     Pool,
     PoolLimits,
+    ProbeEnd,
     merged,
 )
 
@@ -49,20 +50,33 @@ class Watch(Protocol):
 
 
 class PluginManager:
-    """An ordered chain of plugins. Without any, every hook admits at once, and `bool(manager)` is False."""
+    """An ordered chain of plugins. Without any, every hook admits at once, and `bool(manager)` is False.
+
+    `names` are what they are called in the place of their own names, in the same order; an empty one changes nothing.
+    """
 
     def __init__(
         self,
         *plugins: Plugin,
+        names: Sequence[str] = (),
         timeout_s: float = PLUGIN_TIMEOUT_S,
         log: Logger | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._plugins = tuple((_name(plugin), plugin, Strays()) for plugin in plugins)
+        self._plugins = tuple(
+            (name or _name(plugin), plugin, Strays())
+            for name, plugin in zip(names or [""] * len(plugins), plugins, strict=True)
+        )
         self._timeout_s = timeout_s
         self._log = log
         self._watch = watch
+        self._listeners = tuple(
+            (name, hook)
+            for name, plugin, _ in self._plugins
+            if callable(hook := getattr(plugin, "probe_ended", None))
+        )
         self._started = 0
+        self._awaited: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._plugins)
@@ -73,9 +87,18 @@ class PluginManager:
         return tuple(name for name, *_ in self._plugins)
 
     @property
+    def has_listeners(self) -> bool:
+        """Whether any plugin wants to know what became of a search."""
+        return bool(self._listeners)
+
+    @property
     def strays(self) -> int:
         """Calls that were given up and still run."""
         return sum(strays.count() for *_, strays in self._plugins)
+
+    def is_awaited(self, plugin: str) -> bool:
+        """Whether a plugin of that name has ever had to be waited for, so that its word is not to be had at once."""
+        return plugin in self._awaited
 
     async def start(self, handle: Handle) -> None:
         """Start every plugin in order. Raises `PluginStartError` at the first that fails; the later ones are not started."""
@@ -149,6 +172,17 @@ class PluginManager:
                 return False
         return True
 
+    def probe_ended(self, end: ProbeEnd) -> None:
+        """Tell the plugins that want to know (`probe_ended`, which is optional) what became of a search."""
+        for name, hook in self._listeners:
+            try:
+                calls.at_once(hook, end)
+            except Exception as error:  # noqa: BLE001 - anybody may write a plugin
+                if self._log is not None:
+                    self._log.warning(
+                        "pool plugin failed", plugin=name, hook="probe_ended", error=repr(error)
+                    )
+
     # ------------------------------------------------------------ one hook over the chain
 
     def _chain(self, hook: str, ctx: Context, pool: Pool, *more: object) -> Steps[Admission]:
@@ -194,6 +228,7 @@ class PluginManager:
                 raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls about pool {about} have not ended yet")
             answer = calls.at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
+                self._awaited.add(name)
                 answer = yield Call(answer, self._timeout_s, strays, about)
             answer = _sound(answer, kind, seen, hook)
         except AppError as refusal:
@@ -244,10 +279,10 @@ def _one(call: Call) -> Steps[object]:
 
 
 def _name(plugin: Plugin) -> str:
-    name = plugin.name()
+    name = calls.at_once(plugin.name)
     if not is_name(name):
         raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
-    return name
+    return str(name)
 
 
 def _sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
@@ -316,9 +351,14 @@ def pool_problem(pool: Any) -> str:
         return f"compute_unit must be a positive amount of each resource, not {pool.compute_unit!r}"
     if not isinstance(pool.limits, PoolLimits):
         return f"limits must be PoolLimits, not {type(pool.limits).__name__}"
-    for limit in (pool.limits.max_units, pool.limits.max_units_per_vm):
-        if limit is not None and (type(limit) is not int or limit < 1):
-            return f"a limit must be a whole number from 1, not {limit!r}"
+    limits = pool.limits
+    given = [(limits.max_units, 0), (limits.max_units_per_vm, 1)]
+    given = [(limit, least) for limit, least in given if limit is not None]
+    for limit, least in (*given, (limits.min_units, 0)):
+        if type(limit) is not int or limit < least:
+            return f"a limit must be a whole number from {least}, not {limit!r}"
+    if limits.max_units is not None and limits.min_units > limits.max_units:
+        return f"min_units must not exceed max_units ({limits.max_units}), as {limits.min_units} does"
     texts = (*pool.labels, *pool.labels.values(), *pool.annotations, *pool.annotations.values())
     if not all(isinstance(text, str) for text in (*texts, *pool.finalizers)):
         return "labels, annotations and finalizers must be texts"

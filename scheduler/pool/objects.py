@@ -18,7 +18,7 @@ from scheduler.core.model import PoolTerms
 from scheduler.pool.errors import AppError, bad_request, conflict, internal, not_found
 from scheduler.pool.manager import PluginManager, pool_problem
 from scheduler.pool.room import PoolRoom
-from scheduler.pool.standing import Parking, Standing
+from scheduler.pool.standing import Parking, Standing, message_of
 from scheduler.pool.values import Admission, Context, Pods, Pool, Purpose
 
 MAX_POOLS: Final = 1024
@@ -126,6 +126,10 @@ class PoolObjects:
         """The most that each pool which is being asked about now may be given."""
         return self._room.asked() if self._room is not None else {}
 
+    def claims(self) -> Mapping[str, int]:
+        """What each pool was refused a short while ago beyond what it has."""
+        return self._room.claiming.units() if self._room is not None else {}
+
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""
         return self._room.members(name) if self._room is not None else ()
@@ -168,11 +172,11 @@ class PoolObjects:
     async def update(self, pool: Pool, *, is_stored: bool = True) -> Pool:
         """Store labels, annotations, finalizers, unit and limits of `pool` as the hooks want them.
 
-        `generation` 0 overwrites whatever is there. Raises `AppError`: 404, 409 where `generation` is not the latest one,
+        `generation` 0 overwrites whatever is there: the last writer wins. Raises `AppError`: 404, 409 where `generation` is not the latest one,
         or what a hook says. A pool that is being deleted goes when its last finalizer does.
         """
         _check_sound(pool)
-        for _ in range(MAX_TRIES):
+        for tries in range(1, MAX_TRIES + 1):
             before = self._require(pool.name)
             if pool.generation not in (0, before.pool.generation):
                 raise conflict(
@@ -188,7 +192,8 @@ class PoolObjects:
             )
             said = await self._manager.pre_update_pool(_UPDATE, wanted, self.members(pool.name))
             new = _accepted(said, wanted)
-            replaced = await _whole(self._replace(before, new, is_stored=is_stored))
+            is_last = tries == MAX_TRIES and pool.generation == 0
+            replaced = await _whole(self._replace(before, new, is_stored=is_stored, overwrites=is_last))
             if replaced is not None:
                 return replaced
         raise conflict(f"pool {pool.name} is being changed by others; try again")
@@ -277,13 +282,21 @@ class PoolObjects:
         del name
         self._unsaved = True
 
-    async def _replace(self, before: Entry, new: Pool, *, is_stored: bool) -> Pool | None:
+    async def _replace(
+        self, before: Entry, new: Pool, *, is_stored: bool, overwrites: bool = False
+    ) -> Pool | None:
         """Put `new` in the place of `before`; it goes where nothing holds its deletion any more. None where another one
-        is in that place by now."""
+        is in that place by now, unless that is the same pool with another description and `new` overwrites it."""
         async with self._writing:
-            if self._entries.get(new.name) is not before:
+            now = self._entries.get(new.name)
+            if now is None:
                 return None
-            return await self._put(before, new, is_stored=is_stored)
+            if now is not before:
+                is_same = (now.pool.uid, now.pool.is_deleting) == (before.pool.uid, before.pool.is_deleting)
+                if not (overwrites and is_same):
+                    return None
+                new = replace(new, generation=now.pool.generation)
+            return await self._put(now, new, is_stored=is_stored)
 
     async def _put(self, before: Entry, new: Pool, *, is_stored: bool) -> Pool:
         name, stored = new.name, is_stored or before.is_stored
@@ -345,6 +358,8 @@ class PoolObjects:
                 self._room.forget(name)
         else:
             self._tell(events.PoolSeen(_terms(entry.pool)))
+            if self._room is not None:
+                self._room.claiming.wake()
 
     def _snapshot(self, entries: Mapping[str, Entry]) -> tuple[Entry, ...]:
         room = self._room
@@ -384,7 +399,7 @@ async def _fault(limit: asyncio.Semaphore, work: Coroutine[Any, Any, object], ab
         try:
             await work
         except AppError as error:
-            return f"{about}: {error}"
+            return f"{about}: {message_of(error)}"
     return ""
 
 

@@ -68,6 +68,14 @@ class Cache(Protocol):
         """
         ...
 
+    def claims(self) -> Mapping[str, int]:
+        """How many replicas beyond those that it has each pool was refused a short while ago, where its VMs may still come
+        back for them. The same object as before while nothing has changed.
+
+        For a hook that splits: what is free now may be somebody's who has asked before.
+        """
+        ...
+
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""
         ...

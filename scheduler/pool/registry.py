@@ -5,8 +5,9 @@ A name that is empty, taken or not registered is an error at start-up: a typing 
 
 from collections.abc import Callable
 from importlib import metadata
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
+from scheduler.pool import calls
 from scheduler.pool.plugin import HOOKS, Args, Factory, Handle, Plugin, is_name
 from scheduler.pool.providers import ProviderFactory, ProviderSet
 
@@ -74,15 +75,14 @@ class _Loading(Generic[F]):
 
     def __call__(self) -> F:
         try:
-            factory = self._entry.load()
+            factory = calls.at_once(self._entry.load)
         except Exception as error:
             raise RegistryError(
                 f"{self._sort} {self._entry.name!r}: {self._entry.value} cannot be imported: {error}"
             ) from error
         if not callable(factory):
             raise RegistryError(f"{self._sort} {self._entry.name!r}: {self._entry.value} is no factory")
-        found: F = factory
-        return found
+        return cast("F", factory)
 
 
 class PluginRegistry(Registry[Factory]):
@@ -96,7 +96,7 @@ class PluginRegistry(Registry[Factory]):
         """
         factory = self.get(name)
         try:
-            plugin = factory(handle, providers.normalized(), args)
+            plugin = cast("Plugin", calls.at_once(factory, handle, providers.normalized(), args))
         except Exception as error:
             raise ValueError(f"pool plugin {name!r}: {str(error) or repr(error)}") from error
         missing = [hook for hook in HOOKS if not callable(getattr(plugin, hook, None))]

@@ -6,27 +6,31 @@ growth and nothing else, and each request has its answer by its own deadline.
 """
 
 import asyncio
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from hosting.logs import Logger
 from scheduler.core import events
-from scheduler.core.book import Book
+from scheduler.core.book import Book, VmRecord
 from scheduler.core.ledger import Ledger
-from scheduler.core.model import Kind
+from scheduler.core.model import Holder, Kind
 from scheduler.pool import calls, standing
 from scheduler.pool.askers import labels_of, part_of, request_of
 from scheduler.pool.calls import Call
+from scheduler.pool.claiming import Claiming
 from scheduler.pool.counts import PoolCounts
 from scheduler.pool.lines import Answer, Asker, Line, Pools, Round, cut, identity
 from scheduler.pool.manager import PluginManager
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 from scheduler.pool.probing import probe_steps
-from scheduler.pool.standing import Parking, Standing
-from scheduler.pool.values import Context, Member, Pods, Pool, Purpose
+from scheduler.pool.standing import Parking, Part, Standing
+from scheduler.pool.values import Context, Member, Pods, Pool, ProbeEnd, Purpose
 
 MAX_ROUND: Final = 128
 """Requests that one round may serve; the loop is held for as long as their commits take."""
+WAKE_S: Final = 1.0
+"""How soon a plugin that must be waited for is asked again about a full pool, when something was freed."""
 TICK_S: Final = 0.005
 """Timers of a loop may fire that much too early."""
 
@@ -54,6 +58,7 @@ class PoolRoom:
         self._lines: dict[str, Line] = {}
         self._askers: dict[int, Asker] = {}
         self._grants = 0
+        self.claiming = Claiming(ledger, pools, clock, self._refresh)
         self.cooldown_s = standing.COOLDOWN_S
         self.on_parking: Callable[[str], object] = lambda _: None
         """Is called with a pool's name when what is parked there has changed."""
@@ -115,6 +120,7 @@ class PoolRoom:
         for name, line in self._lines.items():
             had = line.standing.is_parked
             line.standing = standing.unparked(line.standing)
+            self.claiming.clear(line)
             cut(line)
             if had:
                 self.on_parking(name)
@@ -152,6 +158,7 @@ class PoolRoom:
         line.waiting.clear()
         line.standing, line.alone, line.account = Standing(), 0, None
         line.specs.clear()
+        self.claiming.clear(line)
         cut(line)
         if not line.is_busy:  # else it goes when its round has ended
             del self._lines[name]
@@ -170,7 +177,7 @@ class PoolRoom:
             line = Line(name)
             if self._pools.find(name) is not None:
                 self._lines[name] = line
-        return self._members(line)
+        return self._refresh(line)
 
     def waiting(self, name: str) -> int:
         """How many requests wait for a pool, those that are being asked about included."""
@@ -292,32 +299,74 @@ class PoolRoom:
             return None
         parts = tuple(part_of(pool, asker.needed, record) for asker, record in known)
         asked = standing.question(line.standing, account.units, parts)
+        if asked.is_cut and self._may_be_free(line, now_s):
+            self._reconsider(line, pool, self._context(known, parts))
+            asked = standing.question(line.standing, account.units, parts)
+        served = [asker for asker, _ in known]
         if asked.is_cut and asked.candidate <= asked.current:
-            word = standing.saturated(line.standing, line.name, now_s)
-            for asker, _ in known:
-                self._tell(asker, word)
+            self._tell_all(line, served, parts, standing.saturated(line.standing, line.name, now_s))
             return None
         if not self._manager or asked.candidate <= asked.current:
             # Without plugins nobody is asked; and what takes no more of the pool than it has needs nobody's word.
             word = events.PoolWord(
                 max(asked.candidate, account.units), None, pool.generation, is_all=not asked.is_cut
             )
-            for asker, _ in known:
+            for asker in served:
                 self._tell(asker, word)
             return None
-        deadline_s = min(asker.deadline_s for asker, _ in known)
+        ctx, bounds = self._context(known, parts), (asked.current, asked.candidate)
+        steps = probe_steps(self._manager, ctx, pool, self._refresh(line), bounds, self._clock)
+        return Round(served, parts, asked, self._manager, pool, ctx, steps, self._grants)
+
+    def _context(self, known: list[tuple[Asker, VmRecord]], parts: tuple[Part, ...]) -> Context:
+        """What the plugins are told of a question about these."""
         requests = tuple(
             request_of(asker.needed, record, part) for (asker, record), part in zip(known, parts, strict=True)
         )
-        ctx = Context(Purpose.PROBE, requests, deadline_s)
-        bounds = (asked.current, asked.candidate)
-        steps = probe_steps(self._manager, ctx, pool, self._members(line), bounds, self._clock)
-        return Round(
-            [asker for asker, _ in known], parts, asked, self._manager, pool, ctx, steps, self._grants
-        )
+        question = uuid.uuid4().hex if self._manager.has_listeners else ""
+        return Context(Purpose.PROBE, requests, min(asker.deadline_s for asker, _ in known), question)
+
+    def _may_be_free(self, line: Line, now_s: float) -> bool:
+        """Whether something was freed since the pool was found full, and its plugin may be asked by now: one that must be
+        waited for is asked a little later, nobody waits for the end of a cool-down."""
+        ceiling = line.standing.ceiling
+        if ceiling is None or ceiling.freed == self.claiming.freed(line.name):
+            return False
+        return not self._manager.is_awaited(ceiling.plugin) or now_s >= ceiling.since_s + WAKE_S
+
+    def _reconsider(self, line: Line, pool: Pool, ctx: Context) -> None:
+        """Whether a full pool is still full. Plain hooks say so at once; the word of others is asked for anew."""
+        ceiling = line.standing.ceiling
+        assert ceiling is not None
+        more = pool.with_replicas(ceiling.total + 1)
+        if self._manager.is_awaited(ceiling.plugin) or self._manager.still_admits(
+            ctx, more, self._refresh(line)
+        ):
+            line.standing = standing.without_ceiling(line.standing)
+        else:
+            line.standing = standing.still_full(line.standing, self.claiming.freed(line.name))
 
     def _end(self, line: Line, begun: Round, result: ProbeResult) -> None:
-        """A round is over: what it means is remembered, and told to everybody in it, in the order of arrival."""
+        """A round is over; plugins that want to know hear what came of it."""
+        if not begun.ctx.question:
+            self._conclude(line, begun, result)
+            return
+        before = self._units_of(begun)
+        try:
+            self._conclude(line, begun, result)
+        finally:
+            given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(begun), strict=True))
+            account = self._ledger.pool(line.name)
+            pool = begun.pool.with_replicas(account.units if account is not None else 0)
+            end = ProbeEnd(begun.ctx.question, pool, begun.asked.candidate, result.accepted, given)
+            begun.manager.probe_ended(end)
+
+    def _units_of(self, begun: Round) -> list[int]:
+        rows = (self._ledger.row(Holder(Kind.VM, part.uid)) for part in begun.parts)
+        return [row.units if row is not None else 0 for row in rows]
+
+    def _conclude(self, line: Line, begun: Round, result: ProbeResult) -> None:
+        """What a round means is remembered, and told to everybody in it, in the order of arrival."""
         now_s = self._clock()
         pool = self._pools.find(line.name)
         if begun.manager is not self._manager or pool is None or identity(pool) != identity(begun.pool):
@@ -336,7 +385,13 @@ class PoolRoom:
             return
         was_parked = line.standing.parked is not None
         line.standing, word = standing.answered(
-            line.standing, line.name, begun.asked, result, now_s, self.cooldown_s
+            line.standing,
+            line.name,
+            begun.asked,
+            result,
+            now_s,
+            self.cooldown_s,
+            self.claiming.freed(line.name),
         )
         if not was_parked and line.standing.parked is not None:
             self._log.warning(
@@ -348,14 +403,13 @@ class PoolRoom:
         else:
             over = [asker for asker in begun.askers if now_s + TICK_S >= asker.deadline_s]
             self._again(line, [asker for asker in begun.askers if asker not in over])
-        for asker in over:
-            self._tell(asker, word)
+        self._tell_all(line, over, begun.parts_of(over), word)
 
     def _still_holds(self, line: Line, begun: Round, accepted: int) -> bool:
         """Whether a grant may be made: another pool may have got meanwhile what was left for both."""
         if self._grants != begun.grants:
             pool = begun.pool.with_replicas(accepted)
-            if not begun.manager.still_admits(begun.ctx, pool, self._members(line)):
+            if not begun.manager.still_admits(begun.ctx, pool, self._refresh(line)):
                 return False
         self._grants += 1
         return True
@@ -393,13 +447,24 @@ class PoolRoom:
         self._askers.pop(asker.needed.ticket, None)
         asker.tell(word)
 
+    def _tell_all(
+        self, line: Line, askers: list[Asker], parts: tuple[Part, ...], word: events.PoolWord
+    ) -> None:
+        """Answer in this order. What was refused for want of resources, those who waited for it claim."""
+        waited = [part for asker, part in zip(askers, parts, strict=True) if not asker.is_done]
+        for asker in askers:
+            self._tell(asker, word)
+        self.claiming.note(line, waited, word)
+
     # ------------------------------------------------------------ members
 
-    def _members(self, line: Line) -> Pods:
+    def _refresh(self, line: Line) -> Pods:
+        """Members and claims as the ledger has them now."""
         members, account = line.members, self._ledger.pool(line.name)
         changed = self._ledger.take_changed(line.name)
         if line.account is not account:  # another pool of that name, or none: what was known is of no account
             members.clear()
+            line.claims.clear()
             line.account = account
             changed = set(account.rows) if account is not None else set()
         for holder in changed:
@@ -407,11 +472,13 @@ class PoolRoom:
             record = self._book.by_uid(holder.uid) if holder.kind is Kind.VM else None
             if row is None or record is None or row.pool != line.name:
                 members.pop(holder, None)
+                line.claims.withdraw(holder.uid)
                 if record is None and holder.uid in line.standing.parked_vms:
                     line.standing = standing.without_vm(line.standing, holder.uid)
                     line.specs.pop(holder.uid, None)
                     self.on_parking(line.name)
                 continue
+            line.claims.holds(holder.uid, row.units)
             spec, state = record.spec, row.state
             members[holder] = Member(
                 spec.pod, spec.uid, row.node, labels_of(spec.labels), state.current, row.reserved, row.units

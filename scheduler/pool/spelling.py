@@ -41,7 +41,7 @@ def problem_of(pool: Pool) -> str:
     """What is wrong with a pool as a plugin has changed it; one that could not be written or read again is none."""
     if max(len(pool.labels), len(pool.annotations), len(pool.finalizers)) > MAX_TEXTS:
         return f"there may be at most {MAX_TEXTS} labels, annotations and finalizers each"
-    limits = (pool.limits.max_units, pool.limits.max_units_per_vm)
+    limits = (pool.limits.max_units, pool.limits.max_units_per_vm, pool.limits.min_units)
     if any(limit is not None and limit > MAX_UNITS for limit in limits):
         return f"a limit must be at most {MAX_UNITS}"
     try:

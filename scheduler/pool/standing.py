@@ -11,7 +11,14 @@ from typing import Final
 
 from protocol.reasons import Reason, ReasonCode
 from scheduler.core.events import PoolWord
-from scheduler.pool.errors import AppError, Detail, Scope, detail_of
+from scheduler.pool.errors import (
+    AppError,
+    Detail,
+    PluginErrorKind,
+    Scope,
+    detail_of,
+    kind_from_app_error,
+)
 from scheduler.pool.probe import ProbeResult, ProbeResultKind
 
 COOLDOWN_S: Final = 60.0
@@ -22,15 +29,31 @@ MAX_MESSAGE: Final = 512
 """Characters of a plugin's message; agents refuse a reply whose reasons have more than 1024."""
 
 
+_WORDS: Final = {
+    PluginErrorKind.UNKNOWN: "the plugin failed",
+    PluginErrorKind.INSUFFICIENT_RESOURCES: "there are not enough resources",
+    PluginErrorKind.INTERNAL: "the plugin failed",
+    PluginErrorKind.INVALID_SPEC: "the specification is not valid",
+}
+"""What a refusal without a message comes to, by its kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Up to `total` units the chain may admit more, above it has refused. Forgotten at `until_s`."""
+    """Up to `total` units the chain may admit more, above it has refused. Forgotten at `until_s`.
+
+    `plugin` is whose word it is, `since_s` when it was given, and `freed` what had been freed by then (`Claiming.freed`): who
+    waits is not kept waiting where something was freed since.
+    """
 
     total: int
     until_s: float
     message: str
     reason: str = ""
     """The plugin's word for machines."""
+    plugin: str = ""
+    since_s: float = 0.0
+    freed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +136,17 @@ def unparked(standing: Standing) -> Standing:
     return Standing(last=standing.last, generation=standing.generation)
 
 
+def without_ceiling(standing: Standing) -> Standing:
+    """The pool is asked for more again, before the cool-down is over."""
+    return replace(standing, ceiling=None)
+
+
+def still_full(standing: Standing, freed: int) -> Standing:
+    """What was freed by now has changed nothing."""
+    assert standing.ceiling is not None
+    return replace(standing, ceiling=replace(standing.ceiling, freed=freed))
+
+
 def without_vm(standing: Standing, uid: str) -> Standing:
     """One VM is not parked any more: it has gone, or was changed."""
     if uid not in standing.parked_vms:
@@ -148,9 +182,15 @@ def saturated(standing: Standing, pool: str, now_s: float) -> PoolWord:
 
 
 def answered(
-    standing: Standing, pool: str, asked: Question, result: ProbeResult, now_s: float, cooldown_s: float
+    standing: Standing,
+    pool: str,
+    asked: Question,
+    result: ProbeResult,
+    now_s: float,
+    cooldown_s: float,
+    freed: int = 0,
 ) -> tuple[Standing, PoolWord]:
-    """What a search's result means: what is remembered of it, and the word for those who asked.
+    """What a search's result means: what is remembered of it, and the word for those who asked. `freed` as in `Ceiling`.
 
     A VM that is to be parked alone is the caller's to name (`park_vm`); here InvalidSpec parks the pool.
     """
@@ -179,7 +219,7 @@ def answered(
             wait_s = max(FAILED_RETRY_S, _seconds(result.retry_after_s) or 0.0)
             return standing, _nothing(ReasonCode.POOL_FAILED, f"pool {pool}: {message}", wait_s)
         case _:
-            return _insufficient(standing, pool, asked, result, now_s, cooldown_s)
+            return _insufficient(standing, pool, asked, result, now_s, cooldown_s, freed)
 
 
 def _admitted(standing: Standing, pool: str, asked: Question, now_s: float) -> PoolWord:
@@ -193,14 +233,20 @@ def _admitted(standing: Standing, pool: str, asked: Question, now_s: float) -> P
 
 
 def _insufficient(
-    standing: Standing, pool: str, asked: Question, result: ProbeResult, now_s: float, cooldown_s: float
+    standing: Standing,
+    pool: str,
+    asked: Question,
+    result: ProbeResult,
+    now_s: float,
+    cooldown_s: float,
+    freed: int,
 ) -> tuple[Standing, PoolWord]:
     """The chain has refused, or the time was over. What it refused is not asked again before the cool-down is over."""
     message = message_of(result.error)
     wait_s = max(cooldown_s, _seconds(result.retry_after_s) or 0.0)
     if result.refused is not None:
         why = detail_of(result.error).reason if result.error is not None else ""
-        ceiling = Ceiling(result.refused - 1, now_s + wait_s, message, why)
+        ceiling = Ceiling(result.refused - 1, now_s + wait_s, message, why, result.plugin, now_s, freed)
         standing = replace(standing, ceiling=ceiling)
     if result.is_complete:
         reason = Reason(ReasonCode.POOL, f"pool {pool}: {message}", retry_after_s=wait_s)
@@ -243,10 +289,12 @@ def blamed(error: AppError | None, uids: tuple[str, ...]) -> tuple[bool, str]:
 
 
 def message_of(error: AppError | None) -> str:
-    """A plugin's message for people: bounded, and something that JSON carries."""
+    """A plugin's message for people: bounded, something that JSON carries, and where it is empty the words of its kind."""
     if error is None:
         return ""
     text = str(error.message).encode("utf-8", "replace").decode()
+    if not text.strip():
+        text = _WORDS[kind_from_app_error(error)]
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 

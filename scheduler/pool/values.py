@@ -59,11 +59,14 @@ def frozen_texts(texts: Mapping[str, str]) -> Texts:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """The pool's own limits in its compute units, both at least 1; None is no limit."""
+    """The pool's own limits in its compute units; None is no limit."""
 
     max_units: int | None = None
-    """All members together."""
+    """All members together. 0 freezes the pool: nothing grows in it."""
     max_units_per_vm: int | None = None
+    """At least 1."""
+    min_units: int = 0
+    """A warm minimum, at most `max_units`: kept for the pool, used or not, by whoever counts over several pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +161,33 @@ class Context:
     """What is known about a call beside the pool.
 
     `requests` are the VMs whose growth the call would admit, in the order in which they are served, and `request` the
-    first of them; both are empty unless VMs want to grow. `deadline_s` is when the answer is of no use any more, on the
+    first of them; both are empty unless VMs want to grow. `question` is the same for all calls of one search and tells it
+    from others; empty outside of searches. `deadline_s` is when the answer is of no use any more, on the
     clock of `time.monotonic`; None is never.
     """
 
     purpose: Purpose
     requests: tuple[VmRequest, ...] = ()
     deadline_s: float | None = None
+    question: str = ""
 
     @property
     def request(self) -> VmRequest | None:
         """The VM that asks, the first one where several do."""
         return self.requests[0] if self.requests else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEnd:
+    """What became of a search: the chain was asked for up to `asked` replicas in all and admitted `admitted` of them, of
+    which `committed` were given to VMs beyond what they had. What was admitted beyond is free again. `pool` is as it is now.
+    """
+
+    question: str
+    pool: Pool
+    asked: int
+    admitted: int
+    committed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from hosting import logs
@@ -20,10 +20,12 @@ from protocol import values
 from scheduler.core import rules
 from scheduler.pool import chain
 from scheduler.pool.standing import COOLDOWN_S
+from scheduler.service.pool_entry import Labels, PoolName
 
 MAX_OVERRIDES: Final = 256
 MAX_GLOBS: Final = 200
 """In the whole file. Python keeps 256 compiled globs; with more, each match would compile its glob again."""
+MAX_DEFAULTS: Final = 64
 MAX_NAME: Final = 512
 
 _SHARE_RULE: Final = "a number above 0 and at most 1 with at most six decimals, such as 0.7"
@@ -81,11 +83,15 @@ def _name(value: str) -> str:
 
 def _namespace(value: str) -> str:
     if not 1 <= len(value) <= MAX_NAME or "/" in value:
-        raise ValueError(
-            f"must be a namespace or a glob of 1 to {MAX_NAME} characters, such as ci-*; "
-            "single VMs go to recommendOnlyVms"
-        )
+        raise ValueError(f"must be a namespace or a glob of 1 to {MAX_NAME} characters, such as ci-*")
     return value
+
+
+def _namespace_of_many(value: str) -> str:
+    try:
+        return _namespace(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; single VMs go to recommendOnlyVms") from None
 
 
 def _vm(value: str) -> str:
@@ -122,7 +128,9 @@ class GrowthEntry(Settings):
 
     stop: bool = False
     recommend_only: bool = False
-    recommend_only_namespaces: list[Annotated[str, AfterValidator(_namespace)]] = Field(default_factory=list)
+    recommend_only_namespaces: list[Annotated[str, AfterValidator(_namespace_of_many)]] = Field(
+        default_factory=list
+    )
     recommend_only_vms: list[Annotated[str, AfterValidator(_vm)]] = Field(default_factory=list)
 
 
@@ -143,6 +151,16 @@ class NamedEntry(Settings):
         return chain.Named(self.name, self.args)
 
 
+class PluginEntry(NamedEntry):
+    """A plugin of the chain. `instance` is what logs, metrics and reasons call it, where the same one is listed again."""
+
+    instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
+
+    def named(self) -> chain.Named:
+        """As the chain is built from it."""
+        return chain.Named(self.name, self.args, self.instance)
+
+
 class ProvidersEntry(Settings):
     """What plugins may ask; what is left out is nothing."""
 
@@ -150,12 +168,32 @@ class ProvidersEntry(Settings):
     instance_type: NamedEntry | None = None
 
 
-class PoolsEntry(Settings):
-    """The chain of pool plugins in its order, and how long (seconds) a full pool is not asked for more."""
+class DefaultPoolEntry(Settings):
+    """The pool of VMs without the label `parley.dev/pool` in some namespaces, or with some labels, or both."""
 
-    plugins: list[NamedEntry] = Field(default_factory=list)
+    pool: PoolName
+    namespaces: list[Annotated[str, AfterValidator(_namespace)]] = Field(default_factory=list)
+    labels: Labels = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.namespaces and not self.labels:
+            raise ValueError("must have namespaces or labels, such as namespaces: ['*'] for every VM")
+        return self
+
+    def default(self) -> rules.DefaultPool:
+        """As the core sees it."""
+        return rules.DefaultPool(self.pool, tuple(self.namespaces), tuple(sorted(self.labels.items())))
+
+
+class PoolsEntry(Settings):
+    """The chain of pool plugins in its order, how long (seconds) a full pool is not asked for more, and the pools of VMs
+    that name none: the first entry that matches counts."""
+
+    plugins: list[PluginEntry] = Field(default_factory=list)
     providers: ProvidersEntry = Field(default_factory=ProvidersEntry)
     cooldown: Annotated[float, Field(ge=1, le=86_400)] = COOLDOWN_S
+    defaults: Annotated[list[DefaultPoolEntry], Field(max_length=MAX_DEFAULTS)] = Field(default_factory=list)
 
     def config(self) -> chain.ChainConfig:
         """The chain's configuration."""
@@ -193,6 +231,9 @@ class Config(Settings):
         growth = data.get("growth") if isinstance(data, dict) else None
         for key in ("recommendOnlyNamespaces", "recommendOnlyVms"):
             lists[f"growth.{key}"] = _list(growth, key)
+        pools = data.get("pools") if isinstance(data, dict) else None
+        for index, entry in enumerate(_list(pools, "defaults")):
+            lists[f"pools.defaults[{index}].namespaces"] = _list(entry, "namespaces")
         for path, names in lists.items():
             faults += _repeated(path, names)
         globs = sum(
@@ -268,6 +309,7 @@ def rules_of(file: Config) -> rules.Rules:
             tuple(growth.recommend_only_vms),
         ),
         file.migration.enabled,
+        tuple(entry.default() for entry in file.pools.defaults),
     )
 
 

@@ -139,10 +139,17 @@ class PoolApi:
             "waiting": self._room.waiting(pool.name),
             "isAboveLimit": limit is not None and pool.replicas > limit,
         }
+        if account is not None and account.came_beyond:
+            status["cameBeyondLimit"] = account.came_beyond
         if standing.ceiling is not None:
             left_s = standing.ceiling.until_s - self._clock()
             status["saturatedAtUnits"] = standing.ceiling.total
             status["saturatedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
+        claimed, claimed_until_s = self._room.claiming.of(pool.name)
+        if claimed:
+            left_s = claimed_until_s - self._clock()
+            status["claimedUnits"] = claimed
+            status["claimedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
         if standing.last is not None:
             last = standing.last
             status["lastOutcome"] = {
@@ -171,6 +178,13 @@ class PoolApi:
         found = [_admitted(standing)]
         if standing.parked is not None:
             found.append(_condition("Parked", "True", "AdmissionRejected", standing.parked.message))
+        if pool.limits.max_units == 0:
+            found.append(_condition("Frozen", "True", "MaxUnitsZero", "nothing grows while maxUnits is 0"))
+        account = self._ledger.pool(pool.name)
+        if account is not None and account.excess_units and pool.limits.max_units:
+            message = f"{account.excess_units} units beyond maxUnits; nothing grows until it is at or below"
+            reason = "CameBeyond" if account.came_beyond else "LimitLowered"
+            found.append(_condition("AboveLimit", "True", reason, message))
         if pool.is_deleting:
             held = ", ".join(pool.finalizers)
             found.append(_condition("Deleting", "True", "FinalizersLeft", f"held by the finalizers {held}"))

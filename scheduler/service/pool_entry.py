@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from hosting.settings import Resources, Settings
 from protocol import extension, values
@@ -35,14 +35,21 @@ Labels = Annotated[
 _Annotations = Annotated[
     dict[_Key, Annotated[str, AfterValidator(spelling.annotation)]], Field(max_length=spelling.MAX_TEXTS)
 ]
-_Units = Annotated[int, Field(ge=1, le=spelling.MAX_UNITS)]
 
 
 class LimitsEntry(Settings):
-    """The pool's own limits in its compute units; what is left out is no limit."""
+    """The pool's own limits in its compute units; what is left out is no limit. `maxUnits` 0 freezes the pool, `minUnits`
+    are kept for it."""
 
-    max_units: _Units | None = None
-    max_units_per_vm: _Units | None = None
+    max_units: Annotated[int, Field(ge=0, le=spelling.MAX_UNITS)] | None = None
+    max_units_per_vm: Annotated[int, Field(ge=1, le=spelling.MAX_UNITS)] | None = None
+    min_units: Annotated[int, Field(ge=0, le=spelling.MAX_UNITS)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_units is not None and self.min_units > self.max_units:
+            raise ValueError(f"minUnits ({self.min_units}) must not exceed maxUnits ({self.max_units})")
+        return self
 
 
 class PoolEntry(Settings):
@@ -57,7 +64,7 @@ class PoolEntry(Settings):
 
     def pool(self) -> Pool:
         """The pool as hooks see it."""
-        limits = PoolLimits(self.limits.max_units, self.limits.max_units_per_vm)
+        limits = PoolLimits(self.limits.max_units, self.limits.max_units_per_vm, self.limits.min_units)
         finalizers = tuple(dict.fromkeys(self.finalizers))
         return Pool(self.name, self.compute_unit, limits, self.labels, self.annotations, finalizers)
 
@@ -80,18 +87,23 @@ class WrittenPool(PoolEntry):
 
 def shown(pool: Pool) -> dict[str, Any]:
     """A pool as `WrittenPool` reads it, without its status."""
-    limits = {"maxUnits": pool.limits.max_units, "maxUnitsPerVm": pool.limits.max_units_per_vm}
     return {
         "name": pool.name,
         "uid": pool.uid,
         "generation": pool.generation,
         "computeUnit": quantities_of(pool.compute_unit),
-        "limits": {name: units for name, units in limits.items() if units is not None},
+        "limits": _limits(pool.limits),
         "labels": dict(pool.labels),
         "annotations": dict(pool.annotations),
         "finalizers": list(pool.finalizers),
         "deleting": pool.is_deleting,
     }
+
+
+def _limits(limits: PoolLimits) -> dict[str, int]:
+    units = {"maxUnits": limits.max_units, "maxUnitsPerVm": limits.max_units_per_vm}
+    found = {name: limit for name, limit in units.items() if limit is not None}
+    return {**found, "minUnits": limits.min_units} if limits.min_units else found
 
 
 def quantities_of(amount: values.Resources) -> dict[str, str]:

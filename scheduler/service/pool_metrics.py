@@ -12,14 +12,20 @@ def pool_families(ledger: Ledger, room: PoolRoom, counts: PoolCounts) -> Iterato
     """Every metric of pools with its samples now."""
     units: list[tuple[tuple[str, ...], float]] = []
     members: list[tuple[tuple[str, ...], float]] = []
+    beyond: list[tuple[tuple[str, ...], float]] = []
     states: list[tuple[tuple[str, ...], float]] = []
     for account in ledger.pools():
         name, standing = account.name, room.standing_of(account.name)
         units.append(((name, "held"), account.units))
         if account.terms is not None and account.terms.max_units is not None:
             units.append(((name, "limit"), account.terms.max_units))
+            units.append(((name, "beyond"), account.excess_units))
+        beyond.append(((name,), account.came_beyond))
         if standing.ceiling is not None:
             units.append(((name, "ceiling"), standing.ceiling.total))
+        claimed = room.claiming.units().get(name)
+        if claimed:
+            units.append(((name, "claimed"), claimed))
         members.append(((name,), len(account.rows)))
         flags = {
             "unknown": account.terms is None,
@@ -31,7 +37,7 @@ def pool_families(ledger: Ledger, room: PoolRoom, counts: PoolCounts) -> Iterato
     yield Family(
         "gauge",
         "parley_scheduler_pool_units",
-        "Units of each pool: held by its VMs, its limit, and above what its plugins refuse for now",
+        "Units of each pool: held by its VMs, its limit, beyond that, above what its plugins refuse, claimed",
         ("pool", "field"),
         tuple(units),
     )
@@ -44,6 +50,13 @@ def pool_families(ledger: Ledger, room: PoolRoom, counts: PoolCounts) -> Iterato
         "Pools that are named and not there, saturated, parked, or have parked VMs",
         ("pool", "state"),
         tuple(states),
+    )
+    yield Family(
+        "counter",
+        "parley_scheduler_pool_came_beyond",
+        "VMs that were born into the pool, or came by their label, beyond its limit",
+        ("pool",),
+        tuple(beyond),
     )
     yield from _plugins(counts)
 

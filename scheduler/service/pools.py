@@ -41,6 +41,7 @@ class PoolHouse:
         writes_from_anywhere: bool = False,
         registries: Callable[[], Registries] = installed,
     ) -> None:
+        self._ledger = core.ledger
         self._clock = clock
         self._log = log
         self._registries = registries
@@ -59,6 +60,7 @@ class PoolHouse:
         self._described: Mapping[str, Pool] | None = None
         self._faults: tuple[str, ...] = ()
         self._tried_s = 0.0
+        self._beyond: dict[str, int] = {}
 
     def routes(self) -> tuple[server.Route, ...]:
         """Where pools are served."""
@@ -126,8 +128,23 @@ class PoolHouse:
         self._faults = faults
 
     async def flush(self) -> None:
-        """Store what is parked, where that has changed."""
+        """Store what is parked, where that has changed, and say which VMs came beyond a limit since the last time."""
+        self._say_beyond()
         await self.objects.flush()
+
+    def _say_beyond(self) -> None:
+        """Nobody is asked before a VM is born or labelled, so that a limit is exceeded is only to be seen afterwards."""
+        for account in self._ledger.pools():
+            new = account.came_beyond - self._beyond.get(account.name, 0)
+            if new > 0 and account.terms is not None:
+                self._log.warning(
+                    "VMs came into a pool beyond its limit; nothing grows there until it is at or below",
+                    pool=account.name,
+                    vms=new,
+                    units=account.units,
+                    limit=account.terms.max_units,
+                )
+        self._beyond = {account.name: account.came_beyond for account in self._ledger.pools()}
 
     async def close(self) -> None:
         """End what is under way, stop the plugins, store what is parked and free the directory."""

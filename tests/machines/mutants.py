@@ -299,9 +299,9 @@ def births_not_counted() -> Patch:
     """A VM that is born into a pool, or comes to it, counts nothing until its row is changed."""
     join_pool = Ledger.join_pool
 
-    def join_uncounted(ledger: Ledger, holder: Any, name: str | None) -> None:
+    def join_uncounted(ledger: Ledger, holder: Any, name: str | None, *, comes: bool = True) -> None:
         is_born = ledger.require(holder).pool is None
-        join_pool(ledger, holder, name)
+        join_pool(ledger, holder, name, comes=comes)
         if is_born and name is not None:
             account, row = ledger.pool(name), ledger.require(holder)
             assert account is not None
@@ -313,9 +313,9 @@ def births_not_counted() -> Patch:
 def label_leaves_units_behind() -> Patch:
     """A VM that is labelled with another pool goes on counting in the first one."""
 
-    def join_at_birth(ledger: Ledger, holder: Any, name: str | None) -> None:
+    def join_at_birth(ledger: Ledger, holder: Any, name: str | None, *, comes: bool = True) -> None:
         if ledger.require(holder).pool is None:
-            join_pool(ledger, holder, name)
+            join_pool(ledger, holder, name, comes=comes)
 
     join_pool = Ledger.join_pool
     return _patch(Ledger, "join_pool", join_at_birth)

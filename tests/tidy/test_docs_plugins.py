@@ -27,7 +27,7 @@ from scheduler.pool import calls, chain, manager, registry, room, standing
 from scheduler.pool.counts import PoolCounts
 from scheduler.pool.plugin import HOOKS, Handle
 from scheduler.pool.plugins.http_admission import HttpAdmissionArgs
-from scheduler.pool.plugins.http_messages import question
+from scheduler.pool.plugins.http_messages import outcome, question
 from scheduler.pool.plugins.quota import QuotaArgs
 from scheduler.pool.values import Context, Member, Pool, Purpose, VmRequest
 from scheduler.service import ports
@@ -255,7 +255,7 @@ def test_the_fields_of_a_written_pool_are_all_there() -> None:
 
 
 def test_the_question_to_the_service_has_the_fields_of_the_page() -> None:
-    asked = yaml.safe_load(block('{"version": 1, "hook": "update", "purpose": "probe",'))
+    asked = yaml.safe_load(block('{"version": 1, "hook": "update", "purpose": "probe", "question": "5f0c",'))
     pool, vm = asked["pool"], asked["requests"][0]
     unit = Resources(1000, 2**30)
     request = VmRequest(PodName("a", "b"), "u", "n", {}, unit, unit, 1, 2)
@@ -263,6 +263,13 @@ def test_the_question_to_the_service_has_the_fields_of_the_page() -> None:
     assert list(sent) == list(asked)
     assert list(sent["pool"]) == list(pool)
     assert list(sent["requests"][0]) == list(vm)
+    assert sent["pool"]["limits"].keys() == pool["limits"].keys()
+
+
+def test_the_outcome_for_the_service_has_the_fields_and_the_sums_of_the_page() -> None:
+    told = yaml.safe_load(block('{"version": 1, "hook": "outcome", "question": "5f0c",'))
+    pool = Pool("databases", Resources(1000, 4 * 2**30), uid="0c1e", generation=1, replicas=5)
+    assert yaml.safe_load(outcome(plugins.ProbeEnd("5f0c", pool, 6, 5, 2))) == told
 
 
 def test_the_ports_have_what_the_page_says() -> None:
@@ -357,12 +364,14 @@ def test_the_snippets_of_our_plugins_are_built(tmp_path: Path) -> None:
 
 
 def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
-    """`ci` takes 15 of the 16 that it may have; then `dev` gets 5, and `ci` no more until it is below 13."""
+    """`ci` takes 15 of the 16 that it may have; then `dev` gets 5 and claims 2, and `ci` no more until it is below 13.
+    When it is at 8 and wants no more, `dev` may have 12."""
     (text,) = [text for text in blocks("yaml") if "name: quota" in text]
     (tmp_path / "chain.yaml").write_text(text)
     unit = Resources(1000, 4 * 2**30)
     pools = {name: Pool(name, unit, labels={"parley.dev/tenant": name}) for name in ("ci", "dev")}
-    cache = SimpleNamespace(pools=lambda: tuple(pools.values()))
+    claims: dict[str, int] = {}
+    cache = SimpleNamespace(pools=lambda: tuple(pools.values()), claims=lambda: dict(claims))
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
     found = chain.build_chain(load(tmp_path / "chain.yaml", Config).pools.config(), chain.installed(), handle)
 
@@ -379,10 +388,13 @@ def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
     hold("ci", 15)
     assert admitted("dev") == 5
     hold("dev", 5)
+    claims["dev"] = 2
     assert admitted("ci") == 15
     for units, most in ((14, 14), (13, 13), (12, 13)):
         hold("ci", units)
         assert admitted("ci") == most
+    hold("ci", 8)
+    assert admitted("dev") == 12
 
 
 def test_the_example_of_pools_fits_the_example_of_a_chain() -> None:

@@ -7,14 +7,16 @@ The rule:
 1. Nobody exceeds a limit: his own, or that of a tenant above him.
 2. What is guaranteed is kept free for its owner, used or not. What a parent's limit leaves beyond the guarantees of its
    children can be lent: lendable = limit − Σ guaranteed.
-3. The lendable is split by weight among the children that borrow now (that are above their guarantee) and the one that
-   asks. Each may borrow up to its share, as far as nobody has borrowed it before: nothing is ever taken away. Whoever is
-   above his share, because he came when fewer borrowed, keeps what he has and does not grow.
+3. The lendable is split by weight among the children that take part: the one that asks, and each that borrows (is above its
+   guarantee) or *claims* to, because growth was refused to it a short while ago. The share of one that does not ask is never
+   more than it borrows and claims, so what nobody wants goes to whoever does. Each may borrow up to its share, as far as nobody
+   has borrowed it before: nothing is ever taken away. Whoever is above his share keeps what he has and does not grow.
 
-So a tenant that nobody competes with may borrow everything that is lendable, and as usage moves up and down all come to
-their shares. With more than two levels, a parent that has a parent itself splits its guarantee and its own share of what is
-lent above; without any limit above, nothing is scarce and nothing is split. With `Accounts(..., reserves_shares=False)`
-point 3 is dropped: whoever comes first borrows what is there.
+So a tenant that nobody competes with may borrow everything that is lendable; a claim holds what becomes free for whoever
+was refused, and all come to their shares as usage moves up and down. While everybody who was refused claims, nothing
+that can be lent is idle beside demand. With more than two levels, a parent that has a parent itself splits its guarantee and its
+own share of what is lent above; without any limit above, nothing is scarce and nothing is split. With
+`Accounts(..., reserves_shares=False)` point 3 is dropped: whoever comes first borrows what is there.
 
 The split is by largest remainder, exactly: the sum of the shares is what there is to split, nobody gets more than he may
 have, and what one may not have goes to the others by their weights. Of equal remainders the name that sorts first gets
@@ -22,16 +24,16 @@ the unit. (As with every split by largest remainders, one unit more to split, or
 one share to another.)
 
 Example: `org` has 20 units. `ci` is guaranteed 6 (weight 2), `dev` 4, `batch` 0 (weight 1 each), so 10 can be lent.
-`ci` comes alone and may use 6 + 10; it takes 15. Now `dev` asks: of the 10, 7 go to `ci` and 3 to `dev` (6⅔ and 3⅓). `dev`
-gets its 4, and of its share the one unit that is left. `ci`, 2 above its 6 + 7, does not grow; once it has shrunk to 13,
-`dev` gets 7. When `batch` asks as well, the shares are 5, 2½ and 2½: the half goes to `batch`, whose name sorts first.
+`ci` comes alone and may use 6 + 10; it takes 15. Now `dev` asks for 7: of the 10, 7 go to `ci` and 3 to `dev` (6⅔ and 3⅓).
+`dev` gets its 4, and of its share the one unit that is left; for the other 2 it has a claim. While that holds, `ci`, 2 above its
+6 + 7, does not grow; once it has shrunk to 13, `dev` gets 7. When `batch` asks as well, while both others claim more, the
+shares are 5, 2½ and 2½: the half goes to `batch`, whose name sorts first. When `ci` has gone down to 8 and claims nothing,
+`dev` may borrow what is left.
 """
 
 import enum
-import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final, NamedTuple
 
 MAX_SPLITS: Final = 4096
@@ -41,51 +43,44 @@ MAX_SPLITS: Final = 4096
 # ------------------------------------------------------------ the split
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One who takes part in a split. `weight` is at least 1, `most_units` at least 0; None is no limit."""
+class Demand(NamedTuple):
+    """Who takes part in a split. `weight` is at least 1, `most_units` at least 0; None is no limit."""
 
     name: str
     weight: int = 1
     most_units: int | None = None
 
 
-def fair_split(total_units: int, claims: Sequence[Claim]) -> dict[str, int]:
-    """The units of each claim, by name: by weight, at most `most_units`, together as much of the total as can be had.
+def fair_split(total_units: int, demands: Sequence[Demand]) -> dict[str, int]:
+    """The units of each, by name: by weight, at most `most_units`, together as much of the total as can be had.
 
     Exact shares first (as if units could be divided), then each is rounded down, and the units that are left go to the
     largest remainders, ties to the name that sorts first. Names must differ; `total_units` is at least 0.
     """
     shares: dict[str, int] = {}
-    left_units, weights = total_units, sum(claim.weight for claim in claims)
-    open_claims = []
-    for claim in sorted(claims, key=_fills_at):
-        most = claim.most_units
-        if most is not None and most * weights <= claim.weight * left_units:
-            shares[claim.name] = most
-            left_units -= most
-            weights -= claim.weight
-        else:
-            open_claims.append(claim)
-    if not open_claims:
-        return shares
-    parts = [(divmod(claim.weight * left_units, weights), claim.name) for claim in open_claims]
+    left_units, weights = total_units, sum(demand.weight for demand in demands)
+    wanting = list(demands)
+    while True:
+        # Whoever has enough leaves more for each of the others, of whom some may have enough then.
+        sated = [
+            each
+            for each in wanting
+            if each.most_units is not None and each.most_units * weights <= each.weight * left_units
+        ]
+        if not sated:
+            break
+        for each in sated:
+            assert each.most_units is not None
+            shares[each.name] = each.most_units
+            left_units -= each.most_units
+            weights -= each.weight
+        wanting = [each for each in wanting if each.name not in shares]
+    parts = [(divmod(each.weight * left_units, weights), each.name) for each in wanting]
     missing = left_units - sum(whole for (whole, _), _ in parts)
     parts.sort(key=lambda part: (-part[0][1], part[1]))
     for place, ((whole, _), name) in enumerate(parts):
         shares[name] = whole + (place < missing)
     return shares
-
-
-_NEVER: Final = Fraction(0)
-
-
-@functools.lru_cache(maxsize=4096)
-def _fills_at(claim: Claim) -> tuple[bool, Fraction]:
-    """How much for each unit of weight fills the claim: those that are filled first come first."""
-    if claim.most_units is None:
-        return True, _NEVER
-    return False, Fraction(claim.most_units, claim.weight)
 
 
 # ------------------------------------------------------------ the tree
@@ -201,9 +196,7 @@ class Node:
     guaranteed_units: int
     children_guaranteed_units: int
     children: tuple[int, ...]
-    bit: int
-    """Marks it among its siblings."""
-    claim: Claim
+    demand: Demand
     """For the split of what its parent lends: it may borrow as much as its limit, and those below, leave it."""
 
     @property
@@ -225,15 +218,10 @@ class Tree:
         guaranteed = _guaranteed(tenants, paths)
         below = _below(paths, guaranteed)
         children: list[list[int]] = [[] for _ in tenants]
-        bits = [0] * len(tenants)
         for path in paths:
             if len(path) > 1:
-                bits[path[0]] = 1 << len(children[path[1]])
                 children[path[1]].append(path[0])
         reach = _reach(tenants, paths, guaranteed)
-        claims = [_claim(tenant, guaranteed[i], reach[i]) for i, tenant in enumerate(tenants)]
-        for siblings in children:  # in the order of a split, which then has nothing to sort
-            siblings.sort(key=lambda child: _fills_at(claims[child]))
         self.nodes = tuple(
             Node(
                 tenant,
@@ -242,8 +230,7 @@ class Tree:
                 guaranteed[i],
                 below[i],
                 tuple(children[i]),
-                bits[i],
-                claims[i],
+                _demand(tenant, guaranteed[i], reach[i]),
             )
             for i, tenant in enumerate(tenants)
         )
@@ -266,9 +253,9 @@ def _reach(
     return reach
 
 
-def _claim(tenant: Tenant, guaranteed_units: int, reach_units: int | None) -> Claim:
+def _demand(tenant: Tenant, guaranteed_units: int, reach_units: int | None) -> Demand:
     most = None if reach_units is None else reach_units - guaranteed_units
-    return Claim(tenant.name, tenant.weight, most)
+    return Demand(tenant.name, tenant.weight, most)
 
 
 # ------------------------------------------------------------ the accounts
@@ -305,6 +292,7 @@ class TenantStatus:
     `guaranteed_used_units` is the part of the use within the guarantee. `borrowed_units` is what it keeps from others
     beyond its guarantee: of a parent, also what it must keep for those below. `lent_units` is what its children borrowed of
     it. It may borrow `fair_share_units`, and could get `left_units` more now (a parent: all below it together).
+    `claimed_units` is what was refused to it a short while ago and is held for it as far as that is within its share.
     """
 
     name: str
@@ -317,15 +305,27 @@ class TenantStatus:
     lent_units: int
     fair_share_units: int | None
     left_units: int | None
+    claimed_units: int
 
 
 class Accounts:
-    """What the tenants of a tree use. Changed only by `add`; places are those of the tree.
+    """What the tenants of a tree use and claim. Changed only by `add`; places are those of the tree.
 
-    What a tenant keeps (`_held`) is its use, what its children keep together, or its guarantee, whichever is most.
+    What a tenant keeps (`_held`) is its use, what its children keep together, or its guarantee, whichever is most. What it
+    is after (`_wanted`) is that with the claims in it, as far as limits let them be had.
     """
 
-    __slots__ = ("_below", "_borrowers", "_held", "_reserves_shares", "_splits", "_tree", "_used")
+    __slots__ = (
+        "_below",
+        "_held",
+        "_reserves_shares",
+        "_splits",
+        "_tree",
+        "_used",
+        "_versions",
+        "_wanted",
+        "_wanted_below",
+    )
 
     def __init__(self, tree: Tree, *, reserves_shares: bool = True) -> None:
         self._tree = tree
@@ -333,37 +333,34 @@ class Accounts:
         self._used = [0] * len(tree.nodes)
         self._below = [node.children_guaranteed_units for node in tree.nodes]
         self._held = [node.guaranteed_units for node in tree.nodes]
-        self._borrowers = [0] * len(tree.nodes)
-        self._splits: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._wanted_below = list(self._below)
+        self._wanted = list(self._held)
+        self._versions = [0] * len(tree.nodes)
+        """Of a parent: how often what its children are after has changed."""
+        self._splits: dict[tuple[int, int, int, int], dict[str, int]] = {}
 
     def used(self, place: int) -> int:
         """The units that a tenant, or all below it, use."""
         return self._used[place]
 
-    def add(self, place: int, units: int) -> None:
-        """Let a tenant use so many units more, or fewer where they are negative."""
+    def add(self, place: int, units: int, claimed_units: int = 0) -> None:
+        """Let a tenant use so many units more, and claim so many more beyond its use; fewer where they are negative."""
         nodes, below, held = self._tree.nodes, self._below, self._held
-        change = units
-        child = -1
-        for at in nodes[place].path:
+        change, wanted_change = units, units + claimed_units
+        path = nodes[place].path
+        for level, at in enumerate(path):
+            node = nodes[at]
             self._used[at] += units
-            if not change:
-                continue
-            if child >= 0:
-                self._mark(at, child)
             below[at] += change
-            kept = max(nodes[at].guaranteed_units, below[at])
+            kept = max(node.guaranteed_units, below[at])
             change = kept - held[at]
             held[at] = kept
-            child = at
-
-    def _mark(self, parent: int, child: int) -> None:
-        """Note whether a child borrows."""
-        node = self._tree.nodes[child]
-        if self._held[child] > node.guaranteed_units:
-            self._borrowers[parent] |= node.bit
-        else:
-            self._borrowers[parent] &= ~node.bit
+            self._wanted_below[at] += wanted_change
+            wanted = max(node.guaranteed_units, _within(self._wanted_below[at], node))
+            wanted_change = wanted - self._wanted[at]
+            self._wanted[at] = wanted
+            if wanted_change and level + 1 < len(path):
+                self._versions[path[level + 1]] += 1
 
     def ceiling(self, place: int) -> Ceiling:
         """How many units a tenant may use now, whatever it uses already: the rule of this module.
@@ -411,28 +408,28 @@ class Accounts:
             if total is None:
                 total = node.limit_units
             else:
-                shares = self._split(path[level + 1], total, node.bit)
+                shares = self._split(path[level + 1], total, path[level])
                 total = node.guaranteed_units + shares[node.tenant.name]
             totals.append(total)
         totals.reverse()
         return totals
 
     def _split(self, parent: int, total_units: int, asking: int) -> dict[str, int]:
-        """What each child that borrows, and the one that asks, may borrow of a parent that may keep `total_units`."""
-        taking = self._borrowers[parent] | asking
-        key = parent, total_units, taking
+        """What the child that asks, and each that borrows or claims to, may borrow of a parent that may keep `total_units`."""
+        key = parent, self._versions[parent], total_units, asking
         shares = self._splits.get(key)
         if shares is None:
             if len(self._splits) >= MAX_SPLITS:
                 self._splits.clear()
             node = self._tree.nodes[parent]
-            claims = [child.claim for child in self._children(node) if child.bit & taking]
-            shares = fair_split(total_units - node.children_guaranteed_units, claims)
+            demands = [
+                child.demand if place == asking else child.demand._replace(most_units=borrowed)
+                for place, child in ((place, self._tree.nodes[place]) for place in node.children)
+                if (borrowed := self._wanted[place] - child.guaranteed_units) > 0 or place == asking
+            ]
+            shares = fair_split(total_units - node.children_guaranteed_units, demands)
             self._splits[key] = shares
         return shares
-
-    def _children(self, node: Node) -> Iterable[Node]:
-        return (self._tree.nodes[child] for child in node.children)
 
     def status(self) -> tuple[TenantStatus, ...]:
         """All tenants, in the order of the tree."""
@@ -453,18 +450,26 @@ class Accounts:
             sum(map(self._borrowed, node.children)),
             None if total is None else total - guaranteed,
             None if most is None else max(0, most - used),
+            self._wanted_below[place] - self._below[place],
         )
 
     def _borrowed(self, place: int) -> int:
         return self._held[place] - self._tree.nodes[place].guaranteed_units
 
-    def audit(self, used: Iterable[int]) -> None:
-        """Recompute everything from what each tenant's own pools use, in the order of the tree. Raises `AssertionError`."""
+    def audit(self, used: Iterable[int], claimed: Mapping[int, int] | None = None) -> None:
+        """Recompute everything from what each tenant's own pools use, in the order of the tree, and what those at the
+        places in `claimed` claim. Raises `AssertionError`."""
         again = Accounts(self._tree, reserves_shares=self._reserves_shares)
         for place, units in enumerate(used):
-            again.add(place, units)
-        for name in ("_used", "_below", "_held", "_borrowers"):
+            again.add(place, units, (claimed or {}).get(place, 0))
+        for name in ("_used", "_below", "_held", "_wanted_below", "_wanted"):
             assert getattr(self, name) == getattr(again, name), name
         for place, node in enumerate(self._tree.nodes):
             kept = sum(self._held[child] for child in node.children)
             assert self._held[place] >= max(self._used[place], kept, node.guaranteed_units), node
+
+
+def _within(units: int, node: Node) -> int:
+    """So many units, or what the limits of the tenant and of those below it leave of them."""
+    most = node.demand.most_units
+    return units if most is None else min(units, node.guaranteed_units + most)

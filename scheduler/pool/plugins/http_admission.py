@@ -6,42 +6,48 @@ from being asked, and a budget keeps retries from adding to its trouble. What is
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, assert_never
+from typing import Annotated, Final, Literal, Self, assert_never
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from hosting.backoff import Backoff
-from hosting.client import Client
+from hosting.client import Answered, Client
 from hosting.logs import Logger
 from hosting.settings import Settings
+from hosting.tls import TlsFiles
 from scheduler.pool.manager import PLUGIN_TIMEOUT_S
 from scheduler.pool.plugin import Args, BasePlugin, Handle, MaybeAwaitable
 from scheduler.pool.plugins.breaker import Breaker, BreakerRules, Event, Pass, RetryBudget, State
+from scheduler.pool.plugins.http_credentials import Credentials
 from scheduler.pool.plugins.http_messages import (
     Failed,
     Hook,
     Said,
     fault_lines,
     internal,
+    outcome,
     question,
     understood,
 )
+from scheduler.pool.plugins.http_outcomes import Outcomes
 from scheduler.pool.providers import Providers
-from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool, VmRequest
+from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool, ProbeEnd, VmRequest
 
 NAME: Final = "http-admission"
 MAX_QUESTION_BYTES: Final = 1024 * 1024
 MAX_MEMBERS: Final = 1000
 """More VMs are not listed in a question."""
 MAX_ANSWER_BYTES: Final = 16 * 1024
-MAX_TOKEN_BYTES: Final = 16 * 1024
+REFRESH_S: Final = 10.0
+"""How often the token and the certificates are looked at."""
+REPORT_S: Final = 2.0
+"""How long telling one outcome may take."""
 LEAST_S: Final = 0.005
 """With less time than this no call is begun."""
 RETRY_BACKOFF: Final = Backoff(base_s=0.02, factor=2.0, cap_s=0.1, jitter=0.5)
@@ -111,7 +117,16 @@ class HttpAdmissionArgs(Settings):
     timeout: Annotated[float, AfterValidator(_below_the_chains)] = 0.4
     """Seconds for one question, its retries included."""
     token_file: Annotated[str, Field(min_length=1)] | None = None
-    """A file with a bearer token, read once at the start. Use it with https://, or the token travels unprotected."""
+    """A file with a bearer token; it is read again when it is renewed. Use it with https://, or the token travels unprotected."""
+    ca_file: Annotated[str, Field(min_length=1)] | None = None
+    """The authorities (PEM) that are believed in the place of the system's."""
+    cert_file: Annotated[str, Field(min_length=1)] | None = None
+    """Our certificate (PEM), for a service that asks for one, and in `key_file` its key. Both are read again, too."""
+    key_file: Annotated[str, Field(min_length=1)] | None = None
+    connections: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Questions that may be under way at the same time. Others wait for their turn, and that time is not the service's."""
+    report_outcomes: bool = False
+    """Whether the service is told what became of its questions, in calls of their own (`http_messages.outcome`)."""
     hooks: Annotated[list[Hook], AfterValidator(_each_once)] = Field(default_factory=_growth_and_changes)
     """What is asked about: `update` is growth (the probes) and changed descriptions."""
     send_members: bool = False
@@ -123,6 +138,12 @@ class HttpAdmissionArgs(Settings):
     answer in time, outages (5xx) and an open breaker; never other statuses or answers that cannot be used.
     """
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.cert_file is None) is not (self.key_file is None):
+            raise ValueError("certFile and keyFile must be given together")
+        return self
+
 
 def checked_args(args: Args) -> HttpAdmissionArgs:
     """The args as they are configured. Raises `ValueError` with every fault, its path first."""
@@ -132,22 +153,11 @@ def checked_args(args: Args) -> HttpAdmissionArgs:
         raise ValueError("; ".join(fault_lines(error))) from None  # the error itself shows what was given
 
 
-def read_token(path: Path) -> str:
-    """The bearer token in a file. Raises `ValueError`, without any of it, for what is no token."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_TOKEN_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"tokenFile: {path} cannot be read: {error.strerror}") from None
-    if len(content) > MAX_TOKEN_BYTES or not re.fullmatch(rb"[\x21-\x7e]+", content.strip()):
-        raise ValueError(f"tokenFile: {path} must hold one token: visible ASCII characters without blanks")
-    return content.strip().decode("ascii")
-
-
 @dataclass(frozen=True, slots=True)
 class Status:
     """What the plugin knows of the service now. `failures` are those in a row, `wait_s` the rest of an open breaker's
-    pause, `retries` what the budget still allows; `last_failure` is empty until the first."""
+    pause, `retries` what the budget still allows; `last_failure` is empty until the first. `waiting` questions wait for a
+    connection, `untold` outcomes for being told; `lost` ones never will be."""
 
     is_running: bool
     breaker: State
@@ -155,6 +165,9 @@ class Status:
     wait_s: float
     retries: int
     last_failure: str
+    waiting: int = 0
+    untold: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,16 @@ class _Time:
 
     until_s: float
     is_cut_short: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A question as it is sent, the VMs that it is about, the pool's name, and of which search it is."""
+
+    body: bytes
+    requests: tuple[VmRequest, ...]
+    pool: str
+    question: str
 
 
 class HttpAdmission(BasePlugin):
@@ -188,8 +211,18 @@ class HttpAdmission(BasePlugin):
         self._breaker = Breaker(BreakerRules(rules.failures, rules.open_seconds, rules.probes))
         self._budget = RetryBudget.full(args.retries.burst, args.retries.share)
         self._last_failure = ""
-        self._headers = {"Accept": "application/json"}
+        certificate, key, ca = (
+            Path(path) if path is not None else None for path in (args.cert_file, args.key_file, args.ca_file)
+        )
+        token = Path(args.token_file) if args.token_file is not None else None
+        self._credentials = Credentials(token, TlsFiles(certificate, key, ca), self._log)
+        self._turns = asyncio.Semaphore(args.connections)
+        self._waiting = 0
+        self._outcomes = Outcomes(self._report, self._log, self._rng) if args.report_outcomes else None
+        self._questions: dict[str, str] = {}
+        """The last question about each pool that the service has had and that has not ended."""
         self._client: Client | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._open = AsyncExitStack()
 
     def name(self) -> str:
@@ -206,22 +239,42 @@ class HttpAdmission(BasePlugin):
             breaker.wait_s(self._clock()),
             self._budget.retries,
             self._last_failure,
+            self._waiting,
+            len(self._outcomes) if self._outcomes is not None else 0,
+            self._outcomes.lost if self._outcomes is not None else 0,
         )
 
     async def start(self, handle: Handle) -> None:
-        """Read the token and open the session. Raises `ValueError` for a token file that cannot be used."""
+        """Read token and certificates and open the session. Raises `ValueError` for files that cannot be used."""
         del handle
         if self._client is not None:
             raise RuntimeError("it was started already")
-        if self._args.token_file is not None:
-            token = await asyncio.to_thread(read_token, Path(self._args.token_file))
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._client = await self._open.enter_async_context(Client(max_answer_bytes=MAX_ANSWER_BYTES))
+        await self._credentials.load()
+        # One connection more than questions need: outcomes never wait for them.
+        client = Client(
+            max_connections=self._args.connections + 1,
+            max_answer_bytes=MAX_ANSWER_BYTES,
+            tls=self._credentials.tls,
+        )
+        self._client = await self._open.enter_async_context(client)
+        self._refreshing = asyncio.create_task(self._refresh(), name="credentials of http-admission")
+        if self._outcomes is not None:
+            self._outcomes.start()
 
     async def stop(self) -> None:
         """Close the session; questions that are under way fail."""
         self._client = None
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
+        if self._outcomes is not None:
+            await self._outcomes.stop()
         await self._open.aclose()
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._credentials.refresh()
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
         """Ask, where `create` is among the hooks."""
@@ -234,6 +287,25 @@ class HttpAdmission(BasePlugin):
     def pre_delete_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
         """Ask, where `delete` is among the hooks."""
         return self._ask("delete", ctx, pool, None) if "delete" in self._args.hooks else ADMITTED
+
+    def probe_ended(self, end: ProbeEnd) -> None:
+        """Tell the service, where it wants to know and was asked."""
+        if self._outcomes is not None and self._questions.get(end.pool.name) == end.question:
+            del self._questions[end.pool.name]
+            self._outcomes.add(outcome(end))
+
+    async def _report(self, body: bytes) -> bool:
+        """Tell one outcome; whether the service has taken it. What it does not understand is not told again."""
+        if self._client is None:
+            return False
+        answer = await self._client.call(
+            "POST", self._args.url, deadline_s=REPORT_S, body=body, headers=self._credentials.headers
+        )
+        if isinstance(answer, Answered) and answer.status < 500 and answer.status not in (401, 403, 429):
+            if answer.status >= 300:
+                self._log.warning("the admission service does not take outcomes", status=answer.status)
+            return True
+        return False
 
     async def _ask(self, hook: Hook, ctx: Context, pool: Pool, pods: Pods | None) -> Admission:
         """Ask, again where that may help, and say what came of it."""
@@ -248,9 +320,10 @@ class HttpAdmission(BasePlugin):
         if len(body) > MAX_QUESTION_BYTES:
             message = f"the question to the admission service exceeds {MAX_QUESTION_BYTES} bytes"
             return Admission(error=internal(message))
+        asking = _Asking(body, ctx.requests, pool.name, ctx.question)
         calls = 0
         while True:
-            result = await self._call(body, ctx.requests, limit)
+            result = await self._in_turn(asking, limit)
             calls += 1
             if isinstance(result, Said):
                 self._budget = self._budget.answered()
@@ -273,7 +346,28 @@ class HttpAdmission(BasePlugin):
         self._budget = spent
         return pause_s
 
-    async def _call(self, body: bytes, requests: tuple[VmRequest, ...], limit: _Time) -> Said | Failed:
+    async def _in_turn(self, asking: _Asking, limit: _Time) -> Said | Failed:
+        """One call, when it is its turn. The time in this queue is ours: a service that is given less than its own time
+        for an answer has not failed when that comes too late."""
+        if not self._turns.locked():
+            async with self._turns:
+                return await self._call(asking, limit)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(max(limit.until_s - self._clock(), 0.0)):
+                await self._turns.acquire()
+        except TimeoutError:
+            count = self._args.connections
+            message = f"{count} other questions were under way to the admission service all the time"
+            return Failed(internal(message), "no connection was free")
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._call(asking, replace(limit, is_cut_short=True))
+        finally:
+            self._turns.release()
+
+    async def _call(self, asking: _Asking, limit: _Time) -> Said | Failed:
         """One call, where the breaker lets it through; however it ends, the breaker is told."""
         client, now_s = self._client, self._clock()
         if client is None:
@@ -285,16 +379,18 @@ class HttpAdmission(BasePlugin):
         if entry is None:
             refusal = internal(_closed_door(breaker, now_s), wait_s=breaker.wait_s(now_s) or None)
             return Failed(refusal, breaker.state.value, is_outage=True)
+        if asking.question and self._outcomes is not None:
+            self._questions[asking.pool] = asking.question
         event, why = Event.ABANDONED, ""  # so it stays where this is cancelled or closed
         try:
-            outcome = await client.call(
+            answer = await client.call(
                 "POST",
                 self._args.url,
                 deadline_s=limit.until_s - now_s,
-                body=body,
-                headers=self._headers,
+                body=asking.body,
+                headers=self._credentials.headers,
             )
-            result = understood(outcome, requests, self._wall())
+            result = understood(answer, asking.requests, self._wall())
             if isinstance(result, Said):
                 event = Event.SUCCEEDED
             elif self._client is not client or (result.is_late and limit.is_cut_short):

@@ -16,7 +16,9 @@ answers that are too large, bodies that cannot be used. `Retry-After` and `retry
 again may help, and count up to a day. Clients see the body's `message` in part; causes are for logs.
 """
 
+import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -30,7 +32,7 @@ from hosting.client import Answered, Outcome, Unanswered
 from protocol import quantities
 from protocol.values import Resources
 from scheduler.pool.errors import AppError, Detail, PluginErrorKind, Scope
-from scheduler.pool.values import ADMITTED, Admission, Context, Member, Pods, Pool, VmRequest
+from scheduler.pool.values import ADMITTED, Admission, Context, Member, Pods, Pool, ProbeEnd, VmRequest
 
 VERSION: Final = 1
 """Of the question and its answers."""
@@ -47,6 +49,7 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
         "version": VERSION,
         "hook": hook,
         "purpose": ctx.purpose.value,
+        "question": ctx.question,
         "pool": {
             "name": pool.name,
             "uid": pool.uid,
@@ -54,7 +57,11 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
             "labels": dict(pool.labels),
             "annotations": dict(pool.annotations),
             "computeUnit": _amount(pool.compute_unit),
-            "limits": {"maxUnits": pool.limits.max_units, "maxUnitsPerVm": pool.limits.max_units_per_vm},
+            "limits": {
+                "maxUnits": pool.limits.max_units,
+                "maxUnitsPerVm": pool.limits.max_units_per_vm,
+                "minUnits": pool.limits.min_units,
+            },
             "replicas": pool.replicas,
         },
         "requests": [
@@ -75,6 +82,30 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
                 for member in pods
             ]
     return msgspec.json.encode(asked)
+
+
+def outcome(end: ProbeEnd) -> bytes:
+    """What became of a question, as JSON: how many of the pool's units were committed to VMs, and how many it holds now.
+
+    What was admitted beyond what it holds is free again. Any 2xx takes it, the body is not looked at; it may come twice.
+    """
+    told = {
+        "version": VERSION,
+        "hook": "outcome",
+        "question": end.question,
+        "pool": {
+            "name": end.pool.name,
+            "uid": end.pool.uid,
+            "generation": end.pool.generation,
+            "computeUnit": _amount(end.pool.compute_unit),
+            "replicas": end.pool.replicas,
+        },
+        "asked": end.asked,
+        "admitted": end.admitted,
+        "committed": end.committed,
+        "released": max(end.admitted - end.pool.replicas, 0),
+    }
+    return msgspec.json.encode(told)
 
 
 def _vm(vm: VmRequest | Member) -> dict[str, Any]:
@@ -194,6 +225,8 @@ def _admitted(answer: Answered, header_wait_s: float | None) -> Said | Failed:
         body = _Body.model_validate_json(answer.body)
     except ValidationError as error:
         return _unusable(answer, fault_lines(error)[0])
+    if twice := _given_twice(answer.body):
+        return _unusable(answer, f"the key {twice[:60]!r} was given twice")
     if body.kind or body.scope or body.vm_uid:
         return _unusable(answer, "kind, scope and vmUid belong to refusals, not to status 200")
     wait_s = _wait_s(body, header_wait_s)
@@ -212,6 +245,8 @@ def _refused(answer: Answered, requests: tuple[VmRequest, ...], header_wait_s: f
             body = _LooseBody()
         else:
             return _unusable(answer, fault_lines(error)[0])
+    if twice := _given_twice(answer.body):
+        return _unusable(answer, f"the key {twice[:60]!r} was given twice")
     kind = body.kind or _KIND_OF_STATUS[answer.status]
     wait_s = _wait_s(body, header_wait_s)
     message = shown(body.message or "")
@@ -228,6 +263,21 @@ def _refused(answer: Answered, requests: tuple[VmRequest, ...], header_wait_s: f
     refusal = AppError(answer.status, message, detail=Detail(kind, scope, vm_uid, wait_s, reason))
     cap = body.admitted if kind is PluginErrorKind.INSUFFICIENT_RESOURCES else None
     return Said(Admission(None, cap, wait_s, reason, message, refusal))
+
+
+def _given_twice(content: bytes) -> str:
+    """A key that a JSON object has more than once, at any depth: which of its values is meant nobody knows."""
+    found = [""]
+
+    def pairs(items: list[tuple[str, Any]]) -> None:
+        counts = Counter(key for key, _ in items)
+        found[0] = found[0] or next((key for key, count in counts.items() if count > 1), "")
+
+    try:
+        json.loads(content, object_pairs_hook=pairs)
+    except (ValueError, RecursionError):
+        return ""  # no JSON: then its fields say nothing
+    return found[0]
 
 
 def _wait_s(body: _Body, header_wait_s: float | None) -> float | None:

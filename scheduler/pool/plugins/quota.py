@@ -8,7 +8,8 @@ replicas: the larger number of the two resources, rounded up for each pool. How 
   have the units that it has.
 - Only tenants without others below them own pools. The name of another one is refused, and so is (unless `unknownTenant`
   says `admit`) a name that is not configured, or none: InvalidSpec, for the pool. Pools that are let in so count nowhere.
-- A change of a pool's description is refused for its tenant alone, never for its size.
+- A pool's warm minimum (`minUnits`) counts as used from the moment the pool is there, so it is the pool's at any time.
+- A change of a pool's description is refused for its tenant and for a warm minimum that does not fit, never for its size.
 
     computeUnit: {cpu: 1, memory: 4Gi}
     tenants:
@@ -26,7 +27,7 @@ from pydantic import AfterValidator, Field
 
 from hosting.settings import Resources, Settings, check
 from protocol import values
-from scheduler.pool.errors import AppError, new_invalid_spec
+from scheduler.pool.errors import AppError, new_insufficient_resources, new_invalid_spec
 from scheduler.pool.plugin import Args, BasePlugin, Handle
 from scheduler.pool.plugins.fair_split import (
     Accounts,
@@ -72,7 +73,8 @@ class QuotaArgs(Settings):
     unknown_tenant: Literal["refuse", "admit"] = "refuse"
     retry_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(None, alias="retryAfter")
     reserve_fair_shares: bool = True
-    """False: whoever comes first borrows what is there, and fair shares are only shown."""
+    """False: whoever comes first borrows what is there, fair shares are only shown, and claims count for nothing, so a
+    share may starve. True costs up to as many idle units as are claimed, until the claimants come back or their claims end."""
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
@@ -112,13 +114,15 @@ def tree_of(args: QuotaArgs) -> Tree:
 
 
 class _Counted(NamedTuple):
-    """How a pool is counted: its tenant's place, None for nobody's, and the units that it uses."""
+    """How a pool is counted: its tenant's place, None for nobody's, the units that it uses, and those that its refused VMs
+    claim beyond that."""
 
     place: int | None
     units: int
+    claimed_units: int
 
 
-_ABSENT: Final = _Counted(None, 0)
+_ABSENT: Final = _Counted(None, 0, 0)
 
 
 class Quota(BasePlugin):
@@ -132,6 +136,7 @@ class Quota(BasePlugin):
         self._tree = tree_of(args)
         self._accounts = self._new_accounts()
         self._pools: tuple[Pool, ...] = ()
+        self._claims: Mapping[str, int] = {}
         self._counted: dict[str, _Counted] = {}
 
     def name(self) -> str:
@@ -154,7 +159,11 @@ class Quota(BasePlugin):
     def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
         """Refuses a pool that is nobody's."""
         del ctx
-        return ADMITTED if self._place(pool) is not None else self._of_nobody(pool)
+        place = self._place(pool)
+        if place is None:
+            return self._of_nobody(pool)
+        self._count()
+        return self._warm(pool, place, self._accounts.ceiling(place))
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
         """Refuses a pool that is nobody's, and admits growth as far as the rule allows."""
@@ -162,13 +171,13 @@ class Quota(BasePlugin):
         place = self._place(new_pool)
         if place is None:
             return self._of_nobody(new_pool)
-        if ctx.purpose is Purpose.UPDATE:
-            return ADMITTED
         self._count()
         ceiling = self._accounts.ceiling(place)
         counted = self._counted.get(new_pool.name, _ABSENT)
         if counted.place is not None and counted.place != place:
             ceiling = self._ceiling_without(counted, place)
+        if ctx.purpose is Purpose.UPDATE:
+            return self._warm(new_pool, place, ceiling)
         own = counted.units if counted.place == place else 0
         if ceiling.units is None:
             return ADMITTED
@@ -182,6 +191,20 @@ class Quota(BasePlugin):
             reason=REASON,
             message=self._why(new_pool, place, ceiling, cap),
         )
+
+    def _warm(self, pool: Pool, place: int, ceiling: Ceiling) -> Admission:
+        """Whether the tenant can keep what the pool's warm minimum takes beyond what counts for the pool already."""
+        counted = self._counted.get(pool.name, _ABSENT)
+        own = counted.units if counted.place == place else 0
+        units = (pool.compute_unit * pool.limits.min_units).units(self._unit)
+        if ceiling.units is None or units <= max(
+            ceiling.units - self._accounts.used(place) + own, counted.units
+        ):
+            return ADMITTED
+        tenant = self._tree.nodes[place].tenant.name
+        left = max(0, ceiling.units - self._accounts.used(place) + own)
+        message = f"tenant {tenant} cannot keep the {units} units of pool {pool.name}'s minUnits: it has {left} for the pool"
+        return Admission(error=new_insufficient_resources(message, reason=REASON))
 
     def status(self) -> tuple[TenantStatus, ...]:
         """What every tenant has, uses, borrows and lends now, in the order of the configuration."""
@@ -224,24 +247,34 @@ class Quota(BasePlugin):
 
     def _count(self) -> None:
         """Bring the accounts to what the cache holds now."""
-        pools, before = self._handle.cache.pools(), self._pools
-        if pools is before:
-            return
-        if len(pools) == len(before):
-            changed = list(compress(count(), map(is_not, pools, before)))
-            if all(pools[at].name == before[at].name for at in changed):
-                for at in changed:
-                    self._recount(before[at], pools[at])
-                self._pools = pools
-                return
-        self._accounts, self._counted = self._new_accounts(), {}
-        for pool in pools:
-            self._set(pool)
-        self._pools = pools
+        cache = self._handle.cache
+        pools, before = cache.pools(), self._pools
+        claims, claimed_before = cache.claims(), self._claims
+        self._pools, self._claims = pools, claims
+        if pools is not before and not self._follow(before, pools):
+            self._accounts, self._counted = self._new_accounts(), {}
+            for pool in pools:
+                self._set(pool)
+        if claims is not claimed_before:
+            for pool in pools:
+                if claims.get(pool.name, 0) != claimed_before.get(pool.name, 0):
+                    self._set(pool)
+
+    def _follow(self, before: tuple[Pool, ...], pools: tuple[Pool, ...]) -> bool:
+        """Count those that have changed; whether they are the same pools as before, and that was enough."""
+        if len(pools) != len(before):
+            return False
+        changed = list(compress(count(), map(is_not, pools, before)))
+        if any(pools[at].name != before[at].name for at in changed):
+            return False
+        for at in changed:
+            self._recount(before[at], pools[at])
+        return True
 
     def _recount(self, before: Pool, pool: Pool) -> None:
         is_same = (
             pool.replicas == before.replicas
+            and pool.limits.min_units == before.limits.min_units
             and pool.compute_unit == before.compute_unit
             and pool.labels == before.labels
         )
@@ -251,24 +284,31 @@ class Quota(BasePlugin):
     def _set(self, pool: Pool) -> None:
         """Count a pool as it is now. A tenant that may own none is charged as well for those that it has."""
         before = self._counted.get(pool.name, _ABSENT)
-        now = _Counted(self._named(pool), (pool.compute_unit * pool.replicas).units(self._unit))
+        units = self._units(pool, pool.replicas)
+        claimed = self._claims.get(pool.name, 0)
+        wanted = self._units(pool, pool.replicas + claimed) if claimed else units
+        now = _Counted(self._named(pool), units, wanted - units)
         self._counted[pool.name] = now
         if before.place is not None and before.place == now.place:
-            self._accounts.add(before.place, now.units - before.units)
+            self._accounts.add(before.place, units - before.units, now.claimed_units - before.claimed_units)
             return
         if before.place is not None:
-            self._accounts.add(before.place, -before.units)
+            self._accounts.add(before.place, -before.units, -before.claimed_units)
         if now.place is not None:
-            self._accounts.add(now.place, now.units)
+            self._accounts.add(now.place, units, now.claimed_units)
+
+    def _units(self, pool: Pool, replicas: int) -> int:
+        """What cover so many replicas of a pool, or its warm minimum where that is more, in units of the quota."""
+        return (pool.compute_unit * max(replicas, pool.limits.min_units)).units(self._unit)
 
     def _ceiling_without(self, counted: _Counted, place: int) -> Ceiling:
         """The ceiling of a tenant when a pool that still counts as another one's is gone from there."""
         assert counted.place is not None
-        self._accounts.add(counted.place, -counted.units)
+        self._accounts.add(counted.place, -counted.units, -counted.claimed_units)
         try:
             return self._accounts.ceiling(place)
         finally:
-            self._accounts.add(counted.place, counted.units)
+            self._accounts.add(counted.place, counted.units, counted.claimed_units)
 
     # ------------------------------------------------------------ what is said
 

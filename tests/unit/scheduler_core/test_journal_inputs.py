@@ -17,7 +17,7 @@ from scheduler.core import events, journal
 from scheduler.core.book import Terms
 from scheduler.core.ledger import OverCause
 from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec, PoolTerms
-from scheduler.core.rules import NodeOverride, Rules, Watermark
+from scheduler.core.rules import DefaultPool, NodeOverride, Rules, Watermark
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     GIB,
@@ -106,6 +106,9 @@ HOLDERS = [Holder(kind, "u-1") for kind in Kind]
 
 INPUTS: list[events.Input] = [
     events.Configured(RULES),
+    events.Configured(
+        dataclasses.replace(RULES, default_pools=(DefaultPool("blue", ("ci-*",), (("a", "b"),)),))
+    ),
     events.NodeSeen(NodeSpec("n1", cu(4))),
     events.NodeSeen(NodeSpec("n2", cu(4), UNIT, ZERO)),
     events.NodeGone("n1"),

@@ -160,7 +160,10 @@ def test_nothing_grows_in_a_pool_that_births_have_lifted_above_its_maximum() -> 
     world = pooled(cu(2), max_units=4)
     member(world, "b", cu(3))
     assert held(world) == 5
-    assert refused(world, "a", cu(3)) == "pool blue holds 5 of at most 4 units"
+    assert (
+        refused(world, "a", cu(3))
+        == "pool blue holds 5 of at most 4 units; nothing grows until it is at or below"
+    )
     world.permit(world.request("b", cu(2)))
     world.read("b", cu(2), at=1.0)
     assert refused(world, "a", cu(3)) == "pool blue holds 4 of at most 4 units"
@@ -205,7 +208,10 @@ def test_a_label_may_lift_a_pool_above_its_maximum() -> None:
     member(world, "b", cu(3), of=None)
     label(world, "b", "blue")
     assert held(world) == 4
-    assert refused(world, "a", cu(2)) == "pool blue holds 4 of at most 3 units"
+    assert (
+        refused(world, "a", cu(2))
+        == "pool blue holds 4 of at most 3 units; nothing grows until it is at or below"
+    )
     label(world, "b", None)
     waits(world, "a", cu(2), 1)
 

@@ -12,7 +12,7 @@ from hosting.settings import SettingsError
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
 from scheduler.pool.chain import ChainConfig, ChainError, Named, Registries, build_chain
-from scheduler.pool.plugin import BasePlugin, Handle
+from scheduler.pool.plugin import BasePlugin, FrameworkHandle, Handle
 from scheduler.pool.providers import NoInstanceTypes, NoQuota, Providers
 from scheduler.pool.registry import PluginRegistry, ProviderRegistry, RegistryError, standard
 from scheduler.service.pools import PoolHouse
@@ -79,6 +79,30 @@ def test_a_chain_is_built_in_its_order_and_asks_its_providers() -> None:
     handle, providers, args = heard[0]
     assert (handle, providers.quota, args) == (HANDLE, "pages", {"x": 1})
     assert isinstance(providers.instance_type, NoInstanceTypes)
+
+
+def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
+    heard: list[Handle] = []
+
+    def factory(handle: Handle, providers: Providers, args: Any) -> Doorman:
+        heard.append(handle)
+        return Doorman(label="door")
+
+    host = FrameworkHandle(cast("Any", "client"), cast("Any", "cache"), recorded()[0])
+    named = (Named("a", 1), Named("a", 2, "front"), Named("a", 3, "back"))
+    manager = build_chain(ChainConfig(named), registries(a=factory), host)
+    assert manager.names == ("door", "front", "back")
+    assert heard[0] is host
+    assert {(str(handle.client), str(handle.cache)) for handle in heard} == {("client", "cache")}
+    twice = (*named, Named("a", 4), Named("b", 5, "back"), Named("b", 6, "a"))
+    with pytest.raises(ChainError) as caught:
+        build_chain(ChainConfig(twice), registries(a=factory, b=factory), host)
+    assert caught.value.faults == [
+        "pools.plugins[3].name: 'a' is there already, as pools.plugins[0]; give each an instance of its own",
+        "pools.plugins[4].instance: 'back' is there already, as pools.plugins[2]; give each an instance of its own",
+        "pools.plugins[5].instance: 'a' is there already, as pools.plugins[0]; give each an instance of its own",
+    ]
+    assert len({ChainConfig((Named("a", 1, each),)).fingerprint for each in ("", "x", "y")}) == 3
 
 
 def test_without_anything_there_is_no_chain_and_no_op_providers() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.pool.plugins import fair_split
-from scheduler.pool.plugins.fair_split import Accounts, Cause, Ceiling, Claim, Tenant, Tree
+from scheduler.pool.plugins.fair_split import Accounts, Cause, Ceiling, Demand, Tenant, Tree
 
 ORG = (
     Tenant("org", limit_units=20),
@@ -22,6 +22,13 @@ def accounts(tenants: tuple[Tenant, ...] = ORG, *, reserves_shares: bool = True,
     return made
 
 
+def claims(made: Accounts, **units: int) -> Accounts:
+    """The accounts when these tenants claim so many units beyond what they use."""
+    for name, claimed in units.items():
+        made.add(made._tree.places[name], 0, claimed)
+    return made
+
+
 def most(made: Accounts, name: str) -> int | None:
     return made.ceiling(made._tree.places[name]).units
 
@@ -33,30 +40,30 @@ def most(made: Accounts, name: str) -> int | None:
     ("total", "claims", "shares"),
     [
         (10, (), {}),
-        (0, (Claim("a"), Claim("b")), {"a": 0, "b": 0}),
-        (10, (Claim("a", 2), Claim("b", 1)), {"a": 7, "b": 3}),
-        (10, (Claim("a", 1, 2), Claim("b", 1)), {"a": 2, "b": 8}),
-        (10, (Claim("a", 1, 2), Claim("b", 1, 3)), {"a": 2, "b": 3}),
+        (0, (Demand("a"), Demand("b")), {"a": 0, "b": 0}),
+        (10, (Demand("a", 2), Demand("b", 1)), {"a": 7, "b": 3}),
+        (10, (Demand("a", 1, 2), Demand("b", 1)), {"a": 2, "b": 8}),
+        (10, (Demand("a", 1, 2), Demand("b", 1, 3)), {"a": 2, "b": 3}),
         # What `a` cannot take goes to the others by their weights, and lifts nobody above what he may have.
-        (20, (Claim("a", 5, 1), Claim("b", 2, 9), Claim("c", 1)), {"a": 1, "b": 9, "c": 10}),
-        (7, (Claim("a", 1, 0), Claim("b", 1)), {"a": 0, "b": 7}),
+        (20, (Demand("a", 5, 1), Demand("b", 2, 9), Demand("c", 1)), {"a": 1, "b": 9, "c": 10}),
+        (7, (Demand("a", 1, 0), Demand("b", 1)), {"a": 0, "b": 7}),
         # The exact share of `a`, 1⅓, is just above what it may have: it must not be rounded up.
-        (2, (Claim("a", 2, 1), Claim("b", 1)), {"a": 1, "b": 1}),
-        (2**70 + 1, (Claim("a"), Claim("b")), {"a": 2**69 + 1, "b": 2**69}),
+        (2, (Demand("a", 2, 1), Demand("b", 1)), {"a": 1, "b": 1}),
+        (2**70 + 1, (Demand("a"), Demand("b")), {"a": 2**69 + 1, "b": 2**69}),
     ],
 )
-def test_splits(total: int, claims: tuple[Claim, ...], shares: dict[str, int]) -> None:
+def test_splits(total: int, claims: tuple[Demand, ...], shares: dict[str, int]) -> None:
     assert fair_split.fair_split(total, claims) == shares
 
 
 def test_of_equal_remainders_the_name_that_sorts_first_gets_the_unit() -> None:
-    claims = [Claim("c"), Claim("a"), Claim("b")]
+    claims = [Demand("c"), Demand("a"), Demand("b")]
     assert fair_split.fair_split(4, claims) == {"a": 2, "b": 1, "c": 1}
     assert fair_split.fair_split(5, claims) == {"a": 2, "b": 2, "c": 1}
 
 
 def test_a_larger_remainder_comes_before_a_name() -> None:
-    assert fair_split.fair_split(3, [Claim("a", 3), Claim("z", 5)]) == {"a": 1, "z": 2}
+    assert fair_split.fair_split(3, [Demand("a", 3), Demand("z", 5)]) == {"a": 1, "z": 2}
 
 
 # ------------------------------------------------------------ the tree
@@ -116,9 +123,9 @@ def test_the_example_of_the_module() -> None:
     made = accounts(ci=15)
     assert most(accounts(), "ci") == 16
     assert most(made, "dev") == 5, "its guarantee, and of its share of 3 what nobody has borrowed"
-    made.add(2, 5)
+    made.add(2, 5, 2)
     assert most(made, "ci") == 13, "below what it has: it does not grow"
-    made.add(1, -2)
+    made.add(1, -2, 5)
     assert most(made, "dev") == 7
     made.add(2, 2)
     assert most(made, "batch") == 0, "its share is 3, but 7 and 3 are borrowed"
@@ -129,8 +136,33 @@ def test_the_example_of_the_module() -> None:
     assert (most(made, "ci"), most(made, "dev")) == (11, 6)
 
 
+def test_what_nobody_claims_is_there_for_whoever_asks() -> None:
+    """`ci` borrows 2 and wants no more: of the 10 `dev` may borrow 8, though half as heavy."""
+    made = accounts(ci=8, dev=7)
+    assert most(made, "dev") == 12
+    assert most(claims(made, ci=1), "dev") == 11
+    assert most(claims(made, ci=10), "dev") == 7, "its own share, once `ci` wants all of its own"
+
+
+def test_against_a_claim_nobody_grows_beyond_its_own_share() -> None:
+    made = claims(accounts(ci=14, dev=4), dev=3)
+    assert most(made, "ci") == 13
+    assert most(made, "dev") == 6, "what is free now"
+    assert most(made, "batch") == 2, "its share of the 10 is 3"
+    assert most(claims(made, dev=-3), "ci") == 16, "once the claim has ended"
+
+
+def test_a_claim_within_the_guarantee_takes_nothing_of_what_is_lent() -> None:
+    assert most(claims(accounts(dev=1), dev=3), "ci") == 16
+
+
+def test_nobody_claims_what_limits_keep_from_him_anyway() -> None:
+    tenants = (Tenant("p", limit_units=10), Tenant("a", "p", limit_units=3), Tenant("b", "p"))
+    assert most(claims(accounts(tenants, a=2), a=50), "b") == 7
+
+
 def test_the_example_of_the_module_without_reserved_shares() -> None:
-    made = accounts(reserves_shares=False, ci=13, dev=5)
+    made = claims(accounts(reserves_shares=False, ci=13, dev=5), dev=9)
     assert (most(made, "ci"), most(made, "dev"), most(made, "batch")) == (15, 7, 2)
 
 
@@ -179,9 +211,9 @@ def test_the_ceiling_names_who_binds() -> None:
         Tenant("a2", "a"),
     )
     assert accounts(below).ceiling(3) == Ceiling(12, Cause.FAIR_SHARE, 3, 12)
-    assert accounts(below, b=1).ceiling(3) == Ceiling(6, Cause.FAIR_SHARE, 3, 6)
-    assert accounts(below, b=1, a2=1).ceiling(3) == Ceiling(3, Cause.FAIR_SHARE, 3, 3)
-    assert accounts(below, b=1, a2=5).ceiling(3) == Ceiling(1, Cause.FAIR_SHARE, 1, 6)
+    assert claims(accounts(below, b=1), b=9).ceiling(3) == Ceiling(6, Cause.FAIR_SHARE, 3, 6)
+    assert claims(accounts(below, b=1, a2=1), b=9, a2=9).ceiling(3) == Ceiling(3, Cause.FAIR_SHARE, 3, 3)
+    assert claims(accounts(below, b=1, a2=5), b=9).ceiling(3) == Ceiling(1, Cause.FAIR_SHARE, 1, 6)
     assert accounts(below, b=10).ceiling(3) == Ceiling(2, Cause.RESERVED, 0, 12)
 
 
@@ -195,8 +227,10 @@ def test_the_guarantee_of_a_parent_is_shared_by_its_children_alone() -> None:
     )
     assert most(accounts(tenants), "b") == 4
     assert most(accounts(tenants, b=4), "a1") == 6
-    assert most(accounts(tenants, b=2, a1=2), "a2") == 3, "8 for `a`, so 7 that it lends: 4 to a1, 3 to a2"
-    assert most(accounts(tenants, b=2, a2=3), "a1") == 5
+    assert most(claims(accounts(tenants, b=2, a1=2), b=9, a1=9), "a2") == 3, (
+        "8 for `a`, so 7 that it lends: 4 to a1, 3 to a2"
+    )
+    assert most(claims(accounts(tenants, b=2, a2=3), b=9, a2=9), "a1") == 5
     assert most(accounts(tenants, b=4, a2=3), "a1") == 3, (
         "what `a` may borrow is borrowed: its guarantee remains"
     )
@@ -211,12 +245,12 @@ def test_a_parent_takes_no_larger_share_than_those_below_it_could_use(limit: int
         Tenant("a2", "a", 1, limit_units=3),
         Tenant("b", "top"),
     )
-    assert most(accounts(tenants, a1=1), "b") == 15, "of 19, `a` could borrow 4"
+    assert most(claims(accounts(tenants, a1=1), a1=9, a2=9), "b") == 15, "of 19, `a` could borrow 4"
 
 
 def test_many_splits_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_split, "MAX_SPLITS", 1)
-    made = accounts(ci=7)
+    made = claims(accounts(ci=7), ci=9)
     assert [most(made, name) for name in ("ci", "dev", "batch", "dev")] == [16, 7, 3, 7]
 
 
@@ -224,7 +258,7 @@ def test_many_splits_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_status_shows_who_borrows_and_who_lends() -> None:
-    org, ci, dev, batch = accounts(ci=9, dev=1, batch=2).status()
+    org, ci, dev, batch = claims(accounts(ci=9, dev=1, batch=2), ci=4, batch=1).status()
     assert (org.name, org.parent, org.limit_units, org.guaranteed_units) == ("org", "", 20, 10)
     assert (org.used_units, org.guaranteed_used_units, org.lent_units, org.borrowed_units) == (12, 10, 5, 5)
     assert (org.fair_share_units, org.left_units) == (10, 8)
@@ -235,6 +269,7 @@ def test_the_status_shows_who_borrows_and_who_lends() -> None:
         2,
         5,
     )
+    assert (org.claimed_units, ci.claimed_units, dev.claimed_units, batch.claimed_units) == (5, 4, 0, 1)
     assert (batch.borrowed_units, batch.lent_units, batch.fair_share_units, batch.left_units) == (2, 0, 3, 1)
 
 
@@ -244,7 +279,9 @@ def test_without_limits_the_status_has_no_share() -> None:
 
 
 def test_an_audit_finds_what_does_not_add_up() -> None:
-    made = accounts(ci=3, batch=1)
-    made.audit([0, 3, 0, 1])
+    made = claims(accounts(ci=3, batch=1), batch=2)
+    made.audit([0, 3, 0, 1], {3: 2})
+    with pytest.raises(AssertionError, match="_wanted"):
+        made.audit([0, 3, 0, 1])
     with pytest.raises(AssertionError, match="_used"):
         made.audit([0, 3, 0, 2])

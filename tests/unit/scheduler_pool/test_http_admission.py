@@ -23,7 +23,8 @@ from scheduler.pool.manager import PluginManager
 from scheduler.pool.plugin import Handle
 from scheduler.pool.plugins import http_admission
 from scheduler.pool.plugins.breaker import State
-from scheduler.pool.plugins.http_admission import HttpAdmission, checked_args, factory, read_token
+from scheduler.pool.plugins.http_admission import HttpAdmission, checked_args, factory
+from scheduler.pool.plugins.http_credentials import read_token
 from scheduler.pool.providers import Providers
 from scheduler.pool.values import ADMITTED, Admission, Context, Member, Pool, Purpose, VmRequest
 from tests.unit.hosting.raw_peers import PATIENCE_S, Behaviour, Lines, misbehaving, recorded, serving, until

@@ -70,11 +70,14 @@ def detail(meant: Said | Failed) -> Detail:
 
 
 def test_the_question_holds_the_pool_and_who_asks() -> None:
-    asked = json.loads(question("update", Context(Purpose.PROBE, (FIRST,)), POOL, [MEMBER], False))
+    asked = json.loads(
+        question("update", Context(Purpose.PROBE, (FIRST,), question="q-1"), POOL, [MEMBER], False)
+    )
     assert asked == {
         "version": 1,
         "hook": "update",
         "purpose": "probe",
+        "question": "q-1",
         "pool": {
             "name": "blue",
             "uid": "uid-blue",
@@ -82,7 +85,7 @@ def test_the_question_holds_the_pool_and_who_asks() -> None:
             "labels": {"team": "a"},
             "annotations": {"note": "b"},
             "computeUnit": {"cpu": "500m", "memory": "1Gi"},
-            "limits": {"maxUnits": 10, "maxUnitsPerVm": None},
+            "limits": {"maxUnits": 10, "maxUnitsPerVm": None, "minUnits": 0},
             "replicas": 5,
         },
         "requests": [
@@ -162,6 +165,8 @@ def test_an_answer_may_cap() -> None:
         ({"kind": "Full"}, "kind"),
         ({"scope": "pool"}, "scope"),
         ({"vmUid": "uid-1"}, "vmUid"),
+        (b'{"admitted": 3, "admitted": 300}', "admitted"),
+        (b'{"message": "x", "message": "x"}', "message"),
     ],
 )
 def test_an_answer_that_cannot_be_used_admits_nothing_and_says_why(body: object, names: str) -> None:
@@ -200,6 +205,14 @@ def test_429_may_name_what_would_fit() -> None:
     said = meant.admission
     assert (said.admitted, said.retry_after_s, said.reason, said.message) == (4, 30.0, "Full", "four fit")
     assert detail(meant) == Detail(PluginErrorKind.INSUFFICIENT_RESOURCES, retry_after_s=30.0, reason="Full")
+
+
+@pytest.mark.parametrize("status", [400, 422, 429, 503])
+def test_a_refusal_that_says_something_twice_is_no_answer(status: int) -> None:
+    failed = failure(
+        read(status, b'{"message": "full", "kind": "InvalidSpec", "kind": "InsufficientResources"}')
+    )
+    assert "'kind' was given twice" in failed.error.message
 
 
 @pytest.mark.parametrize("body", [{"kind": "InsufficientResources"}, {"message": "full"}])

@@ -91,7 +91,9 @@ async def test_plugins_start_in_order_and_stop_in_reverse(kinds: Sequence[type[S
 
 
 @pytest.mark.parametrize("kinds", MIXES)
-@pytest.mark.parametrize("error", [OSError("no route"), FULL, asyncio.CancelledError(), ValueError()])
+@pytest.mark.parametrize(
+    "error", [OSError("no route"), FULL, asyncio.CancelledError(), ValueError(), SystemExit(1)]
+)
 async def test_the_start_ends_at_the_first_error_and_names_the_plugin(
     kinds: Sequence[type[Starter]], error: BaseException
 ) -> None:
@@ -102,7 +104,7 @@ async def test_the_start_ends_at_the_first_error_and_names_the_plugin(
 
 
 @pytest.mark.parametrize("kinds", MIXES)
-@pytest.mark.parametrize("error", [OSError("no route"), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", [OSError("no route"), asyncio.CancelledError(), KeyboardInterrupt()])
 async def test_one_that_does_not_stop_keeps_no_other_from_it(
     kinds: Sequence[type[Starter]], error: BaseException
 ) -> None:

@@ -176,6 +176,49 @@ async def test_who_has_read_an_older_generation_is_told() -> None:
 
 
 @virtually
+async def test_who_overwrites_is_never_told_of_a_conflict_and_the_last_one_wins() -> None:
+    """Each is asked about slowly, and others write meanwhile, again and again."""
+    doorman = Doorman()
+    house = await PoolHouse(doorman).open()
+
+    async def slowly(said: Pool) -> Admission:
+        await asyncio.sleep(0.1 if "slow" in said.annotations else 0.01)
+        return Admission()
+
+    doorman.writes = lambda _, __, said: slowly(said)
+    slow = asyncio.create_task(house.objects.update(pool(annotations={"slow": "1"})), name="slow")
+    for number in range(60):
+        await house.objects.update(pool(annotations={"number": str(number)}))
+        if slow.done():
+            break
+    written = await slow
+    assert number > 30, "it was asked about more than once"
+    assert dict(written.annotations) == {"slow": "1"}
+    found = house.objects.find("bank")
+    assert found is not None
+    assert found.generation >= written.generation > number
+
+
+@virtually
+async def test_who_overwrites_a_pool_that_was_made_anew_is_asked_about_that_one() -> None:
+    doorman = Doorman()
+    house = await PoolHouse(doorman).open()
+    old = house.objects.find("bank")
+
+    async def replaced(said: Pool) -> Admission:
+        if len(doorman.written) < 3:
+            doorman.writes = lambda *_: Admission()
+            await house.objects.delete("bank")
+            await house.objects.create(pool())
+        return Admission()
+
+    doorman.writes = lambda _, __, said: replaced(said)
+    written = await house.objects.update(pool(annotations={"a": "b"}))
+    assert old is not None
+    assert (written.uid != old.uid, dict(written.annotations)) == (True, {"a": "b"})
+
+
+@virtually
 async def test_only_what_changes_raises_the_generation() -> None:
     house = await PoolHouse().open()
     house.born("a", units=3)

@@ -19,7 +19,7 @@ from scheduler.pool.plugins.quota import Quota, QuotaArgs
 from scheduler.pool.probe import ProbeResultKind
 from scheduler.pool.probing import probe_accepted_replicas
 from scheduler.pool.providers import Providers
-from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool, Purpose
+from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
 
 GIB = 2**30
 UNIT = Resources(1000, 4 * GIB)
@@ -42,6 +42,7 @@ class World:
 
     def __init__(self, *pools: Pool) -> None:
         self.held = pools
+        self.claimed: dict[str, int] = {}
         self.log: Any = logs.logger("test")
 
     @property
@@ -60,6 +61,9 @@ class World:
 
     def asked(self) -> dict[str, int]:
         return {}
+
+    def claims(self) -> dict[str, int]:
+        return self.claimed
 
     def members(self, name: str) -> Pods:
         del name
@@ -293,6 +297,59 @@ def test_the_accounts_follow_the_cache() -> None:
     assert used() == {"org": 4, "dev": 4}
 
 
+def test_a_warm_minimum_counts_as_used_and_is_always_there_for_its_pool() -> None:
+    warm = replace(pool("q", "dev", 1), limits=PoolLimits(min_units=7))
+    world = World(pool("p", "ci", 2), warm)
+    made = plugin(world)
+    assert (made.status()[2].used_units, made.status()[2].borrowed_units) == (7, 3)
+    assert asked(made, pool("p", "ci"), 99).admitted == 13, "6 of its own and 7 of the 10 to lend"
+    world.put(pool("p", "ci", 13))
+    assert asked(made, warm, 7) is ADMITTED
+    world.put(replace(warm, replicas=9))
+    assert made.status()[2].used_units == 9
+    world.put(replace(warm, limits=PoolLimits()))
+    assert made.status()[2].used_units == 1
+
+
+def test_a_warm_minimum_that_does_not_fit_is_refused_when_it_is_written() -> None:
+    world = World(pool("p", "ci", 14), pool("q", "dev", 4))
+    made = plugin(world)
+
+    def said(least: int) -> Admission:
+        return made.pre_update_pool(
+            UPDATE, replace(pool("q", "dev", 4), limits=PoolLimits(min_units=least)), ()
+        )
+
+    assert said(6) is ADMITTED
+    refused = said(7).error
+    assert refused is not None
+    assert kind_from_app_error(refused) is PluginErrorKind.INSUFFICIENT_RESOURCES
+    assert "cannot keep the 7 units of pool q's minUnits: it has 6" in refused.message
+    new = replace(pool("r", "batch"), limits=PoolLimits(min_units=3))
+    assert made.pre_create_pool(Context(Purpose.CREATE), new).error is not None
+    world.put(replace(pool("q", "dev", 4), limits=PoolLimits(min_units=30)))
+    assert said(30) is ADMITTED, "what is kept already is no growth"
+
+
+def test_what_pools_claim_is_followed_and_counts_in_units_of_the_quota() -> None:
+    odd = Resources(500, 3 * GIB)
+    world = World(pool("p", "ci", 16), pool("q", "dev", 4, odd))
+    made = plugin(world)
+
+    def claimed() -> int:
+        return made.status()[2].claimed_units
+
+    assert (claimed(), asked(made, pool("p", "ci"), 17).admitted) == (0, 16)
+    world.claimed = {"q": 5}  # 9 such units need 7 of the quota's, 4 need 3
+    assert claimed() == 4
+    world.put(pool("q", "dev", 5, odd))
+    assert claimed() == 4, "10 such units need 8, 5 need 4"
+    world.put(pool("q", "batch", 5, odd))
+    assert (claimed(), made.status()[3].claimed_units) == (0, 4)
+    world.claimed = {}
+    assert made.status()[3].claimed_units == 0
+
+
 # ------------------------------------------------------------ what is said
 
 
@@ -314,7 +371,9 @@ def test_the_accounts_follow_the_cache() -> None:
     ],
 )
 def test_the_message_says_what_is_left_of_what(used: Mapping[str, int], tenant: str, text: str) -> None:
-    made = plugin(World(*(pool(name, name, units) for name, units in used.items())))
+    world = World(*(pool(name, name, units) for name, units in used.items()))
+    world.claimed = {"dev": 6} if tenant == "ci" else {}
+    made = plugin(world)
     assert asked(made, pool(tenant, tenant), 40).message.startswith(text + "; ")
 
 
@@ -324,7 +383,9 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
     tenants: [{name: top, limit: 12}, {name: a, parent: top}, {name: b, parent: top},
               {name: a1, parent: a}, {name: a2, parent: a}]
     """
-    answer = asked(plugin(World(pool("p", "b", 1), pool("q", "a2", 5)), text), pool("r", "a1"), 9)
+    world = World(pool("p", "b", 1), pool("q", "a2", 5))
+    world.claimed = {"p": 9}
+    answer = asked(plugin(world, text), pool("r", "a1"), 9)
     assert answer.message == (
         "tenant a1 has 1 unit left of the 6 that are a's guarantee and fair share; 1 of 9 replicas fit"
     )
@@ -336,6 +397,7 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
 
 def test_without_reserved_shares_the_first_takes_what_is_there() -> None:
     world = World(pool("p", "ci", 14), pool("q", "dev", 5))
+    world.claimed = {"q": 3}
     assert asked(plugin(world), pool("p", "ci"), 99).admitted == 14
     assert asked(plugin(world, WHOLE + "reserveFairShares: false"), pool("p", "ci"), 99).admitted == 15
 

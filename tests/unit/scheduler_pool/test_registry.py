@@ -216,6 +216,14 @@ def test_what_a_factory_raises_comes_as_a_value_error_that_names_it(error: Excep
     assert caught.value.__cause__ is error
 
 
+def test_a_factory_does_not_end_the_program() -> None:
+    def leaves(handle: Handle, providers: Providers, args: Args) -> Plugin:
+        raise SystemExit(3)
+
+    with pytest.raises(ValueError, match=r"'quota'.*SystemExit"):
+        registry.build("quota", HANDLE, NOTHING, None, known(quota=leaves))
+
+
 def test_an_error_without_words_still_says_what_it_is() -> None:
     def broken(handle: Handle, providers: Providers, args: Args) -> Plugin:
         raise AssertionError

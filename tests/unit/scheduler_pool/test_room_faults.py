@@ -88,6 +88,10 @@ FAILURES: dict[str, Says] = {
     "an error without a text later": later(raises(AppError(503, cast("str", Unreadable())))),
     "a time-out of its own": raises(TimeoutError()),
     "memory": raises(MemoryError()),
+    "ends the program": raises(SystemExit(3)),
+    "ends the program later": later(raises(SystemExit(3))),
+    "interrupts": raises(KeyboardInterrupt()),
+    "interrupts later": later(raises(KeyboardInterrupt())),
 }
 
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from protocol.reasons import ReasonCode
 from scheduler.core.events import PoolWord
 from scheduler.pool import standing
-from scheduler.pool.errors import AppError, Interrupt, Scope, new_insufficient_resources, new_invalid_spec
+from scheduler.pool.errors import (
+    AppError,
+    Interrupt,
+    Scope,
+    new_insufficient_resources,
+    new_internal,
+    new_invalid_spec,
+)
 from scheduler.pool.probe import ProbeResult, ProbeResultKind, search
 from scheduler.pool.standing import COOLDOWN_S, Ceiling, Parking, Part, Question, Standing
 from scheduler.pool.values import ADMITTED, Admission
@@ -46,7 +53,7 @@ def test_all_that_was_asked_for_is_admitted_and_leaves_nothing_behind() -> None:
 def test_a_part_is_admitted_and_what_was_refused_is_the_ceiling() -> None:
     after, word = told(ProbeResult(INSUFFICIENT, 7, FULL, "p", None, 8, 3))
     assert (word.total, code(word), word.generation) == (7, ReasonCode.POOL, 3)
-    assert after.ceiling == Ceiling(7, NOW_S + COOLDOWN_S, "full")
+    assert after.ceiling == Ceiling(7, NOW_S + COOLDOWN_S, "full", plugin="p", since_s=NOW_S)
     assert word.reason is not None
     assert (word.reason.retry_after_s, "full" in word.reason.message) == (COOLDOWN_S, True)
 
@@ -54,7 +61,7 @@ def test_a_part_is_admitted_and_what_was_refused_is_the_ceiling() -> None:
 def test_where_no_more_was_admitted_nothing_is_said_of_what_the_pool_has() -> None:
     after, word = told(ProbeResult(INSUFFICIENT, 5, FULL, "p", None, 6, 3))
     assert (word.total, code(word)) == (0, ReasonCode.POOL)
-    assert after.ceiling == Ceiling(5, NOW_S + COOLDOWN_S, "full")
+    assert after.ceiling == Ceiling(5, NOW_S + COOLDOWN_S, "full", plugin="p", since_s=NOW_S)
 
 
 def test_a_cap_below_what_the_pool_has_is_a_ceiling_below_it() -> None:
@@ -260,3 +267,18 @@ def test_one_search_with_all_the_time_finds_the_limit(held: int, more: int, most
         assert word.total == most
     else:
         assert word.total == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (new_insufficient_resources(""), "there are not enough resources"),
+        (new_internal("  \n"), "the plugin failed"),
+        (new_invalid_spec(""), "the specification is not valid"),
+        (AppError(429, ""), "there are not enough resources"),
+        (new_internal("as it is"), "as it is"),
+        (None, ""),
+    ],
+)
+def test_an_empty_message_becomes_the_words_of_its_kind(error: AppError | None, words: str) -> None:
+    assert standing.message_of(error) == words

@@ -201,7 +201,7 @@ async def test_all_faults_are_told_at_once() -> None:
     body = {
         "name": "Bank_1",
         "computeUnit": {"cpu": 0, "memory": "lots"},
-        "limits": {"maxUnits": 0, "maxUnitsPerVm": True, "max": 1},
+        "limits": {"maxUnits": -1, "maxUnitsPerVm": True, "max": 1},
         "labels": {"a b": "x", "ok": "not ok!", "n": 1},
         "annotations": {"long": "x" * 5000},
         "finalizers": ["", 7],

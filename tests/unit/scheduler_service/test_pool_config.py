@@ -8,11 +8,12 @@ from hosting import settings
 from hosting.settings import SettingsError
 from protocol.values import Resources
 from scheduler.core import events
+from scheduler.core.rules import DefaultPool
 from scheduler.pool.chain import ChainConfig, Named
 from scheduler.pool.standing import COOLDOWN_S
 from scheduler.pool.values import Pool, PoolLimits
 from scheduler.service.cluster_file import ClusterFile, FileCluster
-from scheduler.service.config_file import Config
+from scheduler.service.config_file import Config, rules_of
 from tests.unit.scheduler_service.test_cluster_file import NODE, vm
 
 GIB = 2**30
@@ -90,6 +91,42 @@ def test_faults_of_the_chain_and_of_the_rest_are_told_together() -> None:
     ]
 
 
+def test_pools_of_vms_that_name_none() -> None:
+    text = """
+pools:
+  defaults:
+  - {pool: ci, namespaces: ["ci-*", test]}
+  - {pool: dev, labels: {team: dev}}
+"""
+    read = rules_of(settings.parse(Path("s.yaml"), text.encode(), Config))
+    assert read.default_pools == (
+        DefaultPool("ci", ("ci-*", "test")),
+        DefaultPool("dev", labels=(("team", "dev"),)),
+    )
+    assert read.default_pool("ci-1", (("team", "dev"),)) == "ci"
+    assert read.default_pool("prod", (("team", "dev"), ("x", "y"))) == "dev"
+    assert read.default_pool("prod", ()) is None
+
+
+def test_faults_of_defaults_are_told_at_once() -> None:
+    found = "\n".join(
+        faults(
+            "pools: {defaults: [{pool: ci}, {pool: CI, namespaces: [a/b, x, x]}, {labels: {a b: c}, pools: 1}]}",
+            Config,
+        )
+    )
+    for told in (
+        "pools.defaults[0]: must have namespaces or labels",
+        "pools.defaults[1].pool: must be",
+        "pools.defaults[1].namespaces[0]: must be a namespace or a glob",
+        "pools.defaults[1].namespaces: 'x' is given 2 times",
+        "pools.defaults[2].pool: is required",
+        "pools.defaults[2].pools: there is no such setting",
+        "pools.defaults[2].labels.",
+    ):
+        assert told in found, (told, found)
+
+
 # ------------------------------------------------------------ the cluster file
 
 
@@ -136,7 +173,7 @@ def test_all_faults_of_pools_are_told_at_once() -> None:
             + "vms:\n"
             + vm(more="labels: {a b: c, ok: 'not ok!'}")
             + f"pools:\n- {{name: bank, {UNIT}}}\n- {{name: bank, {UNIT}}}\n"
-            + "- {name: Bank, computeUnit: {cpu: 0, memory: 1Gi}, limits: {maxUnits: 0}, generation: 3}\n- {}\n",
+            + "- {name: Bank, computeUnit: {cpu: 0, memory: 1Gi}, limits: {maxUnits: -1}, generation: 3}\n- {}\n",
             ClusterFile,
         )
     )

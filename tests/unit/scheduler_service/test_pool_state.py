@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosting.settings import SettingsError
@@ -105,6 +105,7 @@ async def test_any_text_of_a_plugin_or_a_writer_comes_back(state: PoolState, tex
     assert state.load()[0] == (entry,)
 
 
+@settings(deadline=None)  # each example waits for the disk
 @given(TEXTS, TEXTS)
 def test_any_text_at_all_comes_back(
     tmp_path_factory: pytest.TempPathFactory, note: str, message: str

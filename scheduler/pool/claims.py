@@ -1,0 +1,92 @@
+"""Growth that was refused to the VMs of a pool for want of resources, and that they may come back for. Pure.
+
+Without it, whoever asks at the right moment takes what becomes free, and whoever was refused before never comes to its
+share. A claim gives nothing away by itself: plugins that split (`Cache.claims`) hold back what others would borrow beyond
+their own shares. It ends when the VM has what it wanted, gives something back, goes, or does not come back in time.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+CLAIM_S: Final = 60.0
+"""How long beyond the time at which it was told to come back a VM may stay away: four ticks of an agent."""
+MAX_CLAIM_S: Final = 600.0
+"""How long a claim lasts at most, however long a plugin lets the VM wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A VM that has `units` of its pool and was refused more, up to `wanted_units`. Forgotten at `until_s`."""
+
+    units: int
+    wanted_units: int
+    until_s: float
+
+
+class Claims:
+    """Those of one pool, by the UID of the VM. `units` is what they come to together, beyond what the VMs have; `ended`
+    counts those that were given up, so that others may have what they held."""
+
+    __slots__ = ("_by_uid", "ended", "next_s", "units")
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, Claim] = {}
+        self.next_s = math.inf
+        """When to look at the clock again (`expire`)."""
+        self.units = 0
+        self.ended = 0
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    @property
+    def until_s(self) -> float:
+        """When the last one ends; 0 without any."""
+        return max((claim.until_s for claim in self._by_uid.values()), default=0.0)
+
+    def refuse(self, uid: str, units: int, wanted_units: int, now_s: float, wait_s: float) -> None:
+        """A VM that has `units` was refused some of `wanted_units`, and told to come back after `wait_s`."""
+        self._drop(uid)
+        if wanted_units > units:
+            until_s = now_s + min(wait_s + CLAIM_S, MAX_CLAIM_S)
+            self._put(uid, Claim(units, wanted_units, until_s))
+
+    def holds(self, uid: str, units: int) -> None:
+        """A VM has so many units now. One that has given something back does not want more."""
+        claim = self._by_uid.get(uid)
+        if claim is None or claim.units == units:
+            return
+        self._drop(uid)
+        if claim.units < units < claim.wanted_units:
+            self._put(uid, Claim(units, claim.wanted_units, claim.until_s))
+
+    def withdraw(self, uid: str) -> None:
+        """A VM claims nothing any more."""
+        if uid in self._by_uid:
+            self._drop(uid)
+            self.ended += 1
+
+    def expire(self, now_s: float) -> None:
+        """Those whose time is over end."""
+        if now_s < self.next_s:
+            return
+        for uid in [uid for uid, claim in self._by_uid.items() if claim.until_s <= now_s]:
+            self.withdraw(uid)
+        self.next_s = min((claim.until_s for claim in self._by_uid.values()), default=math.inf)
+
+    def clear(self) -> None:
+        """All end."""
+        self.ended += len(self._by_uid)
+        self._by_uid.clear()
+        self.next_s, self.units = math.inf, 0
+
+    def _put(self, uid: str, claim: Claim) -> None:
+        self._by_uid[uid] = claim
+        self.units += claim.wanted_units - claim.units
+        self.next_s = min(self.next_s, claim.until_s)
+
+    def _drop(self, uid: str) -> None:
+        claim = self._by_uid.pop(uid, None)
+        if claim is not None:
+            self.units -= claim.wanted_units - claim.units

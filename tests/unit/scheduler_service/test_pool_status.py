@@ -1,0 +1,76 @@
+"""What `/v1/pools` says of pools that are frozen, claim something, or hold more than they may."""
+
+import json
+from dataclasses import replace
+
+from hosting.metrics import Family
+from scheduler.core import events
+from scheduler.core.book import Terms
+from scheduler.core.core import Core
+from scheduler.core.model import NodeSpec, Reading
+from scheduler.pool.chain import Registries
+from scheduler.pool.registry import PluginRegistry
+from scheduler.pool.values import Pool, PoolLimits
+from scheduler.service.pool_metrics import pool_families
+from scheduler.service.pools import PoolHouse as Pools
+from tests.unit.hosting.raw_peers import recorded
+from tests.unit.scheduler_pool.pool_houses import Doorman, until
+from tests.unit.scheduler_service.test_migrations import INSTANCE, cu, now_s, permit, seen, virtually
+from tests.unit.scheduler_service.test_pool_api import BANK, Api
+
+
+@virtually
+async def test_a_pool_is_frozen_by_a_limit_of_nothing_and_thaws_with_another_one() -> None:
+    api = Api()
+    await api.create(limits={"maxUnits": 0})
+    api.house.born("a", units=2)
+    reply = await api.house.reply(api.house.body("a", 4))
+    assert permit(reply) == (2, ["pool"])
+    assert json.loads(reply.body)["reasons"][0]["message"] == "pool bank is frozen (maxUnits: 0)"
+    assert (await api.conditions())["Frozen"] == ("True", "MaxUnitsZero")
+    await api.ask("PUT", "/v1/pools/bank", {**BANK, "limits": {"maxUnits": 3}})
+    assert await api.house.grow("a", 4) == (3, ["pool"])
+    assert "Frozen" not in await api.conditions()
+
+
+@virtually
+async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log() -> None:
+    core = Core(Terms(instance=INSTANCE))
+    log, lines = recorded()
+    house = Pools(core, core.apply, now_s, log, registries=lambda: Registries(PluginRegistry()))
+    core.apply(events.NodeSeen(NodeSpec("n1", cu(100))))
+    core.apply(events.ClockTicked(0.0))
+    await house.objects.create(Pool("bank", cu(1), PoolLimits(2)))
+    for name in "abcde":
+        event = seen(name, pool="bank")
+        core.apply(replace(event, is_new=True, reading=Reading(cu(1), cu(1), 0.0)))
+    await house.flush()
+    await house.flush()
+    said = [line for line in lines if "beyond" in line["event"]]
+    assert [(line["pool"], line["vms"], line["units"], line["limit"]) for line in said] == [("bank", 3, 5, 2)]
+    view = house._api.view(house.objects.pools()[0])
+    assert view["status"]["cameBeyondLimit"] == 3
+    shown = {each["type"]: (each["reason"], each["message"]) for each in view["status"]["conditions"]}
+    assert shown["AboveLimit"][0] == "CameBeyond"
+    assert shown["AboveLimit"][1].startswith("3 units beyond maxUnits")
+    samples = {
+        (family.name, labels): value
+        for family in pool_families(core.ledger, house.room, house.counts)
+        if isinstance(family, Family)
+        for labels, value in family.samples
+    }
+    assert samples["parley_scheduler_pool_units", ("bank", "beyond")] == 3
+    assert samples["parley_scheduler_pool_came_beyond", ("bank",)] == 3
+    await house.close()
+
+
+@virtually
+async def test_what_was_refused_is_shown_as_claimed_until_when() -> None:
+    api = Api(Doorman(4))
+    await api.create()
+    api.house.born("a")
+    assert "claimedUnits" not in (await api.shown())["status"]
+    await api.house.grow("a", 9)
+    await until(20.0)
+    status = (await api.shown())["status"]
+    assert (status["claimedUnits"], status["claimedUntil"]) == (5, "2026-05-01T12:01:40Z")
