@@ -24,11 +24,12 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A child: its name, and the module with its arguments."""
+    """A child: its name, and the module with its arguments; `at_first` are those of its first start only."""
 
     name: str
     module: str
     arguments: tuple[str, ...]
+    at_first: tuple[str, ...] = ()
 
 
 def _die_with_parent() -> None:
@@ -108,6 +109,7 @@ class Children:
                 "-m",
                 program.module,
                 *program.arguments,
+                *(() if before else program.at_first),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -168,7 +168,12 @@ def programs(scene: Scene) -> tuple[Program, ...]:
         for vm in scene.vms
     )
     return (
-        Program("scheduler", "scheduler", ("--cluster", str(cluster), "--port", str(scene.scheduler_port))),
+        Program(
+            "scheduler",
+            "scheduler",
+            ("--cluster", str(cluster), "--port", str(scene.scheduler_port)),
+            at_first=("--first-start",),  # nobody was here before; whoever restarts must not say so
+        ),
         *informants,
         Program("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
     )

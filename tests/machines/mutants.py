@@ -23,7 +23,7 @@ from scheduler.core.events import VmSeen
 from scheduler.core.judging import Desk
 from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
 from scheduler.core.limits import Limit
-from scheduler.core.model import Reading
+from scheduler.core.model import Reading, VmSpec
 from tests.machines import ledger_world
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm
@@ -199,9 +199,9 @@ def new_right_after_a_start() -> Patch:
     """A VM that the list of a start did not hold is taken for newborn at once."""
     enter = Cluster._enter
 
-    def enter_at_once(cluster: Cluster, seen: VmSeen) -> None:
+    def enter_at_once(cluster: Cluster, seen: VmSeen, vm: VmSpec) -> None:
         with _patch(Desk, "inherits_until_s", lambda _, now_s: now_s):
-            enter(cluster, seen)
+            enter(cluster, seen, vm)
 
     return _patch(Cluster, "_enter", enter_at_once)
 

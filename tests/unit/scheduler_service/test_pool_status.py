@@ -35,7 +35,7 @@ async def test_a_pool_is_frozen_by_a_limit_of_nothing_and_thaws_with_another_one
 
 @virtually
 async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log() -> None:
-    core = Core(Terms(instance=INSTANCE))
+    core = Core(Terms(instance=INSTANCE, is_first_start=True))
     log, lines = recorded()
     house = Pools(core, core.apply, now_s, log, registries=lambda: Registries(PluginRegistry()))
     core.apply(events.NodeSeen(NodeSpec("n1", cu(100))))
