@@ -85,6 +85,7 @@ class Keeper:
         """Writes that make the kernel reclaim: one of a limit that falls, and one of a limit that rises."""
         self._reclaiming: asyncio.Future[None] | None = None
         self._thaw: asyncio.TimerHandle | None = None
+        self._thaw_due_s: float | None = None
         self.counts: Counter[str] = Counter()
 
     # ------------------------------------------------------------ life
@@ -345,17 +346,22 @@ class Keeper:
         return told
 
     def _mind_the_freeze(self) -> None:
-        """A freeze ends by itself."""
+        """A freeze ends by itself.
+
+        When is remembered here: a handle of uvloop does not tell it where that time has come already.
+        """
         due_s = self.guard.due_s()
-        if self._thaw is not None and (due_s is None or self._thaw.when() != due_s):
+        if due_s == self._thaw_due_s:
+            return
+        if self._thaw is not None:
             self._thaw.cancel()
-            self._thaw = None
-        if due_s is not None and self._thaw is None:
+        self._thaw, self._thaw_due_s = None, due_s
+        if due_s is not None:
             self.counts["freezes"] += 1
             self._thaw = asyncio.get_running_loop().call_at(due_s, self._thaws)
 
     def _thaws(self) -> None:
-        self._thaw = None
+        self._thaw = self._thaw_due_s = None
         self.guard = self.guard.elapsed(max(self._now_s(), self.guard.due_s() or 0.0))
         self._apply()
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from hosting.server import Reply, Request
 from informant.core.guard import Control, Guard, GuardSettings, Limits
 from informant.core.report import Reading
@@ -367,6 +369,21 @@ async def test_a_freeze_ends_by_itself_and_the_limit_gives_way() -> None:
         await until(lambda: not it.group.limits.frozen)
         assert it.group.limits.high_bytes == 4 * GIB - RESERVE + 10 * MIB - 10 * MIB % 2**16
         assert it.keeper.counts["freezes"] == 1
+
+
+def test_a_freeze_whose_time_has_come_already_ends_and_nothing_fails() -> None:
+    """The writes before it may take longer than the whole freeze; uvloop's handle then knows no time."""
+
+    async def lived() -> None:
+        async with house(settings=GuardSettings(freeze_s=1e-9, freeze_every_s=1e-9)) as it:
+            for _ in range(3):
+                it.hit()
+                it.keeper.look()
+                await until(lambda: not is_frozen(it.group))
+            assert it.keeper.counts["freezes"] == 3
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(lived())
 
 
 async def test_a_group_that_cannot_be_frozen_gives_way_at_once() -> None:
