@@ -114,9 +114,9 @@ async def beside_published(
         vm, guest.address, quick(metrics_period=0.1, informant_versions=versions, load_prefix="host_")
     )
     async with running(scheduler), guest, running(theirs):
+        await in_use(theirs)
         assert (await guest.put("/upscale", "1", "1Gi"))[0] == 200
         theirs.set_scheduler(scheduler.address)
-        await in_use(theirs)
         yield guest, theirs, vm
         assert theirs.panicked is None
 
@@ -134,7 +134,7 @@ async def test_a_published_agent_hears_of_a_memory_event_and_of_its_end(tmp_path
 
         def told() -> bool:
             guest.hit()  # its limit may have moved meanwhile: the agent goes by this machine's load, too
-            return bool(wishes(theirs)) and wishes(theirs)[0] == WANTS_MEMORY
+            return WANTS_MEMORY in wishes(theirs)
 
         await seen("the wish", told)
         await seen("growth", lambda: vm.use.mem > use.mem or vm.use == MOST)
@@ -185,7 +185,9 @@ async def test_a_memory_event_grows_a_vm_with_our_agent_and_scheduler(tmp_path: 
 
 async def test_a_killed_informant_thaws_the_workload_and_keeps_to_what_it_approved(tmp_path: Path) -> None:
     guest = Guest(tmp_path, memory={"freeze": 1.0, "reserve": "0"})
-    async with guest:
+    theirs = PublishedAgent(VM(UNIT, MOST, UNIT, NAMESPACE, "a"), guest.address)
+    async with guest, running(theirs):
+        await in_use(theirs)
         assert json.loads((await guest.put("/downscale", "1500m", "8Gi"))[1])["Ok"] is True
         assert (guest.says("memory.high"), guest.says("cpu.max")) == (str(8 << 30), "150000 100000")
         guest.hit()
