@@ -70,14 +70,13 @@ class CpuSettings(Settings):
 
 
 class WishSettings(Settings):
-    """How long an urgent wish stands, in seconds: until it must be told again, without need, and while there is none to tell.
+    """How long an urgent wish stands, in seconds: until it must be told again, and without need.
 
     What it brought stays for `hold`: downscales of it are refused so long.
     """
 
     expires: Seconds = _WISH.expires_s
     calm: Seconds = _WISH.calm_s
-    pending: Seconds = _WISH.pending_s
     hold: SecondsOrZero = _GUARD.hold_s
 
 
@@ -134,7 +133,7 @@ class InformantSettings(Settings):
 
     def wishes(self) -> WishTiming:
         """How long wishes hold."""
-        return WishTiming(self.wish.expires, self.wish.calm, self.wish.pending)
+        return WishTiming(self.wish.expires, self.wish.calm)
 
     def sources(self) -> tuple[SourceName, ...]:
         """The sources of events to try, in order."""

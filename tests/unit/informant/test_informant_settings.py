@@ -39,7 +39,7 @@ memory:
   reliefEvery: 20
   calm: 21
 cpu: {waitingShare: 0.31, busyShare: 0.32, over: 33}
-wish: {expires: 41, calm: 42, pending: 43, hold: 44}
+wish: {expires: 41, calm: 42, hold: 44}
 """
 
 
@@ -103,7 +103,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         calm_s=21.0,
         hold_s=44.0,
     )
-    assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0, pending_s=43.0)
+    assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0)
     assert settings.sources() == ("poll",)
     assert (settings.cgroup, settings.state) == ("system.slice/workload", Path("/var/lib/parley"))
     assert (settings.sample, settings.protect) == (0.25, False)
@@ -166,7 +166,6 @@ SECONDS = [
     "cpu.over",
     "wish.expires",
     "wish.calm",
-    "wish.pending",
 ]
 SHARES = ["memory.waitingShare", "cpu.waitingShare", "cpu.busyShare"]
 AMOUNTS = ["memory.margin", "memory.reserve", "memory.left", "memory.relief"]
