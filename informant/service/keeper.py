@@ -16,7 +16,7 @@ from hosting.threads import in_own_thread
 from informant.core.guard import Control, Guard, Limits, Write
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Lookout
-from informant.guest.approvals import Approvals
+from informant.guest.approvals import Agreed, Approvals
 from informant.guest.cgroup import Cgroup
 from informant.guest.findings import reason_of
 from informant.guest.machine import Source
@@ -101,8 +101,9 @@ class Keeper:
         self._written = Limits(found.high_bytes, found.max_bytes, found.cpu_quota_us, bool(found.frozen))
         if Control.FREEZE in self._lacks:
             self.guard = replace(self.guard, settings=replace(self.guard.settings, freeze_s=0.0))
-        if self._approvals is not None:
-            self.guard = replace(self.guard, size=self._approvals.load())
+        agreed = self._approvals.load() if self._approvals is not None else None
+        if agreed is not None:
+            self.guard = replace(self.guard, size=agreed.size, hidden_bytes=agreed.hidden_bytes)
         self.look()
 
     async def drained(self) -> None:
@@ -240,7 +241,7 @@ class Keeper:
         self._source.resized(size.vcpu_milli, size.memory_bytes)
         if self._approvals is not None:
             try:
-                self._approvals.keep(size)
+                self._approvals.keep(Agreed(size, self.guard.hidden_bytes))
             except OSError as error:
                 self._log.error("what was agreed on is lost when I am restarted", error=str(error))
         return why

@@ -439,6 +439,22 @@ async def test_an_approval_survives_a_restart_of_the_informant_and_not_one_of_th
             assert it.group.limits.cpu_quota_us == quota
 
 
+async def test_what_the_machine_hides_of_its_memory_survives_a_restart_while_it_has_more_than_its_size(
+    tmp_path: Path,
+) -> None:
+    def hides(machine: Machine) -> None:
+        machine.total_bytes = 4 * GIB - 300 * MIB
+
+    async with house(approvals=approvals(tmp_path), change=hides) as it:
+        await it.ask("/upscale", "4", "4Gi")
+        it.keeper.look()
+        assert (await it.ask("/downscale", "4", "2Gi"))[1]["Ok"] is True
+        before = files(it.group)
+        assert before == limits(2 * GIB - 300 * MIB)
+    async with house(approvals=approvals(tmp_path), change=hides) as it:
+        assert files(it.group) == before
+
+
 async def test_an_approval_that_cannot_be_kept_counts_and_is_said(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where a directory should be")
     async with house(approvals=approvals(tmp_path)) as it:
