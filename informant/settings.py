@@ -72,12 +72,14 @@ class CpuSettings(Settings):
 class WishSettings(Settings):
     """How long an urgent wish stands, in seconds: until it must be told again, and without need.
 
-    What it brought stays for `hold`: downscales of it are refused so long.
+    What it brought stays for `hold`: downscales of it are refused so long. Memory that was announced counts as there for
+    `arrival`.
     """
 
     expires: Seconds = _WISH.expires_s
     calm: Seconds = _WISH.calm_s
     hold: SecondsOrZero = _GUARD.hold_s
+    arrival: SecondsOrZero = _SEEN.arrival_s
 
 
 _NEVER = 2.0
@@ -110,6 +112,7 @@ class InformantSettings(Settings):
             cpu_over_s=cpu.over,
             memory_waiting_share=memory.waiting_share or _NEVER,
             memory_over_s=memory.over,
+            arrival_s=self.wish.arrival,
             spare=self.spare(),
         )
 

@@ -139,7 +139,7 @@ class Keeper:
         self.guard = self.guard.seen(reading, now_s)
         hits_before = self._lookout.hits
         limit = self.guard.nominal(self.guard.size) if self._cgroup is not None else None
-        self._lookout, shortage = self._lookout.see(reading, limit, now_s)
+        self._lookout, shortage = self._lookout.see(reading, limit, now_s, self.guard.coming_bytes)
         hits = self._lookout.hits
         if self._is_shrinking:
             return  # a limit that is being lowered is hit without anybody being short
@@ -205,9 +205,12 @@ class Keeper:
         early = self.guard.holds(size, self._now_s())
         if early:
             return wire.DownscaleResult(ok=False, status=early)
-        result = self.guard.judge(size, self.read())
+        reading = self.read()
+        result = self.guard.judge(size, reading)
         if not result.ok:
             return result
+        if reading.cgroup is not None:
+            self._current_bytes = reading.cgroup.current_bytes
         if self._reclaiming is not None and not self._reclaiming.done():
             return wire.DownscaleResult(
                 ok=False, status="the kernel is still freeing memory for an earlier downscale"

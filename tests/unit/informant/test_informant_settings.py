@@ -39,7 +39,7 @@ memory:
   reliefEvery: 20
   calm: 21
 cpu: {waitingShare: 0.31, busyShare: 0.32, over: 33}
-wish: {expires: 41, calm: 42, hold: 44}
+wish: {expires: 41, calm: 42, hold: 44, arrival: 45}
 """
 
 
@@ -91,6 +91,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         cpu_over_s=33.0,
         memory_waiting_share=0.13,
         memory_over_s=14.0,
+        arrival_s=45.0,
         spare=Spare(11 * MIB, 15 * MIB, 0.16),
     )
     assert settings.guard() == GuardSettings(
@@ -177,7 +178,7 @@ BOUNDS: dict[str, tuple[Any, Any, Any, Any]] = {
     **dict.fromkeys(AMOUNTS, (-1, 1, 2**40, "1500m")),
     "memory.leftShare": (-0.01, 0, 0.999, 1),
     "memory.freeze": (-0.01, 0, 1, 1.01),
-    **dict.fromkeys(("memory.calm", "wish.hold"), (-0.01, 0, 3600, 3600.1)),
+    **dict.fromkeys(("memory.calm", "wish.hold", "wish.arrival"), (-0.01, 0, 3600, 3600.1)),
     "health.tolerance": (0, 1, 100, 101),
 }
 
