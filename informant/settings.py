@@ -59,6 +59,7 @@ class MemorySettings(Settings):
     relief: PositiveBytes = _GUARD.relief_bytes
     relief_every: Seconds = _GUARD.relief_every_s
     calm: SecondsOrZero = _GUARD.calm_s
+    trial: Annotated[float, Field(ge=0, le=60)] = _GUARD.trial_s
 
 
 class CpuSettings(Settings):
@@ -128,6 +129,7 @@ class InformantSettings(Settings):
             memory.relief_every,
             memory.calm,
             self.wish.hold,
+            memory.trial,
         )
 
     def spare(self) -> Spare:

@@ -38,7 +38,8 @@ class GuardSettings:
 
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
     `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`. What came because it could
-    not wait stays for `hold_s`: an agent that goes by averages would take it back at once.
+    not wait stays for `hold_s`: an agent that goes by averages would take it back at once. After a downscale that takes
+    page cache the workload is watched for `trial_s`.
     """
 
     spare: Spare = SPARE
@@ -49,6 +50,7 @@ class GuardSettings:
     relief_every_s: float = 0.25
     calm_s: float = 5.0
     hold_s: float = 30.0
+    trial_s: float = 0.3
 
 
 class Control(enum.StrEnum):

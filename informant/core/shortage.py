@@ -133,6 +133,20 @@ class Lookout:
         shortage = Shortage(self._cpu(points, reading.cpus), memory, bool(hit))
         return replace(self, points=points, hits=hits, memory_from_s=from_s), shortage
 
+    def strain(self, before: Reading, after: Reading, over_s: float) -> str:
+        """Why a workload cannot be without the page cache that was taken from it between two readings, or nothing."""
+        first, last = _point(before, 0.0), _point(after, over_s)
+        waiting = _waited(first, last, "memory_waiting") if over_s > 0 else None
+        if waiting is None or waiting < self.thresholds.memory_waiting_share:
+            return ""
+        return (
+            f"without the page cache that this takes, tasks waited for memory {waiting:.0%} of {over_s:.1f} s"
+        )
+
+    def recovering(self, now_s: float) -> "Lookout":
+        """The workload gets back what was taken for a trial: to wait for that, for a while, is no shortage."""
+        return replace(self, memory_from_s=now_s + self.thresholds.memory_over_s)
+
     def _cpu(self, points: tuple[_Point, ...], cpus: int) -> str:
         at = self.thresholds
         span = _span(points, at.cpu_over_s, self.cpu_from_s)

@@ -250,7 +250,7 @@ class Keeper:
         return why
 
     async def _lower(self) -> str:
-        """Lower memory.high, which makes the kernel reclaim; why that did not come about in time, or nothing."""
+        """Lower memory.high, which makes the kernel reclaim; why that did not come about, or nothing."""
         if self._cgroup is None:
             return ""
         writes = self._written.writes(self.guard.limits(), self._current_bytes)
@@ -265,7 +265,22 @@ class Keeper:
         except OSError as error:
             if error.errno not in _GONE:
                 raise
-        return ""
+            return ""
+        return await self._tried() if (self._current_bytes or 0) > (write.value or 0) else ""
+
+    async def _tried(self) -> str:
+        """Watch the workload after what it could spare has been taken; why it cannot be without, or nothing.
+
+        Then it is left in peace for a while: each trial costs it its page cache.
+        """
+        began_s, before = self._now_s(), self.read()
+        await asyncio.sleep(self.guard.settings.trial_s)
+        now_s = self._now_s()
+        why = self._lookout.strain(before, self.read(), now_s - began_s)
+        if why:
+            self.guard = self.guard.met(MoreResources(cpu=False, memory=True), now_s)
+            self._lookout = self._lookout.recovering(now_s)
+        return why
 
     async def upscale(self, request: Request) -> Reply | HangUp:
         """`PUT /upscale`: the VM has this size now, or soon; limits rise before this is answered."""

@@ -19,7 +19,7 @@ from tests.unit.hosting.raw_peers import Lines, recorded, until
 from tests.unit.informant.cgroup_tree import MIB, FakeCgroup
 
 RESERVE = GuardSettings().reserve_bytes
-LONG = GuardSettings(freeze_s=1000.0)
+LONG = GuardSettings(freeze_s=1000.0, trial_s=0.0)
 
 
 @dataclass

@@ -38,6 +38,7 @@ memory:
   relief: 19Mi
   reliefEvery: 20
   calm: 21
+  trial: 22
 cpu: {waitingShare: 0.31, busyShare: 0.32, over: 33}
 wish: {expires: 41, calm: 42, hold: 44, arrival: 45}
 """
@@ -103,6 +104,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         relief_every_s=20.0,
         calm_s=21.0,
         hold_s=44.0,
+        trial_s=22.0,
     )
     assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0)
     assert settings.sources() == ("poll",)
@@ -179,6 +181,7 @@ BOUNDS: dict[str, tuple[Any, Any, Any, Any]] = {
     "memory.leftShare": (-0.01, 0, 0.999, 1),
     "memory.freeze": (-0.01, 0, 1, 1.01),
     **dict.fromkeys(("memory.calm", "wish.hold", "wish.arrival"), (-0.01, 0, 3600, 3600.1)),
+    "memory.trial": (-0.01, 0, 60, 60.1),
     "health.tolerance": (0, 1, 100, 101),
 }
 

@@ -4,12 +4,13 @@ import asyncio
 import errno
 import os
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
 
 from informant.core.guard import Control, GuardSettings, Limits
+from informant.core.report import CgroupReading
 from informant.guest.machine import GIB
 from protocol.values import Resources
 from protocol.wire import MoreResources
@@ -75,6 +76,37 @@ async def test_page_cache_that_nobody_uses_does_not_hold_up_a_downscale() -> Non
     async with house() as it:
         it.group.current_bytes, it.group.inactive_bytes = 3 * GIB, 3 * GIB - 100 * MIB
         assert (await it.ask("/downscale", "1", "1Gi"))[1]["Ok"] is True
+
+
+@dataclass
+class Stalling(FakeCgroup):
+    """A group whose tasks wait for memory whenever its limit is below what it is at work with."""
+
+    working_bytes: int = 0
+
+    def read(self) -> CgroupReading:
+        if (self.limits.high_bytes or self.working_bytes) < self.working_bytes:
+            self.pressure_s["memory_waiting"] += 1.0
+        return super().read()
+
+
+async def test_page_cache_that_is_at_work_is_given_back_and_left_in_peace_for_a_while() -> None:
+    group = Stalling(current_bytes=3 * GIB, inactive_bytes=3 * GIB - 100 * MIB, working_bytes=2 * GIB)
+    settings = GuardSettings(trial_s=0.001, hold_s=1000.0)
+    async with house(group, settings=settings) as it:
+        await it.ask("/upscale", "4", "4Gi")
+        status, answer = await it.ask("/downscale", "4", "2Gi")
+        assert (status, answer["Ok"]) == (200, False)
+        assert "tasks waited for memory 100%" in answer["Status"]
+        assert files(group) == limits(4 * GIB)
+        assert "memory was short lately" in (await it.ask("/downscale", "4", "2Gi"))[1]["Status"]
+
+
+async def test_page_cache_that_nobody_misses_goes() -> None:
+    group = Stalling(current_bytes=3 * GIB, inactive_bytes=3 * GIB - 100 * MIB, working_bytes=GIB)
+    async with house(group, settings=GuardSettings(trial_s=0.001)) as it:
+        assert (await it.ask("/downscale", "4", "2Gi"))[1]["Ok"] is True
+        assert group.limits.high_bytes == 2 * GIB - RESERVE
 
 
 async def test_a_workload_that_grows_while_its_limit_falls_is_let_go_on() -> None:

@@ -260,6 +260,29 @@ def test_what_was_waited_for_until_memory_came_tells_nothing_of_later() -> None:
         assert bool(found.memory) == is_short
 
 
+# ------------------------------------------------------------ what a workload cannot be without
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "is_short"), [(0.0, False), (0.0624, False), (0.0625, True), (9.0, True)]
+)
+def test_page_cache_is_missed_where_tasks_wait_once_it_was_taken(waited_s: float, is_short: bool) -> None:
+    lookout = Lookout(Thresholds(memory_waiting_share=0.125))
+    before, after = (pressed({}, waiting(memory_s=at_s)) for at_s in (5.0, 5.0 + waited_s))
+    why = lookout.strain(before, after, 0.5)
+    assert bool(why) == is_short
+    assert not is_short or f"{min(1.0, waited_s * 2):.0%} of 0.5 s" in why
+    assert lookout.strain(before, after, 0.0) == ""
+    assert lookout.strain(calm(), after, 0.5) == ""
+
+
+def test_what_a_trial_took_and_comes_back_is_no_shortage() -> None:
+    lookout = look(always(0.0), always(0.9))[0].recovering(1.0)
+    for now_s, is_short in ((1.0, False), (1.9, False), (2.0, False), (2.9, False), (3.0, True)):
+        lookout, found = lookout.see(always(now_s)[1], None, now_s)
+        assert bool(found.memory) == is_short
+
+
 # ------------------------------------------------------------ the time over which waiting is measured
 
 
