@@ -143,6 +143,7 @@ class Guard:
 
     `hidden_bytes` is what the machine never shows of that (its kernel, its page tables): a size less that is to live in.
     `others_bytes` is what the workload's group does not use and nobody else can have, None where that is not known.
+    With `is_over` nobody minds the limits any more.
     """
 
     settings: GuardSettings = GuardSettings()
@@ -158,6 +159,7 @@ class Guard:
     is_frozen: bool = False
     cpu_held_until_s: float = float("-inf")
     memory_held_until_s: float = float("-inf")
+    is_over: bool = False
 
     # ------------------------------------------------------------ limits
 
@@ -166,7 +168,8 @@ class Guard:
         high, most = self.nominal(self.size), self._most(self.size)
         if high is None or most is None:
             return Limits(frozen=self.is_frozen)
-        return Limits(min(_whole(high + self.relief_bytes), most), most, self._quota(), self.is_frozen)
+        throttle = None if self.is_over else min(_whole(high + self.relief_bytes), most)
+        return Limits(throttle, most, self._quota(), self.is_frozen)
 
     def nominal(self, size: Resources | None) -> int | None:
         """memory.high for a size; None before anything is known of the machine."""
@@ -248,6 +251,8 @@ class Guard:
 
     def hit(self, now_s: float) -> "Guard":
         """The workload has reached its limit."""
+        if self.is_over:
+            return self
         after = replace(self, hit_s=now_s)
         is_due = now_s >= self.frozen_s + self.settings.freeze_every_s
         if self.settings.freeze_s > 0 and is_due and not self.is_frozen:
@@ -294,6 +299,10 @@ class Guard:
             cpu_held_until_s=until_s if more.cpu else self.cpu_held_until_s,
             memory_held_until_s=until_s if more.memory else self.memory_held_until_s,
         )
+
+    def ended(self) -> "Guard":
+        """Nobody relieves a throttle or ends a freeze from now on: there is neither. What protects the others stays."""
+        return replace(self, is_frozen=False, is_over=True)
 
     # ------------------------------------------------------------ downscales
 

@@ -80,7 +80,6 @@ class Keeper:
         self._failed: dict[Control, str] = {}
         self._agreeing = asyncio.Lock()
         self._is_shrinking = False
-        self._is_over = False
         self._slow: dict[bool, asyncio.Task[None]] = {}
         """Writes that make the kernel reclaim: one of a limit that falls, and one of a limit that rises."""
         self._reclaiming: asyncio.Future[None] | None = None
@@ -112,19 +111,11 @@ class Keeper:
             await asyncio.wait(self._slow.values(), timeout=self._reclaim_s)
 
     def end(self) -> None:
-        """Leave nothing frozen behind, and freeze nothing any more."""
-        self._is_over = True
-        if self._thaw is not None:
-            self._thaw.cancel()
-        self.guard = replace(self.guard, is_frozen=False)
-        if self._cgroup is None or not self._written.frozen:
-            return
-        self._written = replace(self._written, frozen=False)
-        try:
-            self._cgroup.write(Control.FREEZE, "0")
-        except OSError as error:
-            if error.errno not in _GONE:
-                self._log.error("the workload may be left frozen", error=str(error))
+        """Leave nothing behind that only we can mind, and begin nothing of that any more: no freeze, no throttle."""
+        self.guard = self.guard.ended()
+        left = self._apply()
+        if left:
+            self._log.error("the workload may be left throttled or frozen", error=left)
 
     # ------------------------------------------------------------ looking
 
@@ -147,7 +138,7 @@ class Keeper:
             self._take(reading.cgroup)
         if hits is not None and hits_before is not None and hits > hits_before:
             self.counts["hits"] += hits - hits_before
-        if shortage.is_hit and not self._is_over:
+        if shortage.is_hit:
             self.guard = self.guard.hit(now_s)
         self._apply()
         more = shortage.more()

@@ -219,13 +219,16 @@ async def test_a_killed_informant_thaws_the_workload_and_keeps_to_what_it_approv
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_an_informant_that_is_ended_leaves_nothing_frozen(number: int, tmp_path: Path) -> None:
+async def test_an_informant_that_is_ended_leaves_nothing_frozen_or_throttled(
+    number: int, tmp_path: Path
+) -> None:
     guest = Guest(tmp_path, memory={"freeze": 1.0})
     async with guest:
         guest.hit()
         await seen("the freeze", lambda: guest.says("cgroup.freeze") == "1")
         assert await guest.end(number) == 0
-        assert guest.says("cgroup.freeze") == "0"
+        assert (guest.says("cgroup.freeze"), guest.says("memory.high")) == ("0", "max")
+        assert guest.says("memory.max").isdecimal()
 
 
 async def answers(guest: Guest) -> None:

@@ -5,7 +5,8 @@ import pytest
 from informant.core.guard import Limits
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Spare
-from tests.unit.informant.test_guard import GIB, HIGH, MIB, MOST, OF_ONE_GIB, guard, seen
+from protocol.values import Resources
+from tests.unit.informant.test_guard import GIB, HIGH, MIB, MOST, OF_ONE_GIB, guard, hit, seen
 
 # ------------------------------------------------------------ what others use
 
@@ -64,3 +65,15 @@ def test_a_downscale_is_judged_by_what_others_use_now() -> None:
     free = 692 * MIB - Spare().free_bytes(692 * MIB)
     assert guard().judge(OF_ONE_GIB, shared(200 * MIB, free, 4 * GIB)).ok
     assert not guard().judge(OF_ONE_GIB, shared(200 * MIB, free + 1, 4 * GIB)).ok
+
+
+# ------------------------------------------------------------ it ends
+
+
+def test_the_end_leaves_no_throttle_and_no_freeze_and_begins_none() -> None:
+    over = hit(guard(cpus=2, size=Resources(1500, GIB)), 100.0, 100.5, 101.0).ended()
+    assert over.limits() == Limits(None, MOST, 150_000)
+    assert over.hit(200.0) == over
+    assert over.due_s() is None
+    assert over.shrunk(Resources(500, GIB)).limits() == Limits(None, MOST, 50_000)
+    assert over.grown(Resources(500, GIB))[0].seen(seen(cpus=2), 201.0).limits() == Limits(None, MOST, 50_000)

@@ -228,7 +228,7 @@ async def test_no_second_downscale_is_begun_while_the_kernel_still_works_on_the_
         assert again["Status"] == "the kernel is still freeing memory for an earlier downscale"
 
 
-async def test_the_end_freezes_nothing_any_more_and_bears_a_group_that_is_gone() -> None:
+async def test_the_end_freezes_and_throttles_nothing_any_more_and_bears_a_group_that_is_gone() -> None:
     group = FakeCgroup()
     async with house(group) as it:
         it.hit()
@@ -236,7 +236,8 @@ async def test_the_end_freezes_nothing_any_more_and_bears_a_group_that_is_gone()
         it.keeper.end()
         it.group.lacking = {}
         it.hit()
-        assert [text for control, text in group.writes if control is Control.FREEZE] == ["1"]
+        assert [text for control, text in group.writes if control is Control.FREEZE] == ["1", "0"]
+        assert files(group) == (None, limits(4 * GIB)[1])
 
 
 async def test_a_controller_that_comes_later_is_used() -> None:
@@ -361,6 +362,33 @@ async def test_the_end_leaves_nothing_frozen() -> None:
         it.hit()
         assert is_frozen(group)
     assert not is_frozen(group)
+
+
+async def test_the_end_leaves_no_throttle_that_nobody_relieves_and_the_limit_that_protects_the_others() -> (
+    None
+):
+    group = FakeCgroup()
+    async with house(group) as it:
+        await it.ask("/downscale", "1500m", "2Gi")
+        await it.settled()
+    assert files(group) == (None, limits(2 * GIB)[1])
+    assert group.limits.cpu_quota_us == 150_000
+
+
+async def test_a_limit_that_falls_while_the_informant_ends_is_no_throttle_either() -> None:
+    group = FakeCgroup()
+    async with house(group) as it:
+        group.slow[Control.MEMORY_HIGH] = threading.Event()
+        asking = asyncio.create_task(it.ask("/downscale", "1", "2Gi"))
+        await until(lambda: group.limits.high_bytes == 2 * GIB - RESERVE)
+        held = group.slow.pop(Control.MEMORY_HIGH)
+        it.keeper.end()
+        assert group.limits.high_bytes is None
+        held.set()
+        await asking
+        await it.keeper.drained()
+        await it.ask("/upscale", "4", "4Gi")
+        assert group.limits.high_bytes is None
 
 
 async def test_an_approval_survives_a_restart_of_the_informant_and_not_one_of_the_guest(
