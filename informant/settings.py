@@ -60,6 +60,7 @@ class MemorySettings(Settings):
     relief: PositiveBytes = _GUARD.relief_bytes
     relief_every: Seconds = _GUARD.relief_every_s
     calm: SecondsOrZero = _GUARD.calm_s
+    trial: Annotated[float, Field(ge=0, le=60)] = _GUARD.trial_s
 
 
 class CpuSettings(Settings):
@@ -71,15 +72,16 @@ class CpuSettings(Settings):
 
 
 class WishSettings(Settings):
-    """How long an urgent wish stands, in seconds: until it must be told again, without need, and while there is none to tell.
+    """How long an urgent wish stands, in seconds: until it must be told again, and without need.
 
-    What it brought stays for `hold`: downscales of it are refused so long.
+    What it brought stays for `hold`: downscales of it are refused so long. Memory that was announced counts as there for
+    `arrival`.
     """
 
     expires: Seconds = _WISH.expires_s
     calm: Seconds = _WISH.calm_s
-    pending: Seconds = _WISH.pending_s
     hold: SecondsOrZero = _GUARD.hold_s
+    arrival: SecondsOrZero = _SEEN.arrival_s
 
 
 _NEVER = 2.0
@@ -114,6 +116,7 @@ class InformantSettings(Settings):
             cpu_over_s=cpu.over,
             memory_waiting_share=memory.waiting_share or _NEVER,
             memory_over_s=memory.over,
+            arrival_s=self.wish.arrival,
             spare=self.spare(),
         )
 
@@ -129,6 +132,7 @@ class InformantSettings(Settings):
             memory.relief_every,
             memory.calm,
             self.wish.hold,
+            memory.trial,
         )
 
     def spare(self) -> Spare:
@@ -137,7 +141,7 @@ class InformantSettings(Settings):
 
     def wishes(self) -> WishTiming:
         """How long wishes hold."""
-        return WishTiming(self.wish.expires, self.wish.calm, self.wish.pending)
+        return WishTiming(self.wish.expires, self.wish.calm)
 
     def sources(self) -> tuple[SourceName, ...]:
         """The sources of events to try, in order."""

@@ -1,6 +1,7 @@
 """The link to the informant: register, ask, tell; every outcome is an event."""
 
 import random
+from typing import Final
 from uuid import UUID
 
 from agent.core import events
@@ -9,6 +10,15 @@ from protocol import codec, quantities, wire
 from protocol.errors import RemoteProtocolError
 from protocol.values import Resources
 from protocol.versions import INFORMANT_SPOKEN
+
+_REASON_CHARS: Final = 300
+
+
+def _told(answer: Answered) -> str:
+    """What an answer that is no success says: its status, and the reason in its body, as one short line."""
+    text = answer.body[: 4 * _REASON_CHARS].decode(errors="replace")
+    reason = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return f"status {answer.status}: {reason[:_REASON_CHARS]}" if reason else f"status {answer.status}"
 
 
 def _raw(amount: Resources) -> wire.RawResources:
@@ -39,11 +49,11 @@ class InformantLink:
         if not isinstance(outcome, Answered):
             return events.RegisterFailed(outcome.message, chance)
         if outcome.status != 200:
-            return events.RegisterFailed(f"status {outcome.status}", chance)
+            return events.RegisterFailed(_told(outcome), chance)
         try:
             desc = codec.decode(wire.InformantDesc, outcome.body)
         except RemoteProtocolError as error:
-            return events.RegisterFailed(str(error)[:300], chance)
+            return events.RegisterFailed(str(error)[:_REASON_CHARS], chance)
         if desc.proto_version not in INFORMANT_SPOKEN:
             return events.RegisterFailed(f"it chose version {desc.proto_version}", chance)
         if desc.metrics_method.prometheus is None:
@@ -65,10 +75,10 @@ class InformantLink:
         try:
             result = codec.decode(wire.DownscaleResult, outcome.body)
         except RemoteProtocolError as error:
-            return events.InformantFailed(str(error)[:300], False, self._rng.random())
+            return events.InformantFailed(str(error)[:_REASON_CHARS], False, self._rng.random())
         if result.ok:
             return events.DownscaleApproved(amount)
-        return events.DownscaleDenied(amount, result.status[:300])
+        return events.DownscaleDenied(amount, result.status[:_REASON_CHARS])
 
     async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
         """Tell the guest that it has `amount` now."""
@@ -84,7 +94,5 @@ class InformantLink:
 
     def _failure(self, outcome: Outcome) -> events.InformantFailed:
         if isinstance(outcome, Answered):
-            return events.InformantFailed(
-                f"status {outcome.status}", outcome.status == 404, self._rng.random()
-            )
+            return events.InformantFailed(_told(outcome), outcome.status == 404, self._rng.random())
         return events.InformantFailed(outcome.message, outcome.kind == "connect", self._rng.random())

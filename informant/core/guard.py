@@ -1,12 +1,14 @@
 """The workload's limits: how much memory its cgroup may use for a size of the VM, and what to do when it hits that.
 
 A size is what the agent approved or announced last, and never more than the machine shows: memory may be announced before
-it is there. From it a reserve is kept for the kernel and for us; memory.high lies there, memory.max half-way above it.
+it is there. From it a reserve is kept for the kernel and for us; memory.high lies there, memory.max half-way above it. Both
+lie lower where others in the guest use more than that leaves, so that a workload meets its own limit before the machine's: the
+global OOM killer chooses among all, and nobody hears of it in time.
 
 A group that hits memory.high is throttled by the kernel, nearly to a stop. So the wish goes out at once, the group is
 frozen for a moment (it would run on into its limit, and what it waits for often comes within milliseconds), and then the
 limit is relieved step by step, up to memory.max at most, until more memory has arrived or the workload is calm again.
-The freeze ends as soon as more memory is announced. A published informant always freezes for its whole time, throttles
+The freeze ends as soon as more memory is announced; what relief gave stays until the memory is there. A published informant always freezes for its whole time, throttles
 without end, and forgets what it approved. Source: reference/neon.md 4.2, 4.3.
 """
 
@@ -25,6 +27,9 @@ _PERIOD_US: Final = 100_000
 _LEAST_QUOTA_US: Final = 1_000
 _PAGE_BYTES: Final = 2**16
 """Limits are whole pages of any kernel: it would round them down, and say something else than was written."""
+_OTHERS_STEP_BYTES: Final = 4 * MIB
+_OTHERS_SLACK_BYTES: Final = 16 * MIB
+"""What others use is rounded up, and falls by so much at least: else every look would move the limits a little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class GuardSettings:
 
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
     `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`. What came because it could
-    not wait stays for `hold_s`: an agent that goes by averages would take it back at once.
+    not wait stays for `hold_s`: an agent that goes by averages would take it back at once. After a downscale that takes
+    page cache the workload is watched for `trial_s`.
     """
 
     spare: Spare = SPARE
@@ -44,6 +50,7 @@ class GuardSettings:
     relief_every_s: float = 0.25
     calm_s: float = 5.0
     hold_s: float = 30.0
+    trial_s: float = 0.3
 
 
 class Control(enum.StrEnum):
@@ -135,6 +142,8 @@ class Guard:
     """What was agreed and what happened. `size` is the last one approved or announced, None before the first.
 
     `hidden_bytes` is what the machine never shows of that (its kernel, its page tables): a size less that is to live in.
+    `others_bytes` is what the workload's group does not use and nobody else can have, None where that is not known.
+    With `is_over` nobody minds the limits any more.
     """
 
     settings: GuardSettings = GuardSettings()
@@ -142,6 +151,7 @@ class Guard:
     total_bytes: int = 0
     cpus: int = 1
     hidden_bytes: int = 0
+    others_bytes: int | None = None
     relief_bytes: int = 0
     hit_s: float = float("-inf")
     relieved_s: float = float("-inf")
@@ -149,6 +159,7 @@ class Guard:
     is_frozen: bool = False
     cpu_held_until_s: float = float("-inf")
     memory_held_until_s: float = float("-inf")
+    is_over: bool = False
 
     # ------------------------------------------------------------ limits
 
@@ -157,16 +168,26 @@ class Guard:
         high, most = self.nominal(self.size), self._most(self.size)
         if high is None or most is None:
             return Limits(frozen=self.is_frozen)
-        return Limits(min(_whole(high + self.relief_bytes), most), most, self._quota(), self.is_frozen)
+        throttle = None if self.is_over else min(_whole(high + self.relief_bytes), most)
+        return Limits(throttle, most, self._quota(), self.is_frozen)
 
     def nominal(self, size: Resources | None) -> int | None:
         """memory.high for a size; None before anything is known of the machine."""
-        base = self._base(size)
-        return None if not base else _whole(base - self._reserve(base))
+        most = self._most(size)
+        return None if most is None else _whole(most - self._reserve(self._base(size)) // 2)
 
     def _most(self, size: Resources | None) -> int | None:
+        """memory.max for a size: a quarter at least, however much others use."""
         base = self._base(size)
-        return None if not base else _whole(base - self._reserve(base) // 2)
+        if not base:
+            return None
+        others = 0 if self.others_bytes is None else self.others_bytes + self.settings.spare.left_bytes
+        return _whole(max(base - max(self._reserve(base) // 2, others), base // 4))
+
+    @property
+    def coming_bytes(self) -> int:
+        """Memory that was announced and is not there yet."""
+        return 0 if self.size is None else max(0, self._shown(self.size.memory_bytes) - self.total_bytes)
 
     def _base(self, size: Resources | None) -> int:
         return self.total_bytes if size is None else min(self._shown(size.memory_bytes), self.total_bytes)
@@ -188,18 +209,50 @@ class Guard:
 
     def seen(self, reading: Reading, now_s: float) -> "Guard":
         """A reading: the machine may have grown, and a workload that is calm gets its own limit back."""
-        total, hidden = reading.memory_total_bytes, self.hidden_bytes
-        if self.size is not None and 0 <= self.size.memory_bytes - total <= _most_hidden(total):
-            hidden = self.size.memory_bytes - total
-        after = replace(self, total_bytes=total, cpus=reading.cpus, hidden_bytes=hidden)
-        nominal = after.nominal(after.size)
+        after = self._measured(reading)
+        after, nominal = replace(after, relief_bytes=self._relief_within(after)), after.nominal(after.size)
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         is_calm = now_s >= after.hit_s + after.settings.calm_s
         fits = needed is None or nominal is None or needed <= nominal
         return replace(after, relief_bytes=0) if after.relief_bytes and is_calm and fits else after
 
+    def _measured(self, reading: Reading) -> "Guard":
+        """With what a reading tells of the machine and of who uses it."""
+        return replace(
+            self,
+            total_bytes=reading.memory_total_bytes,
+            cpus=reading.cpus,
+            hidden_bytes=self._hides(reading.memory_total_bytes),
+            others_bytes=self._others(reading),
+        )
+
+    def _hides(self, total_bytes: int) -> int:
+        """What the machine hides of its size: more than was known only where its memory has changed, else it is yet to come."""
+        missing = -1 if self.size is None else self.size.memory_bytes - total_bytes
+        is_new = not self.hidden_bytes or total_bytes != self.total_bytes or missing < self.hidden_bytes
+        return missing if is_new and 0 <= missing <= _most_hidden(total_bytes) else self.hidden_bytes
+
+    def _others(self, reading: Reading) -> int | None:
+        needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
+        if needed is None:
+            return self.others_bytes
+        used = max(0, reading.memory_total_bytes - reading.memory_available_bytes - needed)
+        known = self.others_bytes
+        if known is not None and known - _OTHERS_SLACK_BYTES <= used <= known:
+            return known
+        return -(-used // _OTHERS_STEP_BYTES) * _OTHERS_STEP_BYTES
+
+    def _relief_within(self, after: "Guard") -> int:
+        """The relief that is left with other limits: memory.high does not fall because the limit itself has risen."""
+        high, nominal, most = self.limits().high_bytes, after.nominal(after.size), after.limits().max_bytes
+        if high is None or nominal is None or most is None:
+            return 0
+        return min(self.relief_bytes, max(0, min(high, most) - nominal))
+
     def hit(self, now_s: float) -> "Guard":
         """The workload has reached its limit."""
+        if self.is_over:
+            return self
         after = replace(self, hit_s=now_s)
         is_due = now_s >= self.frozen_s + self.settings.freeze_every_s
         if self.settings.freeze_s > 0 and is_due and not self.is_frozen:
@@ -225,14 +278,18 @@ class Guard:
         return self.frozen_s + self.settings.freeze_s if self.is_frozen else None
 
     def grown(self, size: Resources) -> tuple["Guard", MoreResources]:
-        """The VM has, or is about to have, this size: a freeze and all relief end. Which resources are more than before?"""
+        """The VM has, or is about to have, this size: a freeze ends. Which resources are more than before?
+
+        Relief ends where the limit has risen as far: more CPUs, or memory that is yet to come, take nothing away.
+        """
         old = self.size
         if old is None:  # the machine shows a little less than its size
             old = Resources(self.cpus * 1000, self.total_bytes + _most_hidden(self.total_bytes))
         more = MoreResources(
             cpu=size.vcpu_milli > old.vcpu_milli, memory=size.memory_bytes > old.memory_bytes
         )
-        return replace(self, size=size, is_frozen=False, relief_bytes=0), more
+        after = replace(self, size=size, is_frozen=False)
+        return replace(after, relief_bytes=self._relief_within(after)), more
 
     def met(self, more: MoreResources, now_s: float) -> "Guard":
         """More of these resources has arrived that could not wait."""
@@ -242,6 +299,10 @@ class Guard:
             cpu_held_until_s=until_s if more.cpu else self.cpu_held_until_s,
             memory_held_until_s=until_s if more.memory else self.memory_held_until_s,
         )
+
+    def ended(self) -> "Guard":
+        """Nobody relieves a throttle or ends a freeze from now on: there is neither. What protects the others stays."""
+        return replace(self, is_frozen=False, is_over=True)
 
     # ------------------------------------------------------------ downscales
 
@@ -262,11 +323,11 @@ class Guard:
 
         Where no memory is taken, as with fewer CPUs only, it does.
         """
-        total = reading.memory_total_bytes
+        now, total = self._measured(reading), reading.memory_total_bytes
         # What was agreed on may not have been taken yet; it is looked at again, then.
-        if size.memory_bytes >= max(self.size.memory_bytes if self.size else 0, total + self.hidden_bytes):
+        if size.memory_bytes >= max(self.size.memory_bytes if self.size else 0, total + now.hidden_bytes):
             return DownscaleResult(ok=True, status="no memory is taken")
-        shown = self._shown(size.memory_bytes)
+        shown = max(0, size.memory_bytes - now.hidden_bytes)
         used, margin = total - reading.memory_available_bytes, self.settings.spare.free_bytes(shown)
         if used + margin > shown:
             return DownscaleResult(
@@ -275,7 +336,7 @@ class Guard:
             )
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         if needed is not None:
-            limit = replace(self, total_bytes=total).nominal(size) or 0
+            limit = now.nominal(size) or 0
             margin = self.settings.spare.free_bytes(limit)
             if needed + margin > limit:
                 return DownscaleResult(

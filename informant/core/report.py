@@ -14,7 +14,8 @@ _NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
 class CgroupReading:
     """What was read of the workload's cgroup; None where there is no such file, and for a limit that is "max".
 
-    `needed_bytes` is what cannot be dropped at once: memory.current without its inactive page cache. `events` counts
+    `needed_bytes` is what the kernel could not drop: memory.current without page cache and reclaimable slab, as MemAvailable
+    counts it for the whole machine, however lately they were used. `events` counts
     since the group was made (`high`, `max`, `oom`, `oom_kill`); `cpu_quota_us` is of each period of cpu.max; `pressure_s` as in
     `Reading`.
     """

@@ -8,7 +8,7 @@ CPUs do not lower them for a busy loop. Source: reference/real-vm.md section 5.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from informant.core.report import Reading
 from protocol.wire import MoreResources
@@ -46,7 +46,8 @@ class Thresholds:
     """From where on a resource is short. Shares are of the time, or of the memory; a share above 1 never is.
 
     `*_over_s` is the time over which waiting is measured. A group that hits its limit is short where less than
-    `spare.free_bytes` is left of that: else it is page cache that fills it, which the kernel drops.
+    `spare.free_bytes` is left of that: else it is page cache that fills it, which the kernel drops. Memory that was announced
+    counts as there for `arrival_s`.
     """
 
     cpu_waiting_share: float = 0.5
@@ -54,6 +55,7 @@ class Thresholds:
     cpu_over_s: float = 2.0
     memory_waiting_share: float = 0.1
     memory_over_s: float = 1.0
+    arrival_s: float = 10.0
     spare: Spare = SPARE
 
 
@@ -65,6 +67,10 @@ class _Point:
     busy_s: float
     own_s: Mapping[str, float]
     machine_s: Mapping[str, float]
+
+
+_Span: TypeAlias = tuple[_Point, _Point, float]
+"""Two moments, and the seconds between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +89,34 @@ class Shortage:
 @dataclass(frozen=True, slots=True)
 class Lookout:
     """What was seen until now. `cpu_from_s` and `memory_from_s` are when either resource grew last: what was waited
-    for before tells nothing of now."""
+    for before tells nothing of now. Memory was `announced_s` last."""
 
     thresholds: Thresholds = Thresholds()
     points: tuple[_Point, ...] = ()
     hits: int | None = None
     cpu_from_s: float = float("-inf")
     memory_from_s: float = float("-inf")
+    announced_s: float = float("-inf")
 
     def grown(self, more: MoreResources, now_s: float) -> "Lookout":
-        """More of these resources arrived."""
+        """More of these resources arrived, or was announced."""
         return replace(
             self,
             cpu_from_s=now_s if more.cpu else self.cpu_from_s,
             memory_from_s=now_s if more.memory else self.memory_from_s,
+            announced_s=now_s if more.memory else self.announced_s,
         )
 
-    def see(self, reading: Reading, limit_bytes: int | None, now_s: float) -> tuple["Lookout", Shortage]:
-        """What is short by this reading. `limit_bytes` is the limit that the workload's group should keep."""
+    def see(
+        self, reading: Reading, limit_bytes: int | None, now_s: float, coming_bytes: int = 0
+    ) -> tuple["Lookout", Shortage]:
+        """What is short by this reading. `limit_bytes` is the limit that the workload's group should keep.
+
+        `coming_bytes` were announced and are not there yet: for a while nobody asks for more because of that, and what is
+        waited for meanwhile tells nothing of later. The limit is hit all the same.
+        """
+        coming = coming_bytes if now_s < self.announced_s + self.thresholds.arrival_s else 0
+        from_s = now_s if coming else self.memory_from_s
         point = _point(reading, now_s)
         keep_s = max(self.thresholds.cpu_over_s, self.thresholds.memory_over_s)
         older = [known for known in self.points if known.at_s < point.at_s]
@@ -110,10 +126,26 @@ class Lookout:
         points = (*older[first:], point)[-_MOST_POINTS:]
         hits = _hits(reading)
         hits = self.hits if hits is None else hits  # not told this time
+        span = _span(points, self.thresholds.memory_over_s, from_s)
+        later = None if limit_bytes is None else limit_bytes + coming
         hit = self._hit(reading, limit_bytes, hits)
-        memory = hit or self._memory(points, reading, limit_bytes)
+        memory = (hit if not coming else "") or self._memory(span, reading, later, coming)
         shortage = Shortage(self._cpu(points, reading.cpus), memory, bool(hit))
-        return replace(self, points=points, hits=hits), shortage
+        return replace(self, points=points, hits=hits, memory_from_s=from_s), shortage
+
+    def strain(self, before: Reading, after: Reading, over_s: float) -> str:
+        """Why a workload cannot be without the page cache that was taken from it between two readings, or nothing."""
+        first, last = _point(before, 0.0), _point(after, over_s)
+        waiting = _waited(first, last, "memory_waiting") if over_s > 0 else None
+        if waiting is None or waiting < self.thresholds.memory_waiting_share:
+            return ""
+        return (
+            f"without the page cache that this takes, tasks waited for memory {waiting:.0%} of {over_s:.1f} s"
+        )
+
+    def recovering(self, now_s: float) -> "Lookout":
+        """The workload gets back what was taken for a trial: to wait for that, for a while, is no shortage."""
+        return replace(self, memory_from_s=now_s + self.thresholds.memory_over_s)
 
     def _cpu(self, points: tuple[_Point, ...], cpus: int) -> str:
         at = self.thresholds
@@ -142,9 +174,13 @@ class Lookout:
             return ""
         return f"the cgroup reached its limit {hits - self.hits} times"
 
-    def _memory(self, points: tuple[_Point, ...], reading: Reading, limit_bytes: int | None) -> str:
+    def _memory(
+        self, span: _Span | None, reading: Reading, limit_bytes: int | None, coming_bytes: int
+    ) -> str:
         at = self.thresholds
-        total, available = reading.memory_total_bytes, reading.memory_available_bytes
+        total, available = (
+            each + coming_bytes for each in (reading.memory_total_bytes, reading.memory_available_bytes)
+        )
         least = at.spare.least_bytes(total)
         if available < least:
             return f"{available // MIB} MiB are available, {least // MIB} MiB should be"
@@ -153,7 +189,6 @@ class Lookout:
             least = at.spare.least_bytes(limit_bytes)
             if limit_bytes - needed < least:
                 return f"the cgroup needs {needed // MIB} of {limit_bytes // MIB} MiB, {least // MIB} should be left"
-        span = _span(points, at.memory_over_s, self.memory_from_s)
         if span is None:
             return ""
         first, last, over_s = span
@@ -176,7 +211,7 @@ def _hits(reading: Reading) -> int | None:
     return sum(events.get(name, 0) for name in ("high", "max", "oom", "oom_kill"))
 
 
-def _span(points: tuple[_Point, ...], over_s: float, from_s: float) -> tuple[_Point, _Point, float] | None:
+def _span(points: tuple[_Point, ...], over_s: float, from_s: float) -> _Span | None:
     """The latest point, the newest one that is `over_s` older, and what lies between; None before there is one."""
     last = points[-1]
     first = next((at for at in reversed(points) if at.at_s <= last.at_s - over_s and at.at_s >= from_s), None)

@@ -1,9 +1,9 @@
 """Urgent wishes: what cannot wait for the agent's next look, until it is met, no longer needed, or told anew.
 
 A wish begins when a resource is seen short. It is told to the agent in use, and again every `expires_s`, as long as agents heed
-it. It ends as soon as more arrives, or when the resource was not seen short for `calm_s`; one that nobody could be told of
-waits for an agent for `pending_s`. What an agent was told last is kept with its session, so
-that it also learns when nothing is wanted any more: a published agent keeps a wish standing until it does.
+it. It ends as soon as more arrives, or when the resource was not seen short for `calm_s`, whether or not there was anybody to
+tell: whoever registers later must not grow a VM for a workload that has ended. What an agent was told last is kept with its
+session, so that it also learns when nothing is wanted any more: a published agent keeps a wish standing until it does.
 
 A published informant asks once and swallows every later need until it is granted. Source: reference/neon.md 4.2.
 """
@@ -16,11 +16,10 @@ from protocol.wire import MoreResources
 
 @dataclass(frozen=True, slots=True)
 class WishTiming:
-    """How long a wish holds, in seconds: until it must be told again, without need, and while there is nobody to tell."""
+    """How long a wish holds, in seconds: until it must be told again, and without need."""
 
     expires_s: float = 10.0
     calm_s: float = 5.0
-    pending_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,12 @@ class Wish:
     `last_told_to` is that of the last one that was told.
 
     `since_s` is when it began, `needed_s` when the resource was last seen short or, if that is later, when an agent first heard
-    of it; `until_s` is when it must be told again, or given up where nobody could be told.
+    of it; `until_s` is when it must be told again.
     """
 
     since_s: float
     needed_s: float
-    until_s: float
+    until_s: float = float("inf")
     told_to: int = 0
     last_told_to: int = 0
 
@@ -68,12 +67,9 @@ class Wishes:
             memory=self._seen(self.memory, now_s) if more.memory else self.memory,
         )
 
-    def _seen(self, wish: Wish | None, now_s: float) -> Wish:
-        if wish is None:
-            return Wish(now_s, now_s, now_s + self.timing.pending_s)
-        if wish.told_to:
-            return replace(wish, needed_s=now_s)
-        return replace(wish, needed_s=now_s, until_s=now_s + self.timing.pending_s)
+    @staticmethod
+    def _seen(wish: Wish | None, now_s: float) -> Wish:
+        return Wish(now_s, now_s) if wish is None else replace(wish, needed_s=now_s)
 
     def arrived(self, more: MoreResources) -> "Wishes":
         """The wishes after more of these resources arrived."""
@@ -100,13 +96,13 @@ class Wishes:
     def _after(self, wish: Wish | None, now_s: float) -> Wish | None:
         if wish is None or now_s < self._end_s(wish):
             return wish
-        if wish.told_to and now_s < wish.needed_s + self.timing.calm_s:
-            return replace(wish, told_to=0, until_s=wish.needed_s + self.timing.pending_s)
+        if now_s < wish.needed_s + self.timing.calm_s:
+            return replace(wish, told_to=0, until_s=float("inf"))
         return None
 
     def _end_s(self, wish: Wish) -> float:
         """When something becomes of a wish by itself."""
-        return min(wish.until_s, wish.needed_s + self.timing.calm_s) if wish.told_to else wish.until_s
+        return min(wish.until_s, wish.needed_s + self.timing.calm_s)
 
     def due_s(self) -> float | None:
         """When the next wish ends, or must be told again."""

@@ -16,6 +16,8 @@ from informant.core.report import CgroupReading
 MOUNTS: Final = Path("/proc/self/mounts")
 OWN: Final = Path("/proc/self/cgroup")
 _PERIOD_US: Final = 100_000
+_DROPPABLE: Final = ("active_file", "inactive_file", "slab_reclaimable")
+"""What memory.stat counts of what the kernel drops under pressure; files in memory (tmpfs, shared memory) are not of it."""
 
 
 class Cgroup(Protocol):
@@ -102,11 +104,12 @@ class FileCgroup:
     def read(self) -> CgroupReading:
         """What its files say now."""
         current = _number(self._text("memory.current"))
-        inactive = _pairs(self._text("memory.stat")).get("inactive_file", 0)
+        stat = _pairs(self._text("memory.stat"))
+        droppable = sum(stat.get(name, 0) for name in _DROPPABLE)
         frozen = self._text("cgroup.freeze").strip()
         return CgroupReading(
             current_bytes=current,
-            needed_bytes=None if current is None else max(0, current - inactive),
+            needed_bytes=None if current is None else max(0, current - droppable),
             high_bytes=_number(self._text("memory.high")),
             max_bytes=_number(self._text("memory.max")),
             events=self._events(),

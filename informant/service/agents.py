@@ -54,7 +54,8 @@ class Agents:
         self._log = log
         self._deadlines = deadlines
         self._health_every_s = health.every
-        self._sessions = Sessions(tolerance=health.tolerance)
+        # Whoever registers may believe in a wish of an earlier life of ours.
+        self._sessions = Sessions(tolerance=health.tolerance, has_lost_wishes=True)
         self._wishes = wishes
         self._rng = rng
         self._changed = asyncio.Event()
@@ -67,6 +68,10 @@ class Agents:
     def sessions(self) -> Sessions:
         """The table now."""
         return self._sessions
+
+    def is_any_registered(self) -> bool:
+        """Whether there is an agent whose `/id` was checked."""
+        return any(session.phase is not Phase.CHECKING for session in self._sessions.all)
 
     @property
     def wanted(self) -> MoreResources:

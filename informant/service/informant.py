@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from hosting.client import Client
 from hosting.logs import Logger
-from hosting.server import HangUp, Reply, Request, Route, text
+from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from informant.core import report
 from informant.core.guard import Guard
 from informant.core.sessions import Phase
@@ -47,8 +47,8 @@ class Informant:
         return (
             Route("POST", "/register", self.agents.register),
             Route("DELETE", "/unregister", self.agents.unregister),
-            Route("PUT", "/downscale", self.keeper.downscale),
-            Route("PUT", "/upscale", self.keeper.upscale),
+            Route("PUT", "/downscale", partial(self._of_an_agent, self.keeper.downscale)),
+            Route("PUT", "/upscale", partial(self._of_an_agent, self.keeper.upscale)),
             Route("GET", "/metrics", self._metrics),
             Route("GET", "/healthz", self._healthz),
             Route("GET", "/readyz", self._healthz),
@@ -64,6 +64,15 @@ class Informant:
         for number, source in enumerate(self._guest.sources):
             found[f"listen-{number}"] = partial(self.keeper.listen, source)
         return found
+
+    async def _of_an_agent(self, handler: Handler, request: Request) -> Reply | HangUp:
+        """A size is agreed on with a registered agent alone. These requests carry no ID: whoever hears 404 registers again.
+
+        An agent that outlives us would go on for hours without, and never hear what cannot wait.
+        """
+        if not self.agents.is_any_registered():
+            return text(404, "no agent is registered: register first")
+        return await handler(request)
 
     async def _metrics(self, request: Request) -> Reply | HangUp:
         for_agent = request.query.get("for") == "agent"

@@ -16,7 +16,7 @@ from hosting.threads import in_own_thread
 from informant.core.guard import Control, Guard, Limits, Write
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Lookout
-from informant.guest.approvals import Approvals
+from informant.guest.approvals import Agreed, Approvals
 from informant.guest.cgroup import Cgroup
 from informant.guest.findings import reason_of
 from informant.guest.machine import Source
@@ -80,11 +80,11 @@ class Keeper:
         self._failed: dict[Control, str] = {}
         self._agreeing = asyncio.Lock()
         self._is_shrinking = False
-        self._is_over = False
         self._slow: dict[bool, asyncio.Task[None]] = {}
         """Writes that make the kernel reclaim: one of a limit that falls, and one of a limit that rises."""
         self._reclaiming: asyncio.Future[None] | None = None
         self._thaw: asyncio.TimerHandle | None = None
+        self._thaw_due_s: float | None = None
         self.counts: Counter[str] = Counter()
 
     # ------------------------------------------------------------ life
@@ -100,8 +100,9 @@ class Keeper:
         self._written = Limits(found.high_bytes, found.max_bytes, found.cpu_quota_us, bool(found.frozen))
         if Control.FREEZE in self._lacks:
             self.guard = replace(self.guard, settings=replace(self.guard.settings, freeze_s=0.0))
-        if self._approvals is not None:
-            self.guard = replace(self.guard, size=self._approvals.load())
+        agreed = self._approvals.load() if self._approvals is not None else None
+        if agreed is not None:
+            self.guard = replace(self.guard, size=agreed.size, hidden_bytes=agreed.hidden_bytes)
         self.look()
 
     async def drained(self) -> None:
@@ -110,19 +111,11 @@ class Keeper:
             await asyncio.wait(self._slow.values(), timeout=self._reclaim_s)
 
     def end(self) -> None:
-        """Leave nothing frozen behind, and freeze nothing any more."""
-        self._is_over = True
-        if self._thaw is not None:
-            self._thaw.cancel()
-        self.guard = replace(self.guard, is_frozen=False)
-        if self._cgroup is None or not self._written.frozen:
-            return
-        self._written = replace(self._written, frozen=False)
-        try:
-            self._cgroup.write(Control.FREEZE, "0")
-        except OSError as error:
-            if error.errno not in _GONE:
-                self._log.error("the workload may be left frozen", error=str(error))
+        """Leave nothing behind that only we can mind, and begin nothing of that any more: no freeze, no throttle."""
+        self.guard = self.guard.ended()
+        left = self._apply()
+        if left:
+            self._log.error("the workload may be left throttled or frozen", error=left)
 
     # ------------------------------------------------------------ looking
 
@@ -137,7 +130,7 @@ class Keeper:
         self.guard = self.guard.seen(reading, now_s)
         hits_before = self._lookout.hits
         limit = self.guard.nominal(self.guard.size) if self._cgroup is not None else None
-        self._lookout, shortage = self._lookout.see(reading, limit, now_s)
+        self._lookout, shortage = self._lookout.see(reading, limit, now_s, self.guard.coming_bytes)
         hits = self._lookout.hits
         if self._is_shrinking:
             return  # a limit that is being lowered is hit without anybody being short
@@ -145,7 +138,7 @@ class Keeper:
             self._take(reading.cgroup)
         if hits is not None and hits_before is not None and hits > hits_before:
             self.counts["hits"] += hits - hits_before
-        if shortage.is_hit and not self._is_over:
+        if shortage.is_hit:
             self.guard = self.guard.hit(now_s)
         self._apply()
         more = shortage.more()
@@ -203,9 +196,12 @@ class Keeper:
         early = self.guard.holds(size, self._now_s())
         if early:
             return wire.DownscaleResult(ok=False, status=early)
-        result = self.guard.judge(size, self.read())
+        reading = self.read()
+        result = self.guard.judge(size, reading)
         if not result.ok:
             return result
+        if reading.cgroup is not None:
+            self._current_bytes = reading.cgroup.current_bytes
         if self._reclaiming is not None and not self._reclaiming.done():
             return wire.DownscaleResult(
                 ok=False, status="the kernel is still freeing memory for an earlier downscale"
@@ -239,13 +235,13 @@ class Keeper:
         self._source.resized(size.vcpu_milli, size.memory_bytes)
         if self._approvals is not None:
             try:
-                self._approvals.keep(size)
+                self._approvals.keep(Agreed(size, self.guard.hidden_bytes))
             except OSError as error:
                 self._log.error("what was agreed on is lost when I am restarted", error=str(error))
         return why
 
     async def _lower(self) -> str:
-        """Lower memory.high, which makes the kernel reclaim; why that did not come about in time, or nothing."""
+        """Lower memory.high, which makes the kernel reclaim; why that did not come about, or nothing."""
         if self._cgroup is None:
             return ""
         writes = self._written.writes(self.guard.limits(), self._current_bytes)
@@ -260,7 +256,22 @@ class Keeper:
         except OSError as error:
             if error.errno not in _GONE:
                 raise
-        return ""
+            return ""
+        return await self._tried() if (self._current_bytes or 0) > (write.value or 0) else ""
+
+    async def _tried(self) -> str:
+        """Watch the workload after what it could spare has been taken; why it cannot be without, or nothing.
+
+        Then it is left in peace for a while: each trial costs it its page cache.
+        """
+        began_s, before = self._now_s(), self.read()
+        await asyncio.sleep(self.guard.settings.trial_s)
+        now_s = self._now_s()
+        why = self._lookout.strain(before, self.read(), now_s - began_s)
+        if why:
+            self.guard = self.guard.met(MoreResources(cpu=False, memory=True), now_s)
+            self._lookout = self._lookout.recovering(now_s)
+        return why
 
     async def upscale(self, request: Request) -> Reply | HangUp:
         """`PUT /upscale`: the VM has this size now, or soon; limits rise before this is answered."""
@@ -345,17 +356,22 @@ class Keeper:
         return told
 
     def _mind_the_freeze(self) -> None:
-        """A freeze ends by itself."""
+        """A freeze ends by itself.
+
+        When is remembered here: a handle of uvloop does not tell it where that time has come already.
+        """
         due_s = self.guard.due_s()
-        if self._thaw is not None and (due_s is None or self._thaw.when() != due_s):
+        if due_s == self._thaw_due_s:
+            return
+        if self._thaw is not None:
             self._thaw.cancel()
-            self._thaw = None
-        if due_s is not None and self._thaw is None:
+        self._thaw, self._thaw_due_s = None, due_s
+        if due_s is not None:
             self.counts["freezes"] += 1
             self._thaw = asyncio.get_running_loop().call_at(due_s, self._thaws)
 
     def _thaws(self) -> None:
-        self._thaw = None
+        self._thaw = self._thaw_due_s = None
         self.guard = self.guard.elapsed(max(self._now_s(), self.guard.due_s() or 0.0))
         self._apply()
 

@@ -12,7 +12,7 @@ import pytest
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
 from tests.peers.recording import Exchange
-from tests.peers.resources import Resources
+from tests.peers.resources import NO_WISH, Resources, Wish
 from tests.peers.support import Client, running
 from tests.processes.pairings import (
     MOST,
@@ -81,7 +81,8 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         _,
     ):
         await seen("growth", lambda: vm.use == MOST)
-        await seen("news of it", lambda: theirs.journal.sent("PUT /upscale"))
+        most = json.dumps(quantities(MOST)).replace(" ", "").encode()
+        await seen("news of it", lambda: [x.body for x in theirs.journal.sent("PUT /upscale")][-1:] == [most])
         registered = last(theirs.journal.sent("POST /register"))
         answer = json.loads(registered.answer)
         assert (registered.status, answer["protoVersion"]) == (200, versions[1])
@@ -89,17 +90,15 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         (asked_id,) = theirs.journal.received("GET /id")[:1]
         assert (asked_id.status, asked_id.body) == (200, b"{}")
         assert [x.status for x in theirs.journal.received("POST /resume")] == [200]
-        assert json.loads(last(theirs.journal.sent("PUT /upscale")).body) == quantities(MOST)
         assert last(theirs.journal.sent("PUT /upscale")).answer == b"{}"
         await informant.load(0.1)
         await seen("the decrease", lambda: vm.use == UNIT)
         lowered = last(theirs.journal.sent("PUT /downscale"))
         assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
         assert theirs.server is not None
-        theirs.server.exit(
-            "as ordered", retry_should_fix=True
-        )  # unknown to the restarted one, so it says 404
-        await seen("a new registration", lambda: theirs.mode == "running")
+        await seen(
+            "a new registration", lambda: theirs.mode == "running"
+        )  # with the restarted one: it says 404
         theirs.server.exit("as ordered", retry_should_fix=True)
         await seen("the goodbye", lambda: len(theirs.journal.sent("DELETE /unregister")) == 2)
         goodbyes = theirs.journal.sent("DELETE /unregister")
@@ -172,13 +171,16 @@ async def test_a_second_agent_suspends_the_first_and_its_death_resumes_it(tmp_pa
 
 
 async def test_our_informant_restarts_and_dies(tmp_path: Path) -> None:
-    """Their agent never notices that it was forgotten, and goes on; nothing is asked while there are no metrics."""
+    """Their agent learns by 404 that it was forgotten, and registers again; nothing is asked while there are no metrics."""
     vm = machine()
     async with house(tmp_path, 0.5, vm, "--approve-all") as (informant, theirs, scheduler):
         await seen("in use", lambda: theirs.mode == "running" and theirs.metrics)
+        theirs.upscale_wanted(Wish(cpu=True))
         await informant.load(3.5)
         await seen("growth", lambda: vm.use == MOST)
-        assert len(theirs.journal.sent("POST /register")) == 1
+        await seen("a new registration", lambda: len(theirs.journal.sent("POST /register")) == 2)
+        await seen("in use again", lambda: theirs.mode == "running")
+        await seen("the end of a wish of the informant's earlier life", lambda: theirs.wish == NO_WISH)
         await informant.kill()
         await seen("its absence", lambda: theirs.journal.noted("no metrics"))
         asked = len(scheduler.journal.exchanges)

@@ -176,6 +176,27 @@ async def test_the_address_for_callbacks_names_the_registration(peer: Peer) -> N
     assert f"10.0.0.1:10300/agents/{REGISTRATION}".encode() in peer.seen[0].body
 
 
+REASONS = [
+    (Reply(400, b"the check of /id failed: no route\n", "text/plain"), "the check of /id failed: no route"),
+    (Reply(500, b"  two\n lines\r\n\x1b[31m \xff", "text/plain"), "two lines [31m \ufffd"),
+    (Reply(500, "\u00e9".encode() * 5000, "text/plain"), "\u00e9" * 300),
+    (Reply(400, b" \n"), None),
+    (Reply(400), None),
+]
+
+
+@pytest.mark.parametrize(("reply", "reason"), REASONS, ids=str)
+async def test_why_the_informant_refuses_is_told_in_one_short_line(
+    peer: Peer, reply: Reply, reason: str | None
+) -> None:
+    peer.reply = [reply]
+    link, told = peer.informant(), f"status {reply.status}" + (f": {reason}" if reason else "")
+    registered = await link.register(REGISTRATION)
+    for event in (registered, await link.ask_downscale(cu(1)), await link.announce_upscale(cu(1))):
+        assert isinstance(event, events.RegisterFailed | events.InformantFailed)
+        assert event.error == told
+
+
 async def test_an_informant_that_does_not_know_us_is_lost(peer: Peer) -> None:
     peer.reply = [Reply(404)]
     event = await peer.informant().ask_downscale(cu(1))

@@ -40,10 +40,11 @@ def pressure_text(some_us: int, full_us: int) -> str:
     )
 
 
-def stat_text(inactive_bytes: int) -> str:
-    """A memory.stat; other lines look like the one that counts."""
+def stat_text(inactive_bytes: int, active_bytes: int = 0, slab_bytes: int = 0) -> str:
+    """A memory.stat; other lines look like those that count."""
     return (
-        f"anon 5\nfile 7\nactive_file 11\ninactive_anon 13\ninactive_file {inactive_bytes}\nfile_dirty 17\n"
+        f"anon 5\nfile 7\nactive_file {active_bytes}\ninactive_anon 13\ninactive_file {inactive_bytes}\n"
+        f"file_dirty 17\nslab_reclaimable {slab_bytes}\nslab_unreclaimable 19\n"
     )
 
 

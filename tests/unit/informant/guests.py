@@ -29,6 +29,7 @@ def health_every(seconds: float) -> InformantSettings:
 
 
 NO_HEALTH = health_every(1000)
+NOTHING_WANTED = {"cpu": False, "memory": False}
 
 
 class Machine:
@@ -129,6 +130,10 @@ class Guest:
         self.servers.append(server)
         return agent
 
+    def asked(self) -> list[str]:
+        """Who was asked what, wishes left out."""
+        return [each for each in self.log if not each.endswith("/try-upscale")]
+
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
         outcome: Outcome = await self.client.call(method, self.url + path, body=body, deadline_s=PATIENCE_S)
         assert isinstance(outcome, Answered), outcome
@@ -137,6 +142,18 @@ class Guest:
 
     async def register(self, agent: Agent, low: int = 1, high: int = 2) -> tuple[int, Any]:
         return await self.call("POST", "/register", agent.desc(low, high))
+
+    async def in_use(self, name: str, high: int = 2) -> Agent:
+        """A registered agent that has been resumed, and told that nothing is wanted where nothing is."""
+        agent = await self.agent(name)
+        assert (await self.register(agent, 1, high))[0] == 200
+        await until(lambda: self.phases().get(agent.agent_id.int) is Phase.ACTIVE)
+        counts = self.informant.agents.counts
+        await until(lambda: high == 1 or counts["tells"] > 0)
+        if agent.wishes == [NOTHING_WANTED]:
+            agent.wishes.clear()
+            counts["tells"] = 0
+        return agent
 
     def phases(self) -> dict[int, Phase]:
         return {each.agent_id.int: each.phase for each in self.informant.agents.sessions.all}

@@ -11,7 +11,7 @@ from informant.core.wishes import Tell, Wishes, WishTiming
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 
-TIMING = WishTiming(expires_s=6.0, calm_s=4.0, pending_s=30.0)
+TIMING = WishTiming(expires_s=6.0, calm_s=4.0)
 INSTANT_S = 1 / 1024
 CALL_STEP_S = 1.0
 """Time passes in small steps while a call is under way: calls have deadlines."""

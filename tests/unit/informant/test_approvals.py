@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from informant.guest.approvals import BOOT_ID, Approvals
+from informant.guest.approvals import BOOT_ID, Agreed, Approvals
 from protocol.values import Resources
 
-SIZE, OTHER = Resources(2500, 3 * 2**30), Resources(1000, 2**30)
+SIZE, OTHER = Agreed(Resources(2500, 3 * 2**30), 90 * 2**20), Agreed(Resources(1000, 2**30))
 LIFE, NEXT_LIFE = "6f1d2a52-life", "0b77e4c1-life"
-GOOD = {"vcpuMilli": 2500, "memoryBytes": 3 * 2**30, "bootId": LIFE}
+GOOD = {"vcpuMilli": 2500, "memoryBytes": 3 * 2**30, "hiddenBytes": 90 * 2**20, "bootId": LIFE}
 
 
 class State:
@@ -122,6 +122,8 @@ GARBAGE: dict[str, bytes | str] = {
     "less than no memory": _but(memoryBytes=-1),
     "another life": _but(bootId=NEXT_LIFE),
     "a life that is null": _but(bootId=None),
+    "what is hidden that is no number": _but(hiddenBytes="lots"),
+    "what is hidden that is null": _but(hiddenBytes=None),
     "more than one": json.dumps(GOOD) * 2,
 }
 
@@ -142,6 +144,12 @@ def test_a_file_that_is_cut_off_anywhere_is_no_size(state: State) -> None:
         assert state.approvals().load() is None, whole[:length]
     state.put(whole)
     assert state.approvals().load() == SIZE
+
+
+@pytest.mark.parametrize("content", [_less("hiddenBytes"), _but(hiddenBytes=-5)])
+def test_a_file_that_does_not_tell_what_is_hidden_is_a_size_all_the_same(content: str, state: State) -> None:
+    state.put(content)
+    assert state.approvals().load() == Agreed(SIZE.size, 0)
 
 
 def test_a_file_is_read_up_to_a_bound(state: State) -> None:
@@ -198,7 +206,7 @@ def test_a_size_is_on_the_file_system_before_it_takes_the_place_of_the_old_one(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state.approvals().keep(OTHER)
-    seen: list[tuple[Any, Resources | None]] = []
+    seen: list[tuple[Any, Agreed | None]] = []
 
     def fsync(descriptor: int) -> None:
         seen.append((json.loads(Path(f"/proc/self/fd/{descriptor}").read_text()), state.approvals().load()))

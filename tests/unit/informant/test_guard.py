@@ -180,7 +180,8 @@ def test_where_nothing_is_kept_nothing_is_relieved() -> None:
 
 def using(needed_bytes: int | None) -> Reading:
     """Page cache that it could drop fills its limit, as always."""
-    return seen(group=CgroupReading(current_bytes=MOST, needed_bytes=needed_bytes))
+    group = CgroupReading(current_bytes=MOST, needed_bytes=needed_bytes)
+    return seen(group=group, available=GIB - (needed_bytes or 0))
 
 
 RELIEVED: Final = guard(freeze_s=0.0).hit(100.0)
@@ -214,14 +215,24 @@ def test_a_hit_that_brings_no_more_relief_is_no_calm_either() -> None:
     assert machine.seen(using(0), 108.0).relief_bytes == 0
 
 
-def test_growth_ends_a_freeze_and_all_relief() -> None:
+def test_growth_ends_a_freeze_and_relief_once_the_limit_has_risen_as_far() -> None:
     frozen = hit(guard(), 100.0, 100.1, 100.5, 101.0)
     assert (frozen.is_frozen, frozen.relief_bytes) == (True, 20 * MIB)
     grown, more = frozen.grown(Resources(1000, 2 * GIB))
     assert more == MEMORY
-    assert (grown.due_s(), grown.relief_bytes) == (None, 0)
-    assert grown.limits() == Limits(HIGH, MOST)
-    assert grown.seen(seen(2 * GIB), 101.1).limits() == Limits(GIB + HIGH, GIB + MOST)
+    assert (grown.due_s(), grown.relief_bytes) == (None, 20 * MIB)
+    assert grown.limits() == Limits(HIGH + 20 * MIB, MOST)  # the memory is not there yet
+    part = grown.seen(seen(GIB + 5 * MIB), 101.05)
+    assert part.limits() == Limits(HIGH + 20 * MIB, MOST + 5 * MIB)
+    assert part.seen(seen(2 * GIB), 101.1).limits() == Limits(GIB + HIGH, GIB + MOST)
+    assert part.seen(seen(2 * GIB), 101.1).relief_bytes == 0
+
+
+def test_growth_of_cpu_alone_takes_no_relief_away() -> None:
+    relieved = hit(guard(freeze_s=0.0, size=OF_ONE_GIB), 100.0, 101.0)
+    grown, more = relieved.grown(Resources(2000, GIB))
+    assert more == CPU
+    assert grown.limits() == Limits(HIGH + 20 * MIB, MOST)
 
 
 def test_growth_does_not_bring_the_next_freeze_nearer() -> None:
@@ -310,6 +321,15 @@ def test_what_is_hidden_is_known_until_more_or_less_is_seen_to_be() -> None:
     assert machine.shrunk(OF_ONE_GIB).seen(seen(4 * GIB - 300 * MIB), 1.0).hidden_bytes == 300 * MIB
     assert machine.seen(seen(4 * GIB), 1.0).hidden_bytes == 0
     assert machine.nominal(Resources(1000, 300 * MIB)) is None  # nothing of it would be shown
+
+
+def test_memory_that_was_announced_is_not_taken_for_hidden_before_it_has_come() -> None:
+    machine = guard(total=8 * GIB - 100 * MIB, size=Resources(1000, 8 * GIB))
+    announced, _ = machine.grown(Resources(1000, 8 * GIB + 512 * MIB))
+    waiting = announced.seen(seen(8 * GIB - 100 * MIB), 1.0)
+    assert (waiting.hidden_bytes, waiting.coming_bytes) == (100 * MIB, 512 * MIB)
+    there = waiting.seen(seen(8 * GIB + 404 * MIB), 2.0)
+    assert (there.hidden_bytes, there.coming_bytes) == (108 * MIB, 0)
 
 
 def test_no_memory_is_taken_where_the_machine_has_no_more_than_that() -> None:

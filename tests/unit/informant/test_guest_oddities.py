@@ -17,6 +17,7 @@ from informant.guest.watching import LastingSource, PollSource, listen, pressure
 from informant.settings import InformantSettings
 from tests.unit.informant.cgroup_tree import (
     FILES,
+    MIB,
     Tree,
     as_nobody,
     descriptors,
@@ -24,6 +25,7 @@ from tests.unit.informant.cgroup_tree import (
     real_group,
     refusing,
     settled,
+    stat_text,
 )
 from tests.unit.informant.test_approvals import GOOD
 
@@ -137,3 +139,18 @@ def test_a_source_of_events_that_there_is_not_is_one_fault() -> None:
 
 def test_a_long_name_stays_apart_from_what_is_told_of_it() -> None:
     assert once._row("trigger of /sys/fs/cgroup/workload/memory.pressure", "some").endswith(".pressure some")
+
+
+@pytest.mark.parametrize("lately", ["active", "inactive", "slab"])
+def test_what_the_kernel_would_drop_is_not_needed_however_lately_it_was_used(
+    lately: str, tmp_path: Path
+) -> None:
+    """As after a file was read three times. Files in memory are anonymous, and needed."""
+    tree = Tree(tmp_path / "group")
+    tree.put("memory.current", f"{10 * MIB}\n")
+    tree.put(
+        "memory.stat", stat_text(*(6 * MIB * (lately == each) for each in ("inactive", "active", "slab")))
+    )
+    assert FileCgroup(tree.path).read().needed_bytes == 4 * MIB
+    tree.put("memory.stat", f"file {6 * MIB}\nshmem {6 * MIB}\nactive_anon {6 * MIB}\n")
+    assert FileCgroup(tree.path).read().needed_bytes == 10 * MIB

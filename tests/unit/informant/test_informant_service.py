@@ -25,7 +25,7 @@ async def test_an_agent_that_registers_is_checked_told_the_terms_and_resumed() -
             {"protoVersion": 2, "metricsMethod": {"prometheus": {"port": vm.informant.agents.metrics_port}}},
         )
         await vm.settled({1: Phase.ACTIVE})
-        assert vm.log == ["a/id", "a/resume"]
+        assert vm.asked() == ["a/id", "a/resume"]
 
 
 async def test_the_latest_shared_version_is_agreed_on() -> None:
@@ -42,7 +42,7 @@ async def test_no_shared_version_is_400_before_anything_else_is_looked_at() -> N
         status, message = await vm.register(agent, 3, 4)
         assert status == 400
         assert "no shared version" in message
-        assert vm.log == ["a/id", "a/resume"]
+        assert vm.asked() == ["a/id", "a/resume"]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b'{"agentID": 5}', b'"text"'])
@@ -130,11 +130,11 @@ async def test_the_newest_agent_wins_and_the_old_one_is_suspended_before_it_is_r
         await vm.settled({1: Phase.ACTIVE})
         first.held["/suspend"] = asyncio.Event()
         await vm.register(second)
-        await until(lambda: vm.log[-1] == "a/suspend")
+        await until(lambda: vm.asked()[-1] == "a/suspend")
         assert vm.phases() == {1: Phase.SUSPENDING, 2: Phase.WAITING}
         first.held["/suspend"].set()
         await vm.settled({1: Phase.WAITING, 2: Phase.ACTIVE})
-        assert vm.log == ["a/id", "a/resume", "b/id", "a/suspend", "b/resume"]
+        assert vm.asked() == ["a/id", "a/resume", "b/id", "a/suspend", "b/resume"]
 
 
 async def test_when_the_agent_in_use_leaves_the_next_newest_is_resumed() -> None:
@@ -145,7 +145,7 @@ async def test_when_the_agent_in_use_leaves_the_next_newest_is_resumed() -> None
         await until(lambda: vm.phases().get(2) is Phase.ACTIVE)
         assert await vm.call("DELETE", "/unregister", second.desc()) == (200, {"wasActive": True})
         await vm.settled({1: Phase.ACTIVE})
-        assert vm.log[-1] == "a/resume"
+        assert vm.asked()[-1] == "a/resume"
 
 
 @pytest.mark.parametrize("path", ["/suspend", "/resume"])
@@ -163,7 +163,7 @@ async def test_what_a_call_brings_does_not_touch_an_agent_that_registered_anew_m
     async with guest() as vm:
         agent = await vm.agent("a", held={"/resume": asyncio.Event()}, breaks_once={"/resume"})
         await vm.register(agent)
-        await until(lambda: vm.log[-1] == "a/resume")
+        await until(lambda: vm.asked()[-1] == "a/resume")
         await vm.call("DELETE", "/unregister", agent.desc())
         assert (await vm.register(agent))[0] == 200
         agent.held.pop("/resume").set()  # the resume of its first registration fails now
@@ -190,10 +190,8 @@ async def test_a_fault_of_ours_within_a_call_leaves_no_agent_half_way() -> None:
 
 async def test_three_missed_health_checks_drop_an_agent_and_the_next_one_is_used() -> None:
     async with guest(health_every(0.005)) as vm:
-        first, second = await vm.agent("a"), await vm.agent("b")
-        await vm.register(first)
-        await vm.register(second)
-        await until(lambda: vm.phases().get(2) is Phase.ACTIVE)
+        await vm.in_use("a")
+        second = await vm.in_use("b")
         second.broken = {"/id"}
         await vm.settled({1: Phase.ACTIVE})
         missed = [line for line in vm.lines if line["event"] == "health check failed"]

@@ -39,8 +39,9 @@ memory:
   relief: 19Mi
   reliefEvery: 20
   calm: 21
+  trial: 22
 cpu: {waitingShare: 0.31, busyShare: 0.32, over: 33}
-wish: {expires: 41, calm: 42, pending: 43, hold: 44}
+wish: {expires: 41, calm: 42, hold: 44, arrival: 45}
 """
 
 
@@ -92,6 +93,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         cpu_over_s=33.0,
         memory_waiting_share=0.13,
         memory_over_s=14.0,
+        arrival_s=45.0,
         spare=Spare(11 * MIB, 15 * MIB, 0.16),
     )
     assert settings.guard() == GuardSettings(
@@ -103,8 +105,9 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         relief_every_s=20.0,
         calm_s=21.0,
         hold_s=44.0,
+        trial_s=22.0,
     )
-    assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0, pending_s=43.0)
+    assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0)
     assert settings.sources() == ("poll",)
     assert (settings.cgroup, settings.state) == ("system.slice/workload", Path("/var/lib/parley"))
     assert (settings.sample, settings.protect) == (0.25, False)
@@ -167,7 +170,6 @@ SECONDS = [
     "cpu.over",
     "wish.expires",
     "wish.calm",
-    "wish.pending",
 ]
 SHARES = ["memory.waitingShare", "cpu.waitingShare", "cpu.busyShare"]
 AMOUNTS = ["memory.margin", "memory.reserve", "memory.left", "memory.relief"]
@@ -179,7 +181,8 @@ BOUNDS: dict[str, tuple[Any, Any, Any, Any]] = {
     **dict.fromkeys(AMOUNTS, (-1, 1, 2**40, "1500m")),
     "memory.leftShare": (-0.01, 0, 0.999, 1),
     "memory.freeze": (-0.01, 0, 1, 1.01),
-    **dict.fromkeys(("memory.calm", "wish.hold"), (-0.01, 0, 3600, 3600.1)),
+    **dict.fromkeys(("memory.calm", "wish.hold", "wish.arrival"), (-0.01, 0, 3600, 3600.1)),
+    "memory.trial": (-0.01, 0, 60, 60.1),
     "health.tolerance": (0, 1, 100, 101),
 }
 

@@ -7,20 +7,12 @@ import pytest
 from informant.core.sessions import Phase
 from protocol.wire import MoreResources
 from tests.unit.hosting.raw_peers import until
-from tests.unit.informant.guests import Agent, Guest, guest, health_every
+from tests.unit.informant.guests import NOTHING_WANTED, Guest, guest, health_every
 
 MEMORY, CPU = MoreResources(cpu=False, memory=True), MoreResources(cpu=True, memory=False)
 WANTS_MEMORY = {"cpu": False, "memory": True}
 WANTS_BOTH = {"cpu": True, "memory": True}
-WANTS_NOTHING = {"cpu": False, "memory": False}
-
-
-async def in_use(vm: Guest, name: str, high: int = 2) -> Agent:
-    """A registered agent that has been resumed."""
-    agent = await vm.agent(name)
-    assert (await vm.register(agent, 1, high))[0] == 200
-    await until(lambda: vm.phases().get(agent.agent_id.int) is Phase.ACTIVE)
-    return agent
+WANTS_NOTHING = NOTHING_WANTED
 
 
 async def upscale(vm: Guest, body: bytes = b'{"cpu":"2","memory":"8Gi"}') -> None:
@@ -29,7 +21,7 @@ async def upscale(vm: Guest, body: bytes = b'{"cpu":"2","memory":"8Gi"}') -> Non
 
 async def test_a_wish_is_told_and_ends_with_the_size_that_it_asked_for() -> None:
     async with guest() as vm:
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         vm.informant.agents.short(MEMORY)
         await until(lambda: agent.wishes == [WANTS_MEMORY])
         vm.informant.agents.short(CPU)
@@ -40,32 +32,40 @@ async def test_a_wish_is_told_and_ends_with_the_size_that_it_asked_for() -> None
         await until(lambda: agent.wishes[3:] == [WANTS_NOTHING])
 
 
+async def test_an_agent_that_registers_is_told_that_nothing_is_wanted() -> None:
+    """It may keep a wish of an earlier life of ours standing."""
+    async with guest() as vm:
+        agent = await vm.agent("a")
+        assert (await vm.register(agent))[0] == 200
+        await until(lambda: agent.wishes == [WANTS_NOTHING])
+
+
 async def test_what_is_still_short_is_not_told_over_and_over() -> None:
     async with guest() as vm:
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         for _ in range(50):
             vm.informant.agents.short(MEMORY)
             await asyncio.sleep(0)
         await until(lambda: bool(agent.wishes))
         vm.informant.agents.short(CPU)
         await until(lambda: agent.wishes == [WANTS_MEMORY, WANTS_BOTH])
-        assert vm.informant.agents.counts["tells"] == 2
+        await until(lambda: vm.informant.agents.counts["tells"] == 2)
 
 
 async def test_a_wish_waits_for_an_agent() -> None:
     async with guest() as vm:
         vm.informant.agents.short(MEMORY)
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         await until(lambda: agent.wishes == [WANTS_MEMORY])
         assert vm.log == ["a/id", "a/resume", "a/try-upscale"]
 
 
 async def test_a_wish_is_told_to_the_next_agent_and_its_end_to_whoever_was_told() -> None:
     async with guest() as vm:
-        first = await in_use(vm, "a")
+        first = await vm.in_use("a")
         vm.informant.agents.short(MEMORY)
         await until(lambda: first.wishes == [WANTS_MEMORY])
-        second = await in_use(vm, "b")
+        second = await vm.in_use("b")
         await until(lambda: second.wishes == [WANTS_MEMORY])
         await upscale(vm)
         await until(lambda: second.wishes == [WANTS_MEMORY, WANTS_NOTHING])
@@ -75,9 +75,9 @@ async def test_a_wish_is_told_to_the_next_agent_and_its_end_to_whoever_was_told(
 
 async def test_an_agent_of_the_first_version_is_left_in_peace() -> None:
     async with guest() as vm:
-        old = await in_use(vm, "a", high=1)
+        old = await vm.in_use("a", high=1)
         vm.informant.agents.short(MEMORY)
-        new = await in_use(vm, "b")
+        new = await vm.in_use("b")
         await until(lambda: new.wishes == [WANTS_MEMORY])
         assert old.wishes == []
         assert "a/try-upscale" not in vm.log
@@ -86,8 +86,8 @@ async def test_an_agent_of_the_first_version_is_left_in_peace() -> None:
 @pytest.mark.parametrize("status", [400, 404])
 async def test_an_agent_that_does_not_know_us_any_more_is_dropped_and_the_next_one_told(status: int) -> None:
     async with guest() as vm:
-        first = await in_use(vm, "a")
-        second = await in_use(vm, "b")
+        first = await vm.in_use("a")
+        second = await vm.in_use("b")
         second.statuses["/try-upscale"] = status
         vm.informant.agents.short(MEMORY)
         await until(lambda: first.wishes == [WANTS_MEMORY])
@@ -96,7 +96,7 @@ async def test_an_agent_that_does_not_know_us_any_more_is_dropped_and_the_next_o
 
 async def test_an_agent_that_is_busy_is_told_again() -> None:
     async with guest() as vm:
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         agent.breaks_once.add("/try-upscale")
         vm.informant.agents.short(MEMORY)
         await until(lambda: agent.wishes == [WANTS_MEMORY] * 2)
@@ -107,7 +107,7 @@ async def test_an_agent_that_is_busy_is_told_again() -> None:
 async def test_an_agent_that_does_not_take_note_is_told_again_and_again_and_stays() -> None:
     """The guest may be late itself; whether the agent is there, its health checks find out."""
     async with guest() as vm:
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         agent.broken.add("/try-upscale")
         vm.informant.agents.short(MEMORY)
         await until(lambda: len(agent.wishes) > 4)
@@ -118,7 +118,7 @@ async def test_an_agent_that_does_not_take_note_is_told_again_and_again_and_stay
 
 async def test_an_old_sequence_number_is_refused_and_counted() -> None:
     async with guest(health_every(0.005)) as vm:
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         agent.step = 0  # from now on every answer carries the same number
         await until(lambda: vm.phases() == {})
         assert vm.informant.agents.counts["stale"] == 3
@@ -128,7 +128,7 @@ async def test_an_old_sequence_number_is_refused_and_counted() -> None:
 
 async def test_calls_to_one_agent_follow_each_other() -> None:
     async with guest(health_every(0.005)) as vm:
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         agent.held["/id"] = asyncio.Event()
         await until(lambda: agent.waiting == ["/id"])
         vm.informant.agents.short(MEMORY)
@@ -141,7 +141,7 @@ async def test_calls_to_one_agent_follow_each_other() -> None:
 
 async def test_the_answer_to_an_earlier_registration_is_none_to_the_next() -> None:
     async with guest() as vm:
-        agent = await in_use(vm, "a")
+        agent = await vm.in_use("a")
         agent.held["/try-upscale"] = asyncio.Event()
         vm.informant.agents.short(MEMORY)
         await until(lambda: vm.log[-1] == "a/try-upscale")
@@ -154,7 +154,7 @@ async def test_the_answer_to_an_earlier_registration_is_none_to_the_next() -> No
 
 async def test_its_own_state_is_on_the_page() -> None:
     async with guest() as vm:
-        await in_use(vm, "a")
+        await vm.in_use("a")
         vm.informant.agents.short(MEMORY)
         await until(lambda: vm.informant.agents.counts["tells"] == 1)
         page = (await vm.call("GET", "/metrics"))[1]

@@ -90,8 +90,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.wishes = self.wishes.elapsed(self.now_s)
             for name in set(self.needs) - set(names(self.wishes.wanted())):
                 need = self.needs.pop(name)
-                least_s = TIMING.calm_s if need.told_s else TIMING.pending_s
-                assert self.now_s >= need.short_s + least_s, "it ends while it is needed"
+                assert self.now_s >= need.short_s + TIMING.calm_s, "it ends while it is needed"
 
     def _fail(self, session: Session) -> None:
         if is_there(self.sessions, session):
@@ -401,7 +400,7 @@ class SessionMachine(RuleBasedStateMachine):
     def a_wish_that_nobody_sees_any_more_ends(self) -> None:
         for need in self.needs.values() if self.call is None else ():
             told_s = max(need.told_s.values(), default=need.began_s)
-            assert self.now_s < max(need.short_s + TIMING.pending_s, told_s + TIMING.calm_s)
+            assert self.now_s < max(need.short_s, told_s) + TIMING.calm_s
 
 
 TestSessionMachine = SessionMachine.TestCase

@@ -226,6 +226,63 @@ def test_a_group_that_was_made_anew_counts_from_its_own_beginning() -> None:
     assert why(*anew, (0.2, events(high=2))).memory == "the cgroup reached its limit 1 times"
 
 
+# ------------------------------------------------------------ memory that was announced
+
+COMING: Final = 512 * MIB
+FULL: Final = grouped(needed_bytes=GIB - 1)
+STARVED: Final = replace(CALM, memory_available_bytes=0)
+STALLED: Final = calm(waiting(memory_s=100.0))
+
+
+@pytest.mark.parametrize("reading", [FULL, STARVED, STALLED], ids=["its limit", "the machine", "waiting"])
+def test_nobody_asks_for_more_while_what_was_announced_is_on_its_way(reading: Reading) -> None:
+    announced = look((0.0, calm(waiting(memory_s=0.0))))[0].grown(MEMORY, 1.0)
+    for now_s, coming, is_short in ((1.0, COMING, False), (10.9, COMING, False), (11.0, COMING, True)):
+        found = announced.see(reading, GIB, now_s, coming)[1]
+        is_told = is_short and reading is not STALLED  # that needs some time to tell
+        assert found.more() == MoreResources(cpu=False, memory=is_told)
+    assert bool(announced.see(reading, GIB, 2.0)[1].memory) == (reading is not STALLED)
+
+
+def test_a_limit_is_hit_and_makes_no_wish_while_more_is_on_its_way() -> None:
+    before, after = (grouped(needed_bytes=GIB - MIB, events={"high": count}) for count in (1, 2))
+    announced = look((0.0, before))[0].grown(MEMORY, 0.0)
+    for coming in (COMING, 128 * MIB, 64 * MIB):  # enough beside what is needed, if with no margin
+        assert announced.see(after, GIB, 0.1, coming)[1] == Shortage(is_hit=True)
+    assert announced.see(after, GIB, 0.1, 32 * MIB)[1].memory.startswith("the cgroup needs")
+    assert announced.see(after, GIB, 0.1)[1].memory == "the cgroup reached its limit 1 times"
+
+
+def test_what_was_waited_for_until_memory_came_tells_nothing_of_later() -> None:
+    lookout = look(always(0.0), always(0.5))[0].grown(MEMORY, 0.5)
+    for now_s, coming, is_short in ((1.6, COMING, False), (2.0, 0, False), (2.5, 0, False), (2.6, 0, True)):
+        lookout, found = lookout.see(always(now_s)[1], None, now_s, coming)
+        assert bool(found.memory) == is_short
+
+
+# ------------------------------------------------------------ what a workload cannot be without
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "is_short"), [(0.0, False), (0.0624, False), (0.0625, True), (9.0, True)]
+)
+def test_page_cache_is_missed_where_tasks_wait_once_it_was_taken(waited_s: float, is_short: bool) -> None:
+    lookout = Lookout(Thresholds(memory_waiting_share=0.125))
+    before, after = (pressed({}, waiting(memory_s=at_s)) for at_s in (5.0, 5.0 + waited_s))
+    why = lookout.strain(before, after, 0.5)
+    assert bool(why) == is_short
+    assert not is_short or f"{min(1.0, waited_s * 2):.0%} of 0.5 s" in why
+    assert lookout.strain(before, after, 0.0) == ""
+    assert lookout.strain(calm(), after, 0.5) == ""
+
+
+def test_what_a_trial_took_and_comes_back_is_no_shortage() -> None:
+    lookout = look(always(0.0), always(0.9))[0].recovering(1.0)
+    for now_s, is_short in ((1.0, False), (1.9, False), (2.0, False), (2.9, False), (3.0, True)):
+        lookout, found = lookout.see(always(now_s)[1], None, now_s)
+        assert bool(found.memory) == is_short
+
+
 # ------------------------------------------------------------ the time over which waiting is measured
 
 

@@ -13,7 +13,7 @@ CPU = MoreResources(cpu=True, memory=False)
 MEMORY = MoreResources(cpu=False, memory=True)
 BOTH = MoreResources(cpu=True, memory=True)
 
-NONE = Wishes(timing=WishTiming(expires_s=10.0, calm_s=5.0, pending_s=60.0))
+NONE = Wishes(timing=WishTiming(expires_s=10.0, calm_s=5.0))
 V1_0, V1_1 = InformantProtoVersion.V1_0, InformantProtoVersion.V1_1
 
 
@@ -56,7 +56,7 @@ def told(wishes: Wishes, serial: int, at_s: float) -> Wishes:
 
 
 def test_nothing_is_wanted_at_first() -> None:
-    assert Wishes().timing == WishTiming(expires_s=10.0, calm_s=5.0, pending_s=60.0)
+    assert Wishes().timing == WishTiming(expires_s=10.0, calm_s=5.0)
     assert NONE.wanted() == NOTHING
     assert NONE.due_s() is None
     assert NONE.elapsed(1000.0) is NONE
@@ -269,31 +269,33 @@ def test_a_wish_that_was_told_anew_has_its_time_anew() -> None:
     assert telling(needed.elapsed(121.0), using(1, told=CPU), 121.0).more == CPU
 
 
-def test_a_wish_that_is_to_be_told_anew_and_reaches_nobody_ends_some_time_after_it_was_seen_last() -> None:
+def test_a_wish_that_is_to_be_told_anew_and_reaches_nobody_ends_when_it_is_not_seen_for_a_while() -> None:
     again = told(NONE.short(CPU, 100.0), 1, 100.0).short(CPU, 104.0).short(CPU, 108.0).elapsed(110.0)
-    assert again.elapsed(167.9).wanted() == CPU
-    assert again.elapsed(168.0) == NONE
+    assert again.elapsed(112.9).wanted() == CPU
+    assert again.elapsed(113.0) == NONE
 
 
-def test_a_wish_that_nobody_could_be_told_of_ends_some_time_after_it_was_seen_last() -> None:
+def test_a_wish_of_a_workload_that_has_ended_is_not_told_to_whoever_registers_next() -> None:
     wishes = NONE.short(MEMORY, 100.0)
-    assert wishes.elapsed(159.9) is wishes
-    assert wishes.elapsed(160.0) == NONE
-    later = wishes.short(MEMORY, 150.0)
-    assert later.elapsed(209.9) is later
-    assert later.elapsed(210.0) == NONE
+    assert wishes.elapsed(104.9) is wishes
+    ended = wishes.elapsed(105.0)
+    assert ended == NONE
+    assert ended.next_tell(using(1), 105.0) is None
+    needed = wishes.short(MEMORY, 104.0).short(MEMORY, 108.0)  # it goes on
+    assert telling(needed.elapsed(112.9), using(1), 112.9).more == MEMORY
+    assert needed.elapsed(113.0) == NONE
 
 
 def test_each_resource_has_its_own_time() -> None:
     for told_more, other in ((CPU, MEMORY), (MEMORY, CPU)):
         wishes = told(NONE.short(told_more, 100.0), 1, 100.0).short(other, 101.0)
         assert wishes.elapsed(105.0).wanted() == other
-        assert wishes.elapsed(161.0) == NONE
+        assert wishes.elapsed(106.0) == NONE
 
 
 def test_what_comes_first_is_due() -> None:
-    assert NONE.short(CPU, 100.0).due_s() == 160.0
-    assert NONE.short(CPU, 100.0).short(MEMORY, 90.0).due_s() == 150.0
+    assert NONE.short(CPU, 100.0).due_s() == 105.0
+    assert NONE.short(CPU, 100.0).short(MEMORY, 99.0).due_s() == 104.0
     wishes = told(NONE.short(CPU, 100.0), 1, 100.0)
     assert wishes.due_s() == wishes.short(MEMORY, 101.0).due_s() == 105.0
     assert wishes.short(CPU, 104.0).due_s() == 109.0  # it ends
@@ -364,7 +366,7 @@ def test_a_wish_waits_for_an_agent_that_understands_it() -> None:
 def test_to_be_told_anew_keeps_no_wish_alive() -> None:
     """Even where it is told anew more often than it would end by itself."""
     wishes, sessions, now_s, told = (
-        Wishes(timing=WishTiming(3.0, 5.0, 60.0)).short(CPU, 100.0),
+        Wishes(timing=WishTiming(3.0, 5.0)).short(CPU, 100.0),
         using(1),
         100.0,
         0,
