@@ -41,9 +41,10 @@ contracts: $(VENV)/.dev ## the floors of the house
 
 check: lint types contracts test ## everything that a change must pass
 
-explore: $(VENV)/.dev ## walk the ledger's model from a fresh seed (ARGS="-x")
+explore: $(VENV)/.dev ## walk the ledger's model, and run the three cores together, from fresh seeds (ARGS="-x")
 	@PARLEY_WALK_SEED=fresh PARLEY_WALK_STEPS=$${PARLEY_WALK_STEPS:-10000000} \
-	  $(BIN)/python -m pytest tests/machines/test_ledger_walk.py $(ARGS)
+	  PARLEY_SIMULATION_SEED=fresh PARLEY_SIMULATION_RUNS=$${PARLEY_SIMULATION_RUNS:-600} \
+	  $(BIN)/python -m pytest tests/machines/test_ledger_walk.py tests/simulation/test_simulation.py $(ARGS)
 
 bench: $(VENV)/.dev ## the figures of the README (ARGS="--short")
 	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f $(ARGS) || exit 1; done

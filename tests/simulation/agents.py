@@ -1,0 +1,370 @@
+"""Agents: the runner's loop over the real `agent.core`, driven by the virtual clock.
+
+As `agent.runner` does it: apply what happened, bring the state to now, plan, record `Started` for each action and perform
+it; every action ends as exactly one event. A process that is stopped hears nothing until it goes on, also between a
+decision and the write that comes of it.
+"""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from uuid import UUID
+
+from agent.core import events
+from agent.core.apply import apply, lapse
+from agent.core.condition import Condition, condition
+from agent.core.model import Observation
+from agent.core.plan import Plan, plan
+from agent.core.policies.combined import Combined
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.zones import NO_ZONES
+from agent.core.rivalry import Rivalry
+from agent.core.state import Ask, Phase, State
+from agent.core.timing import Timing
+from agent.links.scheduler import request_of
+from protocol.codec import ErrorBody, ReadErrorBody
+from protocol.hot import ask_of
+from protocol.sequence import Life as LifeId
+from protocol.values import ZERO, Resources
+from scheduler.core.events import Decided, HungUp, Refused
+from tests.simulation.clock import Timer
+from tests.simulation.network import Call
+from tests.simulation.schedulers import EPOCH_MS, Answer
+from tests.simulation.vms import COMMAND_DEADLINE_S, Failure, Vm
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TIMING: Final = Timing(command_deadline_s=COMMAND_DEADLINE_S, observe_busy_s=0.4)
+POLICY: Final = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES, memory_zones=NO_ZONES)),))
+"""Without zones, so that a load says at once which size it needs."""
+INFORMANT_DEADLINE_S: Final = 2.0
+
+Outcome: TypeAlias = Callable[[events.Event], None]
+
+
+class Life:
+    """One life of one runner."""
+
+    def __init__(
+        self,
+        world: "World",
+        vm: Vm,
+        ident: int,
+        started_ms: int,
+        rivalry: Rivalry,
+        dice: random.Random,
+    ) -> None:
+        self.world = world
+        self.vm = vm
+        self.ident = ident
+        self.is_over = False
+        self.stops_at_write_s = 0.0
+        """So long it will be stopped between its next decision to resize and the write."""
+        self._clock = world.clock
+        self._dice = dice
+        self._stopped_until_s = 0.0
+        self._inbox: list[events.Event] = []
+        self._late: list[Callable[[], object]] = []
+        self._wake: Timer | None = None
+        self._lease: Timer | None = None
+        self._generation = 0
+        self._numbers = 0
+        self._held = ZERO
+        self._held_until_s = 0.0
+        self.planned: Plan | None = None
+        agent_id = UUID(int=dice.getrandbits(128), version=4)
+        self.state = State(vm.agent_vm, LifeId(agent_id, started_ms), world.clock.now_s, rivalry=rivalry)
+        self._go_on()
+
+    # ------------------------------------------------------------ the process
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped now."""
+        return self._clock.now_s < self._stopped_until_s
+
+    def stop(self, span_s: float) -> None:
+        """The process is stopped (SIGSTOP, a frozen machine) and goes on after `span_s`."""
+        if self.is_over or self.is_stopped:
+            return
+        self.world.trace.add(self._clock.now_s, self.vm.name, f"life {self.ident} is stopped")
+        self._stopped_until_s = self._clock.now_s + span_s
+        self._clock.at(self._stopped_until_s, self._continue)
+
+    def _continue(self) -> None:
+        if self.is_over:
+            return
+        self.world.trace.add(self._clock.now_s, self.vm.name, f"life {self.ident} goes on")
+        late, self._late = self._late, []
+        for perform in late:  # what was decided before leaves first: its tasks were ready to run
+            perform()
+        inbox, self._inbox = self._inbox, []
+        for event in inbox:
+            self._apply(event)
+        self._settle()
+
+    def end(self) -> None:
+        """The process is killed: what it held is nothing from now on, what it has sent may still arrive."""
+        if self.is_over:
+            return
+        self.is_over = True
+        for timer in (self._wake, self._lease):
+            if timer is not None:
+                timer.cancel()
+        self._holds(ZERO)
+
+    # ------------------------------------------------------------ the loop
+
+    def hear(self, event: events.Event) -> None:
+        """Something happened to it."""
+        if self.is_over:
+            return
+        if self.is_stopped:
+            self._inbox.append(event)
+            return
+        self._apply(event)
+        self._settle()
+
+    def _settle(self) -> None:
+        named_ms = self.state.superseded_at_ms
+        if named_ms is None:
+            self._go_on()
+        else:
+            self.world.superseded(self, named_ms)
+
+    def answers(self, registration: UUID) -> int | None:
+        """The number of its answer to an informant."""
+        if self.is_over:
+            return None if self._dice.random() < 0.5 else 0  # its address may be another agent's by now
+        if self.state.informant.registration != registration:
+            return 0
+        if self.is_stopped:
+            return None
+        self._numbers += 1
+        return self._numbers
+
+    def _go_on(self) -> None:
+        now_s = self._clock.now_s
+        self.state = lapse(self.state, now_s, TIMING)
+        self._note_held(now_s)
+        self.planned = planned = plan(self.state, now_s, TIMING)
+        for action in planned.actions:
+            self._take_up(action, now_s)
+        if self._wake is not None:
+            self._wake.cancel()
+        # A stopped process hears nothing of its own timers either, until it goes on.
+        self._wake = self._clock.at(max(planned.wake_at_s, now_s + 0.001), self._woken)
+
+    def _woken(self) -> None:
+        if not self.is_stopped:
+            self._go_on()
+
+    def _apply(self, event: events.Event) -> None:
+        if self.state.superseded_at_ms is not None:
+            return
+        now_s = self._clock.now_s
+        self.state = apply(self.state, event, now_s, TIMING, POLICY)
+        self._note_held(now_s)
+
+    def _take_up(self, action: events.Action, now_s: float) -> None:
+        registration = None
+        if isinstance(action, events.Register):
+            registration = UUID(int=self._dice.getrandbits(128), version=4)
+        self._apply(events.Started(action, registration))
+        if isinstance(action, events.Resize) and self.stops_at_write_s:
+            span_s, self.stops_at_write_s = self.stops_at_write_s, 0.0
+            self.world.trace.add(now_s, self.vm.name, f"life {self.ident} decides to write", action.target)
+            self.stop(span_s)
+        if self.is_stopped:
+            self._late.append(lambda: self._perform(action, registration))
+        else:
+            self._perform(action, registration)
+
+    # ------------------------------------------------------------ actions
+
+    def _perform(self, action: events.Action, registration: UUID | None) -> None:
+        informant = self.world.informants[self.vm.name]
+        match action:
+            case events.Fence():
+                wait_s = TIMING.backend_deadline_s + TIMING.command_deadline_s
+                done = self._once(events.FenceFailed("no answer", self._dice.random()), wait_s)
+                self.vm.fence(lambda answer: done(self._fenced(answer)))
+            case events.Observe():
+                done = self._once(
+                    events.ObserveFailed("no answer", self._dice.random()), TIMING.backend_deadline_s
+                )
+                self.vm.observe(lambda answer: done(self._observed(answer)))
+            case events.Resize():
+                self._resize(action)
+            case events.RequestPermit(ask):
+                self._request(ask)
+            case events.Register():
+                assert registration is not None
+                failed: events.Event = events.RegisterFailed("no answer", self._dice.random())
+                informant.register(self, registration, self._once(failed, INFORMANT_DEADLINE_S))
+            case events.AskDownscale(amount):
+                informant.downscale(amount, self._calling())
+            case events.AnnounceUpscale(amount):
+                informant.upscale(amount, self._calling())
+            case events.ReadMetrics():
+                failed = events.MetricsFailed("no answer", False, self._dice.random())
+                informant.metrics(self._once(failed, INFORMANT_DEADLINE_S))
+            case _:
+                assert_never(action)
+
+    def _once(self, failed: events.Event, wait_s: float) -> Outcome:
+        """Where the outcome of an action goes; `failed` is the outcome where none comes in time."""
+        call = Call[events.Event](self.hear)
+        deadline = self._clock.after(wait_s, lambda: call.answer(failed))
+
+        def done(event: events.Event) -> None:
+            deadline.cancel()
+            call.answer(event)
+
+        return done
+
+    def _calling(self) -> Outcome:
+        failed = events.InformantFailed("no answer", False, self._dice.random())
+        return self._once(failed, INFORMANT_DEADLINE_S)
+
+    def _fenced(self, answer: int | Failure) -> events.Event:
+        if isinstance(answer, Failure):
+            return events.FenceFailed(answer.error, self._dice.random())
+        self._generation = answer
+        return events.Fenced()
+
+    def _observed(self, answer: Observation | Failure) -> events.Event:
+        if isinstance(answer, Failure):
+            return events.ObserveFailed(answer.error, self._dice.random())
+        return events.Observed(answer)
+
+    def _resize(self, action: events.Resize) -> None:
+        done = self._once(events.ResizeFailed("no answer", self._dice.random()), TIMING.backend_deadline_s)
+
+        def answered(answer: Failure | None) -> None:
+            if answer is None:
+                done(events.ResizeAccepted())
+            else:
+                done(events.ResizeFailed(answer.error, self._dice.random()))
+
+        self.vm.resize(action, self._generation, answered)
+
+    def _request(self, ask: Ask) -> None:
+        world, sent_s = self.world, self._clock.now_s
+        failed = events.PermitFailed(ask.number, "no answer", self._dice.random())
+        call = Call[events.Event](self._once(failed, TIMING.request_deadline_s))
+
+        def reply(answer: Answer | None) -> None:
+            event = permit_event(answer, ask, sent_s, self._dice.random())
+            world.network.reply(self.vm.name, call, event)
+
+        def arrive() -> None:
+            world.trace.add(self._clock.now_s, self.vm.name, "asks", ask.resources, "and claims", ask.claim)
+            world.scheduler.receive(self.vm, ask_of(request_of(self.vm.agent_vm, ask)), reply)
+
+        world.network.request(self.vm.name, arrive)
+
+    # ------------------------------------------------------------ what it may use
+
+    def _note_held(self, now_s: float) -> None:
+        """Tell the observer what this life may use, and end that with its lease, whatever becomes of the process."""
+        held = self.state.held_at(now_s)
+        until_s = self.state.scheduler.lease_until_s
+        if held == self._held and (held == ZERO or until_s == self._held_until_s):
+            return
+        if self._lease is not None:
+            self._lease.cancel()
+        self._held_until_s = until_s
+        self._lease = self._clock.at(until_s, lambda: self._holds(ZERO)) if held != ZERO else None
+        self._holds(held)
+
+    def _holds(self, held: Resources) -> None:
+        if held == self._held:
+            return
+        self._held = held
+        self.world.trace.add(self._clock.now_s, self.vm.name, f"life {self.ident} holds", held)
+        self.vm.observer.held(self.vm.account, self.ident, ZERO if held == ZERO else held)
+
+    # ------------------------------------------------------------ looking
+
+    def condition(self) -> Condition:
+        """How it is doing."""
+        return condition(self.state, self.planned, self._clock.now_s, TIMING)
+
+    @property
+    def is_fenced_off(self) -> bool:
+        """Whether a later life has fenced the VM: none of its commands is taken any more."""
+        return self.state.backend.is_fenced and self._generation != self.vm.generation
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether its informant uses it."""
+        return self.state.informant.phase is Phase.ACTIVE
+
+
+def permit_event(answer: Answer | None, ask: Ask, sent_s: float, chance: float) -> events.Event:
+    """The scheduler's answer as the link to it tells the runner; None where nobody listens."""
+    match answer:
+        case Decided():
+            assert answer.echo is not None
+            return events.PermitGranted(
+                ask.number,
+                answer.permit,
+                answer.unit,
+                sent_s,
+                answer.reasons,
+                answer.echo.sequence_number,
+                answer.echo.instance,
+                answer.echo.epoch,
+                answer.migrate,
+                chance,
+            )
+        case Refused():
+            last, started_ms = answer.last_sequence_number, answer.current_started_at_ms
+            body = ReadErrorBody(ErrorBody(answer.message, answer.code, last, started_ms), None)
+            return events.PermitRefused(ask.number, answer.status, body, None, chance)
+        case HungUp() | None:
+            return events.PermitFailed(ask.number, "refused", chance)
+
+
+class Daemon:
+    """The process that runs one VM's runner, life after life."""
+
+    def __init__(self, world: "World", vm: Vm) -> None:
+        self.world = world
+        self.vm = vm
+        self.is_dead = False
+        self.life: Life | None = None
+        self._not_before_ms = 0
+        self._rivalry = Rivalry()
+        self.start()
+
+    def start(self) -> None:
+        """Begin another life."""
+        if self.is_dead:
+            return
+        started_ms = max(EPOCH_MS + int(self.world.clock.now_s * 1000), self._not_before_ms)
+        ident = self.world.count()
+        self.world.trace.add(self.world.clock.now_s, self.vm.name, f"life {ident} begins")
+        self.life = Life(self.world, self.vm, ident, started_ms, self._rivalry, self.world.agents_dice)
+
+    def superseded(self, named_ms: int) -> None:
+        """Another life owns the VM: this one ends politely, and another one begins after a while."""
+        life = self.life
+        assert life is not None
+        registration = life.state.informant.registration
+        if registration is not None:
+            self.world.informants[self.vm.name].unregister(registration)
+        life.end()
+        self.world.trace.add(self.world.clock.now_s, self.vm.name, f"life {life.ident} is superseded")
+        self._not_before_ms = named_ms + 1
+        lasted_s, now_s = self.world.clock.now_s - life.state.began_s, self.world.clock.now_s
+        self._rivalry = self._rivalry.superseded(lasted_s, now_s, self.world.agents_dice.random())
+        self.world.clock.at(self._rivalry.wait_until_s, self.start)
+
+    def kill(self) -> None:
+        """The process is killed."""
+        self.is_dead = True
+        if self.life is not None:
+            self.life.end()

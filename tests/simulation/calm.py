@@ -1,0 +1,82 @@
+"""When faults stop: within bounded time every VM reaches its goal, nobody is stuck, and nothing is left behind."""
+
+from typing import Final
+
+from protocol.values import ZERO, Resources
+from tests.machines.ledger_observer import LawBrokenError
+from tests.simulation.cluster import Node
+from tests.simulation.network import Weather
+from tests.simulation.vms import UNIT, Vm
+from tests.simulation.world import RESERVABLE, World, load_for
+
+BOUND_S: Final = 260.0
+"""The longest silence, hand-over and lease after one another, and some ticks."""
+GOALS: Final = (5, 2, 3)
+"""Units for the VMs of each node, which has room for their sum."""
+
+
+def end_faults(world: World) -> None:
+    """Everything works from now on, and every guest wants what its node has room for."""
+    world.network.weather = Weather()
+    world.network.cut_until_s.clear()
+    world.pool.limit, world.pool.slow_s, world.pool.silent_until_s = None, 0.1, 0.0
+    world.placements.end_all()
+    for node, reservable in zip(world.nodes, RESERVABLE, strict=True):
+        node.allocatable = reservable
+        world.scheduler.node_changed(node)
+        for vm, units in zip(node.vms, GOALS, strict=True):
+            vm.refuses_until_s = vm.slow_until_s = vm.keeps_until_s = 0.0
+            world.informants[vm.name].guest.set_load(load_for(units))
+            while len(world.daemons[vm.name]) > 1:
+                world.end_daemon(vm)
+            if any(life.is_fenced_off for life in world.lives(vm)):
+                world.end_daemon(vm)  # by a life that has died since: nothing tells this one to begin anew
+            if not world.daemons[vm.name]:
+                world.start_daemon(vm)
+            for life in world.lives(vm):
+                life.stops_at_write_s = 0.0
+
+
+def check(world: World) -> None:
+    """What must be so `BOUND_S` later. Raises `LawBrokenError`."""
+    process = world.scheduler.process
+    wrong = [] if process is not None else ["scheduler: none serves"]
+    if process is not None:
+        if process.is_idle():
+            wrong.append(f"scheduler: {process.is_idle()}")
+        wrong += process.core.audit()
+    for node in world.nodes:
+        wrong += _wrong_on(world, node)
+    if wrong:
+        raise LawBrokenError("; ".join(wrong))
+
+
+def _wrong_on(world: World, node: Node) -> list[str]:
+    wrong: list[str] = []
+    for vm, units in zip(node.vms, GOALS, strict=True):
+        goal = UNIT * units
+        wrong += _wrong_row(world, vm, goal)
+        if vm.name in world.published:
+            if not (vm.size == vm.target == goal and world.published[vm.name].is_at_rest):
+                wrong.append(f"{vm.name}: size {vm.size}, target {vm.target}, and its goal is {goal}")
+            continue
+        lives = world.lives(vm)
+        said = "; ".join(str(life.condition()) for life in lives)
+        if not (vm.size == vm.target == goal):
+            wrong.append(f"{vm.name}: size {vm.size}, target {vm.target}, and its goal is {goal} ({said})")
+        if len(lives) != 1 or lives[0].is_stopped:
+            wrong.append(f"{vm.name}: {len(lives)} runners live")
+        elif lives[0].condition().health.value != "ok" or not lives[0].is_registered:
+            wrong.append(f"{vm.name}: its runner is not well: {said}")
+    return wrong
+
+
+def _wrong_row(world: World, vm: Vm, goal: Resources) -> list[str]:
+    process = world.scheduler.process
+    record = process.core.book.find(vm.pod) if process is not None else None
+    if record is None:
+        return [f"{vm.name}: the scheduler does not know it"]
+    state = record.row.state
+    if state.floors or not record.settled or state.current != goal:
+        return [f"{vm.name}: its row is {state.current}, settled {record.settled}, {state.floors}"]
+    return [f"{vm.name}: pressure {state.pressure} is left"] if state.pressure != ZERO else []

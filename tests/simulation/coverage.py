@@ -1,0 +1,147 @@
+"""What must hold at every step beside the observer's sums, which alone let many faults through.
+
+Every row of the ledger covers what its VM may use: the larger of what any living, leased agent holds, the size, the
+target, and the commands on their way. Every grant fits what the others' rows keep of the node, added up anew from these rows.
+"""
+
+from typing import TYPE_CHECKING, NoReturn
+
+from protocol.values import ZERO, Resources
+from scheduler.core import events
+from scheduler.core.core import Core
+from scheduler.core.ledger import Row
+from tests.machines.ledger_observer import LawBrokenError, Observer, VmAccount
+from tests.simulation.vms import Vm
+
+if TYPE_CHECKING:
+    from tests.simulation.schedulers import Process
+    from tests.simulation.world import World
+
+
+class CoveredObserver(Observer):
+    """The observer, which says whenever more of a VM may be in use than before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coverage: Coverage | None = None
+
+    def _fold(self, vm: VmAccount, what: str, amount: object) -> None:
+        cpu, memory = vm.cpu_milli, vm.memory_bytes
+        super()._fold(vm, what, amount)
+        if self.coverage is not None and (vm.cpu_milli > cpu or vm.memory_bytes > memory):
+            self.coverage.check_account(vm)
+
+
+class Coverage:
+    """The checks of one world. A VM counts once the process that serves was told of it."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._told: dict[VmAccount, Vm] = {}
+
+    def is_told(self, vm: Vm) -> None:
+        """The process that serves, or will, knows the VM from now on."""
+        self._told[vm.account] = vm
+
+    def is_gone(self, vm: Vm) -> None:
+        """The process that serves was told that there is no such VM."""
+        self._told.pop(vm.account, None)
+
+    def nobody_serves(self) -> None:
+        """The process that served has died."""
+        self._told.clear()
+
+    # ------------------------------------------------------------ rows
+
+    def check_account(self, account: VmAccount) -> None:
+        """The row of one VM."""
+        vm, process = self._told.get(account), self._world.scheduler.process
+        if vm is not None and process is not None and process.is_serving:
+            self._check(process, vm)
+
+    def check_all(self) -> None:
+        """All rows."""
+        process = self._world.scheduler.process
+        if process is None or not process.is_serving:
+            return
+        for vm in self._told.values():
+            self._check(process, vm)
+        for pod in self._world.placements.pods:
+            kept = process.reserved(pod.spec.holder)
+            if pod.is_bound and not pod.has_ended and (kept is None or pod.spec.requests.exceeds(kept)):
+                self.fail(
+                    pod.node.name,
+                    f"pod {pod.spec.pod.name} of {pod.spec.requests} is bound, its row keeps {kept or ZERO}",
+                )
+
+    def _check(self, process: "Process", vm: Vm) -> None:
+        account, kept = vm.account, process.reserved(vm.holder) or ZERO
+        if account.cpu_milli > kept.vcpu_milli or account.memory_bytes > kept.memory_bytes:
+            record = process.core.book.by_uid(vm.spec.uid)
+            floors = record.row.state.floors if record is not None else ()
+            named = ", ".join(f"{floor.cause.value} {floor.amount}" for floor in floors)
+            self.fail(vm.name, f"{account.use} may be in use, its row keeps {kept} ({named or 'no floors'})")
+
+    # ------------------------------------------------------------ grants
+
+    def applied(self, process: "Process", outputs: tuple[events.Output, ...]) -> None:
+        """An input was applied, with these outputs, which nobody has heard of yet."""
+        ledger = process.core.ledger
+        for node in self._world.nodes:
+            account = ledger.node(node.name)
+            if account is None:
+                continue
+            if account.is_over_full and not account.over:
+                self.fail(
+                    node.name,
+                    f"{account.reserved} of {account.terms.reservable} is reserved, and no cause is recorded",
+                )
+            if node.account.excused or node.account.excess is not ZERO:
+                self._world.observer.ledger_changed(node.account, account.reserved)
+        for output in outputs:
+            if isinstance(output, events.Decided):
+                self._check_grant(process, output)
+            elif isinstance(output, events.ConsultNeeded):
+                row = self._row(process, output.uid)
+                self._fits(process, row, output.current, output.wanted, "is kept while its pool is asked")
+        self.check_all()
+
+    def _check_grant(self, process: "Process", decided: events.Decided) -> None:
+        if decided.permit.exceeds(decided.requested):
+            self.fail(str(decided.pod.name), f"is permitted {decided.permit}, asked {decided.requested}")
+        record = process.core.book.find(decided.pod)
+        if record is not None and decided.permit.exceeds(decided.before) and record.settled:
+            self._fits(process, record.row, decided.before, decided.permit, "is permitted")
+
+    def _row(self, process: "Process", uid: str) -> Row:
+        record = process.core.book.by_uid(uid)
+        assert record is not None
+        return record.row
+
+    def _fits(self, process: "Process", row: Row, before: Resources, after: Resources, what: str) -> None:
+        """What a row has grown to is what the others leave of the node."""
+        account = process.core.ledger.node(row.node)
+        assert account is not None
+        others = ZERO
+        for other in process.core.ledger.rows():
+            if other.node == row.node and other is not row:
+                others += other.state.reserved
+        room = account.terms.reservable - others
+        for (name, old), (_, new), (_, free) in zip(before.named(), after.named(), room.named(), strict=True):
+            if new > old and new > free:
+                self.fail(
+                    row.name.partition("/")[2],
+                    f"{after} {what}, {before} before, but the others leave {room} ({name})",
+                )
+
+    # ------------------------------------------------------------ sums
+
+    def check_audit(self, core: Core) -> None:
+        """The ledger's identity."""
+        wrong = core.audit()
+        if wrong:
+            self.fail("scheduler", "the ledger's sums are wrong: " + "; ".join(wrong))
+
+    def fail(self, about: str, what: str) -> NoReturn:
+        """A law is broken."""
+        raise LawBrokenError(f"{about}: {what}")

@@ -1,0 +1,258 @@
+"""Known bugs of schedulers, agents, informants and back ends, each as a small patch: the runs must find every one.
+
+Those that `tests/machines/mutants.py` puts into the scheduler's core, and that the small menu here can bring to light, are
+taken from there.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from unittest import mock
+
+from agent.core import apply as agent_apply
+from agent.core import on_informant, on_scheduler, plan
+from agent.core.state import State
+from agent.core.timing import Timing
+from informant.core.guard import Guard
+from informant.core.sessions import Sessions
+from protocol.values import ZERO, Resources
+from protocol.wire import DownscaleResult
+from scheduler.core import events, extended, placement, published
+from scheduler.core.book import VmRecord
+from scheduler.core.core import Core
+from scheduler.core.judging import Desk
+from scheduler.core.ledger import Cause, RowState
+from tests.machines import mutants as of_the_ledger
+from tests.simulation.driver import LENGTH_S
+from tests.simulation.vms import UNIT, Vm
+
+Patch = AbstractContextManager[object]
+SHORT_S: Final = 180.0
+
+
+def _patch(owner: object, name: str, new: object) -> Patch:
+    return mock.patch.object(owner, name, new)
+
+
+# ---------------------------------------------------------------- the scheduler
+
+
+def row_falls_too_early_at_silence() -> Patch:
+    """A row falls while the lease of its silent agent still lasts."""
+    since = VmRecord.silent_since_s
+    return _patch(VmRecord, "silent_since_s", lambda record: since(record) - 45.0)
+
+
+@contextlib.contextmanager
+def claim_ignored() -> Iterator[None]:
+    """After a restart a row settles at what the cluster shows, whatever its agent holds, and no floor keeps that either."""
+    with (
+        _patch(extended, "_settled_at", lambda record, _: record.reading.use),
+        _patch(extended, "_note_claim", lambda *_: None),
+    ):
+        yield
+
+
+def hand_over_floor_dropped() -> Patch:
+    """What a superseded life had is given away at once."""
+    return _patch(extended, "_hand_over", lambda *_: None)
+
+
+def new_right_after_a_restart() -> Patch:
+    """A VM that the first list did not hold is new, though the process has just begun."""
+    return _patch(Desk, "inherits_until_s", lambda _, now_s: now_s)
+
+
+def unheard_life_forgotten() -> Patch:
+    """A row that a new life settles after a restart keeps nothing for the one before, which still holds its lease."""
+    return _patch(extended, "_may_follow_another", lambda *_: False)
+
+
+@contextlib.contextmanager
+def placement_ends_by_the_clock() -> Iterator[None]:
+    """Room that is kept for a placement is free when its time is over, whatever the cluster shows."""
+    tick = Core._tick
+
+    def tick_and_expire(core: Core, ticked: events.ClockTicked) -> Any:
+        placement.expire(core.desk, ticked.now_s)
+        return tick(core, ticked)
+
+    init = Core.__init__
+
+    def begin(core: Core, *args: Any) -> None:
+        init(core, *args)
+        core._doors[events.ClockTicked] = core._tick
+
+    with _patch(Core, "_tick", tick_and_expire), _patch(Core, "__init__", begin):
+        yield
+
+
+def pending_floor_leaks() -> Patch:
+    """What was kept while a pool was asked is not given back."""
+    without = RowState.without
+
+    def without_but(state: RowState, cause: Cause, about: str | None = None) -> RowState:
+        return state if cause is Cause.PENDING else without(state, cause, about)
+
+    return _patch(RowState, "without", without_but)
+
+
+def permit_below_use() -> Patch:
+    """What a caller without the extension uses is taken for little, and it is told so: that ends it for good."""
+    return _patch(published, "_use", lambda *_: (UNIT, True))
+
+
+# ---------------------------------------------------------------- the agent
+
+
+@contextlib.contextmanager
+def lease_without_an_end() -> Iterator[None]:
+    """An agent holds its last permit for ever."""
+    granted = on_scheduler.granted
+
+    def granted_for_ever(state: State, event: Any, now_s: float, timing: Timing) -> State:
+        return granted(state, event, now_s, replace(timing, hold_s=1e6))
+
+    with _patch(on_scheduler, "granted", granted_for_ever):
+        yield
+
+
+def held_kept_while_asking() -> Patch:
+    """Asking for less lowers what is held only when the answer comes."""
+    started = on_scheduler.started
+
+    def started_without(state: State, ask: Any, now_s: float, timing: Timing) -> State:
+        after = started(state, ask, now_s, timing)
+        link = replace(
+            after.scheduler, held=state.scheduler.held, lease_until_s=state.scheduler.lease_until_s
+        )
+        return replace(after, scheduler=link)
+
+    return _patch(on_scheduler, "started", started_without)
+
+
+def sent_resize_left_out() -> Patch:
+    """A resize that was sent does not count until its target is seen."""
+
+    def in_use(state: State) -> Resources:
+        seen = state.backend.observation
+        return ZERO if seen is None else seen.size.max(seen.target)
+
+    return _patch(State, "in_use", in_use)
+
+
+def lease_counted_from_the_answer() -> Patch:
+    """The lease begins when the reply is read, not when the request was sent."""
+    granted = on_scheduler.granted
+
+    def granted_now(state: State, event: Any, now_s: float, timing: Timing) -> State:
+        return granted(state, replace(event, sent_s=now_s + 3600.0), now_s, timing)
+
+    return _patch(on_scheduler, "granted", granted_now)
+
+
+def process_is_not_named() -> Patch:
+    """An agent never names the scheduler process that it has heard from."""
+    ask = plan._Steps._ask
+    return _patch(plan._Steps, "_ask", lambda steps, desired: replace(ask(steps, desired), instance=None))
+
+
+def informant_never_forgotten() -> Patch:
+    """An informant that was restarted is taken to know its agent still."""
+    forgotten = on_informant.forgotten
+
+    def remembered(link: Any, *rest: Any) -> Any:
+        return replace(forgotten(link, *rest), phase=link.phase, registration=link.registration, heard_s=1e9)
+
+    return _patch(on_informant, "forgotten", remembered)
+
+
+def goals_never_fall() -> Patch:
+    """The highest goal that there ever was counts."""
+    read = agent_apply._metrics_read
+
+    def read_and_keep(state: State, event: Any, now_s: float, timing: Timing, policy: Any) -> State:
+        return read(state, event, now_s, replace(timing, down_window_s=1e6), policy)
+
+    return _patch(agent_apply, "_metrics_read", read_and_keep)
+
+
+def wish_without_an_end() -> Patch:
+    """What could not wait once is wanted for ever."""
+    wished = on_informant.wished
+
+    def wished_for_ever(state: State, event: Any, now_s: float, timing: Timing) -> State:
+        return wished(state, event, now_s, replace(timing, wish_s=1e6, down_window_s=1e6))
+
+    return _patch(on_informant, "wished", wished_for_ever)
+
+
+# ---------------------------------------------------------------- the informant
+
+
+def every_downscale_refused() -> Patch:
+    """The guest never gives anything back."""
+    refusal = DownscaleResult(ok=False, status="never")
+    return _patch(Guard, "judge", lambda *_: refusal)
+
+
+def nobody_is_resumed() -> Patch:
+    """A registered agent is never brought into use."""
+    return _patch(Sessions, "next_action", lambda *_: None)
+
+
+# ---------------------------------------------------------------- the back end
+
+
+def write_is_blind() -> Patch:
+    """A target is written whatever stands there by then."""
+    return _patch(Vm, "is_overtaken", lambda *_: False)
+
+
+def write_leaves_late() -> Patch:
+    """A process that was stopped between decision and write sends the write when it goes on."""
+    return _patch(Vm, "too_late", lambda *_: "")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug, a seed whose run finds it, and how long the faults of that run last: what only the calm finds needs few."""
+
+    patch: Callable[[], AbstractContextManager[object]]
+    seed: int = 0
+    length_s: float = LENGTH_S
+
+    @property
+    def name(self) -> str:
+        """What the bug is called."""
+        return self.patch.__name__.replace("_", " ")
+
+
+MUTANTS: Final = (
+    Mutant(row_falls_too_early_at_silence, 1),
+    Mutant(claim_ignored, 4),
+    Mutant(hand_over_floor_dropped, 14),
+    Mutant(new_right_after_a_restart),
+    Mutant(unheard_life_forgotten),
+    Mutant(placement_ends_by_the_clock, 1),
+    Mutant(permit_below_use),
+    Mutant(pending_floor_leaks),
+    Mutant(of_the_ledger.own_floor_is_headroom),
+    Mutant(of_the_ledger.grant_before_the_reserve),
+    Mutant(of_the_ledger.lost_release),
+    Mutant(of_the_ledger.buffer_subtracted_twice),
+    Mutant(lease_without_an_end, 2),
+    Mutant(lease_counted_from_the_answer, 2),
+    Mutant(held_kept_while_asking),
+    Mutant(sent_resize_left_out),
+    Mutant(process_is_not_named, length_s=SHORT_S),
+    Mutant(informant_never_forgotten),
+    Mutant(goals_never_fall, length_s=SHORT_S),
+    Mutant(wish_without_an_end, length_s=SHORT_S),
+    Mutant(every_downscale_refused, length_s=SHORT_S),
+    Mutant(nobody_is_resumed, length_s=SHORT_S),
+    Mutant(write_is_blind, 47),
+    Mutant(write_leaves_late, 10),
+)
