@@ -152,7 +152,8 @@ def test_the_sessions_of_the_page_print_what_it_shows(place: Path) -> None:
     port = free_port()
     script = place / "ask.py"
     script.write_text(script.read_text().replace(str(PORT), str(port)))
-    arguments = ("--cluster", "cluster.yaml", "--config", "config.yaml", "--port", str(port))
+    files = ("--cluster", "cluster.yaml", "--config", "config.yaml")
+    arguments = ("--first-start", *files, "--port", str(port))
     with running("scheduler", *arguments, output=place / "scheduler.log") as scheduler:
         await_health(scheduler, port)
         for said in ('"chain":["licences"]', '"pool created"'):

@@ -119,7 +119,7 @@ def cluster(directory: Path, vms: dict[str, str], pools: dict[str, dict[str, int
 def scheduler(directory: Path, *more: str) -> Iterator[tuple[Program, int]]:
     """A scheduler that serves the files of a directory."""
     port = free_port()
-    files = ["--cluster", str(directory / "cluster.yaml"), "--port", str(port)]
+    files = ["--first-start", "--cluster", str(directory / "cluster.yaml"), "--port", str(port)]
     if (directory / "config.yaml").exists():
         files += ["--config", str(directory / "config.yaml")]
     with running("scheduler", *files, *more, output=directory / f"scheduler-{port}.log") as program:

@@ -86,11 +86,12 @@ class Agent:
 def scheduler(
     directory: Path, *more: str, port: int | None = None, names: tuple[str, ...] = ("a", "b"), room: int = 8
 ) -> Iterator[tuple[Program, int]]:
-    """A scheduler that serves, with its cluster file beside its log."""
+    """A scheduler that serves, with its cluster file beside its log. Before the first one of a directory nothing ran."""
     port = port or free_port()
     cluster = directory / "cluster.yaml"
     if not cluster.exists():
         cluster_file(cluster, list(names), room=room)
+        more = (*more, "--first-start")
     arguments = ("--cluster", str(cluster), "--port", str(port), *more)
     with running("scheduler", *arguments, output=directory / "scheduler.log") as program:
         until("the scheduler's health", lambda: fetch(port, "/readyz"))

@@ -32,9 +32,9 @@ def started(terms: Terms = TERMS) -> World:
 
 def settled(world: World, *, began: float, knew: UUID | None, at: float = 101.0) -> World:
     """An agent whose life began at `began`, and that an earlier process answered or not, claims 2 units."""
-    facts = {"claim": cu(2), "started": started_ms(began)}
-    world.permit(world.request("vm", cu(2), names=knew, **facts), at=at)  # type: ignore[arg-type]  # as `request` has them
-    world.permit(world.request("vm", cu(2), names=HERE, **facts), at=at)  # type: ignore[arg-type]
+    for names in (knew, HERE):
+        first = world.request("vm", cu(2), names=names, claim=cu(2), started=started_ms(began))
+        world.permit(first, at=at)
     assert world.record().settled
     return world
 
@@ -72,9 +72,11 @@ def test_that_ends_with_the_time_in_which_an_earlier_process_can_have_permitted_
 def test_it_lets_the_vm_itself_grow_and_nobody_else() -> None:
     world = settled(started(), began=90.0, knew=None)
     world.vm("other", UNIT, is_new=False, at=99.0, most=cu(3))
-    facts = {"claim": UNIT, "agent": UUID(int=20), "started": started_ms(0.0)}
-    world.permit(world.request("other", UNIT, names=ELSEWHERE, **facts), at=102.0)  # type: ignore[arg-type]
-    assert world.permit(world.request("other", cu(3), **facts), at=103.0) == cu(2)  # type: ignore[arg-type]
+    for want, names, permit in ((UNIT, ELSEWHERE, UNIT), (cu(3), HERE, cu(2))):
+        facts = world.request(
+            "other", want, names=names, claim=UNIT, agent=UUID(int=20), started=started_ms(0.0)
+        )
+        assert world.permit(facts, at=103.0) == permit
     assert world.permit(world.request("vm", cu(6), claim=cu(2), started=started_ms(90.0)), at=103.0) == cu(6)
 
 
