@@ -1,15 +1,12 @@
 """The real programs as child processes of a test: started on loopback, ended by their own pid."""
 
 import contextlib
-import fcntl
 import json
-import os
 import random
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +15,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
+_CLAIMS: list[socket.socket] = []
+"""Of the ports that this process was given; they last as long as it does."""
 
 
 class Program:
@@ -66,19 +65,21 @@ def free_port() -> int:
     """A port that nobody listens on, and that no other run of the tests is given while this one lives.
 
     It lies below the range that the kernel takes ports for connections from, so that it is still free when the
-    program that it is for starts, or starts again.
+    program that it is for starts, or starts again. The claim is a name in the kernel's abstract namespace, which belongs to
+    the same network as the port does and goes with this process: nothing is left behind in a directory.
     """
     while True:
         port = random.randrange(12_000, 32_000)
-        claim = os.open(f"{tempfile.gettempdir()}/parley-test-port-{port}", os.O_CREAT | os.O_RDWR, 0o666)
+        claim = socket.socket(socket.AF_UNIX)
         try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
+            claim.bind(f"\0parley-test-port-{port}")
             with socket.socket() as tried:
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 tried.bind(("127.0.0.1", port))
         except OSError:
-            os.close(claim)
+            claim.close()
         else:
+            _CLAIMS.append(claim)
             return port
 
 
