@@ -1,16 +1,25 @@
 """The agent's settings file: `parley-agent --config FILE`."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.backends.faults import Faults
 from agent.core.model import Vm
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
-from hosting.settings import Memory, Resources, Settings
+from hosting.settings import (
+    Memory,
+    Name,
+    PositiveResources,
+    Resources,
+    Settings,
+    bounds_fault,
+    url_port_fault,
+)
 from protocol.values import Bounds
 from protocol.wire import PodName
 
@@ -19,6 +28,9 @@ def _url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme != "http" or not parts.hostname or any(part.isspace() for part in value):
         raise ValueError("must be a URL such as http://127.0.0.1:10299/ (https is not spoken)")
+    fault = url_port_fault(value)
+    if fault is not None:
+        raise ValueError(fault)
     return value
 
 
@@ -28,9 +40,8 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
-Name = Annotated[str, Field(min_length=1, max_length=253)]
 Url = Annotated[str, Field(max_length=512), AfterValidator(_url)]
-Seconds = Annotated[float, Field(gt=0, le=3600, strict=False)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
 File = Annotated[Path, BeforeValidator(_path)]
 
 
@@ -41,30 +52,18 @@ class VmEntry(Settings):
     name: Name
     uid: Annotated[str, Field(min_length=1, max_length=64)]
     informant: Url
-    min: Resources
+    min: PositiveResources
     max: Resources
-    compute_unit: Resources
-    slot_size: Annotated[int, Memory] | None = None
-    initial: Resources | None = None
+    compute_unit: PositiveResources
+    slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
+    initial: PositiveResources | None = None
     annotations: dict[str, str] = Field(default_factory=dict)
     """Per VM: `parley.dev/config` with policies and windows, `parley.dev/bounds`; a wrong value is reported and ignored."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        faults = []
-        try:
-            Bounds(self.min, self.max)
-        except ValueError as error:
-            faults.append(str(error))
-        if not self.compute_unit.is_positive():
-            faults.append(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
-        if self.initial is not None and not self.initial.is_positive():
-            faults.append(f"initial must be above zero in both resources, not {self.initial}")
-        if self.slot_size == 0:
-            faults.append("slotSize must be above zero")
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The bounds fit together."""
+        return bounds_fault(found.get("min"), found.get("max"))
 
     def vm(self) -> Vm:
         """The VM as the core knows it."""
@@ -81,7 +80,7 @@ class Periods(Settings):
     """How often, in seconds. The defaults suit a node; the demo is quicker."""
 
     metrics: Seconds = 5.0
-    tick: Annotated[float, Field(gt=0, le=25, strict=False)] = 15.0
+    tick: Annotated[float, Field(gt=0, le=25)] = 15.0
     """At least this often a request goes to the scheduler; below the 30 s for which a permit is worth something."""
     down_window: Seconds = 30.0
     """The goal falls only to the highest goal of so many seconds."""
@@ -101,7 +100,7 @@ class AgentSettings(Settings):
     windows: list[Any] = Field(default_factory=list)
     """Floors and ceilings by the time of day, for every VM without windows of its own."""
     periods: Periods = Periods()
-    resize_delay: Annotated[float, Field(ge=0, le=60, strict=False)] = 0.2
+    resize_delay: Annotated[float, Field(ge=0, le=60)] = 0.2
     """Seconds that a simulated VM takes to reach its target."""
     faults: Faults = Faults()
     """What goes wrong with simulated VMs; nothing by default."""
