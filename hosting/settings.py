@@ -12,7 +12,6 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar, get_args
-from urllib.parse import urlsplit
 
 import click
 from pydantic import (
@@ -380,15 +379,6 @@ def _name(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 """The name of a node, a namespace, a pod. Kubernetes allows fewer characters; what nobody could type or read is refused."""
-
-
-def url_port_fault(value: str) -> str | None:
-    """What is wrong with the port of a URL, where something is."""
-    try:
-        port = urlsplit(value).port
-    except ValueError:
-        return "must have a port from 1 to 65535, such as :10299"
-    return "must have a port from 1 to 65535, such as :10299" if port == 0 else None
 
 
 class _Amount(Settings):

@@ -18,19 +18,25 @@ from hosting.settings import (
     Resources,
     Settings,
     bounds_fault,
-    url_port_fault,
 )
 from protocol.values import Bounds
 from protocol.wire import PodName
 
 
+def _is_url(value: str, schemes: tuple[str, ...]) -> bool:
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:  # a port beyond all ports, a bracket without its other one
+        return False
+    is_plain = value.isascii() and value.isprintable() and not any(part.isspace() for part in value)
+    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and is_plain
+
+
 def _url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme != "http" or not parts.hostname or any(part.isspace() for part in value):
-        raise ValueError("must be a URL such as http://127.0.0.1:10299/ (https is not spoken)")
-    fault = url_port_fault(value)
-    if fault is not None:
-        raise ValueError(fault)
+    if not _is_url(value, ("http",)):
+        rule = "must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535"
+        raise ValueError(f"{rule} (https is not spoken)")
     return value
 
 

@@ -105,7 +105,9 @@ def test_seconds_are_numbers_and_nothing_else(path: str, value: str) -> None:
 @pytest.mark.parametrize("port", ["99999", "0", "x"])
 def test_a_url_has_a_port_that_there_can_be(port: str) -> None:
     (fault,) = _faults(GOOD.replace(":10299", f":{port}"))
-    assert fault.startswith("scheduler: must have a port from 1 to 65535, such as :10299 (found ")
+    assert fault.startswith(
+        "scheduler: must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535"
+    )
 
 
 def test_a_name_has_no_control_characters() -> None:

@@ -306,16 +306,6 @@ def test_a_name_that_nobody_could_type_is_refused(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("port", ["99999", "65536", "0", "-1", "x", "1:2"])
-def test_a_port_that_there_cannot_be_is_a_fault_of_a_url(port: str) -> None:
-    assert settings.url_port_fault(f"http://h:{port}/") == "must have a port from 1 to 65535, such as :10299"
-
-
-@pytest.mark.parametrize("url", ["http://h:65535/", "http://h/", "http://[::1]:1/"])
-def test_a_port_that_there_can_be_is_none(url: str) -> None:
-    assert settings.url_port_fault(url) is None
-
-
 # ---------------------------------------------------------------- aliases
 
 LAUGHS = "l0: &l0 [a, a, a, a, a, a, a, a, a]\n" + "".join(
