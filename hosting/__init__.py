@@ -1,5 +1,6 @@
 """What any long-running process here needs. A closed list of modules:
 
 `lifecycle` (signals, drain), `supervisor` (children in their own guards), `server` and `client` (HTTP habits),
-`backoff` (a value), `logs` (structured lines), `metrics` (exposition), `settings` (files with all faults at once).
+`addresses` (what others are told to call), `backoff` (a value), `logs` (structured lines), `metrics` (exposition),
+`settings` (files with all faults at once), `tls` (certificates that change), `tokens` (bearer tokens), `watched_file` (read again when they change), `threads` (blocking calls of our own).
 """

@@ -14,6 +14,8 @@ from typing import Final, Literal, Self, TypeAlias
 
 import aiohttp
 
+from hosting.tls import Tls
+
 FailureKind = Literal["timeout", "connect", "cut", "too-large", "garbage"]
 
 
@@ -43,9 +45,13 @@ _KEEP_ALIVE_S: Final = 45.0
 class Client:
     """An HTTP session for one kind of peer: bounded connections, bounded answers, no redirects, no proxies."""
 
-    def __init__(self, *, max_connections: int = 64, max_answer_bytes: int = 64 * 1024) -> None:
+    def __init__(
+        self, *, max_connections: int = 64, max_answer_bytes: int = 64 * 1024, tls: Tls | None = None
+    ) -> None:
+        """`tls` is what https:// is spoken with; without, with what the system believes."""
         self._max_connections = max_connections
         self._max_answer_bytes = max_answer_bytes
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -81,7 +87,14 @@ class Client:
             async with (
                 asyncio.timeout(deadline_s),
                 self._session.request(
-                    method, url, data=body, headers=sent, allow_redirects=False, timeout=_NO_TIMEOUT
+                    method,
+                    url,
+                    data=body,
+                    headers=sent,
+                    allow_redirects=False,
+                    timeout=_NO_TIMEOUT,
+                    # Asked for each time: connections made with older files are not used again.
+                    ssl=self._tls.client() if self._tls is not None else True,
                 ) as response,
             ):
                 return await self._read(response)
@@ -107,7 +120,11 @@ class Client:
 
 def _why(error: OSError) -> str:
     """asyncio's own texts name addresses in its own way; the system's say what is wrong."""
-    if isinstance(error, ssl.SSLError | socket.gaierror):  # their numbers are not the system's
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
+    if isinstance(error, ssl.SSLError):  # its number is not the system's
+        return f"no TLS with it: {(error.reason or type(error).__name__).lower().replace('_', ' ')}"
+    if isinstance(error, socket.gaierror):
         return (error.strerror or type(error).__name__).lower()
     return os.strerror(error.errno).lower() if error.errno else str(error)
 

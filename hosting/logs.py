@@ -63,6 +63,22 @@ def _shown(value: object) -> object:
             return f"({type(value).__name__}, which cannot be shown)"
 
 
+class _Libraries(logging.Handler):
+    """Makes lines like ours of what libraries log, tracebacks included; `component` is the library's logger."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record. A message that does not fit its arguments is shown as it is."""
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - the values are a library's: whatever formatting raises
+            message = str(record.msg)
+        fault = {"exc_info": record.exc_info} if record.exc_info and record.exc_info[1] else {}
+        level = min(
+            max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL
+        )  # libraries have levels in between
+        logger(record.name).log(level, message, **fault)
+
+
 def lost_lines() -> int:
     """How many lines could not be written."""
     return _Stderr.lost
@@ -89,7 +105,8 @@ def configure(level: str = "info", style: Style = "auto") -> None:
         cache_logger_on_first_use=True,
     )
     # Libraries log through the standard module: their warnings are worth a line, their chatter is not.
-    logging.basicConfig(level=logging.WARNING, stream=_Stderr(), format="%(name)s: %(message)s", force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[_Libraries()], force=True)
+    logging.captureWarnings(True)
 
 
 def logger(component: str) -> Logger:

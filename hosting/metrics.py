@@ -4,6 +4,7 @@ Zeros and vanished objects come for free, because every scrape tells the present
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -76,9 +77,13 @@ class HistogramFamily:
 AnyFamily: TypeAlias = Family | HistogramFamily
 
 
-def server_families(server: Server) -> tuple[Family, ...]:
-    """What every process with an HTTP server tells of itself."""
-    events = tuple(((event,), float(count)) for event, count in server.stats.items())
+def server_families(*servers: Server) -> tuple[Family, ...]:
+    """What every process with HTTP servers tells of itself: the sums of all of them."""
+    counted: Counter[str] = Counter()
+    for server in servers:
+        counted.update(server.stats)
+    events = tuple(((event,), float(count)) for event, count in counted.items())
+    connections = sum(server.open_connections() for server in servers)
     return (
         Family("counter", "parley_http_server", "Events of the HTTP server", ("event",), events),
         Family(
@@ -88,9 +93,7 @@ def server_families(server: Server) -> tuple[Family, ...]:
             (),
             (((), logs.lost_lines()),),
         ),
-        Family(
-            "gauge", "parley_http_connections", "Open connections", (), (((), server.open_connections()),)
-        ),
+        Family("gauge", "parley_http_connections", "Open connections", (), (((), connections),)),
     )
 
 

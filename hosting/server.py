@@ -14,8 +14,8 @@ connection without a word.
 import asyncio
 import functools
 import http
-import ipaddress
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
@@ -28,6 +28,7 @@ from protocol.values import Value
 
 KEEP_ALIVE_S: Final = 75.0
 SWEEP_S: Final = 0.5
+HANDSHAKE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +64,6 @@ class HangUp:
 Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
 
 
-def is_loopback(peer: str) -> bool:
-    """Whether `Request.peer` is this machine."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)  # how a socket for both families shows IPv4
-    return (mapped if mapped is not None else address).is_loopback
-
-
 def text(status: int, message: str) -> Reply:
     """A plain-text reply."""
     return Reply(status, message.encode() + b"\n", "text/plain; charset=utf-8")
@@ -80,7 +71,8 @@ def text(status: int, message: str) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`method` and `path` (parts in braces are parameters) with the handler and the largest body in bytes."""
+    """`method` ("*": every one that has no route of its own) and `path` (parts in braces are parameters) with the handler
+    and the largest body in bytes."""
 
     method: str
     path: str
@@ -108,7 +100,7 @@ class _Router:
         self._fallback = fallback
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | Reply:
-        exact = self._exact.get((method, path))
+        exact = self._exact.get((method, path)) or self._exact.get(("*", path))
         if exact is not None:
             return exact, {}
         allowed = {known for known, other in self._exact if other == path}
@@ -116,7 +108,7 @@ class _Router:
         for route, pattern in self._patterns:
             parameters = _match(pattern, parts)
             if parameters is not None:
-                if route.method == method:
+                if route.method in (method, "*"):
                     return route, parameters
                 allowed.add(route.method)
         if self._fallback is not None:
@@ -174,6 +166,13 @@ class _Connection(web.RequestHandler):
         self.owner.rested(self)
         return result
 
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """Called where something goes wrong beside a handler; aiohttp closes the connection then."""
+        error = kwargs.get("exc_info")
+        # The rest of a body that cannot be unpacked: its request was answered already, and told where that mattered.
+        if not isinstance(error, web.RequestPayloadError):
+            self.owner.fail(error, *args)
+
     def cut(self) -> None:
         """Close at once, without waiting for a peer that does not read."""
         self.force_close()
@@ -204,6 +203,24 @@ class _AiohttpServer(web.Server):
         )
 
 
+class _Site(web.SockSite):
+    """A listening socket that waits for a TLS handshake no longer than for a request: such a connection is not counted yet."""
+
+    async def start(self) -> None:
+        """Listen."""
+        await web.BaseSite.start(self)
+        server = self._runner.server
+        assert server is not None
+        handshake_s = HANDSHAKE_S if self._ssl_context is not None else None
+        self._server = await asyncio.get_running_loop().create_server(
+            server,
+            sock=self._sock,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=handshake_s,
+        )
+
+
 class Server:
     """One listening server. `stats` are plain counters for the metrics endpoint."""
 
@@ -223,14 +240,14 @@ class Server:
         self._sweeper: asyncio.Task[None] | None = None
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0}
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on `host` and `port` (0: the kernel chooses) and return the port. Raises `OSError`."""
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on `host` and `port` (0: the kernel chooses), with TLS where it is given; the port. Raises `OSError`."""
         self._runner = web.ServerRunner(
             _AiohttpServer(self, self._serve), handle_signals=False, shutdown_timeout=self._limits.drain_s
         )
         await self._runner.setup()
         listening = _listen(host, port)
-        await web.SockSite(self._runner, listening, backlog=1024).start()
+        await _Site(self._runner, listening, backlog=1024, ssl_context=tls).start()
         self._sweeper = asyncio.create_task(self._sweep(), name="server sweeper")
         return int(listening.getsockname()[1])
 
@@ -279,6 +296,12 @@ class Server:
         self.stats["faults"] += 1
         self._log.error("handler failed", path=request.path, error=repr(error), exc_info=error)
         return _response(text(500, "internal error"))
+
+    def fail(self, error: object, *said: object) -> None:
+        """Log a fault beside handlers, once."""
+        self.stats["faults"] += 1
+        fault = {"exc_info": error} if isinstance(error, BaseException) else {}
+        self._log.error("connection failed", error=repr(error), said=" ".join(map(str, said)), **fault)
 
     async def _serve(self, request: web.BaseRequest) -> web.Response:
         self.stats["requests"] += 1

@@ -13,6 +13,7 @@ from typing import Final, TypedDict, Unpack
 import click
 
 from hosting import lifecycle, logs
+from hosting.addresses import AddressError, Advertise, Advertised, advertised, endpoint
 from hosting.client import Client
 from hosting.server import Limits, Server
 from hosting.settings import FiniteRange, SettingsError, daemon, load
@@ -51,6 +52,8 @@ class Wanted:
     host: str
     port: int
     approves_all: bool
+    advertised: Advertised | None = None
+    """Where agents call, as the settings say; None: where this program listens."""
 
 
 def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> Source:
@@ -113,10 +116,14 @@ async def _serve(
             limits = Limits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
             server = Server(log, informant.routes(), limits=limits)
             try:
-                informant.agents.metrics_port = await server.start(wanted.host, wanted.port)
+                port = await server.start(wanted.host, wanted.port)
             except OSError as error:
-                click.echo(f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror}", err=True)
+                click.echo(
+                    f"cannot listen on {endpoint(wanted.host, wanted.port)}: {error.strerror}", err=True
+                )
                 return 1
+            told = wanted.advertised or Advertised(wanted.host)
+            informant.agents.metrics_port = told.port or port
             if is_real:
                 for finding in (*_found(group, settings, is_once=False), *heard):
                     tell = log.info if finding.is_had or finding.told == senses.NOT_WANTED else log.warning
@@ -126,7 +133,8 @@ async def _serve(
             gc.freeze()
             log.info(
                 "serving",
-                address=f"http://{wanted.host}:{informant.agents.metrics_port}",
+                address=f"http://{endpoint(wanted.host, port)}",
+                advertised=told.endpoint(port),
                 resident_bytes=protection.resident_bytes(),
             )
             supervisor = Supervisor(log, random.Random())
@@ -145,6 +153,13 @@ async def _serve(
 @daemon(10301)
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Settings file (YAML); examples/informant.yaml."
+)
+@click.option(
+    "--advertise",
+    type=Advertise(),
+    metavar="ADDRESS",
+    help="Where agents call, where that is not where this listens: an address or a network interface, with :PORT where "
+    "a port is forwarded (overrides `advertise` of the settings).",
 )
 @click.option("--cgroup", help="The workload's cgroup v2, instead of that of the settings.")
 @click.option(
@@ -190,6 +205,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     output: str,
     approves_all: bool,
     log_level: str,
+    advertise: str | None,
     **wanted: Unpack[WorkloadOptions],
 ) -> None:
     """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
@@ -201,7 +217,9 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         settings = load(config, InformantSettings) if config is not None else InformantSettings()
         name = cgroup or settings.cgroup
         group = cgroups.find(name) if name is not None else None
-    except (SettingsError, cgroups.CgroupError) as error:
+        setting = advertise or settings.advertise
+        asked = Wanted(host, port, approves_all, advertised(setting, host) if setting is not None else None)
+    except (SettingsError, AddressError, cgroups.CgroupError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     if wanted["workload"] is not None and (group is not None or is_once):
@@ -209,5 +227,4 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     source = _source(wanted, group)
     if is_once:
         sys.exit(asyncio.run(_show(settings, group, source, output)))
-    asked = Wanted(host, port, approves_all)
     sys.exit(lifecycle.run(lambda stop: _serve(stop, asked, settings, group, source)))

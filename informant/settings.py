@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from hosting.addresses import AdvertiseSetting
 from hosting.settings import Memory, Settings
 from informant.core.guard import GuardSettings
 from informant.core.sessions import HEALTH_TOLERANCE
@@ -96,6 +97,8 @@ class InformantSettings(Settings):
     sample: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """How often everything is looked at, in seconds, whatever events say."""
     protect: bool = True
+    advertise: AdvertiseSetting | None = None
+    """Where agents call this program, where that is not where it listens: its port is the metrics port that they are told."""
     deadlines: DeadlineSettings = DeadlineSettings()
     health: HealthSettings = HealthSettings()
     memory: MemorySettings = MemorySettings()

@@ -2,11 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hosting.settings import FiniteRange
+from parley.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from parley.top.command import top
+
+if TYPE_CHECKING:
+    from hosting.tls import Tls
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _OUTPUT = click.option(
@@ -69,17 +74,20 @@ def demo(
 
 @click.command()
 @click.option(
-    "--agent", "url", default="http://127.0.0.1:10300", show_default=True, help="The agent's address."
+    "--agent", "url", type=Address(), default=DEFAULT_AGENT, show_default=True, help="The agent's address."
 )
+@token_option
+@ca_option
 @_OUTPUT
-def status(url: str, output: str) -> None:
+def status(url: str, token: str | None, tls: "Tls | None", output: str) -> None:
     """Show what an agent's VMs have, want and may use, and why.
 
-    Exit codes: 0, or 1 when no agent answers.
+    Exit codes: 0; 1 when no agent answers, or not to us; 2 for a wrong command line.
     """
     from parley import status as program  # noqa: PLC0415 - `--version` should not load the client
 
-    sys.exit(program.show(url, output))
+    warn_of_plain_tokens([url], token)
+    sys.exit(program.show(url, token, tls, output))
 
 
 @main.command()
@@ -88,7 +96,8 @@ def status(url: str, output: str) -> None:
 def replay(directory: Path, output: str) -> None:
     """Take a scheduler's journal through the same core again: the same decisions, or the first that differs.
 
-    Exit codes: 0 when every decision is the same, 1 when one differs, 2 when the journal cannot be read.
+    Exit codes: 0 when every decision is the same; 1 when one differs; 2 when the journal cannot be read; 3 when none
+    differs, but there was nothing to replay, or not all of it: a gap, or a line that is only half written.
     """
     from parley import replay as program  # noqa: PLC0415 - `--version` should not load the core
 

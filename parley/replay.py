@@ -1,88 +1,127 @@
 """`parley replay DIR`: a scheduler's journal through the same core again."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import click
 
 from scheduler.core import journal
-from scheduler.service.journal_files import files_of, lines
+from scheduler.service.journal_files import files_of, is_cut, lines
+
+SAME: Final = 0
+DIFFERENT: Final = 1
+UNREADABLE: Final = 2
+INCOMPLETE: Final = 3
 
 
 @dataclass(slots=True)
 class _Found:
-    """What a replay has come to so far."""
+    """What a replay has come to so far. `missing` says in words what was not there to be replayed."""
 
     files: int = 0
     inputs: int = 0
     gaps: int = 0
+    missing: list[str] = field(default_factory=list)
     difference: journal.Difference | None = None
     where: str = ""
     fault: str = ""
 
+    def code(self) -> int:
+        """The exit code."""
+        if self.fault:
+            return UNREADABLE
+        if self.difference is not None:
+            return DIFFERENT
+        return INCOMPLETE if self.missing else SAME
 
-def _replay(path: Path, found: _Found) -> bool:
-    """Replay one file; whether to go on with the next."""
+    def as_json(self) -> str:
+        """For scripts."""
+        differs = self.difference
+        told = None
+        if differs is not None:
+            told = {"where": self.where, "recorded": differs.recorded, "replayed": differs.replayed}
+        result = {
+            "files": self.files,
+            "inputs": self.inputs,
+            "gaps": self.gaps,
+            "missing": self.missing,
+            "difference": told,
+            "fault": self.fault,
+        }
+        return json.dumps(result)
+
+    def as_text(self) -> str:
+        """For people."""
+        differs = self.difference
+        if self.fault:
+            return self.fault
+        if differs is not None:
+            both = f"  recorded: {differs.recorded}\n  replayed: {differs.replayed}"
+            return f"{self.where}: the decision differs\n{both}"
+        total = f"{self.inputs} inputs in {self.files} files"
+        if not self.missing:
+            return f"{total}: the same decisions"
+        head = (
+            f"{total}: no decision differs, but this is not all"
+            if self.inputs
+            else f"{total}: nothing to replay"
+        )
+        return "\n".join([head, *(f"  {each}" for each in self.missing)])
+
+
+def _replay(path: Path, found: _Found) -> None:
+    """Replay one file, up to a gap or to what is wrong."""
     running: journal.Replay | None = None
     found.files += 1
-    for number, line in enumerate(lines(path), start=1):
-        where = f"{path.name}:{number}"
-        try:
+    number = 1  # of the line that is read next
+    try:
+        for line in lines(path):
             read = journal.read_line(line)
-        except journal.JournalError as error:
-            found.fault = f"{where}: {error}"
-            return False
-        match read:
-            case journal.Snapshot():
-                running = journal.Replay(read)
-            case journal.Gap(lost):
-                found.gaps += 1
-                click.echo(
-                    f"{where}: {lost} lines were lost here; the rest of this file is not replayed", err=True
-                )
-                return True
-            case journal.Step():
-                if running is None:
-                    found.fault = f"{where}: the file does not begin with a snapshot"
-                    return False
-                difference = running.take(read)
-                found.inputs += 1
-                if difference is not None:
-                    found.difference, found.where = difference, where
-                    return False
-    return True
+            match read:
+                case journal.Snapshot():
+                    running = journal.Replay(read)
+                case journal.Gap(lost):
+                    found.gaps += 1
+                    what = f"{lost} lines were lost here; the rest of this file is not replayed"
+                    found.missing.append(f"{path.name}:{number}: {what}")
+                    return
+                case journal.Step():
+                    if running is None:
+                        found.fault = f"{path.name}:{number}: the file does not begin with a snapshot"
+                        return
+                    found.inputs += 1
+                    found.difference = running.take(read)
+                    if found.difference is not None:
+                        found.where = f"{path.name}:{number}"
+                        return
+            number += 1
+        if is_cut(path):
+            found.missing.append(f"{path.name}:{number}: the last line is only half written")
+        elif running is None:
+            found.missing.append(f"{path.name}: the file is empty")
+    except journal.JournalError as error:
+        found.fault = f"{path.name}:{number}: {error}"
+    except OSError as error:
+        found.fault = f"{path.name} cannot be read: {error.strerror}"
+    except Exception as error:  # noqa: BLE001 - whatever an edited line does to the core: it is no decision that differs
+        found.fault = f"{path.name}:{number}: cannot be replayed: {type(error).__name__}: {error}"
 
 
 def run(directory: Path, output: str) -> int:
     """Replay every file, oldest first; each begins with a snapshot of its own."""
     found = _Found()
     for path in files_of(directory):
-        if not _replay(path, found):
+        _replay(path, found)
+        if found.fault or found.difference is not None:
             break
     if not found.files:
         found.fault = f"{directory} holds no journal"
-    differs = found.difference
+    if not found.inputs and not found.missing:
+        found.missing.append("no file holds an input")
     if output == "json":
-        told = None
-        if differs is not None:
-            told = {"where": found.where, "recorded": differs.recorded, "replayed": differs.replayed}
-        result = {
-            "files": found.files,
-            "inputs": found.inputs,
-            "gaps": found.gaps,
-            "difference": told,
-            "fault": found.fault,
-        }
-        click.echo(json.dumps(result))
-    elif found.fault:
-        click.echo(found.fault, err=True)
-    elif differs is not None:
-        click.echo(
-            f"{found.where}: the decision differs\n  recorded: {differs.recorded}\n  replayed: {differs.replayed}"
-        )
+        click.echo(found.as_json())
     else:
-        click.echo(f"{found.inputs} inputs in {found.files} files: the same decisions")
-    if found.fault:
-        return 2
-    return 1 if differs is not None else 0
+        click.echo(found.as_text(), err=bool(found.fault))
+    return found.code()

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import hmac
 import os
 import random
 import resource
@@ -20,6 +19,7 @@ from agent.backends.simulated import SimulatedBackend
 from agent.core.ports import BackendError
 from agent.daemon import annotations, policies, status, windows
 from agent.daemon.callbacks import Callbacks
+from agent.daemon.doors import Doors, Reach
 from agent.daemon.fleet import Fleet
 from agent.daemon.node_lock import NodeLock
 from agent.daemon.settings import AgentSettings, VmEntry
@@ -28,9 +28,12 @@ from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Latencies, Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
+from hosting.addresses import AddressError, Advertise, advertised, bracketed, endpoint, is_own
 from hosting.client import Client
 from hosting.settings import SettingsError, daemon, load
 from hosting.supervisor import Supervisor
+from hosting.tls import Tls, TlsError
+from hosting.tokens import RULE, TokenFile
 from hosting.watched_file import FileUnreachableError, WatchedFile
 
 INFORMANT_DEADLINE_S: Final = 2.0
@@ -38,8 +41,6 @@ METRICS_DEADLINE_S: Final = 2.0
 LOCK_CHECK_S: Final = 2.0
 FILE_CHECK_S: Final = 2.0
 MAX_FILES: Final = 65_536
-MAX_CONNECTIONS: Final = 4096
-"""Every informant keeps one open; with fewer, each of its calls would close another one's."""
 GC_THRESHOLDS: Final = (10_000, 10, 50)
 """What runners make seldom is part of a cycle, and a collection over 1,000 of them takes 30 ms and more."""
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
@@ -54,18 +55,17 @@ class Daemon:
         config: Path,
         change_log: ChangeLog,
         lock: NodeLock,
-        address: tuple[str, int],
-        token: str | None = None,
+        reach: Reach,
     ) -> None:
         self._settings = settings
-        self._token = token
+        self._reach = reach
         self._latencies = Latencies()
         self._policies = policies.standard()
         self._file = WatchedFile(config, AgentSettings, lambda read: read)
         self._change_log = change_log
         self._lock = lock
         self._lost_lock = False
-        self._host, self._port = address
+        self._serve_addr = ""
         self._log = logs.logger("agent").bind(node=settings.node)
         self._identity = str(uuid.uuid4())
         self._rng = random.Random()
@@ -74,17 +74,19 @@ class Daemon:
         self._scheduler: SchedulerLink | None = None
         self._supervisor = Supervisor(self._log, self._rng)
         self._file_fault = ""
-        routes = (
-            server.Route("GET", "/healthz", self._healthz),
-            server.Route("GET", "/readyz", self._healthz),
-            server.Route("GET", "/metrics", metrics.handler(self._families)),
-            server.Route("GET", "/v1/vms", self._guarded(self._vms)),
-            server.Route("GET", "/v1/vms/{namespace}/{name}", self._guarded(self._one_vm)),
-        )
-        self._server = server.Server(
+        self._doors = Doors(
+            reach,
             self._log,
-            routes + Callbacks(self._runners).routes(),
-            limits=server.Limits(connections=MAX_CONNECTIONS),
+            pages=(
+                server.Route("GET", "/healthz", self._healthz),
+                server.Route("GET", "/readyz", self._healthz),
+                server.Route("GET", "/metrics", metrics.handler(self._families)),
+            ),
+            private=(
+                server.Route("GET", "/v1/vms", self._vms),
+                server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm),
+            ),
+            callbacks=Callbacks(self._runners).routes(),
         )
 
     def _runners(self) -> list[Runner]:
@@ -100,12 +102,16 @@ class Daemon:
             self._rng,
         )
         try:
-            self._port = await self._server.start(self._host, self._port)
+            port, with_tls = await self._doors.open()
         except OSError as error:
-            click.echo(f"cannot listen on {self._host}:{self._port}: {error.strerror}", err=True)
+            click.echo(error.strerror, err=True)
+            await self._doors.close()
             return 1
+        self._serve_addr = self._reach.advertised.endpoint(port)
         async with (
-            Client(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES) as to_scheduler,
+            Client(
+                max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=self._reach.tls
+            ) as to_scheduler,
             Client(max_connections=512) as to_informants,
             Client(max_connections=512) as to_exporters,
         ):
@@ -123,19 +129,24 @@ class Daemon:
             try:
                 await fleet.follow(self._settings.vms)
                 self._log.info(
-                    "serving", address=f"http://{self._host}:{self._port}", vms=len(fleet.runners())
+                    "serving",
+                    address=f"http://{endpoint(self._reach.host, port)}",
+                    with_tls=with_tls,
+                    advertised=self._serve_addr,
+                    vms=len(fleet.runners()),
                 )
                 gc.collect()
                 gc.freeze()
                 gc.set_threshold(*GC_THRESHOLDS)
                 self._supervisor.start("node lock", lambda: self._watch_lock(stop))
                 self._supervisor.start("settings file", lambda: self._watch_file(fleet))
+                self._supervisor.start("certificates", self._watch_certificates)
                 await stop.wait()
                 self._log.info("draining")
             finally:
                 await fleet.close()
                 await scheduler.close()
-                await self._server.close()
+                await self._doors.close()
         return 1 if self._lost_lock else 0
 
     async def _watch_file(self, fleet: Fleet) -> None:
@@ -154,6 +165,21 @@ class Daemon:
                 if fault != self._file_fault:
                     self._log.warning("settings file not usable, what was read before stays", error=fault)
             self._file_fault = fault
+
+    async def _watch_certificates(self) -> None:
+        """Take renewed certificates up; what cannot be used is reported once, and the old ones stay in force."""
+        last_fault = ""
+        while True:
+            await asyncio.sleep(FILE_CHECK_S)
+            fault = ""
+            try:
+                if await self._reach.tls.refresh():
+                    self._log.info("certificates read again")
+            except TlsError as error:
+                fault = str(error)
+                if fault != last_fault:
+                    self._log.warning("certificates not usable, the old ones stay in force", error=fault)
+            last_fault = fault
 
     async def _watch_lock(self, stop: lifecycle.Stop) -> None:
         """End when the state directory was taken away: another agent could have the node by now."""
@@ -183,13 +209,26 @@ class Daemon:
             vm = replace(vm, bounds=own.bounds)
         host = urlsplit(entry.informant).hostname
         assert host is not None, "the settings check URLs"
+        if is_own(self._reach.advertised.host) and not is_own(host):
+            self._log.warning(
+                "this informant cannot call back: it is told to call its own machine; set `advertise` and --host",
+                vm=vm.name,
+                informant=entry.informant,
+                advertised=self._serve_addr,
+            )
         links = Links(
             backend,
             scheduler,
             InformantLink(
-                informants, entry.informant, f"{self._host}:{self._port}", INFORMANT_DEADLINE_S, self._rng
+                informants,
+                entry.informant,
+                self._serve_addr,
+                INFORMANT_DEADLINE_S,
+                self._rng,
             ),
-            ExporterLink(exporters, host, self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng),
+            ExporterLink(
+                exporters, bracketed(host), self._settings.metrics_prefix, METRICS_DEADLINE_S, self._rng
+            ),
             self._seen_epoch,
             self._latencies,
             schedule,
@@ -199,21 +238,6 @@ class Daemon:
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         return server.text(200, "ok")
-
-    def _guarded(self, handler: server.Handler) -> server.Handler:
-        """What people read is for this machine, or for who has the token."""
-
-        async def guarded(request: server.Request) -> server.Reply | server.HangUp:
-            if self._token is None:
-                if server.is_loopback(request.peer):
-                    return await handler(request)
-                return server.text(403, "served to this machine only, unless --token-file is given")
-            given = request.headers.get("authorization", "")
-            if hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-                return await handler(request)
-            return server.text(401, "a bearer token is needed (--token-file)")
-
-        return guarded
 
     async def _one_vm(self, request: server.Request) -> server.Reply:
         name = f"{request.parameters['namespace']}/{request.parameters['name']}"
@@ -230,7 +254,8 @@ class Daemon:
         link = self._scheduler
         calls = (link.singles, link.batches) if link is not None else (0, 0)
         return [
-            *status.families(runners, self._server, self._supervisor.restarts_total, tasks, calls),
+            *status.families(runners, self._supervisor.restarts_total, tasks, calls),
+            *self._doors.families(),
             *status.state_families(runners),
             *status.latency_families(self._latencies),
         ]
@@ -240,8 +265,7 @@ async def _main(
     stop: lifecycle.Stop,
     settings: AgentSettings,
     config: Path,
-    address: tuple[str, int],
-    token: str | None,
+    reach: Reach,
 ) -> int:
     """Take the node lock, then serve."""
     log = logs.logger("agent").bind(node=settings.node)
@@ -257,7 +281,7 @@ async def _main(
                 return 0
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
-            return await Daemon(settings, config, change_log, lock, address, token).run(stop)
+            return await Daemon(settings, config, change_log, lock, reach).run(stop)
 
 
 def _raise_file_limit() -> None:
@@ -266,19 +290,6 @@ def _raise_file_limit() -> None:
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _token_in(path: Path | None) -> str | None:
-    """The token in a file. Raises `SettingsError` where there is none that can be used."""
-    if path is None:
-        return None
-    try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(path, [f"cannot be read: {error}"]) from None
-    if not 16 <= len(token) <= 512 or not token.isprintable() or " " in token:
-        raise SettingsError(path, ["must hold a token of 16 to 512 printable characters"])
-    return token
 
 
 @daemon(10300)
@@ -290,10 +301,20 @@ def _token_in(path: Path | None) -> str | None:
 )
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Serve /v1/vms to whoever has the token in this file, instead of to this machine only.",
+    "token",
+    type=TokenFile(),
+    help=f"Serve /v1/vms to whoever has the token in this file ({RULE}), instead of to this machine only.",
 )
-def main(config: Path, host: str, port: int, log_level: str, token_file: Path | None) -> None:
+@click.option(
+    "--advertise",
+    type=Advertise(),
+    metavar="ADDRESS",
+    help="Where informants call back: an address or a network interface of this machine, with :PORT where that "
+    "differs (overrides `advertise` of the settings file). Needed where --host is a wildcard.",
+)
+def main(
+    config: Path, host: str, port: int, log_level: str, token: str | None, advertise: str | None
+) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the state directory cannot be used, 2 for a wrong
@@ -303,12 +324,15 @@ def main(config: Path, host: str, port: int, log_level: str, token_file: Path | 
     _raise_file_limit()
     try:
         settings = load(config, AgentSettings)
-        token = _token_in(token_file)
-    except SettingsError as error:
+        told = advertised(advertise or settings.advertise, host)
+        tls = Tls(settings.tls.files())
+        tls.load()
+    except (SettingsError, AddressError, TlsError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
+    reach = Reach(host, port, told, token, tls, settings.tls.port)
     try:
-        code = lifecycle.run(lambda stop: _main(stop, settings, config, (host, port), token))
+        code = lifecycle.run(lambda stop: _main(stop, settings, config, reach))
     except BackendError as error:
         click.echo(f"cannot use the state directory: {error}", err=True)
         code = 1

@@ -11,6 +11,7 @@ from agent.backends.faults import Faults
 from agent.core.model import Vm
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
+from hosting.addresses import AdvertiseSetting
 from hosting.settings import (
     Memory,
     Name,
@@ -19,6 +20,7 @@ from hosting.settings import (
     Settings,
     bounds_fault,
 )
+from hosting.tls import TlsFiles
 from protocol.values import Bounds
 from protocol.wire import PodName
 
@@ -33,10 +35,16 @@ def _is_url(value: str, schemes: tuple[str, ...]) -> bool:
     return parts.scheme in schemes and bool(parts.hostname) and port != 0 and is_plain
 
 
-def _url(value: str) -> str:
+def _scheduler_url(value: str) -> str:
+    if not _is_url(value, ("http", "https")):
+        raise ValueError("must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535")
+    return value
+
+
+def _informant_url(value: str) -> str:
     if not _is_url(value, ("http",)):
-        rule = "must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535"
-        raise ValueError(f"{rule} (https is not spoken)")
+        rule = "must be a URL such as http://127.0.0.1:10301, its port from 1 to 65535"
+        raise ValueError(f"{rule} (informants speak no https)")
     return value
 
 
@@ -46,7 +54,8 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
-Url = Annotated[str, Field(max_length=512), AfterValidator(_url)]
+SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
+InformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_informant_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 File = Annotated[Path, BeforeValidator(_path)]
 
@@ -57,7 +66,7 @@ class VmEntry(Settings):
     namespace: Name
     name: Name
     uid: Annotated[str, Field(min_length=1, max_length=64)]
-    informant: Url
+    informant: InformantUrl
     min: PositiveResources
     max: Resources
     compute_unit: PositiveResources
@@ -92,14 +101,44 @@ class Periods(Settings):
     """The goal falls only to the highest goal of so many seconds."""
 
 
+class TlsSettings(Settings):
+    """Files in PEM, read again when they change, and the port where people on other machines are served with them."""
+
+    ca: File | None = None
+    """The authorities whose https:// schedulers are believed; without it those of the system."""
+    certificate: File | None = None
+    """Ours, with its chain: shown at `port`, and to schedulers that ask for one."""
+    key: File | None = None
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Where `/v1/vms`, `/metrics` and the health pages are served with TLS, beside the plain port that informants call."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """A certificate has its key, and a port has both."""
+        if "certificate" not in found or "key" not in found:
+            return
+        certificate, key = found["certificate"], found["key"]
+        if (certificate is None) != (key is None):
+            yield "key" if key is None else "certificate", "certificate and key belong together: give both or neither"
+        if found.get("port") is not None and certificate is None:
+            yield "port", "needs a certificate and its key"
+
+    def files(self) -> TlsFiles:
+        """The files as `hosting.tls` takes them."""
+        return TlsFiles(self.certificate, self.key, self.ca)
+
+
 class AgentSettings(Settings):
     """The whole file."""
 
     node: Name
-    scheduler: Url
-    other_schedulers: Annotated[list[Url], Field(max_length=8)] = Field(default_factory=list)
+    scheduler: SchedulerUrl
+    other_schedulers: Annotated[list[SchedulerUrl], Field(max_length=8)] = Field(default_factory=list)
     """Asked in turn where `scheduler` does not answer or does not lead."""
     state_directory: File
+    advertise: AdvertiseSetting | None = None
+    """Where informants call back: an address or a network interface, with a port where that differs; else `--host`."""
+    tls: TlsSettings = TlsSettings()
     metrics_prefix: Annotated[str, Field(pattern=r"^[a-z_]*$", max_length=32)] = "node_"
     policies: list[Any] = Field(default_factory=lambda: list(policies.DEFAULT))
     """What turns load into a goal: names, or `{name, args}`; the highest wish wins."""

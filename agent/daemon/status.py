@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from agent.core.condition import Health
 from agent.runner.runner import Latencies, Runner
-from hosting.metrics import Family, HistogramFamily, server_families
-from hosting.server import Server
+from hosting.metrics import Family, HistogramFamily
 from protocol import quantities
 from protocol.values import Resources
 
@@ -146,7 +145,7 @@ def state_families(runners: list[Runner]) -> Iterator[Family]:
 
 
 def families(
-    runners: list[Runner], server: Server, restarts: int, tasks: int = 0, calls: tuple[int, int] = (0, 0)
+    runners: list[Runner], restarts: int, tasks: int = 0, calls: tuple[int, int] = (0, 0)
 ) -> Iterator[Family]:
     """Every metric with its samples now. The names are listed in docs/operations.md."""
 
@@ -185,4 +184,3 @@ def families(
         ),
     )
     yield Family("gauge", "parley_agent_tasks", "Tasks of the event loop", (), (((), float(tasks)),))
-    yield from server_families(server)

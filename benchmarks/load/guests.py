@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from hosting import logs, server
+from hosting import addresses, logs, server
 from hosting.client import Client
 from informant.core.report import Reading
 from informant.service.informant import Informant
@@ -123,7 +123,7 @@ class Guests:
 
     async def _serve(self, request: server.Request) -> server.Reply | server.HangUp:
         vm = self._vms.get(request.headers.get("host", "").partition(":")[0])
-        if vm is None or not server.is_loopback(request.peer):
+        if vm is None or not addresses.is_loopback(request.peer):
             return server.text(404, "no such guest")
         self.requests[request.path] += 1
         answer = await vm.handlers[request.method, request.path](request)

@@ -23,6 +23,7 @@ from textual.theme import Theme
 from textual.widgets import DataTable, Footer, Input, Static
 
 from hosting import lifecycle
+from hosting.tls import Tls
 from parley.top import details
 from parley.top.model import (
     AWAY,
@@ -331,11 +332,11 @@ class TopApp(App[None]):
             await self.push_screen(VmScreen(self._source, row))
 
 
-def run(agents: tuple[str, ...], token: str | None) -> int:
+def run(agents: tuple[str, ...], token: str | None, tls: Tls | None = None) -> int:
     """Show the view until it is left, or until a signal asks for the end. Returns the exit code."""
 
     async def main(stop: lifecycle.Stop) -> int:
-        async with Agents(agents, token) as source:
+        async with Agents(agents, token, tls) as source:
             app = TopApp(source)
 
             async def end() -> None:

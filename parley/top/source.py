@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
+from hosting import tokens
 from hosting.backoff import Backoff
 from hosting.client import Answered, Client, Outcome, Unanswered
+from hosting.tls import Tls
 from parley.top import details, texts
 
 PERIOD_S: Final = 1.0
@@ -58,15 +60,16 @@ class Agents:
         self,
         agents: tuple[str, ...],
         token: str | None = None,
+        tls: Tls | None = None,
         *,
         rng: random.Random | None = None,
         pause: Pause = asyncio.sleep,
     ) -> None:
         self.agents = agents
-        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else None
+        self._headers = tokens.headers(token)
         self._rng = rng or random.Random()
         self._pause = pause
-        self._client = Client(max_answer_bytes=MAX_ANSWER_BYTES)
+        self._client = Client(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -81,7 +84,7 @@ class Agents:
         """Tell what all agents say of their VMs, each in its own rhythm."""
 
         async def one(agent: str) -> None:
-            await self._poll(f"{agent}/v1/vms", _vms, lambda news: show(agent, news))
+            await self._poll(f"{agent}/v1/vms", vms_of, lambda news: show(agent, news))
 
         async with asyncio.TaskGroup() as tasks:
             for agent in self.agents:
@@ -114,7 +117,7 @@ class Agents:
             await self._pause(wait_s)
 
 
-def _vms(outcome: Outcome) -> Mapping[str, Any] | str:
+def vms_of(outcome: Outcome) -> Mapping[str, Any] | str:
     """The document of `/v1/vms`, or what went wrong."""
     found = _document(outcome)
     if isinstance(found, str) or isinstance(found.get("vms"), list):
@@ -139,7 +142,8 @@ def _document(outcome: Outcome) -> Mapping[str, Any] | str:
             return found if found is not None else "this is no agent: its answer is no JSON object"
         case Answered(401, _, _):
             return "the agent wants the token that it was started with (--token-file)"
-        case Answered(403, _, _):
-            return "the agent serves its own machine only, unless it was started with --token-file"
+        case Answered(403, body, _):
+            said = texts.clean(body.decode(errors="replace"))
+            return f"the agent tells this to its own machine only: {said}"
         case Answered(status, _, _):
             return f"this is no agent: it answered with status {status}"

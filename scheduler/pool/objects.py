@@ -333,6 +333,7 @@ class PoolObjects:
             try:
                 await self._state.save(self._snapshot(entries))
             except OSError as error:
+                self._log.warning("pool not stored", pool=name, error=error.strerror or str(error))
                 raise internal(f"pool {name} cannot be stored now", error) from error
         self._entries = entries
         self._all = None

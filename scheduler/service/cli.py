@@ -13,6 +13,7 @@ from typing import Final, TypedDict, Unpack
 import click
 
 from hosting import lifecycle, logs, metrics, server
+from hosting.addresses import endpoint
 from hosting.settings import FiniteRange, SettingsError, daemon
 from hosting.supervisor import Supervisor
 from hosting.threads import in_own_thread
@@ -88,14 +89,16 @@ class Program:
         self._config_fault = ""
         self._untaken: Configuration | None = None
         self._retry_s = 0.0
-        self._server = server.Server(self._log, self._routes(), fallback=self._fallback())
+        self._server = server.Server(self._log, self._routes())
 
     def _tell(self, event: events.Input) -> None:
         self._service.take(event)
 
     def _routes(self) -> tuple[server.Route, ...]:
         return (
-            self._fallback(),  # as a route of its own it is found at once
+            # Published agents use no other path; their scheduler reads 1 KiB of a body.
+            server.Route("POST", "/", self._service.serve, max_body_bytes=1024),
+            server.Route("*", "/", self._service.serve, max_body_bytes=1024),
             server.Route("GET", "/healthz", self._healthz),
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),
@@ -103,10 +106,6 @@ class Program:
             *Inspection(self._core).routes(),
             *self._pools.routes(),
         )
-
-    def _fallback(self) -> server.Route:
-        # The published scheduler serves every path; it reads 1 KiB of a body.
-        return server.Route("POST", "/", self._service.serve, max_body_bytes=1024)
 
     async def run(self, stop: lifecycle.Stop) -> int:
         """Serve until the end is asked for; 2 where the cluster file cannot be used."""
@@ -123,7 +122,7 @@ class Program:
         try:
             port = await self._server.start(self._options["host"], self._options["port"])
         except OSError as error:
-            where = f"{self._options['host']}:{self._options['port']}"
+            where = endpoint(self._options["host"], self._options["port"])
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
         self._greet(port)
@@ -171,7 +170,7 @@ class Program:
         terms, core = self._core.terms, self._core
         self._log.info(
             "serving",
-            address=f"http://{self._options['host']}:{port}",
+            address=f"http://{endpoint(self._options['host'], port)}",
             instance=str(terms.instance),
             nodes=sum(1 for _ in core.ledger.nodes()),
             vms=len(core.book),

@@ -215,8 +215,23 @@ def _line_of(item: _Item) -> str:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The whole lines of a file; one that a dying process left half written is no line."""
-    with path.open(encoding="utf-8") as file:
+    """The whole lines of a file; what a dying process left half written is none (`is_cut`).
+
+    Raises `JournalError` at a line that is no text.
+    """
+    with path.open("rb") as file:
         for line in file:
-            if line.endswith("\n"):
-                yield line
+            if line.endswith(b"\n"):
+                try:
+                    yield line.decode()
+                except UnicodeDecodeError as error:
+                    raise journal.JournalError(f"not a line of a journal: {error}") from None
+
+
+def is_cut(path: Path) -> bool:
+    """Whether the file's last line is only half written."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

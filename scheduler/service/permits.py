@@ -179,7 +179,7 @@ class PermitService:
     # ------------------------------------------------------------ requests
 
     async def serve(self, request: server.Request) -> Outcome:
-        """Answer one HTTP request on any path that has no other meaning."""
+        """Answer one HTTP request on `/`, whatever its method."""
         began_s = perf_counter()
         for_extension = _AGENT_HEADER in request.headers
         if request.method != "POST":

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hosting import server
+from hosting import addresses, server
 from hosting.settings import SettingsError, parse_json
 from scheduler.core.book import Book
 from scheduler.core.ledger import Ledger
@@ -72,7 +72,7 @@ class PoolApi:
 
     def _writing(self, handler: Callable[[server.Request], Awaitable[server.Reply]]) -> server.Handler:
         async def guarded(request: server.Request) -> server.Reply:
-            if not self._from_anywhere and not server.is_loopback(request.peer):
+            if not self._from_anywhere and not addresses.is_loopback(request.peer):
                 message = "pools are written from this machine only (--pool-writes-from-anywhere)"
                 return _error(403, "forbidden", message)
             if "origin" in request.headers:  # a page in a browser on this machine, which may be anybody's

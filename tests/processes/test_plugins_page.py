@@ -36,8 +36,8 @@ def test_the_test_of_the_page_fails_with_a_plugin_that_admits_everything(tmp_pat
         "-p",
         "no:cacheprovider",
         "--rootdir",
-        tmp_path,
-        tmp_path,
+        str(tmp_path),
+        str(tmp_path),
     ]
     failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert "1 failed, 2 passed" in failed.stdout, failed.stdout + failed.stderr

@@ -151,6 +151,16 @@ def test_garbage_is_a_400(scheduler: Scheduler, body: bytes) -> None:
     assert "Traceback" not in scheduler.program.text()
 
 
+@pytest.mark.parametrize("path", ["/v1/pools/ci/explain", "/v1", "/batches", "/favicon.ico", "//"])
+def test_only_the_root_takes_permit_requests(scheduler: Scheduler, path: str) -> None:
+    """Elsewhere a caller is told that there is nothing, whatever it sends."""
+    for body in (b'{"name": "ci"}', request(1, 1, None, str(uuid.uuid4()))):
+        status, text = post(scheduler.port, body, path)
+        assert (status, text) == (404, f"there is nothing at {path}\n".encode())
+    page = fetch(scheduler.port, "/metrics").decode()
+    assert 'code="malformed"' not in page
+
+
 def test_callers_without_the_extension_are_refused_unless_allowed(scheduler: Scheduler) -> None:
     """403 on nodes that `--published-agents` does not name."""
     body = b'{"protoVersion":2,"pod":{"name":"a","namespace":"d"},"resources":{"vCPUs":1,"mem":1},"metrics":null}'

@@ -30,7 +30,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     served = [
         *families(core, Counts(), server),
         *pool_families(core.ledger, house.room, house.counts),
-        *status.families([], server, 0),
+        *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),
     ]

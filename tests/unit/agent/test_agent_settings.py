@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agent.daemon.cli import main
 from agent.daemon.node_lock import NodeLock
 from agent.daemon.settings import AgentSettings
 from hosting.settings import SettingsError, parse
@@ -102,14 +104,6 @@ def test_seconds_are_numbers_and_nothing_else(path: str, value: str) -> None:
     assert fault.startswith(f"{path}: must be ")
 
 
-@pytest.mark.parametrize("port", ["99999", "0", "x"])
-def test_a_url_has_a_port_that_there_can_be(port: str) -> None:
-    (fault,) = _faults(GOOD.replace(":10299", f":{port}"))
-    assert fault.startswith(
-        "scheduler: must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535"
-    )
-
-
 def test_a_name_has_no_control_characters() -> None:
     (fault,) = _faults(GOOD.replace("name: a", 'name: "a\\eb"'))
     assert fault.startswith("vms[0].name: must be a name of 1 to 253 printable characters")
@@ -129,6 +123,41 @@ def test_the_args_of_a_policy_are_judged_beside_its_other_faults() -> None:
         "policies[0].colour: there is no such setting",
         "policies[0].args.low: must be at most half of high: 0.5 is above 0.45",
     ]
+
+
+def test_urls_are_told_apart_by_who_speaks_what() -> None:
+    read = parse(
+        Path("agent.yaml"), GOOD.replace("http://127.0.0.1:10299/", "https://s:1/").encode(), AgentSettings
+    )
+    assert read.scheduler == "https://s:1/"
+    (fault,) = _faults(GOOD.replace("http://127.0.0.1:10301", "https://127.0.0.1:10301"))
+    assert "vms[0].informant: must be a URL such as http://127.0.0.1:10301" in fault
+    for wrong in ("http://s:99999/", "http://s:0/", "http://[::1/", "http://s\\u0007/", "http:///"):
+        (fault,) = _faults(GOOD.replace("http://127.0.0.1:10299/", f'"{wrong}"'))
+        assert fault.startswith("scheduler: must be a URL"), fault
+
+
+@pytest.mark.parametrize("advertise", ["10.0.0.7", '"[fd00::7]:31000"', '"fd00::7"', "eth0"])
+def test_what_informants_are_told_to_call_is_a_setting(advertise: str) -> None:
+    read = parse(Path("agent.yaml"), f"{GOOD}advertise: {advertise}\n".encode(), AgentSettings)
+    assert read.advertise == advertise.strip('"')
+
+
+def test_a_wildcard_is_told_to_nobody() -> None:
+    (fault,) = _faults(f"{GOOD}advertise: 0.0.0.0\n")
+    assert fault.startswith("advertise: must not be a wildcard")
+
+
+def test_a_wildcard_to_listen_on_is_refused_with_the_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hosting.logs.configure", lambda _: None)  # of the whole process
+    file = tmp_path / "agent.yaml"
+    file.write_text(GOOD)
+    done = CliRunner().invoke(main, ["--config", str(file), "--host", "0.0.0.0"])
+    assert done.exit_code == 2
+    assert "--host 0.0.0.0 is a wildcard" in done.output
+    assert "--advertise" in done.output
 
 
 def test_a_lock_is_taken_once_and_free_after_its_block(tmp_path: Path) -> None:
@@ -160,3 +189,22 @@ async def test_a_second_holder_waits_until_the_first_process_dies(tmp_path: Path
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("tls", "faults"),
+    [
+        ("{ca: /a}", []),
+        ("{certificate: /c, key: /k, port: 10302}", []),
+        ("{certificate: /c}", ["belong together"]),
+        ("{key: /k, port: 10302}", ["belong together", "port: needs a certificate"]),
+        ("{certificate: /c, key: /k, port: 99999}", ["tls.port"]),
+    ],
+)
+def test_the_files_of_tls_go_together(tls: str, faults: list[str]) -> None:
+    content = f"{GOOD}tls: {tls}\n"
+    if not faults:
+        parse(Path("agent.yaml"), content.encode(), AgentSettings)
+        return
+    text = "\n".join(_faults(content))
+    assert all(fault in text for fault in faults), text

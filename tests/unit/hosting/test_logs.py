@@ -83,9 +83,37 @@ def test_a_line_for_people_has_no_colour_without_a_terminal() -> None:
     assert "vm=a" in line
 
 
-def test_libraries_are_heard_from_warning_on() -> None:
-    program = "logs.configure()\nlog = logging.getLogger('lib')\nlog.info('chatter')\nlog.warning('hear me')"
-    assert stderr_of(program) == ["lib: hear me"]
+def test_libraries_are_heard_from_warning_on_in_lines_like_ours() -> None:
+    program = (
+        "logs.configure()\nlog = logging.getLogger('lib')\nlog.info('chatter')\nlog.warning('hear %s', 'me')"
+    )
+    (line,) = json_of(program)
+    assert (line["component"], line["event"], line["level"]) == ("lib", "hear me", "warning")
+
+
+@pytest.mark.parametrize(
+    ("call", "event"),
+    [
+        ("log.warning('%d per cent', 'no number')", "%d per cent"),
+        ("log.warning('100 %')", "100 %"),
+        ("log.log(35, 'between two levels')", "between two levels"),
+        ("log.critical('a\\nb')", "a\nb"),
+        ("import warnings; warnings.warn('old', DeprecationWarning)", "old"),
+    ],
+)
+def test_whatever_a_library_logs_is_one_line(call: str, event: str) -> None:
+    (line,) = json_of(f"logs.configure()\nlog = logging.getLogger('lib')\n{call}")
+    assert event in line["event"]
+
+
+def test_a_librarys_traceback_is_a_part_of_its_line() -> None:
+    (line,) = json_of(
+        "logs.configure()\n"
+        "try:\n    1 / 0\n"
+        "except ZeroDivisionError:\n    logging.getLogger('lib').exception('Unhandled exception')"
+    )
+    (exception,) = line["exception"]
+    assert (line["event"], exception["exc_type"]) == ("Unhandled exception", "ZeroDivisionError")
 
 
 def test_the_last_configuration_counts() -> None:

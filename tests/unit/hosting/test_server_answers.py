@@ -95,6 +95,16 @@ async def test_the_fallback_serves_every_other_path_and_method() -> None:
         assert (await wire.ask("GET", "/hello")).body == b'"hello"'
 
 
+async def test_a_route_for_every_method_leaves_those_that_have_their_own() -> None:
+    routes = (Route("*", "/all", _describe), Route("GET", "/all", _exact), Route("*", "/a/{name}", _named))
+    async with serving(*routes) as running:
+        wire = await running.connect()
+        assert (await wire.ask("GET", "/all")).body == b"exact"
+        assert (await wire.ask("DELETE", "/all")).body.startswith(b"DELETE ")
+        assert (await wire.ask("PUT", "/a/b")).body == b"named b"
+        assert (await wire.ask("PUT", "/other")).status == 404
+
+
 async def test_a_body_of_exactly_the_limit_passes() -> None:
     body = b"x" * ECHO.max_body_bytes
     chunked = b"POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -129,6 +139,24 @@ async def test_a_compressed_body_counts_as_what_it_unpacks_to() -> None:
     assert len(packed) <= ECHO.max_body_bytes
     async with serving() as running:
         await _is_413_and_closed(running, request_bytes("POST", "/echo", packed, "Content-Encoding: gzip"))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize(("path", "status", "lines"), [("/echo", 400, 1), ("/nowhere", 404, 0)])
+async def test_a_body_that_cannot_be_unpacked_is_400_and_one_line(
+    coding: str, path: str, status: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiohttp meets its own error once more where it clears away what is left of the body."""
+    async with serving() as running:
+        wire = await running.connect()
+        got = await wire.ask("POST", path, b"plain", f"Content-Encoding: {coding}")
+        assert got.status == status
+        assert await wire.rest() == b""
+        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
+        assert [line["event"] for line in running.lines] == ["request not parsable"] * lines
+        assert running.server.stats["unparsable"] == lines
+        assert running.server.stats["faults"] == 0
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_a_failing_handler_is_500_and_one_line_and_the_server_lives_on() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from hosting import tokens
+from parley import asking
 from parley.top import command
 
 
@@ -19,7 +21,7 @@ def call(*arguments: str) -> Result:
 
 def address(given: str) -> str:
     """What the command makes of an address."""
-    return command.Address().convert(given, None, None)
+    return asking.Address().convert(given, None, None)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_a_token_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_token_is_read_without_its_line_end(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
-    assert command.TokenFile().convert(str(file), None, None) == "0123456789abcdef"
+    assert tokens.TokenFile().convert(str(file), None, None) == "0123456789abcdef"
 
 
 def test_too_many_agents_are_refused() -> None:

@@ -324,6 +324,9 @@ async def test_where_nothing_can_be_stored_nothing_has_happened(step: str) -> No
     else:
         error = await refused(house.objects.delete("bank"))
     assert (error.code, error.message) == (500, "pool bank cannot be stored now")
+    assert [(line["pool"], line["error"]) for line in house.lines if line["event"] == "pool not stored"] == [
+        ("bank", DISK_FULL.strerror)
+    ]
     assert house.objects.find("bank") == before
     assert house.core.ledger.pool("bank") == terms
     shelf.fault = None

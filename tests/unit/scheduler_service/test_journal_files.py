@@ -70,7 +70,9 @@ def test_a_second_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
     assert replay.run(tmp_path, "json") == 0
 
 
-def test_a_line_that_a_dying_process_left_half_written_is_no_line(tmp_path: Path) -> None:
+def test_a_line_that_a_dying_process_left_half_written_is_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     core = _core()
     writer = JournalWriter(tmp_path, core, LOG)
     _record(writer, core, 3)
@@ -78,7 +80,50 @@ def test_a_line_that_a_dying_process_left_half_written_is_no_line(tmp_path: Path
     (path,) = files_of(tmp_path)
     path.write_bytes(path.read_bytes()[:-20])
     assert len(list(lines(path))) == 3
-    assert replay.run(tmp_path, "text") == 0
+    assert replay.run(tmp_path, "text") == 3
+    told = capsys.readouterr().out
+    assert "2 inputs in 1 files: no decision differs, but this is not all" in told
+    assert "journal-000001.jsonl:4: the last line is only half written" in told
+    assert "the same decisions" not in told
+
+
+@pytest.mark.parametrize(
+    ("kept", "word"), [(0, "is empty"), (30, "half written"), (None, "no file holds an input")]
+)
+def test_what_holds_no_decision_is_not_called_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: int | None, word: str
+) -> None:
+    """No byte, half of the snapshot, or the snapshot alone."""
+    JournalWriter(tmp_path, _core(), LOG).close()
+    (path,) = files_of(tmp_path)
+    path.write_bytes(path.read_bytes()[:kept])
+    assert replay.run(tmp_path, "text") == 3
+    told = capsys.readouterr().out
+    assert "0 inputs in 1 files: nothing to replay" in told
+    assert word in told
+
+
+def test_bytes_that_are_no_text_are_not_a_decision_that_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = _core()
+    writer = JournalWriter(tmp_path, core, LOG)
+    _record(writer, core, 2)
+    writer.close()
+    (path,) = files_of(tmp_path)
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second + b"\xff" + third)
+    assert replay.run(tmp_path, "text") == 2
+    assert capsys.readouterr().err.startswith("journal-000001.jsonl:3: not a line of a journal: ")
+    path.write_bytes(first + b"[" * 100_000 + b"\n")
+    assert replay.run(tmp_path, "text") == 2
+    assert capsys.readouterr().err.startswith("journal-000001.jsonl:2: cannot be replayed: RecursionError")
+    path.unlink()
+    path.mkdir()
+    assert replay.run(tmp_path, "json") == 2
+    assert (
+        json.loads(capsys.readouterr().out)["fault"] == "journal-000001.jsonl cannot be read: Is a directory"
+    )
 
 
 def test_an_overflow_is_counted_and_said(
@@ -99,8 +144,10 @@ def test_an_overflow_is_counted_and_said(
     assert writer.lost_total == 4
     (path,) = files_of(tmp_path)
     assert journal.read_line(list(lines(path))[1]) == journal.Gap(4)
-    assert replay.run(tmp_path, "json") == 0
-    assert json.loads(capsys.readouterr().out)["gaps"] == 1
+    assert replay.run(tmp_path, "json") == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["gaps"], found["difference"]) == (1, None)
+    assert "4 lines were lost here" in found["missing"][0]
 
 
 def test_a_journal_that_was_tampered_with_is_told_from_one_that_differs(

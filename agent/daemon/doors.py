@@ -1,0 +1,117 @@
+"""The agent's ports: a plain one for informants and for this machine, and one with TLS for people on other machines.
+
+Published informants call back over plain HTTP, so that port stays plain whatever is configured.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from hosting import tokens
+from hosting.addresses import Advertised, endpoint, is_loopback, is_own
+from hosting.logs import Logger
+from hosting.metrics import Family, server_families
+from hosting.server import Handler, HangUp, Limits, Reply, Request, Route, Server, text
+from hosting.tls import Tls
+
+MAX_CONNECTIONS: Final = 4096
+"""Every informant keeps one open; with fewer, each of its calls would close another one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the agent is reached: where it listens, what informants are told to call, and who may see `/v1/vms`.
+
+    `tls_port` is where `tls` is spoken; None where it is not.
+    """
+
+    host: str
+    port: int
+    advertised: Advertised
+    token: str | None
+    tls: Tls
+    tls_port: int | None = None
+
+
+class Doors:
+    """Serves `pages` to everybody, `private` ones to this machine or whoever has the token, and `callbacks` without TLS."""
+
+    def __init__(
+        self,
+        reach: Reach,
+        log: Logger,
+        pages: Iterable[Route],
+        private: Iterable[Route],
+        callbacks: Iterable[Route],
+    ) -> None:
+        self._reach = reach
+        self._log = log
+        open_to_all, private = tuple(pages), tuple(private)
+        limits = Limits(connections=MAX_CONNECTIONS)
+        guarded = (self._guarded(route, self._plain_refusal) for route in private)
+        self._plain = Server(log, (*open_to_all, *guarded, *callbacks), limits=limits)
+        guarded = (self._guarded(route, self._refusal) for route in private)
+        self._protected = Server(log, (*open_to_all, *guarded)) if reach.tls_port is not None else None
+
+    async def open(self) -> tuple[int, str | None]:
+        """Listen; the plain port, and the address with TLS where there is one. Raises `OSError`, with the address in it."""
+        reach = self._reach
+        port = await self._listen(self._plain, reach.port)
+        if self._protected is None:
+            if reach.token is not None and not is_own(reach.host):
+                self._log.warning(
+                    "the token travels unprotected: set `tls` (certificate, key, port), or serve loopback"
+                )
+            return port, None
+        tls_port = await self._listen(self._protected, reach.tls_port or 0, with_tls=True)
+        return port, f"https://{endpoint(reach.host, tls_port)}"
+
+    async def _listen(self, server: Server, port: int, *, with_tls: bool = False) -> int:
+        try:
+            return await server.start(self._reach.host, port, self._reach.tls.server() if with_tls else None)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot listen on {endpoint(self._reach.host, port)}: {error.strerror}"
+            ) from None
+
+    async def close(self) -> None:
+        """Stop accepting, let requests in progress end, close every connection."""
+        await self._plain.close()
+        if self._protected is not None:
+            await self._protected.close()
+
+    def families(self) -> tuple[Family, ...]:
+        """What both ports tell of themselves, together."""
+        return server_families(self._plain, *((self._protected,) if self._protected is not None else ()))
+
+    def _guarded(self, route: Route, refusal: Callable[[Request], Reply | None]) -> Route:
+        async def guarded(request: Request) -> Reply | HangUp:
+            refused = refusal(request)
+            return await handler(request) if refused is None else refused
+
+        handler: Handler = route.handler
+        return Route(route.method, route.path, guarded, route.max_body_bytes)
+
+    def _plain_refusal(self, request: Request) -> Reply | None:
+        """Why a private page is refused at the plain port; None where it is served."""
+        if not is_loopback(request.peer):
+            if self._reach.token is None:
+                return text(403, "served to this machine only, unless --token-file is given")
+            if self._protected is not None:
+                return text(
+                    403,
+                    "served to other machines with TLS only, at the port of `tls` in the agent's settings",
+                )
+        return self._refusal(request)
+
+    def _refusal(self, request: Request) -> Reply | None:
+        """Why a private page is refused to whoever may come near it; None where it is served."""
+        token = self._reach.token
+        if token is None:
+            is_own = is_loopback(request.peer)
+            return None if is_own else text(403, "served to this machine only, unless --token-file is given")
+        return (
+            None
+            if tokens.is_shown(token, request.headers)
+            else text(401, "a bearer token is needed (--token-file)")
+        )

@@ -1,0 +1,161 @@
+"""TLS for servers and clients, from files that are read again when they change.
+
+Certificates are renewed while a program runs. What is read anew holds for new connections; files that cannot be used
+are reported, and what was read before stays in force.
+"""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hosting.threads import in_own_thread
+
+READ_DEADLINE_S: Final = 2.0
+"""How long reading the files may take; a network's file system may hang."""
+
+_Stamp = tuple[tuple[int, int, int], ...]
+"""Time of the last change (ns), size in bytes and inode of each file."""
+
+
+class TlsError(Exception):
+    """The files cannot be used; the message names the file and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: our certificate (with its chain) and its key, and the authorities whose certificates we believe.
+
+    Without `ca` those of the system are believed.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def paths(self) -> tuple[Path, ...]:
+        """The files that are named."""
+        return tuple(path for path in (self.certificate, self.key, self.ca) if path is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Contexts:
+    """What one state of the files gives."""
+
+    client: ssl.SSLContext
+    server: ssl.SSLContext | None
+
+
+class Tls:
+    """What servers and clients need of the files. `load` once before anything else; `refresh` from time to time."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamp: _Stamp | None = None
+        self._now: _Contexts | None = None
+        self._door: ssl.SSLContext | None = None
+        self._looking: asyncio.Future[tuple[_Stamp, _Contexts] | None] | None = None
+
+    def load(self) -> None:
+        """Read the files. Raises `TlsError`."""
+        self._stamp, self._now = _read(self._files)
+        if self._now.server is not None:
+            # A listening socket keeps its context: this one hands every new connection on to what was read last.
+            self._door = _server(self._files)
+            self._door.sni_callback = self._hand_on
+
+    def _hand_on(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        del name, context
+        if self._now is not None and self._now.server is not None:
+            connection.context = self._now.server
+
+    def client(self) -> ssl.SSLContext:
+        """What a client connects with now."""
+        assert self._now is not None, "load first"
+        return self._now.client
+
+    def server(self) -> ssl.SSLContext:
+        """What a server listens with; it follows the files by itself."""
+        assert self._door is not None, "load first, with a certificate"
+        return self._door
+
+    async def refresh(self) -> bool:
+        """Read the files again where they have changed; whether they had. Raises `TlsError`: then nothing changes."""
+        if self._looking is not None and not self._looking.done():
+            raise TlsError("the certificate files could not be read in time")  # more reads would hang, too
+        known = self._stamp
+        self._looking = in_own_thread(lambda: None if _stamp_of(self._files) == known else _read(self._files))
+        try:
+            async with asyncio.timeout(READ_DEADLINE_S):
+                found = await asyncio.shield(self._looking)
+        except TimeoutError:
+            raise TlsError("the certificate files could not be read in time") from None
+        if found is None:
+            return False
+        self._stamp, self._now = found
+        return True
+
+
+def _stamp_of(files: TlsFiles) -> _Stamp:
+    """What tells one state of the files from the next. Raises `TlsError`."""
+    stamps = []
+    for path in files.paths():
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise TlsError(f"{path} cannot be read: {error.strerror}") from None
+        stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamps)
+
+
+def _read(files: TlsFiles) -> tuple[_Stamp, _Contexts]:
+    """The contexts, and a stamp that is no younger than they are. Raises `TlsError`."""
+    stamp = _stamp_of(files)
+    return stamp, _Contexts(_client(files), None if files.certificate is None else _server(files))
+
+
+def _client(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    if files.ca is not None:
+        # Only these are believed then, not those of the system beside them.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(files.ca)
+        except (OSError, ValueError) as error:
+            raise TlsError(
+                f"{files.ca} holds no certificates in PEM that can be used: {_why(error)}"
+            ) from None
+    _show(context, files)
+    return context
+
+
+def _server(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _show(context, files)
+    return context
+
+
+def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Make `context` show our certificate, where there is one."""
+    if files.certificate is None:
+        return
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except (OSError, ValueError) as error:
+        named = " and ".join(str(path) for path in (files.certificate, files.key) if path is not None)
+        raise TlsError(
+            f"{named} are no certificate in PEM with its key, without a password: {_why(error)}"
+        ) from None
+
+
+def _no_password() -> str:
+    """OpenSSL would ask on the terminal otherwise."""
+    return ""
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "it cannot be parsed").lower().replace("_", " ")
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,76 @@
+"""What every command takes that asks agents: an address, a token, the authorities that are believed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from hosting import tokens
+from hosting.addresses import is_own
+
+DEFAULT_AGENT: Final = "http://127.0.0.1:10300"
+
+
+class Address(click.ParamType[str]):
+    """The address of an agent: a URL, or host and port."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address as a URL without a path. Fails for what is none."""
+        url = str(value) if "://" in str(value) else f"http://{value}"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            self.fail(f"{value!r} is no address of an agent: {str(error).lower()}", param, ctx)
+        plain = parts.path in {"", "/"} and not parts.query and not parts.fragment
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc or not plain:
+            self.fail(f"{value!r} is no address of an agent, such as {DEFAULT_AGENT}", param, ctx)
+        if not url.isascii() or not url.isprintable() or " " in url or port == 0:
+            self.fail(f"{value!r} is no address of an agent, such as {DEFAULT_AGENT}", param, ctx)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+class CaFile(click.Path):
+    """A file with the certificates of the authorities that are believed; what https:// is spoken with."""
+
+    name = "file"
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The files, read. Fails where they cannot be used."""
+        from hosting.tls import Tls, TlsError, TlsFiles  # noqa: PLC0415 - `--version` should not load it
+
+        tls = Tls(TlsFiles(ca=Path(str(super().convert(value, param, ctx)))))
+        try:
+            tls.load()
+        except TlsError as error:
+            self.fail(str(error), param, ctx)
+        return tls
+
+
+token_option = click.option(
+    "--token-file",
+    "token",
+    type=tokens.TokenFile(),
+    help=f"Show the token in this file ({tokens.RULE}), which the agent was started with as --token-file.",
+)
+ca_option = click.option(
+    "--ca-file",
+    "tls",
+    type=CaFile(),
+    help="Believe the authorities in this file (PEM) where the address is https://, instead of the system's.",
+)
+
+
+def warn_of_plain_tokens(urls: Sequence[str], token: str | None) -> None:
+    """Say on standard error where a token is about to travel unprotected."""
+    for url in urls:
+        parts = urlsplit(url)
+        if token is not None and parts.scheme == "http" and not is_own(parts.hostname or ""):
+            click.echo(f"the token travels unprotected to {url}; https:// would protect it", err=True)

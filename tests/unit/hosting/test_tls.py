@@ -1,0 +1,177 @@
+"""TLS: servers and clients speak it from files, follow the files, and say what is wrong with them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import trustme
+
+from hosting.client import Answered, Client, Unanswered
+from hosting.server import Server
+from hosting.tls import Tls, TlsError, TlsFiles
+from tests.unit.hosting.raw_peers import HELLO, recorded
+
+
+class Authority:
+    """An authority, and the files that a program is given."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._ca = trustme.CA()
+        directory.mkdir(exist_ok=True)
+        self.ca = directory / f"{name}.ca"
+        self._ca.cert_pem.write_to_path(str(self.ca))
+
+    def issue(self, directory: Path) -> TlsFiles:
+        """Write a certificate for loopback and its key in the place of those that are there."""
+        issued = self._ca.issue_cert("127.0.0.1", "localhost")
+        files = TlsFiles(directory / "tls.crt", directory / "tls.key")
+        for path, parts in (
+            (files.certificate, issued.cert_chain_pems),
+            (files.key, [issued.private_key_pem]),
+        ):
+            assert path is not None
+            new = path.with_suffix(".new")
+            new.write_bytes(b"".join(part.bytes() for part in parts))
+            new.replace(path)
+        return files
+
+
+def loaded(files: TlsFiles) -> Tls:
+    """What the files give."""
+    tls = Tls(files)
+    tls.load()
+    return tls
+
+
+async def ask(port: int, tls: Tls | None) -> Answered | Unanswered:
+    """Ask a server over a connection of its own."""
+    async with Client(tls=tls) as client:
+        return await client.call("GET", f"https://127.0.0.1:{port}/hello", deadline_s=20)
+
+
+async def test_a_client_that_believes_the_authority_is_served_and_others_say_why_not(tmp_path: Path) -> None:
+    ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
+    log, _ = recorded()
+    server = Server(log, (HELLO,))
+    port = await server.start("127.0.0.1", 0, loaded(ours.issue(tmp_path)).server())
+    try:
+        found = await ask(port, loaded(TlsFiles(ca=ours.ca)))
+        assert isinstance(found, Answered)
+        assert found.status == 200
+        for stranger in (loaded(TlsFiles(ca=other.ca)), None):
+            refused = await ask(port, stranger)
+            assert isinstance(refused, Unanswered)
+            assert refused.kind == "connect"
+            assert "its certificate is not trusted: " in refused.message
+            assert "_ssl.c" not in refused.message
+        async with Client() as client:
+            plain = await client.call("GET", f"http://127.0.0.1:{port}/hello", deadline_s=20)
+            assert isinstance(plain, Unanswered)
+    finally:
+        await server.close()
+
+
+async def test_who_speaks_no_tls_is_named_so() -> None:
+    log, _ = recorded()
+    server = Server(log, (HELLO,))
+    port = await server.start("127.0.0.1", 0)
+    try:
+        found = await ask(port, None)
+        assert isinstance(found, Unanswered)
+        assert found.message.startswith("no TLS with it: ")
+    finally:
+        await server.close()
+
+
+async def test_renewed_files_hold_for_new_connections_on_both_sides(tmp_path: Path) -> None:
+    """A certificate by another authority: the server shows it without listening anew, the client believes it."""
+    log, _ = recorded()
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    files = old.issue(tmp_path)
+    believed = tmp_path / "believed.ca"
+    believed.write_bytes(old.ca.read_bytes())
+    shown, tls = loaded(files), loaded(TlsFiles(ca=believed))
+    server = Server(log, (HELLO,))
+    port = await server.start("127.0.0.1", 0, shown.server())
+    try:
+        async with Client(tls=tls) as client:
+
+            async def status() -> int | str:
+                found = await client.call("GET", f"https://127.0.0.1:{port}/hello", deadline_s=20)
+                return found.status if isinstance(found, Answered) else found.message
+
+            assert await status() == 200
+            assert not await shown.refresh()
+            new.issue(tmp_path)
+            assert await shown.refresh()
+            assert "not trusted" in str(await ask(port, tls))
+            believed.write_bytes(new.ca.read_bytes() + b"\n")
+            assert await tls.refresh()
+            assert (
+                await status() == 200
+            )  # by a new connection: the one with the old authority is not used again
+            assert isinstance(await ask(port, tls), Answered)
+            assert "not trusted" in str(await ask(port, loaded(TlsFiles(ca=old.ca))))
+    finally:
+        await server.close()
+
+
+async def test_files_that_cannot_be_used_are_named_and_the_old_ones_stay(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    files = authority.issue(tmp_path)
+    assert files.certificate is not None
+    assert files.key is not None
+    tls = loaded(files)
+    before = tls.client()
+    files.certificate.write_text("half a cert")
+    with pytest.raises(TlsError, match=r"tls\.crt and .*tls\.key are no certificate in PEM with its key"):
+        await tls.refresh()
+    files.key.unlink()
+    with pytest.raises(TlsError, match=r"tls\.key cannot be read: No such file"):
+        await tls.refresh()
+    assert tls.client() is before
+    authority.issue(tmp_path)
+    assert await tls.refresh()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"", "holds no certificates"), (b"\xff\x00", "holds no certificates")]
+)
+def test_an_authority_that_is_none_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "ca").write_bytes(content)
+    with pytest.raises(TlsError, match=words):
+        Tls(TlsFiles(ca=tmp_path / "ca")).load()
+
+
+def test_a_key_with_a_password_is_refused_without_asking(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - comes with trustme
+
+    files = Authority(tmp_path, "ca").issue(tmp_path)
+    assert files.key is not None
+    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    files.key.write_bytes(locked)
+    with pytest.raises(TlsError, match="without a password"):
+        Tls(files).load()
+
+
+async def test_a_peer_that_never_shakes_hands_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hosting.server.HANDSHAKE_S", 0.05)
+    authority = Authority(tmp_path, "ca")
+    log, _ = recorded()
+    server = Server(log, (HELLO,))
+    port = await server.start("127.0.0.1", 0, loaded(authority.issue(tmp_path)).server())
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
+        assert isinstance(await ask(port, loaded(TlsFiles(ca=authority.ca))), Answered)
+    finally:
+        await server.close()

@@ -1,0 +1,146 @@
+"""`parley status` as it is called: what it prints, what it sends, and how it ends."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from parley import asking
+from parley.cli import kubectl_main, main
+from tests.unit.parley.top_documents import document, vm
+
+TOKEN = "0123456789abcdef"
+
+
+class Agent(ThreadingHTTPServer):
+    """Answers every request alike. `tokens` are what it was shown."""
+
+    daemon_threads = True
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = status, body
+        self.tokens: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Agent
+
+    def do_GET(self) -> None:
+        status, body = self.server.answer
+        self.server.tokens.append(self.headers["Authorization"])
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing."""
+
+
+@contextmanager
+def agent(status: int = 200, body: bytes | None = None) -> Iterator[Agent]:
+    """An agent in a thread; without a body it has one VM."""
+    server = Agent(status, json.dumps(document(vm("a"))).encode() if body is None else body)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def status(*arguments: str) -> Result:
+    """Call it without a terminal."""
+    return CliRunner().invoke(main, ["status", *arguments])
+
+
+def test_a_vm_is_a_line() -> None:
+    with agent() as served:
+        done = status("--agent", served.url)
+        assert served.tokens == [None]
+    assert done.exit_code == 0
+    assert len(done.output.splitlines()) == 1
+    assert "permit" in done.output
+
+
+def test_no_vm_is_said() -> None:
+    with agent(body=json.dumps(document()).encode()) as served:
+        done = status("--agent", served.url)
+        listed = status("--agent", served.url, "--output", "json")
+    assert done.exit_code == 0
+    assert "the agent answers, and has no VMs" in done.output
+    assert json.loads(listed.output)["vms"] == []
+
+
+@pytest.mark.parametrize("command", ["status", "kubectl"])
+def test_a_token_is_shown(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    with agent() as served:
+        arguments = ["status", "--agent", served.url, "--token-file", str(file)]
+        done = CliRunner().invoke(main if command == "status" else kubectl_main, arguments)
+        assert served.tokens == [f"Bearer {TOKEN}"]
+    assert done.exit_code == 0
+
+
+def test_the_least_length_of_a_token_is_said(tmp_path: Path) -> None:
+    assert "16 to 512 printable characters" in " ".join(status("--help").output.split())
+    (tmp_path / "token").write_text("short")
+    done = status("--token-file", str(tmp_path / "token"))
+    assert done.exit_code == 2
+    assert "it holds 5 characters" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((401, b""), "wants the token that it was started with (--token-file)"),
+        ((403, b"with TLS only\n"), "with TLS only"),
+        ((200, b"hello"), "this is no agent"),
+        ((200, b"{}"), "this is no agent"),
+    ],
+)
+def test_what_goes_wrong_is_said_with_the_address(answer: tuple[int, bytes], words: str) -> None:
+    with agent(*answer) as served:
+        done = status("--agent", served.url)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"{served.url}: ")
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_nobody_there_is_said() -> None:
+    with agent() as served:
+        url = served.url
+    done = status("--agent", url)
+    assert done.exit_code == 1
+    assert "no agent answers: connection refused" in done.stderr
+
+
+def test_an_authority_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text("nothing")
+    done = status("--agent", "https://127.0.0.1:1", "--ca-file", str(tmp_path / "ca"))
+    assert done.exit_code == 2
+    assert "holds no certificates" in " ".join(done.output.split())
+
+
+def test_a_token_that_would_travel_unprotected_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    urls = ["http://node-a:1", "https://node-b:1", "http://127.0.0.1:1", "http://[::1]:1"]
+    asking.warn_of_plain_tokens(urls, None)
+    assert capsys.readouterr().err == ""
+    asking.warn_of_plain_tokens(urls, TOKEN)
+    assert capsys.readouterr().err == (
+        "the token travels unprotected to http://node-a:1; https:// would protect it\n"
+    )
