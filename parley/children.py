@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import json
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from typing import Final
 from hosting.backoff import Backoff
 from hosting.logs import Logger
 from hosting.supervisor import Supervisor
+from parley.top.texts import clean
 
 STOP_S: Final = 6.0
 RESTART: Final = Backoff(base_s=0.3, cap_s=5.0)
@@ -35,17 +37,20 @@ def _die_with_parent() -> None:
 
 
 class Children:
-    """Runs programs until `stop`. `say` gets one line for a person when one of them ended by itself."""
+    """Runs programs until `stop`. `say` gets a program's name and a line for a person when it has ended by itself, and
+    when it runs again.
+    """
 
-    def __init__(self, logs: Path, say: Callable[[str], None], log: Logger) -> None:
+    def __init__(self, logs: Path, say: Callable[[str, str], None], log: Logger) -> None:
         self._logs = logs
         self._say = say
         self._rng = random.Random()
         self._supervisor = Supervisor(log, self._rng)
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._begins: dict[str, int] = {}
+        """Where in its log a program's present life begins."""
         self._is_stopping = False
         self.restarts: dict[str, int] = {}
-        logs.mkdir(parents=True, exist_ok=True)
 
     def start(self, program: Program) -> None:
         """Run a program and keep it running."""
@@ -63,21 +68,40 @@ class Children:
             await self._supervisor.stop()  # those that had no process yet
 
     async def _keep(self, program: Program) -> None:
-        loop, failures = asyncio.get_running_loop(), 0
+        loop, failures, how = asyncio.get_running_loop(), 0, ""
         while True:
             began = loop.time()
-            code = await self._run_once(program)
+            code = await self._run_once(program, how)
             if self._is_stopping:
                 return
             failures = 1 if loop.time() - began > 10 else failures + 1
             self.restarts[program.name] = self.restarts.get(program.name, 0) + 1
             delay_s = RESTART.delay_s(failures, self._rng)
+            words = self.last_words(program.name) if code >= 0 else ""
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            self._say(f"{program.name} {how}; it starts again in {delay_s:.1f} s")
+            how += f" ({words})" if words else ""
+            self._say(program.name, f"{program.name} {how}; it starts again in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
 
-    async def _run_once(self, program: Program) -> int:
-        with (self._logs / f"{program.name}.log").open("ab") as output:
+    def last_words(self, name: str) -> str:
+        """The last line that a program has printed since its last start, in short."""
+        try:
+            with self._path(name).open("rb") as file:
+                start = max(self._begins.get(name, 0), file.seek(0, os.SEEK_END) - 8192)
+                file.seek(start)
+                lines = file.read().decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        return _in_short(next((line for line in reversed(lines) if line.strip()), ""))
+
+    def _path(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    async def _run_once(self, program: Program, before: str) -> int:
+        """Run it to its end; the exit code. `before` says how it ended the last time, and is empty the first time."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        with self._path(program.name).open("ab") as output:
+            self._begins[program.name] = output.tell()
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
@@ -92,7 +116,21 @@ class Children:
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         self._running[program.name] = process
+        if before:
+            self._say(program.name, f"{program.name} {before}; it runs again")
         return await process.wait()
+
+
+def _in_short(line: str) -> str:
+    """A line of a log for people: of our own lines what happened and the error."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return clean(line)
+    if not isinstance(found, dict) or not isinstance(found.get("event"), str):
+        return clean(line)
+    error = found.get("error")
+    return clean(f"{found['event']}: {error}" if error else found["event"])
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

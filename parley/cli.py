@@ -65,7 +65,7 @@ def demo(
     this machine (its resize is simulated); the others follow seeded workloads. Ctrl-C stops everything.
 
     Exit codes: 0; 1 when the programs did not come up; 2 for a wrong command line, or a directory with another demo's
-    VMs; 3 when a node was overcommitted, which must never happen.
+    VMs; 3 when a node was overcommitted, which must never happen; 4 when nobody knows, because the change log was removed.
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 

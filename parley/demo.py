@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,20 +22,19 @@ from hosting import lifecycle, logs
 from hosting.client import Answered, Client
 from parley import scene as scenes
 from parley import view
+from parley.burner import Burner, Room
 from parley.children import Children
 from parley.observer import Observer, SizeChange, Tail
 from parley.scene import NODE, Scene
-from protocol.values import Resources
 
 NOTHING_RAN: Final = 1
 WRONG_DIRECTORY: Final = 2
 OVERCOMMITTED: Final = 3
 POLL_S: Final = 0.5
-CALM_S: Final = 4.0
-"""`this-machine` must have kept its size for this long before the load starts."""
-PATIENCE_S: Final = 20.0
-"""On a machine that is never calm the load starts after so long, from whatever size there is."""
+EVIDENCE_LOST: Final = 4
 BURN_S: Final = 10.0
+NOTE_S: Final = 15.0
+"""How long the end of a program stays on the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,65 +74,18 @@ class Tallies:
         return result
 
 
-class Burner:
-    """Keeps every core busy once, when `this-machine` has come to rest, and finds out how it followed."""
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What happened to a program, and when."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._processes: list[asyncio.subprocess.Process] = []
-        self._base: Resources | None = None
-        self._first_seen_s: float | None = None
-        self.began_s: float | None = None
-        self.ended_s: float | None = None
+    text: str
+    at_s: float
 
-    async def step(self, sizes: list[SizeChange], now_s: float) -> None:
-        """Start the load when the VM is calm at its smallest, or after a while anyway; note when it is over."""
-        if self.began_s is None:
-            last = sizes[-1] if sizes else None
-            if last is None:
-                return
-            self._first_seen_s = self._first_seen_s or now_s
-            is_calm = now_s - last.at_s >= CALM_S and last.size.vcpu_milli == 1000
-            if is_calm or now_s - self._first_seen_s >= PATIENCE_S:
-                self._base = last.size
-                for _ in range(os.cpu_count() or 1):
-                    self._processes.append(
-                        await asyncio.create_subprocess_exec(
-                            sys.executable, "-P", "-m", "parley.burn", str(self._seconds)
-                        )
-                    )
-                self.began_s = now_s
-        elif self.ended_s is None and now_s - self.began_s >= self._seconds:
-            for process in self._processes:
-                await process.wait()
-            self.ended_s = time.monotonic()
 
-    async def stop(self) -> None:
-        """End the load before its time."""
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-
-    def figures(self, sizes: list[SizeChange]) -> dict[str, float | None]:
-        """Seconds from the load's start to the first growth, and from its end to the size from before."""
-        grown = back = None
-        if self.began_s is not None and self._base is not None:
-            grown = next(
-                (
-                    each.at_s - self.began_s
-                    for each in sizes
-                    if each.at_s > self.began_s and each.size.exceeds(self._base)
-                ),
-                None,
-            )
-        if grown is not None and self.ended_s is not None:
-            after = [each for each in sizes if each.at_s > self.ended_s and each.size == self._base]
-            back = after[0].at_s - self.ended_s if after else None
-        return {
-            "growth_s": None if grown is None else round(grown, 3),
-            "shrink_s": None if back is None else round(back, 3),
-        }
+async def _burn() -> list[asyncio.subprocess.Process]:
+    """Keep every core busy."""
+    command = (sys.executable, "-P", "-m", "parley.burn", str(BURN_S))
+    return [await asyncio.create_subprocess_exec(*command) for _ in range(os.cpu_count() or 1)]
 
 
 class Demo:
@@ -142,14 +95,20 @@ class Demo:
         self._options = options
         self._scene = scene
         self._console = Console(stderr=options.output == "json")
-        self._notes: list[str] = []
+        self._notes: dict[str, Note] = {}
+        """The last word on each program that ended by itself."""
         self._shown: dict[str, tuple[str, str, str, object]] = {}
         self._vms: list[Mapping[str, Any]] = []
         self._tallies = Tallies()
         self._observer = Observer({NODE: scene.reservable})
         self._tail = Tail(scene.state / "changes.jsonl")
-        self._burner = Burner(BURN_S) if options.load else None
+        self._burner = self._burner_of(scene) if options.load else None
         self._children = Children(scene.directory / "logs", self._say, logs.logger("demo"))
+
+    @staticmethod
+    def _burner_of(scene: Scene) -> Burner:
+        (vm,) = (each for each in scene.vms if each.name == scenes.THIS_MACHINE)
+        return Burner(BURN_S, Room(vm.max, vm.most), _burn, lambda: scenes.write_files(scenes.raised(scene)))
 
     async def run(self, stop: lifecycle.Stop) -> int:
         """Start everything, watch, stop everything, tell."""
@@ -175,11 +134,31 @@ class Demo:
         if self._options.output == "json":
             click.echo(json.dumps(result))
         else:
-            click.echo(view.summary(result))
+            click.echo(self._folded(view.summary(result)))
         if not result["vms"] and not stop.is_requested():  # who ends it at once has no reason to wonder
-            click.echo(f"the agent never answered; see {self._scene.directory}/logs", err=True)
+            words = self._children.last_words("agent") or "nothing"
+            click.echo(
+                f"the agent never answered; its last words: {words}; see {self._scene.directory}/logs",
+                err=True,
+            )
             return NOTHING_RAN
-        return OVERCOMMITTED if self._observer.overcommits else 0
+        if self._observer.overcommits:
+            return OVERCOMMITTED
+        return EVIDENCE_LOST if self._tail.is_broken else 0
+
+    def _folded(self, summary: str) -> str:
+        """The summary for people, in lines that fit their terminal."""
+        if not self._console.is_terminal:
+            return summary
+        return "\n".join(
+            textwrap.fill(
+                each,
+                self._console.width,
+                subsequent_indent=" " * (len(each) - len(each.lstrip()) + 4),
+                break_on_hyphens=False,
+            )
+            for each in summary.split("\n")
+        )
 
     async def _watch(self, client: Client, stop: lifecycle.Stop, began_s: float) -> None:
         is_live = self._console.is_terminal and not self._options.quiet
@@ -194,9 +173,7 @@ class Demo:
                 await self._look(client)
                 if live is not None:
                     live.update(
-                        view.table(
-                            NODE, self._vms, self._notes, self._footer(elapsed_s), self._console.width
-                        ),
+                        view.screen(NODE, self._vms, self._footer(elapsed_s), self._console.width),
                         refresh=True,
                     )
                 _ = await stop.wait_for(POLL_S)
@@ -232,36 +209,40 @@ class Demo:
                 self._shown[vm["vm"]] = key
                 self._console.print(view.line(vm), markup=False, highlight=False, soft_wrap=True)
 
-    def _say(self, note: str) -> None:
-        self._notes.append(note)
+    def _say(self, program: str, note: str) -> None:
+        self._notes[program] = Note(note, time.monotonic())
         if not self._console.is_terminal and not self._options.quiet:
             self._console.print(note, markup=False, highlight=False, soft_wrap=True)
 
-    def _footer(self, elapsed_s: float) -> str:
-        largest = self._observer.largest[NODE]
+    def _footer(self, elapsed_s: float) -> list[str]:
+        """How long it runs, what the node had at most, what the load does, and which programs have just ended."""
+        largest, now_s = self._observer.largest[NODE], time.monotonic()
         room = self._scene.reservable
+        law = f"{len(self._observer.overcommits)} overcommits"
+        if self._tail.is_broken:
+            law = "the change log was removed or cut: what came after it is not known"
         text = (
-            f"{elapsed_s:.0f} s; {NODE}: at most {largest.vcpu_milli / 1000:g} of {room.vcpu_milli / 1000:g} CPUs "
-            f"could be in use so far; {len(self._observer.overcommits)} overcommits"
+            f"{elapsed_s:.0f} s (Ctrl-C ends); {NODE}: at most {largest.vcpu_milli / 1000:g} of "
+            f"{room.vcpu_milli / 1000:g} CPUs could be in use so far; {law}"
         )
         if self._burner is not None:
-            if self._burner.began_s is None:
-                text += "; the load starts soon"
-            elif self._burner.ended_s is None:
-                text += "; every core is kept busy"
-            else:
-                text += "; the load is over"
-        return text
+            text += f"; {self._burner.state(now_s)}"
+        return [text, *(note.text for note in self._notes.values() if now_s - note.at_s < NOTE_S)]
 
     def _result(self, seconds: float) -> dict[str, Any]:
         node = view.node_figures(
-            self._observer.largest[NODE], self._scene.reservable, len(self._observer.overcommits)
+            self._observer.largest[NODE],
+            self._scene.reservable,
+            len(self._observer.overcommits),
+            "lost" if self._tail.is_broken else "whole" if self._observer.lines else "none",
         )
+        name = f"{scenes.NAMESPACE}/{scenes.THIS_MACHINE}"
+        this_machine = next((vm for vm in self._vms if vm["vm"] == name), None)
         return {
             "seconds": round(seconds, 1),
             "seed": self._options.seed,
             "vms": self._tallies.totals(),
-            "load": None if self._burner is None else self._burner.figures(self._sizes()),
+            "load": None if self._burner is None else self._burner.figures(self._sizes(), this_machine),
             "nodes": {NODE: node},
             "restarts": self._children.restarts,
         }

@@ -5,6 +5,7 @@ log's lines and their order are described in docs/protocol.md ("The change log")
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,20 +90,31 @@ class Observer:
 
 
 class Tail:
-    """Reads what was appended to a change log since the last call."""
+    """Reads what was appended to a change log since the last call. `is_broken`: the log that was read is not there any
+    more, or is not whole; what was written meanwhile is not known.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._rest = b""
+        self._inode: int | None = None
+        self.is_broken = False
 
     def lines(self) -> Iterator[Mapping[str, Any]]:
-        """The new whole lines; none while the file does not exist."""
+        """The new whole lines; none while the file does not exist, and none of another file in its place."""
         try:
             with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                known, self._inode = self._inode, status.st_ino
+                if status.st_size < self._offset or known not in (None, status.st_ino):
+                    self.is_broken = True
+                if self.is_broken:
+                    return
                 file.seek(self._offset)
                 new = file.read()
         except FileNotFoundError:
+            self.is_broken = self.is_broken or self._inode is not None
             return
         self._offset += len(new)
         *whole, self._rest = (self._rest + new).split(b"\n")

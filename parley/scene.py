@@ -8,7 +8,7 @@ large that its next step never fits the node: it shows what a refusal looks like
 import json
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +20,15 @@ NAMESPACE: Final = "demo"
 THIS_MACHINE: Final = "this-machine"
 GIB: Final = 2**30
 SHAPES: Final = ("step", "burst", "day")
+MORE_ROOM: Final = 2
+"""CPUs by which the maximum of `this-machine` is raised where other work has it there before the demo's load."""
 BIG_INDEX: Final = 2
 """Which of the VMs has the large step."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoVm:
-    """One VM of the scene, in whole CPUs (and as many GiB)."""
+    """One VM of the scene, in whole CPUs (and as many GiB). `most` is what its maximum may be raised to (`raised`)."""
 
     name: str
     informant_port: int
@@ -34,6 +36,7 @@ class DemoVm:
     max: int
     unit: int
     informant: tuple[str, ...]
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +71,27 @@ def make(directory: Path, vms: int, seed: int) -> Scene:
     """A scene of `vms` VMs (1 or more), `this-machine` among them."""
     scheduler_port, agent_port, *ports = _free_ports(vms + 2)
     real = ("--approve-all", "--config", str(directory / "informant.yaml"))
-    made = [DemoVm(THIS_MACHINE, ports[0], 1, min(os.cpu_count() or 1, 4), 1, real)]
+    most = max(2, min(os.cpu_count() or 1, 4))
+    made = [DemoVm(THIS_MACHINE, ports[0], 1, most, 1, real, most + MORE_ROOM)]
     for index, port in enumerate(ports[1:], start=1):
         if index != BIG_INDEX:
             shape = SHAPES[(index - 1) % len(SHAPES)]
             wants = ("--workload", shape, "--seed", str(seed + index))
-            made.append(DemoVm(f"{shape}-{index}", port, 1, 4, 1, wants))
-    room = sum(vm.max for vm in made)
+            made.append(DemoVm(f"{shape}-{index}", port, 1, 4, 1, wants, 4))
+    room = sum(vm.most for vm in made)
     if vms > BIG_INDEX:
         # As large as all that the others may ever give up: its second step does not fit even when they are smallest,
         # and its first one leaves room for every maximum of theirs.
         unit = room - sum(vm.min for vm in made) + 1
         big = ("--workload", "step", "--seed", str(seed), "--high", str(0.9 * unit))
-        made.insert(BIG_INDEX, DemoVm("big-step", ports[BIG_INDEX], unit, 2 * unit, unit, big))
+        made.insert(BIG_INDEX, DemoVm("big-step", ports[BIG_INDEX], unit, 2 * unit, unit, big, 2 * unit))
         room += unit
     return Scene(directory, scheduler_port, agent_port, tuple(made), Resources(room * 1000, room * GIB))
+
+
+def raised(scene: Scene) -> Scene:
+    """The scene with every maximum as high as it may be raised; the node has room for that from the start."""
+    return replace(scene, vms=tuple(replace(vm, max=vm.most) for vm in scene.vms))
 
 
 def vms_of_another(scene: Scene) -> int | None:
@@ -95,7 +104,8 @@ def vms_of_another(scene: Scene) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     known = [(vm["uid"], vm["max"]) for vm in before]
-    return None if known == [(f"uid-{vm.name}", _amount(vm.max)) for vm in scene.vms] else len(known)
+    wanted = [[(f"uid-{vm.name}", _amount(vm.max)) for vm in each.vms] for each in (scene, raised(scene))]
+    return None if known in wanted else len(known)
 
 
 def _amount(cpus: int) -> dict[str, Any]:
@@ -143,7 +153,11 @@ def write_files(scene: Scene) -> None:
     informant = {"protect": False, "memory": {"waitingShare": None, "left": 0, "leftShare": 0}}
     files = {"cluster.yaml": cluster, "agent.yaml": agent, "informant.yaml": informant}
     for name, content in files.items():
-        (scene.directory / name).write_text(json.dumps(content, indent=1))
+        new = (
+            scene.directory / f"{name}.new"
+        )  # the programs read these files again when they change: never a half
+        new.write_text(json.dumps(content, indent=1))
+        new.replace(scene.directory / name)
 
 
 def programs(scene: Scene) -> tuple[Program, ...]:

@@ -41,8 +41,8 @@ def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     if not document["vms"]:
         click.echo(f"{document.get('node', url)}: the agent answers, and has no VMs")
     elif console.is_terminal:
-        found_by = f"agent {document['daemon']}"
-        console.print(view.table(document["node"], document["vms"], [], found_by, console.width))
+        asked = f"agent {document['daemon']} at {url}"
+        console.print(view.screen(document["node"], document["vms"], [asked], console.width))
     else:
         for vm in document["vms"]:
             click.echo(view.line(vm))

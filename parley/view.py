@@ -1,14 +1,31 @@
 """What the demo shows: a live table on a terminal, one line per change elsewhere, and the summary."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
+from parley.top.texts import MAX_LINE, clean
 from protocol.values import Resources
 
-STALE_S = 15.0
+Evidence = Literal["whole", "lost", "none"]
+"""What is known of the change log: all of it was read, it was removed or cut meanwhile, or there never was a line."""
+_CLAIMS: Final = {
+    "whole": "never overcommitted",
+    "lost": "what came later is not known, because the change log was removed or cut",
+    "none": "no VM was heard of",
+}
+STALE_S: Final = 15.0
+WIDE: Final = 110
+"""From so many columns on the table holds the words on each VM in full."""
+MAX_DETAILS: Final = 3
+LEGEND: Final = (
+    "goal, permit, size: CPUs/memory that a VM should have, may have, has (→ on its way); load: CPUs busy, or load "
+    "average; why: the last refusal or fault"
+)
 
 
 def cpus(amount: Mapping[str, str] | None) -> str:
@@ -30,37 +47,63 @@ def why(vm: Mapping[str, Any]) -> str:
     return str(vm["faults"][0] if vm["faults"] else vm["reason"])
 
 
-def table(node: str, vms: list[Mapping[str, Any]], notes: list[str], footer: str, width: int = 160) -> Table:
-    """The live table. On a narrow terminal the node stands in the title only, and the reason is cut."""
-    is_wide = width >= 110
+def code(vm: Mapping[str, Any]) -> str:
+    """The last word in short: the peer with a fault, or the code of a refusal; nothing where all is well."""
+    if vm["faults"]:
+        return f"{str(vm['faults'][0]).partition(':')[0]} fault"
+    return str(vm["reasonCode"] or "")
+
+
+def screen(node: str, vms: Sequence[Mapping[str, Any]], footer: Sequence[str], width: int = 160) -> Group:
+    """The live view: a table, and below it what its short codes mean, what else there is to say, and a legend.
+
+    On a narrow terminal the node stands in the title only, and the words on each VM stand below the table.
+    """
+    is_wide = width >= WIDE
+    shown = table(node, vms, is_wide=is_wide)
+    details = [] if is_wide else _details(vms)
+    below = [*(Text(each, style="yellow") for each in details), *(Text(each) for each in footer)]
+    return Group(shown, *below, Text(LEGEND, style="dim"))
+
+
+def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
+    """A row for each VM. Nothing that a program says is read as markup."""
     made = Table(
-        title=f"Parley on {node}: VMs being scaled by negotiation (Ctrl-C ends)",
-        caption=footer,
+        title=f"Parley on {node}: VMs being scaled by negotiation",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         expand=True,
     )
-    for name in ("VM", "node", "load", "goal", "permit", "size", "seq", "last reason"):
-        if name != "node" or is_wide:
-            is_last = name == "last reason"
-            made.add_column(
-                name, no_wrap=True, justify="right" if name == "seq" else "left", ratio=1 if is_last else None
-            )
+    last = "last word" if is_wide else "why"
+    names = ["VM", *(["node"] if is_wide else []), "load", "goal", "permit", "size", "state", last]
+    for name in names:
+        made.add_column(name, no_wrap=True, ratio=1 if name == last else None)
     for vm in vms:
         size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
-        cells = [load(vm), cpus(vm["goal"]), cpus(vm["permit"]), size, str(vm["sequenceNumber"]), why(vm)]
-        names = [vm["vm"].split("/", 1)[1], node] if is_wide else [vm["vm"].split("/", 1)[1]]
-        made.add_row(*names, *cells, style="yellow" if vm["reasonCode"] or vm["faults"] else "")
-    if notes:
-        made.caption = f"{footer}\n" + "\n".join(notes[-3:])
+        amounts = [load(vm), cpus(vm["goal"]), cpus(vm["permit"]), size]
+        words = [str(vm["state"]), why(vm) if is_wide else code(vm)]
+        cells = [_name(vm), *([node] if is_wide else []), *amounts, *words]
+        made.add_row(*(Text(clean(each)) for each in cells), style="yellow" if code(vm) else "")
     return made
+
+
+def _name(vm: Mapping[str, Any]) -> str:
+    return clean(vm["vm"]).rpartition("/")[2]
+
+
+def _details(vms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the codes of the table mean, in full, for the first VMs that have one."""
+    noted = [f"{_name(vm)}: {clean(why(vm), MAX_LINE)}" for vm in vms if code(vm)]
+    more = len(noted) - MAX_DETAILS
+    return noted if more <= 0 else [*noted[:MAX_DETAILS], f"and {more} more, in `parley status`"]
 
 
 def line(vm: Mapping[str, Any]) -> str:
     """One VM as one line."""
-    return (
+    return clean(
         f"{vm['vm']}: load {load(vm)}, goal {cpus(vm['goal'])}, permit {cpus(vm['permit'])}, "
-        f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}"
+        f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}",
+        MAX_LINE,
     )
 
 
@@ -81,8 +124,9 @@ def summary(result: Mapping[str, Any]) -> str:
             f"  load: this-machine {_when('had grown', found['growth_s'], 'after its start')} and "
             f"{_when('was back', found['shrink_s'], 'after its end')}"
         )
+        lines += [f"    {note}" for note in found["notes"]]
     for name, node in result["nodes"].items():
-        word = "OVERCOMMITTED" if node["overcommits"] else "never overcommitted"
+        word = "OVERCOMMITTED" if node["overcommits"] else _CLAIMS[node["evidence"]]
         lines.append(
             f"  {name}: at most {node['largest_cpu']:g} of {node['reservable_cpu']:g} CPUs and "
             f"{node['largest_memory_gib']:g} of {node['reservable_memory_gib']:g} GiB could be in use: {word}"
@@ -99,12 +143,15 @@ def _when(what: str, seconds: float | None, since: str) -> str:
     return f"{what} {seconds:.1f} s {since}"
 
 
-def node_figures(largest: Resources, reservable: Resources, overcommits: int) -> dict[str, float]:
-    """One node's line of the summary."""
+def node_figures(
+    largest: Resources, reservable: Resources, overcommits: int, evidence: Evidence
+) -> dict[str, float | str]:
+    """One node's line of the summary. Without the whole change log nobody knows what was in use meanwhile."""
     return {
         "largest_cpu": largest.vcpu_milli / 1000,
         "reservable_cpu": reservable.vcpu_milli / 1000,
         "largest_memory_gib": largest.memory_bytes / 2**30,
         "reservable_memory_gib": reservable.memory_bytes / 2**30,
         "overcommits": overcommits,
+        "evidence": evidence,
     }

@@ -27,6 +27,7 @@ from hosting.tls import Tls
 from parley.top import details
 from parley.top.model import (
     AWAY,
+    LEGEND,
     MAX_SHOWN,
     TROUBLED,
     AgentView,
@@ -128,9 +129,9 @@ def _line(row: Row, shown: Sequence[Column], changed: frozenset[Column]) -> _Lin
     """The cells of a row, each with its style."""
     if row.state == AWAY:
         return [(row.cell(column), "vms--away") for column in shown]
-    troubled = {Column.STATE} if row.state in TROUBLED else set()
+    troubled = {Column.STATE, Column.WHY} if row.state in TROUBLED else set()
     if row.faults:
-        troubled.add(Column.FAULTS)
+        troubled |= {Column.WHY, Column.FAULTS}
     return [
         (
             row.cell(column),
@@ -191,6 +192,8 @@ class TopApp(App[None]):
     DEFAULT_CSS = """
     #title { background: $primary; color: $text; text-style: bold; height: 1; padding: 0 1; }
     #notices { color: $warning; height: auto; padding: 0 1; display: none; }
+    #words { height: auto; max-height: 3; padding: 0 1; display: none; }
+    #legend { color: $text-muted; height: auto; max-height: 2; padding: 0 1; }
     #filter { height: 1; border: none; padding: 0 1; display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -216,6 +219,7 @@ class TopApp(App[None]):
         self._title = Static(id="title", markup=False)
         self._notices = Static(id="notices", markup=False)
         self._table = VmTable()
+        self._words = Static(id="words", markup=False)
         self._filter = Input(
             id="filter",
             placeholder="words of a name, a state or a reason",
@@ -224,10 +228,12 @@ class TopApp(App[None]):
         )
 
     def compose(self) -> ComposeResult:
-        """A title, what goes wrong, the table, and where the filter is typed."""
+        """A title, what goes wrong, the table, all words on the VM under the cursor, a legend, and where the filter is typed."""
         yield self._title
         yield self._notices
         yield self._table
+        yield self._words
+        yield Static(Content(LEGEND), id="legend", markup=False)
         yield self._filter
         yield Footer()
 
@@ -275,7 +281,16 @@ class TopApp(App[None]):
         self._notices.display = bool(said)
         self._notices.update(Content("\n".join(said)))
         self._table.draw(rows[:MAX_SHOWN], views, self._shown, self._order)
+        self._tell_words()
         self._drawing_s = time.perf_counter() - began_s
+
+    @on(DataTable.RowHighlighted)
+    def _tell_words(self) -> None:
+        """Say all about the VM under the cursor: the table has short codes, or is cut at the edge of the terminal."""
+        row = self._table.current()
+        self._words.display = row is not None and bool(row.words)
+        if row is not None:
+            self._words.update(Content(f"{row.name}: {row.words}"))
 
     def _is_covered(self) -> bool:
         """Whether the details (or the palette) lie over the table, whose keys then mean nothing."""

@@ -15,6 +15,7 @@ MAX_SHOWN: Final = 1000
 """Rows of the table. Who has more VMs finds the others by filter or order."""
 MAX_NAME: Final = 512
 MAX_NOTICES: Final = 4
+MAX_CODE: Final = 24
 STALE_S: Final = 15.0
 """A load reading that is older is not shown, as in `parley status`."""
 AWAY: Final = "away"
@@ -26,19 +27,25 @@ TROUBLED: Final = frozenset({"stuck", "denied"})
 
 
 class Column(enum.StrEnum):
-    """The columns. The node is shown where there are several agents."""
+    """The columns; what comes first is seen on a narrow terminal, too. The node is shown where there are several agents."""
 
     VM = "VM"
     NODE = "node"
     STATE = "state"
+    WHY = "why"
     SIZE = "size"
-    TARGET = "target"
     GOAL = "goal"
     PERMIT = "permit"
-    HELD = "held"
     LOAD = "load"
+    TARGET = "target"
+    HELD = "held"
     REASON = "reason"
     FAULTS = "faults"
+
+
+LEGEND: Final = (
+    "why: last refusal or fault; size has, goal wants, permit and held may have: CPUs/memory; load: CPUs busy"
+)
 
 
 def columns(agents: int) -> tuple[Column, ...]:
@@ -63,7 +70,19 @@ class Row:
     load: float | None = None
     load_text: str = ""
     reason: str = ""
+    code: str = ""
+    """The code of the refusal that binds, where there is one."""
     faults: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """The last word in short: the peer with a fault, or the code of a refusal."""
+        return f"{self.faults[0].partition(':')[0]} fault" if self.faults else self.code
+
+    @property
+    def words(self) -> str:
+        """All that is said of the VM, in full."""
+        return "; ".join(each for each in (*self.faults, self.reason) if each)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -79,6 +98,8 @@ class Row:
                 return self.node or "-"
             case Column.STATE:
                 return self.state or "-"
+            case Column.WHY:
+                return self.why[:MAX_CODE]
             case Column.LOAD:
                 return self.load_text or "-"
             case Column.REASON:
@@ -102,6 +123,8 @@ class Row:
                 return (_URGENCY.index(self.state) if known else -1, self.state) if self.state else None
             case Column.LOAD:
                 return (self.load,) if self.load is not None else None
+            case Column.WHY:
+                return (self.why.casefold(),) if self.why else None
             case Column.REASON:
                 return (self.reason.casefold(),) if self.reason else None
             case Column.FAULTS:
@@ -242,6 +265,7 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> Row | None:
         load=load,
         load_text=load_text,
         reason=clean(vm.get("reason")),
+        code=clean(vm.get("reasonCode")),
         faults=tuple(text for fault in items(vm.get("faults"), 16) if (text := clean(fault))),
     )
 

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
-_CLAIMS: list[socket.socket] = []
-"""Of the ports that this process was given; they last as long as it does."""
 
 
 class Program:
@@ -65,11 +63,11 @@ def free_port() -> int:
     """A port that nobody listens on, and that no other run of the tests is given while this one lives.
 
     It lies below the range that the kernel takes ports for connections from, so that it is still free when the
-    program that it is for starts, or starts again. The claim is a name in the kernel's abstract namespace, which belongs to
-    the same network as the port does and goes with this process: nothing is left behind in a directory.
+    program that it is for starts, or starts again.
     """
     while True:
         port = random.randrange(12_000, 32_000)
+        # A name without a file: the kernel frees it when this process ends, and nothing is left behind.
         claim = socket.socket(socket.AF_UNIX)
         try:
             claim.bind(f"\0parley-test-port-{port}")
@@ -79,7 +77,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
         else:
-            _CLAIMS.append(claim)
+            _ = claim.detach()  # open until this process ends
             return port
 
 

@@ -37,7 +37,7 @@ def test_it_ends_by_itself_and_its_last_line_is_one_json_object(tmp_path: Path) 
     assert set(result["vms"]) == {"demo/this-machine", "demo/step-1", "demo/big-step"}
     assert all(vm["permits"] >= 2 for vm in result["vms"].values())
     node = result["nodes"]["demo-node"]
-    assert node["overcommits"] == 0
+    assert (node["overcommits"], node["evidence"]) == (0, "whole")
     assert 0 < node["largest_cpu"] <= node["reservable_cpu"]
     assert any("demo/this-machine" in line for line in lines[:-1])
 
@@ -149,12 +149,25 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     arguments = ("demo", "--vms", "2", "--quiet", "--directory", str(tmp_path / "d"))
     with running("parley", *arguments, output=tmp_path / "out") as demo:
         child(demo.process.pid, "agent")
+        until("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
         children = psutil.Process(demo.process.pid).children()
         code = demo.end(signal.SIGINT)
     gone, alive = psutil.wait_procs(children, timeout=10)
     assert (code, alive) == (0, [])
     assert len(gone) >= 4
     assert "never overcommitted" in demo.text()
+
+
+def test_nothing_is_claimed_of_a_node_whose_change_log_was_removed(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    arguments = ("demo", "--vms", "1", "--directory", str(directory))
+    with running("parley", *arguments, output=tmp_path / "out") as demo:
+        until("a change", (directory / "state/changes.jsonl").exists)
+        until("the VM", lambda: "demo/this-machine: load" in demo.text())
+        (directory / "state/changes.jsonl").unlink()
+        code = demo.end(signal.SIGINT)
+    assert (code, "never overcommitted" in demo.text()) == (4, False), demo.text()
+    assert "is not known, because the change log was removed" in demo.text()
 
 
 def test_a_directory_with_the_vms_of_another_demo_is_refused(tmp_path: Path) -> None:

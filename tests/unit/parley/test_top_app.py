@@ -66,16 +66,37 @@ async def test_keys_sort_by_every_column_and_reverse() -> None:
         await view.shows("a", "b", "c")
         await view.press("s")
         assert (view.names(), view.heads()[1]) == (["b", "a", "c"], "state ▲")
-        await view.press("s")
-        assert (view.names(), view.heads()[:3]) == (["c", "a", "b"], ["VM", "state", "size ▲"])
+        await view.press("s", "s")
+        assert (view.names(), view.heads()[:4]) == (["c", "a", "b"], ["VM", "state", "why", "size ▲"])
         await view.press("r")
-        assert (view.names(), view.heads()[2]) == (["b", "a", "c"], "size ▼")
+        assert (view.names(), view.heads()[3]) == (["b", "a", "c"], "size ▼")
         assert view.current() == "b", "another order shows its first rows"
-        await view.press("S", "S", "r")
+        await view.press("S", "S", "S", "r")
         assert (view.names(), view.heads()[0]) == (["a", "b", "c"], "VM ▲")
         for _ in view.heads():
             await view.press("s")
         assert view.names() == ["a", "b", "c"]
+
+
+async def test_at_80_columns_codes_are_seen_and_the_words_stand_below() -> None:
+    """Whatever is cut at the edge, the words on the VM under the cursor are whole; a legend says what columns mean."""
+    source = Played(A)
+    full = "node-headroom: the other holders leave 17 CPU of the node to this VM"
+    async with seen(source, size=(80, 24)) as view:
+        source.tell(
+            A,
+            vm("big-step", state="denied", reason=full, reasonCode="node-headroom"),
+            vm("day-3", state="stuck", faults=["informant: connection refused"]),
+        )
+        await view.shows("big-step", "day-3")
+        assert view.cells(Column.WHY) == ["node-headroom", "informant fault"]
+        shown = "\n".join(strip.text for strip in view.table.render_lines(view.table.size.region))
+        for seen_word in ("denied", "node-headroom", "2/2Gi", "informant fault"):
+            assert seen_word in shown
+        assert view.text("#words") == f"default/big-step: {full}"
+        await view.press("down")
+        assert view.text("#words") == "default/day-3: informant: connection refused; as it should be"
+        assert "why: last refusal or fault" in view.text("#legend")
 
 
 async def test_a_click_on_a_head_sorts_and_another_one_reverses() -> None:
@@ -94,7 +115,7 @@ async def test_the_cursor_stays_on_its_vm_while_rows_move() -> None:
     async with seen(source) as view:
         source.tell(A, vm("a", 1), vm("b", 2), vm("c", 3))
         await view.shows("a", "b", "c")
-        await view.press("s", "s", "down")
+        await view.press("s", "s", "s", "down")
         assert view.current() == "b"
         source.tell(A, vm("a", 5), vm("b", 9), vm("c", 4))
         await view.shows("c", "a", "b")
@@ -278,7 +299,7 @@ async def test_400_vms_scroll_sort_and_filter() -> None:
         source.tell(A, *(vm(f"vm-{number}", number % 5 + 1) for number in range(400)))
         await view.until(lambda: view.cells(Column.SIZE)[399] == "5/5Gi")
         assert view.current() == "vm-399"
-        await view.press("s", "s", "r")
+        await view.press("s", "s", "s", "r")
         assert view.names()[:3] == ["vm-4", "vm-9", "vm-14"]
         await view.press("slash", *"vm-39")
         assert len(view.names()) == 11

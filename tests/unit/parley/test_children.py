@@ -1,0 +1,75 @@
+"""The demo's programs: started again when they end, with their last words, and told as long as that is news."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from hosting import logs
+from hosting.backoff import Backoff
+from parley import children as module
+from parley.children import Children, Program
+from tests.unit.hosting.raw_peers import until
+
+FAILING = """
+import json, sys
+print("an old line")
+print(json.dumps({"event": "cannot go on", "error": "no " + chr(27) + "[2Jdisk"}), file=sys.stderr)
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What a person is told; restarts come at once."""
+    monkeypatch.setattr(module, "RESTART", Backoff(base_s=0.01, cap_s=0.02, jitter=0))
+    return []
+
+
+def program(directory: Path, code: str) -> Program:
+    """A program of this code, found by its module's name."""
+    (directory / "short_lived.py").write_text(code)
+    return Program("a", "short_lived", ())
+
+
+async def run(directory: Path, said: list[tuple[str, str]], code: str, enough: int) -> Children:
+    """Keep such a program running until so much was said."""
+    children = Children(directory / "logs", lambda name, text: said.append((name, text)), logs.logger("test"))
+    children.start(program(directory, code))
+    try:
+        await until(lambda: len(said) >= enough)
+    finally:
+        await children.stop()
+    return children
+
+
+async def test_a_program_that_ends_is_told_with_its_last_words_and_again_when_it_runs(
+    tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    await run(tmp_path, said, FAILING, 3)
+    name = "a ended with code 3 (cannot go on: no disk)"
+    assert said[:2] == [("a", f"{name}; it starts again in 0.0 s"), ("a", f"{name}; it runs again")]
+
+
+async def test_a_program_that_is_killed_has_no_last_words(
+    tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code = f"import os\nprint('fine', flush=True)\nos.kill(os.getpid(), {int(signal.SIGKILL)})"
+    await run(tmp_path, said, code, 1)
+    assert said[0] == ("a", "a was killed by signal 9; it starts again in 0.0 s")
+
+
+async def test_last_words_are_those_of_the_last_life(
+    tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that fails without a word is not given those of the life before; a log that is gone is no fault."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.log").write_text("what was before\n")
+    children = await run(tmp_path, said, "raise SystemExit(5)", 1)
+    assert said[0][1].startswith("a ended with code 5; it starts again")
+    await asyncio.sleep(0)
+    assert children.last_words("nobody") == ""

@@ -1,0 +1,54 @@
+"""The observer's source: a change log that is appended to, and how it notices that its evidence is gone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parley.observer import Tail
+
+
+def lines(path: Path, *numbers: int) -> None:
+    """Append such lines."""
+    with path.open("a") as file:
+        file.writelines(json.dumps({"n": number}) + "\n" for number in numbers)
+
+
+def read(tail: Tail) -> list[int]:
+    """What is new."""
+    return [line["n"] for line in tail.lines()]
+
+
+def test_what_was_appended_is_read_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert read(tail) == []
+    lines(path, 1, 2)
+    with path.open("a") as file:
+        file.write('{"n": ')
+    assert read(tail) == [1, 2]
+    with path.open("a") as file:
+        file.write("3}\n")
+    assert read(tail) == [3]
+    assert not tail.is_broken
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "cut"])
+def test_a_log_that_was_taken_away_is_noticed_and_stays_so(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    lines(path, 1, 2)
+    assert read(tail) == [1, 2]
+    match how:
+        case "removed":
+            path.unlink()
+        case "replaced":
+            path.rename(tmp_path / "away")
+            lines(path, 7, 8, 9)
+        case _:
+            path.write_text("")
+    assert read(tail) == []
+    assert tail.is_broken
+    lines(path, 10)
+    assert read(tail) == []
+    assert tail.is_broken

@@ -1,0 +1,82 @@
+"""What the demo and `parley status` show on a terminal: at 80 columns nothing that matters is cut."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from parley import view
+from protocol.values import Resources
+from tests.unit.parley.top_documents import NASTY, vm
+
+FULL = "node-headroom: the other holders leave 17 CPU of the node to this VM"
+DENIED = vm(
+    "demo/big-step",
+    13,
+    goal={"cpu": "26", "memory": "26Gi"},
+    state="denied",
+    reason=FULL,
+    reasonCode="node-headroom",
+)
+AWAY = vm("demo/day-3", faults=["informant: connection refused", "metrics: old"], state="stuck")
+
+
+def shown(width: int, *vms: dict[str, Any], footer: tuple[str, ...] = ()) -> list[str]:
+    """The lines of a terminal that is so wide."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(view.screen("n1", vms, footer, width))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    return lines
+
+
+def test_at_80_columns_the_table_has_codes_and_the_words_stand_below() -> None:
+    lines = shown(80, vm("demo/this-machine"), DENIED, AWAY, footer=("12 s",))
+    table = "\n".join(lines[: next(at for at, line in enumerate(lines) if line.startswith("big-step: "))])
+    assert "…" not in table
+    for code in ("node-headroom", "informant fault", "denied", "stuck", "26/26Gi", "1.00 busy"):
+        assert code in table
+    assert f"big-step: {FULL}" in lines
+    assert "day-3: informant: connection refused" in lines
+    assert "12 s" in lines
+    assert "CPUs/memory" in " ".join(lines)
+
+
+def test_on_a_wide_terminal_the_words_stand_in_the_table() -> None:
+    lines = shown(160, DENIED)
+    assert any("big-step" in line and FULL in line for line in lines)
+    assert not any(line.startswith("big-step: ") for line in lines)
+
+
+def test_many_words_are_counted() -> None:
+    lines = shown(
+        80, *(vm(f"demo/vm-{number}", reason=FULL, reasonCode="node-headroom") for number in range(9))
+    )
+    assert [line.partition(":")[0] for line in lines if line.startswith("vm-") and FULL in line] == [
+        "vm-0",
+        "vm-1",
+        "vm-2",
+    ]
+    assert "and 6 more, in `parley status`" in lines
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("width", [80, 160])
+def test_nothing_that_an_agent_says_is_obeyed(text: str, width: int) -> None:
+    lines = shown(width, vm(f"demo/{text}", reason=text, reasonCode="x", faults=[text], state=text))
+    assert all(each.isprintable() for each in lines)
+
+
+def test_the_summary_claims_nothing_that_nobody_knows() -> None:
+    result = {"seconds": 1.0, "vms": {}, "load": None, "restarts": {}}
+    cases: tuple[tuple[int, view.Evidence, str], ...] = (
+        (0, "whole", ": never overcommitted"),
+        (0, "lost", ": what came later is not known, because the change log was removed or cut"),
+        (0, "none", ": no VM was heard of"),
+        (2, "lost", ": OVERCOMMITTED"),
+    )
+    for count, evidence, word in cases:
+        figures = view.node_figures(Resources(1000, 1), Resources(2000, 2), count, evidence)
+        assert word in view.summary(result | {"nodes": {"n1": figures}})
