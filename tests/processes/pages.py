@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -130,11 +130,13 @@ def agrees(shown: str, printed: str) -> bool:
 class Reader:
     """Somebody who follows a page in the directory `place`, on ports that nobody else uses. A context manager."""
 
-    def __init__(self, place: Path, replaced: Mapping[str, str] | None = None) -> None:
+    def __init__(self, place: Path) -> None:
         self.place = place
-        self._replaced = {str(port): str(free_port()) for port in PORTS.values()} | dict(replaced or {})
+        self._replaced = {str(port): str(free_port()) for port in PORTS.values()}
+        self._replaced["/tmp"] = str(place / "elsewhere")  # where an example keeps its state
         self._shells: list[int] = []
-        (place / "said").mkdir()
+        for directory in ("said", "elsewhere"):
+            (place / directory).mkdir()
         self._make_programs(place / "programs")
         shutil.copytree(ROOT / "examples", place / "examples")
         for example in sorted((place / "examples").rglob("*.yaml")):

@@ -127,6 +127,14 @@ def test_ports_are_others_than_on_the_page_and_told_as_on_the_page(tmp_path: Pat
         assert "10299 1102990" not in (tmp_path / "ports").read_text()
 
 
+def test_nothing_is_kept_outside_the_readers_directory(tmp_path: Path) -> None:
+    """Two runs at once would meet there, and it would stay behind."""
+    with Reader(tmp_path) as reader:
+        reader.follow("```console\n$ echo /tmp/parley-node-1 | tee told\n/tmp/parley-node-1\n```\n")
+        assert (tmp_path / "told").read_text().startswith(str(tmp_path))
+        assert str(tmp_path) in (tmp_path / "examples/agent.yaml").read_text()
+
+
 # ------------------------------------------------------------ the stand-in for curl
 
 
