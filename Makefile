@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 ARGS   ?=
 
-# On all cores, of many at most eight: each of the workers collects every test.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
+# On all cores, of many at most eight: each of the workers collects every test. All real programs are one group, for one worker.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8
 
 .PHONY: help setup demo test test-all check format lint types contracts explore bench clean
 
@@ -31,10 +31,10 @@ setup: $(VENV)/.dev ## only set up $(VENV): the programs and the test tools
 
 test: $(VENV)/.dev ## pass the quick tests, under five minutes on two cores (ARGS="-k permit")
 	@echo "the quick tests: without real programs and long walks, which \`make test-all\` runs too"
-	@$(PYTEST) -m quick $(ARGS)
+	@$(PYTEST) --dist load -m quick $(ARGS)
 
 test-all: $(VENV)/.dev ## pass all tests, a quarter of an hour on two cores
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --dist loadgroup $(ARGS)
 
 format: $(VENV)/.dev ## rewrite the files in the project's format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -147,18 +147,21 @@ def _units_too_large(
     nodes: list[tuple[str, dict[Any, Any]]], vms: list[tuple[str, dict[Any, Any]]]
 ) -> list[str]:
     """VMs whose compute unit is larger than all that their node can allocate: they could never grow."""
-    amounts = TypeAdapter(Resources)
+    read: dict[str, values.Resources | None] = {}
+    adapter = TypeAdapter(Resources)
 
-    def amount(entry: dict[Any, Any], key: str) -> values.Resources | None:
-        with contextlib.suppress(ValidationError):  # a fault of its own
-            return amounts.validate_python(entry.get(key))
-        return None
+    def amount(written: object) -> values.Resources | None:
+        key = repr(written)  # few units stand in a file, each many times
+        if key not in read:
+            read[key] = None
+            with contextlib.suppress(ValidationError):  # a fault of its own
+                read[key] = adapter.validate_python(written)
+        return read[key]
 
-    rooms = {repr(entry.get("name")): amount(entry, "allocatable") for _, entry in nodes}
+    rooms = {repr(entry.get("name")): amount(entry.get("allocatable")) for _, entry in nodes}
     faults = []
     for path, entry in vms:
-        room = rooms.get(repr(entry.get("node")))
-        unit = amount(entry, "computeUnit") if room is not None and "computeUnit" in entry else None
+        room, unit = rooms.get(repr(entry.get("node"))), amount(entry.get("computeUnit"))
         if room is not None and unit is not None and not unit.fits_in(room):
             faults.append(
                 f"{path}.computeUnit: must fit in the node {entry['node']!r}: {unit} does not fit in {room}"
