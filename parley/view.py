@@ -24,7 +24,7 @@ WIDE: Final = 110
 MAX_DETAILS: Final = 3
 LEGEND: Final = (
     "goal, permit, size: CPUs/memory that a VM should have, may have, has (→ on its way); load: CPUs busy, or load "
-    "average; why: the last refusal or fault"
+    "average; why: code of the last refusal, or the peer that refused or failed"
 )
 
 
@@ -50,7 +50,7 @@ def why(vm: Mapping[str, Any]) -> str:
 def code(vm: Mapping[str, Any]) -> str:
     """The last word in short: the peer with a fault, or the code of a refusal; nothing where all is well."""
     if vm["faults"]:
-        return f"{str(vm['faults'][0]).partition(':')[0]} fault"
+        return str(vm["faults"][0]).partition(":")[0]
     return str(vm["reasonCode"] or "")
 
 
@@ -62,7 +62,8 @@ def screen(node: str, vms: Sequence[Mapping[str, Any]], footer: Sequence[str], w
     is_wide = width >= WIDE
     shown = table(node, vms, is_wide=is_wide)
     details = [] if is_wide else _details(vms)
-    below = [*(Text(each, style="yellow") for each in details), *(Text(each) for each in footer)]
+    # A terminal that is too low loses what stands last.
+    below = [*(Text(each) for each in footer), *(Text(each, style="yellow") for each in details)]
     return Group(shown, *below, Text(LEGEND, style="dim"))
 
 

@@ -44,7 +44,8 @@ class Column(enum.StrEnum):
 
 
 LEGEND: Final = (
-    "why: last refusal or fault; size has, goal wants, permit and held may have: CPUs/memory; load: CPUs busy"
+    "why: code of the last refusal, or the peer that refused or failed; size has, goal wants, permit and held may have: "
+    "CPUs/memory; load: CPUs busy"
 )
 
 
@@ -77,7 +78,7 @@ class Row:
     @property
     def why(self) -> str:
         """The last word in short: the peer with a fault, or the code of a refusal."""
-        return f"{self.faults[0].partition(':')[0]} fault" if self.faults else self.code
+        return self.faults[0].partition(":")[0] if self.faults else self.code
 
     @property
     def words(self) -> str:

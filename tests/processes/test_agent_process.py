@@ -232,37 +232,33 @@ def test_a_broken_file_of_a_vm_is_a_plain_message(content: str, tmp_path: Path) 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6: a kernel and a Python with it")
 def test_over_ipv6_and_a_wildcard_the_informant_calls_back_what_is_advertised(tmp_path: Path) -> None:
-    """What the agent registers with its informant is where it can be called; a forwarded metrics port is believed."""
-    scheduler, informant, agent = free_port(), free_port(), free_port()
+    """What the agent registers with its informant is where it can be called, and it reads metrics where it is told to: here
+    another program answers at the port that would be forwarded.
+    """
+    scheduler, informant, agent, forwarded = free_port(), free_port(), free_port(), free_port()
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
     file = agent_file(tmp_path / "agent.yaml", scheduler, {"a": informant})
     settings = json.loads(file.read_text())
     settings["vms"][0]["informant"] = f"http://[::1]:{informant}"
     file.write_text(json.dumps(settings))
+    idle = ("--workload", "step", "--low", "0.2", "--high", "0.2")
+    busy = ("--workload", "step", "--low", "2.6", "--high", "2.6")  # of which its one CPU shows 1
     with ExitStack() as stack:
         for module, port, *arguments in (
             ("scheduler", scheduler, "--cluster", str(cluster)),
-            (
-                "informant",
-                informant,
-                "--workload",
-                "step",
-                "--host",
-                "::",
-                "--advertise",
-                f"[::1]:{informant}",
-            ),
+            ("informant", informant, *idle, "--host", "::", "--advertise", f"[::1]:{forwarded}"),
+            ("informant", forwarded, *busy, "--host", "::1"),
             ("agent", agent, "--config", str(file), "--host", "::", "--advertise", "[::1]"),
         ):
-            log = tmp_path / f"{module}-{len(arguments)}.log"
+            log = tmp_path / f"{module}-{port}.log"
             stack.enter_context(running(module, *arguments, "--port", str(port), output=log))
 
         def is_whole() -> bool:
             vm = vms(agent)["d/a"]
-            return vm["informant"] == "active" and vm["load"] is not None and not vm["faults"]
+            return vm["informant"] == "active" and ((vm["load"] or {}).get("busyCPUs") or 0) > 0.6
 
-        until("an active informant and its load", is_whole)
-    started = [json.loads(line) for line in (tmp_path / "agent-6.log").read_text().splitlines()]
+        until("an active informant, and the load from the other port", is_whole)
+    started = [json.loads(line) for line in (tmp_path / f"agent-{agent}.log").read_text().splitlines()]
     (serving,) = (line for line in started if line["event"] == "serving")
     assert serving["advertised"] == f"[::1]:{agent}"
     assert serving["address"] == f"http://[::]:{agent}"

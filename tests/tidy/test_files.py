@@ -123,3 +123,15 @@ def test_no_file_names_a_package_registry() -> None:
 def test_no_lock_file_or_registry_setting_is_in_the_repository() -> None:
     unwanted = LOCK_FILES | REGISTRY_SETTINGS
     assert [name for name in repository_files() if PurePosixPath(name).name in unwanted] == []
+
+
+def test_tests_and_benchmarks_leave_nothing_in_the_temporary_directory() -> None:
+    """They use `tmp_path`, or a `TemporaryDirectory` that ends with its block; these leave a file or a directory behind."""
+    unwanted = re.compile(r"\btempfile\.(?!TemporaryDirectory\b)(\w+)|^from (tempfile) import", re.MULTILINE)
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for part in ("tests", "benchmarks")
+        for path in sorted((ROOT / part).rglob("*.py"))
+        for match in unwanted.finditer(path.read_text())
+    ]
+    assert found == []

@@ -24,6 +24,7 @@ state: /var/lib/parley
 events: poll
 sample: 0.25
 protect: false
+advertise: 10.0.0.7:20301
 deadlines: {id: 2, resume: 3, suspend: 4, tryUpscale: 5, reclaim: 6.5}
 health: {every: 7, tolerance: 8}
 memory:
@@ -190,7 +191,13 @@ def _one(path: str, value: object) -> str:
 
 
 def test_every_number_has_its_bounds_here() -> None:
-    assert set(BOUNDS) == all_of(InformantSettings()).keys() - {"cgroup", "state", "events", "protect"}
+    assert set(BOUNDS) == all_of(InformantSettings()).keys() - {
+        "cgroup",
+        "state",
+        "events",
+        "protect",
+        "advertise",
+    }
 
 
 @pytest.mark.parametrize("path", BOUNDS)

@@ -89,14 +89,14 @@ async def test_at_80_columns_codes_are_seen_and_the_words_stand_below() -> None:
             vm("day-3", state="stuck", faults=["informant: connection refused"]),
         )
         await view.shows("big-step", "day-3")
-        assert view.cells(Column.WHY) == ["node-headroom", "informant fault"]
+        assert view.cells(Column.WHY) == ["node-headroom", "informant"]
         shown = "\n".join(strip.text for strip in view.table.render_lines(view.table.size.region))
-        for seen_word in ("denied", "node-headroom", "2/2Gi", "informant fault"):
+        for seen_word in ("denied", "node-headroom", "2/2Gi", "informant"):
             assert seen_word in shown
         assert view.text("#words") == f"default/big-step: {full}"
         await view.press("down")
         assert view.text("#words") == "default/day-3: informant: connection refused; as it should be"
-        assert "why: last refusal or fault" in view.text("#legend")
+        assert "why: code of the last refusal" in view.text("#legend")
 
 
 async def test_a_click_on_a_head_sorts_and_another_one_reverses() -> None:

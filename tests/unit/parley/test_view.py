@@ -36,7 +36,7 @@ def test_at_80_columns_the_table_has_codes_and_the_words_stand_below() -> None:
     lines = shown(80, vm("demo/this-machine"), DENIED, AWAY, footer=("12 s",))
     table = "\n".join(lines[: next(at for at, line in enumerate(lines) if line.startswith("big-step: "))])
     assert "…" not in table
-    for code in ("node-headroom", "informant fault", "denied", "stuck", "26/26Gi", "1.00 busy"):
+    for code in ("node-headroom", "informant", "denied", "stuck", "26/26Gi", "1.00 busy"):
         assert code in table
     assert f"big-step: {FULL}" in lines
     assert "day-3: informant: connection refused" in lines
