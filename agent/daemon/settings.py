@@ -119,7 +119,10 @@ class TlsSettings(Settings):
             return
         certificate, key = found["certificate"], found["key"]
         if (certificate is None) != (key is None):
-            yield "key" if key is None else "certificate", "certificate and key belong together: give both or neither"
+            yield (
+                "key" if key is None else "certificate",
+                "certificate and key belong together: give both or neither",
+            )
         if found.get("port") is not None and certificate is None:
             yield "port", "needs a certificate and its key"
 
