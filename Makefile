@@ -1,14 +1,17 @@
-# The two commands of the README are `make demo` and `make test`. Each makes .venv on first use; a second call starts at once.
+# The two commands of the README are `make demo` and `make test`. Each makes .venv on first use; `make setup` does only that.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 ARGS   ?=
 
-.PHONY: help demo test check format lint types contracts explore bench clean
+# On all cores, of many at most eight: each of the workers collects every test. All real programs are one group, for one worker.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8
+
+.PHONY: help setup demo test test-all check format lint types contracts explore bench clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once)"
@@ -24,8 +27,14 @@ $(VENV)/.dev: $(VENV)/.runtime
 demo: $(VENV)/.runtime ## watch VMs being scaled by negotiation (ARGS="--vms 8 --seconds 30 --output json")
 	@$(BIN)/parley demo --load $(ARGS)
 
-test: $(VENV)/.dev ## pass the tests (ARGS="-k permit")
-	@$(BIN)/python -m pytest $(ARGS)
+setup: $(VENV)/.dev ## only set up $(VENV): the programs and the test tools
+
+test: $(VENV)/.dev ## pass the quick tests, under five minutes on two cores (ARGS="-k permit")
+	@echo "the quick tests: without real programs and long walks, which \`make test-all\` runs too"
+	@$(PYTEST) --dist load -m quick $(ARGS)
+
+test-all: $(VENV)/.dev ## pass all tests, a quarter of an hour on two cores
+	@$(PYTEST) --dist loadgroup $(ARGS)
 
 format: $(VENV)/.dev ## rewrite the files in the project's format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -39,7 +48,7 @@ types: $(VENV)/.dev ## strict types in packages and tests
 contracts: $(VENV)/.dev ## the floors of the house
 	@$(BIN)/lint-imports
 
-check: lint types contracts test ## everything that a change must pass
+check: lint types contracts test ## what to pass before a commit; CI runs all tests
 
 explore: $(VENV)/.dev ## walk the ledger's model, and run the three cores together, from fresh seeds (ARGS="-x")
 	@PARLEY_WALK_SEED=fresh PARLEY_WALK_STEPS=$${PARLEY_WALK_STEPS:-10000000} \

@@ -1,42 +1,48 @@
 """Settings files: YAML, read safely, checked by a pydantic model; every fault at once with path, value and rule.
 
-The loader refuses duplicate keys (YAML would let the last one win silently), aliases without end, what nests deeper
-than `MAX_DEPTH` and files beyond `MAX_FILE_BYTES`.
+Faults of fields and of rules between fields are told together: a rule is judged by the fields that are right in themselves.
 """
 
-import gc
+import functools
 import json
 import math
-import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar, get_args
 
 import click
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema, core_schema
-from yaml.constructor import SafeConstructor
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core.core_schema import ErrorType
 
-from hosting import logs
+from hosting import logs, yaml_reader
 from protocol import quantities, values
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-
-MAX_NODES: Final = 2_000_000
-MAX_DEPTH: Final = 100
-"""Of lists and mappings within each other. No setting lies a tenth as deep."""
-
-if TYPE_CHECKING:
-    _SafeLoader = yaml.SafeLoader
-else:
-    # The same loader over libyaml's parser, an order of magnitude faster; PyYAML may be built without it.
-    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MAX_NAME: Final = 253
 
 M = TypeVar("M", bound="Settings")
+
+_ABSENT: Final = object()
+_RULE: Final = "rule"
+"""The type of a fault between fields; its text says everything."""
 
 
 class Settings(BaseModel):
@@ -45,10 +51,78 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
 
     @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Faults between the fields of one mapping, each as the path of a field as it is written, and what is wrong.
+
+        `found` has the fields that are right in themselves, by their Python names, defaults included; a rule that needs
+        another one says nothing.
+        """
+        del found
+        yield from ()
+
+    @classmethod
     def cross_faults(cls, data: object) -> list[str]:
         """Faults between parts of the raw `data` (a name that is used twice, say), found whatever else is wrong."""
         del data
         return []
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_rules(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        faults: list[InitErrorDetails] = []
+        read: Self | None = None
+        try:
+            read = handler(data)
+        except ValidationError as error:
+            faults += map(_kept, error.errors(include_url=False))
+        if read is not None:
+            found: Mapping[str, Any] = read.__dict__
+        else:
+            found = _right_fields(cls, data) if isinstance(data, dict) else {}
+        faults += (_broken(path, text) for path, text in cls.rules(found))
+        if read is None or faults:
+            raise ValidationError.from_exception_data(cls.__name__, faults)
+        return read
+
+
+def _broken(path: str, text: str) -> InitErrorDetails:
+    kind = PydanticCustomError(_RULE, "{text}", {"text": text})
+    return InitErrorDetails(type=kind, loc=tuple(filter(None, path.split("."))), input=None)
+
+
+def _kept(item: ErrorDetails) -> InitErrorDetails:
+    """A fault as it was found, to be raised again beside others."""
+    context = item.get("ctx", {})
+    known: str | PydanticCustomError = item["type"]
+    if known not in get_args(ErrorType):
+        known = PydanticCustomError(_RULE, "{text}", {"text": item["msg"]})
+    return InitErrorDetails(type=known, loc=item["loc"], input=item["input"], ctx=context)
+
+
+def _or_absent(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return handler(value)
+    except ValidationError:
+        return _ABSENT
+
+
+@functools.cache
+def _tolerant(model: type[Settings]) -> type[BaseModel]:
+    """The same fields, of which each that is wrong or missing is absent."""
+    fields: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        default: Any = {"default": _ABSENT} if field.is_required() else {"default_factory": field.get_default}
+        if field.default_factory is not None:
+            default = {"default_factory": field.default_factory}
+        kind: Any = Annotated[field.rebuild_annotation(), WrapValidator(_or_absent)]
+        fields[name] = (kind, FieldInfo(alias=field.alias, **default))
+    return create_model(f"Tolerant{model.__name__}", __config__=ConfigDict(strict=True), **fields)
+
+
+def _right_fields(model: type[Settings], data: dict[Any, Any]) -> dict[str, Any]:
+    """The fields of a mapping that are right in themselves, by their Python names."""
+    read = _tolerant(model).model_validate(data)
+    return {name: value for name, value in read.__dict__.items() if value is not _ABSENT}
 
 
 class FiniteRange(click.FloatRange):
@@ -92,47 +166,6 @@ class SettingsError(Exception):
         super().__init__(f"{path}: {count}\n" + "\n".join(f"  {fault}" for fault in faults))
 
 
-class _Loader(_SafeLoader):
-    """A safe loader that keeps note of duplicate keys and refuses what nests too deep."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__(content)
-        self.duplicates: list[str] = []
-        self._depth = 0
-
-    def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
-        """Called for every value before it is composed, which recurses: in libyaml without regard for the stack."""
-        super().descend_resolver(current_node, current_index)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"lists and mappings nest deeper than {MAX_DEPTH}")
-
-    def ascend_resolver(self) -> None:
-        """Called for every value after it is composed."""
-        super().ascend_resolver()
-        self._depth -= 1
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    seen: dict[Hashable, int] = {}
-    for key_node, _ in node.value:
-        if key_node.tag == "tag:yaml.org,2002:merge":
-            continue
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, Hashable):
-            continue  # the safe loader refuses it below, with its own message
-        line = key_node.start_mark.line + 1
-        if key in seen:
-            loader.duplicates.append(
-                f"line {line}: the key {key!r} was given on line {seen[key]} already; each key may come once"
-            )
-        seen[key] = line
-    return SafeConstructor.construct_mapping(loader, node, deep=True)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-
-
 class FaultsError(ValueError):
     """Data cannot be used. `faults` are lines with the path of the field, one for each thing that is wrong."""
 
@@ -170,8 +203,10 @@ def load(path: Path, model: type[M]) -> M:
 
 def parse(path: Path, content: bytes, model: type[M]) -> M:
     """Check the content of a YAML file. Raises `SettingsError` with every fault."""
-    with _without_collections():
-        data, faults = _read(path, content)
+    try:
+        data, faults = yaml_reader.read(content)
+    except yaml_reader.NotYamlError as error:
+        raise SettingsError(path, [str(error)]) from None
     return _checked(path, data, faults, model)
 
 
@@ -192,7 +227,7 @@ def parse_json(path: Path, content: bytes, model: type[M]) -> M:
         data = json.loads(content, object_pairs_hook=pairs) if content.strip() else None
         json.dumps(data, ensure_ascii=False).encode()
     except RecursionError:
-        raise SettingsError(path, [f"lists and mappings nest deeper than {MAX_DEPTH}"]) from None
+        raise SettingsError(path, [f"lists and mappings nest deeper than {yaml_reader.MAX_DEPTH}"]) from None
     except UnicodeEncodeError:
         raise SettingsError(path, ["not valid JSON: a text holds half of a character"]) from None
     except ValueError as error:  # of the decoder, or of the characters
@@ -211,76 +246,6 @@ def _checked(path: Path, data: Any, faults: list[str], model: type[M]) -> M:
     raise SettingsError(path, faults) from None
 
 
-class _Collector:
-    """Who keeps the garbage collector off: files may be read at the same time, and the last one switches it on again."""
-
-    lock = threading.Lock()
-    users = 0
-    was_enabled = True
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Keep the garbage collector off. It would look at all the nodes again and again, in vain, and stop every thread
-    meanwhile: for a large file that takes longer than all the rest.
-    """
-    with _Collector.lock:
-        _Collector.users += 1
-        if _Collector.users == 1:
-            _Collector.was_enabled = gc.isenabled()
-            gc.disable()
-    try:
-        yield
-    finally:
-        with _Collector.lock:
-            _Collector.users -= 1
-            if not _Collector.users and _Collector.was_enabled:
-                gc.enable()
-
-
-def _read(path: Path, content: bytes) -> tuple[Any, list[str]]:
-    """What a YAML file holds, and its duplicate keys as faults. Raises `SettingsError` where it is no YAML."""
-    try:
-        loader = _Loader(content)
-        node = loader.get_single_node()
-        _check_size(node)
-        data = None if node is None else loader.construct_document(node)
-    except (
-        yaml.YAMLError,
-        RecursionError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
-        # PyYAML's constructors raise more than their own errors: `!!bool perhaps` is a KeyError.
-        raise SettingsError(path, [_yaml_fault(error, content)]) from None
-    return data, loader.duplicates
-
-
-def _check_size(root: yaml.Node | None) -> None:
-    """Refuse what unfolds to more than `MAX_NODES`, counting an alias as all that it stands for."""
-    sizes: dict[int, int] = {}
-
-    def size(node: yaml.Node) -> int:
-        known = sizes.get(id(node))
-        if known is not None:
-            return known
-        sizes[id(node)] = MAX_NODES + 1  # what lies within itself has no end
-        below = (
-            [part for pair in node.value for part in pair]
-            if isinstance(node, yaml.MappingNode)
-            else node.value
-        )
-        count = 1 + sum(map(size, below)) if isinstance(node, yaml.CollectionNode) else 1
-        sizes[id(node)] = count
-        return count
-
-    if root is not None and size(root) > MAX_NODES:
-        raise yaml.YAMLError(f"unfolds to more than {MAX_NODES} values")
-
-
 def _shown(value: object) -> str:
     """A value for a person; texts and numbers in part, and of anything larger its kind."""
     match value:
@@ -296,41 +261,58 @@ def _shown(value: object) -> str:
             return f"a {type(value).__name__}"
 
 
-def _yaml_fault(error: Exception, content: bytes) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        # A file that ends too early is at fault in its last line; libyaml names the one after that.
-        line = min(error.problem_mark.line + 1, max(1, len(content.splitlines())))
-        return f"line {line}: not valid YAML: {error.problem}"
-    return f"not valid YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-
-
 _KINDS: Final = {
     "list_type": "a list",
     "string_type": "a text",
     "int_type": "a whole number",
+    "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
+    "finite_number": "a finite number",
     "bool_type": "true or false",
 }
+_LIMITS: Final = {
+    "greater_than": ("gt", "be above {}"),
+    "greater_than_equal": ("ge", "be at least {}"),
+    "less_than": ("lt", "be below {}"),
+    "less_than_equal": ("le", "be at most {}"),
+    "string_too_short": ("min_length", "have at least {} characters"),
+    "string_too_long": ("max_length", "have at most {} characters"),
+    "too_short": ("min_length", "have at least {} entries"),
+    "too_long": ("max_length", "have at most {} entries"),
+    "string_pattern_mismatch": ("pattern", "match {}"),
+}
+"""Limits by the type of a fault: where the limit is in its context, and how it is said."""
 
 
-def _fault(item: Any) -> str:
+def _fault(item: ErrorDetails) -> str:
     path = ""
     for part in item["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    path = path or "(file)"
+    kind, found = item["type"], item["input"]
+    shown = f" (found {_shown(found)})"
+    if kind == _RULE:
+        return f"{path}: {item['msg']}"
+    if kind == "extra_forbidden":
+        return f"{path}: there is no such setting"
+    if kind == "missing":
+        return f"{path}: is required"
+    if kind in ("model_type", "dict_type"):
+        return f"{path}: must be a mapping{shown}"
+    if kind in _KINDS:
+        is_unquoted = kind == "string_type" and isinstance(found, int | float | date)
+        return f"{path}: must be {_KINDS[kind]}{shown}{'; put it in quotes' if is_unquoted else ''}"
+    if kind in _LIMITS:
+        key, words = _LIMITS[kind]
+        limit = item.get("ctx", {}).get(key)
+        rule = words.format(f"{limit:g}" if isinstance(limit, float) else limit)
+        if key == "min_length" and limit == 1:
+            rule = "not be empty"
+        return f"{path}: must {rule}{f' (found {len(found)})' if isinstance(found, list | dict) else shown}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    match item["type"]:
-        case "extra_forbidden":
-            return f"{path}: there is no such setting"
-        case "model_type" | "dict_type":
-            return f"{path or '(file)'}: must be a mapping (found {_shown(item['input'])})"
-        case "missing":
-            return f"{path}: is required"
-        case "list_type" | "string_type" | "int_type" | "float_type" | "float_parsing" | "bool_type" as kind:
-            return f"{path}: must be {_KINDS[kind]} (found {_shown(item['input'])})"
-        case _:
-            value = "" if isinstance(item["input"], dict | list) else f" (found {_shown(item['input'])})"
-            return f"{path or '(file)'}: {message}{value}"
+    message = message.replace("Input should be", "must be", 1)
+    return f"{path}: {message}{'' if isinstance(found, dict | list) else shown}"
 
 
 def _cpu(value: object) -> int:
@@ -361,6 +343,44 @@ Memory = BeforeValidator(_memory)
 """Marks an `int` of bytes that is written as a quantity."""
 
 
+def millionths(value: object) -> int | None:
+    """A share in parts per million, exactly as it is written; None for what is no number of at most six decimals.
+
+    A float counts as the decimals that it is written with.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        return None
+    ppm = Decimal(str(value)).scaleb(6)
+    return int(ppm) if ppm == ppm.to_integral_value() else None
+
+
+def share(least: float, most: float) -> BeforeValidator:
+    """Marks an `int` of parts per million that is written as a number from `least` to `most`."""
+    example = min(0.75, most)
+
+    def read(value: object) -> int:
+        ppm = millionths(value)
+        if ppm is None or not least <= ppm / 1_000_000 <= most:
+            raise ValueError(
+                f"must be a number from {least:g} to {most:g} with at most six decimals, such as {example:g}"
+            )
+        return ppm
+
+    return BeforeValidator(read)
+
+
+def _name(value: str) -> str:
+    if not 1 <= len(value) <= MAX_NAME or not value.isprintable() or set(value) & {"/", " "}:
+        raise ValueError(
+            f"must be a name of 1 to {MAX_NAME} printable characters without blanks and /, such as db-0"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+"""The name of a node, a namespace, a pod. Kubernetes allows fewer characters; what nobody could type or read is refused."""
+
+
 class _Amount(Settings):
     cpu: Annotated[int, Cpu]
     memory: Annotated[int, Memory]
@@ -376,3 +396,21 @@ class _WrittenAsAmount:
 
 Resources = Annotated[values.Resources, _WrittenAsAmount()]
 """An amount written as `{cpu: 2, memory: 4Gi}`; both are Kubernetes quantities."""
+
+
+def _positive(amount: values.Resources) -> values.Resources:
+    if not amount.is_positive():
+        raise ValueError(
+            f"must be above zero in both resources, such as {{cpu: 1, memory: 1Gi}}, not {amount}"
+        )
+    return amount
+
+
+PositiveResources = Annotated[Resources, AfterValidator(_positive)]
+"""An amount above zero in both resources."""
+
+
+def bounds_fault(least: values.Resources | None, most: values.Resources | None) -> Iterator[tuple[str, str]]:
+    """The rule that a minimum and a maximum make bounds, where both are known."""
+    if least is not None and most is not None and not least.fits_in(most):
+        yield "min", f"must not exceed max in either resource: {least} does not fit in {most}"

@@ -16,9 +16,10 @@ conformance suite runs over them. As a file, all of it optional, durations in se
 """
 
 import random
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from hosting.settings import Settings
 from protocol.values import Resources
@@ -132,20 +133,28 @@ class Faults(Settings):
     replacement: Literal["at-once", "finish-first"] = "at-once"
     withdrawn: Chance = 0.0
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        faults = []
-        if self.late and not self.command_deadline:
-            faults.append("late: a command can only be late where commandDeadline is above zero")
-        if self.fence == "wait" and not self.command_deadline:
-            faults.append("fence: there is nothing to wait for where commandDeadline is zero")
-        if self.command_deadline and self.latency.resize[1] > self.command_deadline:
-            faults.append("latency.resize: must not exceed commandDeadline")
-        if self.refusing.every and self.refusing.lasts >= self.refusing.every:
-            faults.append("refusing.lasts: must be below refusing.every, or nothing is ever resized")
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What can be late or waited for has a deadline, and VMs can be resized at some time."""
+        deadline_s, latency, refusing = (
+            found.get(name) for name in ("command_deadline", "latency", "refusing")
+        )
+        if deadline_s == 0 and found.get("late"):
+            yield "late", "a command can only be late where commandDeadline is above zero"
+        if deadline_s == 0 and found.get("fence") == "wait":
+            yield "fence", "there is nothing to wait for where commandDeadline is zero"
+        if deadline_s and latency is not None and latency.resize[1] > deadline_s:
+            yield (
+                "latency.resize",
+                f"must not exceed commandDeadline: {latency.resize[1]:g} is above {deadline_s:g}",
+            )
+        if refusing is not None and refusing.every and refusing.lasts >= refusing.every:
+            yield (
+                "refusing.lasts",
+                (
+                    f"must be below refusing.every, or nothing is ever resized: {refusing.lasts:g} is not below {refusing.every:g}"
+                ),
+            )
 
 
 NONE: Final = Faults()

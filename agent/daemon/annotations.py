@@ -5,18 +5,19 @@
 are read where ours say nothing (reference/neon.md 6.2). What is wrong is reported and ignored; nothing is raised.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from agent.core.policies.combined import Combined
 from agent.daemon import policies, windows
 from agent.daemon.policies import Registry
 from agent.daemon.windows import Timed
-from hosting.settings import Cpu, FaultsError, Memory, Resources, Settings, check
+from hosting.settings import Cpu, FaultsError, Memory, Resources, Settings, check, share
 from protocol import values
 from protocol.values import Bounds
 
@@ -69,7 +70,7 @@ def _published_share(value: object) -> object:
 
 
 class _NeonShare(Settings):
-    share: Annotated[policies.Share, BeforeValidator(_published_share), Field(ge=0, le=2_000_000)]
+    share: Annotated[int, share(0, 2), BeforeValidator(_published_share)]
 
 
 _NEON_SHARES: Final = {
@@ -149,21 +150,24 @@ def _neon_bounds(annotations: Mapping[str, object], slot_bytes: int, faults: lis
     data = _mapping(annotations, NEON_BOUNDS, faults, is_reported=True)
     if not data:
         return None
+    wrong: list[str] = []
+    amounts: list[values.Resources] = []
     try:
-        found = check(data, _NeonBounds)
+        check(data, _NeonBounds)
     except FaultsError as error:
-        faults += (f"{NEON_BOUNDS}: {fault}" for fault in error.faults)
-        return None
-    wrong = [
-        f"{NEON_BOUNDS}: {name}.mem: must be a multiple of the memory slot, {slot_bytes} bytes"
-        for name, amount in (("min", found.min), ("max", found.max))
-        if slot_bytes > 0 and amount.mem % slot_bytes
-    ]
+        wrong += error.faults
+    for name in ("min", "max"):
+        with contextlib.suppress(FaultsError):  # told already
+            amount = check(data.get(name), _NeonAmount)
+            amounts.append(values.Resources(amount.cpu, amount.mem))
+            if slot_bytes > 0 and amount.mem % slot_bytes:
+                wrong.append(
+                    f"{name}.mem: must be a multiple of the memory slot, {slot_bytes} bytes (found {amount.mem})"
+                )
     if wrong:
-        faults += wrong
+        faults += (f"{NEON_BOUNDS}: {fault}" for fault in wrong)
         return None
-    least, most = (values.Resources(amount.cpu, amount.mem) for amount in (found.min, found.max))
-    return _made(least, most, NEON_BOUNDS, faults)
+    return _made(amounts[0], amounts[1], NEON_BOUNDS, faults)
 
 
 def _made(least: values.Resources, most: values.Resources, name: str, faults: list[str]) -> Bounds | None:
@@ -209,10 +213,10 @@ def _neon_config(
 def _share_faults(value: object, key: str, args: dict[str, float]) -> list[str]:
     """Adds what the published share sets to `args`; else what is wrong with it."""
     try:
-        share = check({"share": value}, _NeonShare).share
+        written = check({"share": value}, _NeonShare).share
     except FaultsError as error:
         return error.faults
-    found = {arg: min(share, 1_000_000) if arg == "cpuTarget" else share for arg in _NEON_SHARES[key]}
+    found = {arg: min(written, 1_000_000) if arg == "cpuTarget" else written for arg in _NEON_SHARES[key]}
     wrong: list[str] = []
     try:
         check({arg: amount / 1_000_000 for arg, amount in found.items()}, policies.UtilisationArgs)

@@ -6,13 +6,12 @@ its value a factory that takes the args and returns an object with `goal(load, s
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from importlib import metadata
-from typing import Annotated, Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field
 
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
@@ -20,7 +19,7 @@ from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown, Wish
 from agent.core.policies.zones import Zones
-from hosting.settings import FaultsError, Memory, Settings, check
+from hosting.settings import FaultsError, Memory, Settings, check, share
 
 POLICY_GROUP: Final = "parley.policies"
 DEFAULT: Final = ("utilisation",)
@@ -33,21 +32,11 @@ M = TypeVar("M", bound=Settings)
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 
 
-def _millionths(value: object) -> int:
-    """A share in parts per million, exactly as it is written."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a number such as 0.75")
-    share = Decimal(str(value)) * 1_000_000
-    if not share.is_finite() or share != share.to_integral_value():
-        raise ValueError("must be a number with at most six digits behind the point, such as 0.75")
-    return int(share)
-
-
-Share = Annotated[int, BeforeValidator(_millionths)]
-Target = Annotated[Share, Field(ge=10_000, le=1_000_000)]
-Width = Annotated[Share, Field(ge=0, le=1_000_000)]
-Percent = Annotated[float, Field(gt=0, le=100, strict=False, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(gt=0, le=100, strict=False, allow_inf_nan=False)]
+Target = Annotated[int, share(0.01, 1)]
+LoadTarget = Annotated[int, share(0.01, 2)]
+Width = Annotated[int, share(0, 1)]
+Percent = Annotated[float, Field(gt=0, le=100)]
+Ratio = Annotated[float, Field(gt=0, le=100)]
 
 
 class UtilisationArgs(Settings):
@@ -56,14 +45,14 @@ class UtilisationArgs(Settings):
     cpu_target: Target = 750_000
     memory_target: Target | None = 750_000
     """`null`: memory does not count."""
-    load_target: Annotated[Share, Field(ge=10_000, le=2_000_000)] = 900_000
+    load_target: LoadTarget = 900_000
     """The load average for each CPU, where CPU time is not known."""
     memory_margin: Annotated[int, Memory] = 100 * 2**20
     cpu_stable_zone: Width = 160_000
     cpu_mixed_zone: Width = 160_000
     memory_stable_zone: Width = 50_000
     memory_mixed_zone: Width = 50_000
-    window: Annotated[float, Field(ge=1, le=3600, strict=False, allow_inf_nan=False)] = 60.0
+    window: Annotated[float, Field(ge=1, le=3600)] = 60.0
     """Seconds after which the mean follows a load that stays on one side of it."""
 
     def make(self) -> Policy:
@@ -85,12 +74,12 @@ class LoadAverageArgs(Settings):
     high: Ratio = 0.9
     low: Ratio = 0.4
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.low * 2 > self.high:
-            # The half of a size that is just too large would be too small.
-            raise ValueError("low must not be above half of high")
-        return self
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The half of a size that is just too large must not be too small."""
+        low, high = found.get("low"), found.get("high")
+        if low is not None and high is not None and low * 2 > high:
+            yield "low", f"must be at most half of high: {low:g} is above {high / 2:g}"
 
     def make(self) -> Policy:
         """The policy."""
@@ -104,7 +93,7 @@ class PressureArgs(Settings):
     cpu_full: Percent = 10.0
     memory_some: Percent = 10.0
     memory_full: Percent = 5.0
-    step: Annotated[Share, Field(ge=0, le=1_000_000)] = 250_000
+    step: Width = 250_000
 
     def make(self) -> Policy:
         """The policy."""
@@ -205,18 +194,25 @@ def build(data: object, registry: Registry, path: str = "policies") -> Combined:
         raise FaultsError([f"{path}: has {len(data)} policies, more than {MAX_POLICIES}"])
     faults: list[str] = []
     found: dict[str, Policy] = {}
+    seen: set[str] = set()
     for index, item in enumerate(data):
         place = f"{path}[{index}]"
+        entry = {"name": item} if isinstance(item, str) else item
         try:
-            choice = check({"name": item} if isinstance(item, str) else item, Choice)
+            check(entry, Choice)
         except FaultsError as error:
             faults += (_placed(place, fault) for fault in error.faults)
+        if not isinstance(entry, Mapping):
             continue
-        if choice.name in found:
-            faults.append(f"{place}.name: {choice.name!r} is used more than once")
+        name, args = entry.get("name"), entry.get("args", {})
+        if not isinstance(name, str) or not name or not isinstance(args, Mapping):
             continue
+        if name in seen:
+            faults.append(f"{place}.name: {name!r} is used more than once")
+            continue
+        seen.add(name)
         try:
-            found[choice.name] = registry.build(choice.name, choice.args)
+            found[name] = registry.build(name, args)
         except FaultsError as error:
             faults += (_placed(f"{place}.args", fault) for fault in error.faults)
         except RegistryError as error:

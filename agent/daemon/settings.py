@@ -1,17 +1,25 @@
 """The agent's settings file: `parley-agent --config FILE`."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.backends.faults import Faults
 from agent.core.model import Vm
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
 from hosting.addresses import AdvertiseSetting
-from hosting.settings import Memory, Resources, Settings
+from hosting.settings import (
+    Memory,
+    Name,
+    PositiveResources,
+    Resources,
+    Settings,
+    bounds_fault,
+)
 from hosting.tls import TlsFiles
 from protocol.values import Bounds
 from protocol.wire import PodName
@@ -46,10 +54,9 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
-Name = Annotated[str, Field(min_length=1, max_length=253)]
 SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
 InformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_informant_url)]
-Seconds = Annotated[float, Field(gt=0, le=3600, strict=False)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
 File = Annotated[Path, BeforeValidator(_path)]
 
 
@@ -60,30 +67,18 @@ class VmEntry(Settings):
     name: Name
     uid: Annotated[str, Field(min_length=1, max_length=64)]
     informant: InformantUrl
-    min: Resources
+    min: PositiveResources
     max: Resources
-    compute_unit: Resources
-    slot_size: Annotated[int, Memory] | None = None
-    initial: Resources | None = None
+    compute_unit: PositiveResources
+    slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
+    initial: PositiveResources | None = None
     annotations: dict[str, str] = Field(default_factory=dict)
     """Per VM: `parley.dev/config` with policies and windows, `parley.dev/bounds`; a wrong value is reported and ignored."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        faults = []
-        try:
-            Bounds(self.min, self.max)
-        except ValueError as error:
-            faults.append(str(error))
-        if not self.compute_unit.is_positive():
-            faults.append(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
-        if self.initial is not None and not self.initial.is_positive():
-            faults.append(f"initial must be above zero in both resources, not {self.initial}")
-        if self.slot_size == 0:
-            faults.append("slotSize must be above zero")
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The bounds fit together."""
+        return bounds_fault(found.get("min"), found.get("max"))
 
     def vm(self) -> Vm:
         """The VM as the core knows it."""
@@ -100,7 +95,7 @@ class Periods(Settings):
     """How often, in seconds. The defaults suit a node; the demo is quicker."""
 
     metrics: Seconds = 5.0
-    tick: Annotated[float, Field(gt=0, le=25, strict=False)] = 15.0
+    tick: Annotated[float, Field(gt=0, le=25)] = 15.0
     """At least this often a request goes to the scheduler; below the 30 s for which a permit is worth something."""
     down_window: Seconds = 30.0
     """The goal falls only to the highest goal of so many seconds."""
@@ -117,16 +112,19 @@ class TlsSettings(Settings):
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Where `/v1/vms`, `/metrics` and the health pages are served with TLS, beside the plain port that informants call."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        faults = []
-        if (self.certificate is None) != (self.key is None):
-            faults.append("certificate and key belong together: give both or neither")
-        if self.port is not None and self.certificate is None:
-            faults.append("port needs a certificate and its key")
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """A certificate has its key, and a port has both."""
+        if "certificate" not in found or "key" not in found:
+            return
+        certificate, key = found["certificate"], found["key"]
+        if (certificate is None) != (key is None):
+            yield (
+                "key" if key is None else "certificate",
+                "certificate and key belong together: give both or neither",
+            )
+        if found.get("port") is not None and certificate is None:
+            yield "port", "needs a certificate and its key"
 
     def files(self) -> TlsFiles:
         """The files as `hosting.tls` takes them."""
@@ -150,7 +148,7 @@ class AgentSettings(Settings):
     windows: list[Any] = Field(default_factory=list)
     """Floors and ceilings by the time of day, for every VM without windows of its own."""
     periods: Periods = Periods()
-    resize_delay: Annotated[float, Field(ge=0, le=60, strict=False)] = 0.2
+    resize_delay: Annotated[float, Field(ge=0, le=60)] = 0.2
     """Seconds that a simulated VM takes to reach its target."""
     faults: Faults = Faults()
     """What goes wrong with simulated VMs; nothing by default."""

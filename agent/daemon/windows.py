@@ -4,7 +4,7 @@ An expression has the five fields of cron. Where the clock is set forward, what 
 where it is set back, what has a fixed time happens once, the first time, as cron does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -67,23 +67,16 @@ class WindowEntry(Settings):
     ceiling: Units | None = None
 
     @classmethod
-    def cross_faults(cls, data: object) -> list[str]:
-        """Nothing to hold, a floor above the ceiling, or a window that closes whenever it opens."""
-        if not isinstance(data, dict):
-            return []
-        floor, ceiling, faults = data.get("floor"), data.get("ceiling"), []
-        if floor is None and ceiling is None:
-            faults.append("(file): needs a floor or a ceiling")
-        if type(floor) is int and type(ceiling) is int and floor > ceiling:
-            faults.append(f"floor: {floor} is above the ceiling {ceiling}")
-        opens, closes = data.get("from"), data.get("until")
-        if (
-            isinstance(opens, str)
-            and isinstance(closes, str)
-            and opens.upper().split() == closes.upper().split()
-        ):
-            faults.append("until: is the same as from; the window would never be open")
-        return faults
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """There is something to hold, a floor below the ceiling, and a window that does not close whenever it opens."""
+        if found.get("floor", 0) is None and found.get("ceiling", 0) is None:
+            yield "", "needs a floor or a ceiling"
+        floor, ceiling = found.get("floor"), found.get("ceiling")
+        if floor is not None and ceiling is not None and floor > ceiling:
+            yield "floor", f"must not be above the ceiling: {floor} is above {ceiling}"
+        opens, closes = found.get("opens"), found.get("closes")
+        if opens and closes and opens.upper().split() == closes.upper().split():
+            yield "until", f"is the same as from ({opens!r}); the window would never be open"
 
     def timed(self) -> "Timed":
         """The window with its clock."""
@@ -155,19 +148,24 @@ def read(data: object, path: str = "windows") -> tuple[tuple[Timed, ...], list[s
         return (), [f"{path}: must be a list of windows"]
     if len(data) > MAX_WINDOWS:
         return (), [f"{path}: has {len(data)} windows, more than {MAX_WINDOWS}"]
-    found: dict[str, Timed] = {}
+    found: list[Timed] = []
     faults: list[str] = []
+    seen: set[str] = set()
     for index, item in enumerate(data):
+        name = item.get("name") if isinstance(item, Mapping) else None
+        is_taken = isinstance(name, str) and name in seen
+        if is_taken:
+            faults.append(f"{path}[{index}].name: {name!r} is used more than once")
+        elif isinstance(name, str):
+            seen.add(name)
         try:
             entry = check(item, WindowEntry)
         except FaultsError as error:
             faults += _placed(f"{path}[{index}]", error.faults)
-            continue
-        if entry.name in found:
-            faults.append(f"{path}[{index}].name: {entry.name!r} is used more than once")
-            continue
-        found[entry.name] = entry.timed()
-    return tuple(found.values()), faults
+        else:
+            if not is_taken:
+                found.append(entry.timed())
+    return tuple(found), faults
 
 
 def _placed(place: str, faults: Iterable[str]) -> list[str]:

@@ -4,16 +4,17 @@ A new file with faults is reported with all of them, and the old one stays in fo
 `target`), which then is what a read of the cluster shows; without one the cluster shows no sizes.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError
 
 from hosting import logs
-from hosting.settings import Cpu, Memory, Resources, Settings
+from hosting.settings import Cpu, Memory, Name, PositiveResources, Resources, Settings, bounds_fault
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol import values
 from protocol.values import Bounds
@@ -35,7 +36,6 @@ from scheduler.service.ports import ClusterUnreachableError
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 _ENDED: Final = ("Succeeded", "Failed")
-Name = Annotated[str, Field(min_length=1, max_length=253)]
 Uid = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -45,15 +45,23 @@ class NodeEntry(Settings):
     name: Name
     allocatable: Resources
     system: Resources | None = None
-    compute_unit: Resources | None = None
+    compute_unit: PositiveResources | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.system is not None and not self.system.fits_in(self.allocatable):
-            raise ValueError(f"system ({self.system}) must not exceed allocatable ({self.allocatable})")
-        if self.compute_unit is not None and not self.compute_unit.is_positive():
-            raise ValueError(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
-        return self
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The system's share and one compute unit are part of what the node can allocate."""
+        allocatable, system, unit = (found.get(name) for name in ("allocatable", "system", "compute_unit"))
+        if allocatable is None:
+            return
+        if system is not None and not system.fits_in(allocatable):
+            yield (
+                "system",
+                f"must not exceed allocatable in either resource: {system} does not fit in {allocatable}",
+            )
+            return
+        left = allocatable - (system or values.ZERO)
+        if unit is not None and not unit.fits_in(left):
+            yield "computeUnit", f"must fit in what the node has for VMs: {unit} does not fit in {left}"
 
     def spec(self) -> NodeSpec:
         """The node as the core sees it."""
@@ -71,24 +79,22 @@ class VmEntry(Settings):
     name: Name
     uid: Uid
     node: Name
-    min: Resources
+    min: PositiveResources
     max: Resources
-    slot_size: Annotated[int, Memory] | None = None
-    compute_unit: Resources | None = None
+    slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
+    compute_unit: PositiveResources | None = None
     size: Resources | None = None
     target: Resources | None = None
     phase: Phase = "Running"
     migration: Literal["auto", "always", "never"] = "auto"
     labels: Labels = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        Bounds(self.min, self.max)
-        if self.compute_unit is not None and not self.compute_unit.is_positive():
-            raise ValueError(f"computeUnit must be above zero in both resources, not {self.compute_unit}")
-        if self.target is not None and self.size is None:
-            raise ValueError("target needs a size beside it")
-        return self
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The bounds fit together, and a target is where a size moves to."""
+        yield from bounds_fault(found.get("min"), found.get("max"))
+        if found.get("target") is not None and "size" in found and found["size"] is None:
+            yield "target", "needs a size beside it"
 
 
 class PartEntry(Settings):
@@ -137,6 +143,32 @@ def _repeated(places: list[tuple[str, object]], what: str) -> list[str]:
     ]
 
 
+def _units_too_large(
+    nodes: list[tuple[str, dict[Any, Any]]], vms: list[tuple[str, dict[Any, Any]]]
+) -> list[str]:
+    """VMs whose compute unit is larger than all that their node can allocate: they could never grow."""
+    read: dict[str, values.Resources | None] = {}
+    adapter = TypeAdapter(Resources)
+
+    def amount(written: object) -> values.Resources | None:
+        key = repr(written)  # few units stand in a file, each many times
+        if key not in read:
+            read[key] = None
+            with contextlib.suppress(ValidationError):  # a fault of its own
+                read[key] = adapter.validate_python(written)
+        return read[key]
+
+    rooms = {repr(entry.get("name")): amount(entry.get("allocatable")) for _, entry in nodes}
+    faults = []
+    for path, entry in vms:
+        room, unit = rooms.get(repr(entry.get("node"))), amount(entry.get("computeUnit"))
+        if room is not None and unit is not None and not unit.fits_in(room):
+            faults.append(
+                f"{path}.computeUnit: must fit in the node {entry['node']!r}: {unit} does not fit in {room}"
+            )
+    return faults
+
+
 class ClusterFile(Settings):
     """The whole file."""
 
@@ -147,7 +179,7 @@ class ClusterFile(Settings):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Names used twice, and VMs or pods on nodes that the file does not have."""
+        """Names used twice, VMs or pods on nodes that the file does not have, and compute units that no node could grow by."""
         nodes, vms, pods = (_entries(data, key) for key in ("nodes", "vms", "pods"))
         known = {repr(entry.get("name")) for _, entry in nodes}
         faults = _repeated([(f"{path}.name", entry.get("name")) for path, entry in nodes], "node name")
@@ -162,7 +194,7 @@ class ClusterFile(Settings):
             node = entry.get("node")
             if isinstance(node, str) and repr(node) not in known:
                 faults.append(f"{path}.node: there is no node {node!r} in this file")
-        return faults
+        return faults + _units_too_large(_entries(data, "nodes"), vms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ A new file with faults is reported with all of them, and the rules that were rea
 the file should put a new one in its place (rename), so that no half of it is ever read.
 """
 
+import fnmatch
+import re
 from collections import Counter
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -14,9 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, core_schema
 
 from hosting import logs
-from hosting.settings import Resources, Settings
+from hosting.settings import PositiveResources, Resources, Settings, millionths
 from hosting.watched_file import WatchedFile
-from protocol import values
 from scheduler.core import rules
 from scheduler.pool import chain
 from scheduler.pool.standing import COOLDOWN_S
@@ -27,16 +27,15 @@ MAX_GLOBS: Final = 200
 """In the whole file. Python keeps 256 compiled globs; with more, each match would compile its glob again."""
 MAX_DEFAULTS: Final = 64
 MAX_NAME: Final = 512
+_BRACKETS: Final = re.compile(r"\[!?\]?[^\]]*\]")
 
 _SHARE_RULE: Final = "a number above 0 and at most 1 with at most six decimals, such as 0.7"
 
 
 def _ppm(value: object) -> int | None:
-    """A share in parts per million; None for what is none. A float counts as the decimals that it is written with."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        return None
-    ppm = Decimal(str(value)).scaleb(6)
-    return int(ppm) if ppm == ppm.to_integral_value() else None
+    """A share in parts per million; None for what is none."""
+    ppm = millionths(value)
+    return ppm if ppm is not None and 0 < ppm <= 1_000_000 else None
 
 
 def _share(value: object) -> int:
@@ -69,21 +68,37 @@ class _WrittenAsShares:
         return core_schema.no_info_wrap_validator_function(convert, handler(_Shares))
 
 
-def _positive(unit: values.Resources) -> values.Resources:
-    if not unit.is_positive():
-        raise ValueError(f"must be above zero in both resources, such as {{cpu: 1, memory: 1Gi}}, not {unit}")
-    return unit
+def _could_match(value: str, parts: int = 1) -> bool:
+    """Whether a name or glob can match any name of so many parts, none of which holds / or blanks."""
+    literal = _BRACKETS.sub("", value)
+    is_hopeless = "(?!)" in fnmatch.translate(value)  # of an empty range, such as [z-a]
+    is_open = "[" in literal  # a bracket that nobody closes stands for itself
+    return (
+        not (is_hopeless or is_open)
+        and literal.count("/") < parts
+        and " " not in literal
+        and value.isprintable()
+    )
+
+
+_HOPELESS: Final = (
+    "can match nothing: must have brackets that are closed and not empty, and no blank, such as {}"
+)
 
 
 def _name(value: str) -> str:
     if not 1 <= len(value) <= MAX_NAME:
         raise ValueError(f"must be a name or a glob of 1 to {MAX_NAME} characters, such as big-1 or gpu-*")
+    if not _could_match(value):
+        raise ValueError(_HOPELESS.format("gpu-[0-9]*; a node's name has no /"))
     return value
 
 
 def _namespace(value: str) -> str:
     if not 1 <= len(value) <= MAX_NAME or "/" in value:
         raise ValueError(f"must be a namespace or a glob of 1 to {MAX_NAME} characters, such as ci-*")
+    if not _could_match(value):
+        raise ValueError(_HOPELESS.format("ci-[0-9]*"))
     return value
 
 
@@ -100,13 +115,13 @@ def _vm(value: str) -> str:
         raise ValueError(
             f"must be a name or a glob of at most {MAX_NAME} characters for namespace/name, such as default/db-*"
         )
+    if not _could_match(value, parts=2):
+        raise ValueError(_HOPELESS.format("default/db-[0-9]*, with one /"))
     return value
 
 
 Watermark = Annotated[rules.Watermark, _WrittenAsShares()]
 """A share of CPU and memory, written as one number for both or as `{cpu: 0.7, memory: 0.8}`."""
-ComputeUnit = Annotated[Resources, AfterValidator(_positive)]
-"""An amount above zero in both resources."""
 
 
 class NodeDefaults(Settings):
@@ -114,7 +129,7 @@ class NodeDefaults(Settings):
 
     system: Resources | None = None
     watermark: Watermark | None = None
-    compute_unit: ComputeUnit | None = None
+    compute_unit: PositiveResources | None = None
 
 
 class OverrideEntry(NodeDefaults):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hosting.settings import Resources, Settings
+from hosting.settings import PositiveResources, Settings
 from protocol import extension, values
 from scheduler.pool import spelling
 from scheduler.pool.values import Pool, PoolLimits
@@ -18,12 +18,6 @@ def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("must be 1 to 63 lower-case letters, digits, - and ., such as ci-runners")
     return value
-
-
-def _positive(unit: values.Resources) -> values.Resources:
-    if not unit.is_positive():
-        raise ValueError(f"must be above zero in both resources, such as {{cpu: 1, memory: 1Gi}}, not {unit}")
-    return unit
 
 
 PoolName = Annotated[str, AfterValidator(_name)]
@@ -56,7 +50,7 @@ class PoolEntry(Settings):
     """A pool as it is wanted."""
 
     name: PoolName
-    compute_unit: Annotated[Resources, AfterValidator(_positive)]
+    compute_unit: PositiveResources
     limits: LimitsEntry = LimitsEntry()
     labels: Labels = Field(default_factory=dict)
     annotations: _Annotations = Field(default_factory=dict)

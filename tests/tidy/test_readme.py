@@ -9,6 +9,8 @@ import pytest
 from tests.tidy.house import ROOT, output, run
 
 TARGETS = ("demo", "test")
+OTHERS = ("setup", "test-all", "check")
+"""Targets that CONTRIBUTING.md and CI use."""
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -19,7 +21,7 @@ def test_the_readme_names_the_command(target: str) -> None:
 @pytest.mark.skipif(
     shutil.which("make") is None, reason="needs make; install it to check the targets of the Makefile"
 )
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", TARGETS + OTHERS)
 def test_the_makefile_has_the_target(target: str) -> None:
     # Under `make test` the outer make would hand its own flags and job server to this one.
     env = {

@@ -72,8 +72,11 @@ def test_every_fault_is_named_at_once() -> None:
         "vms[0].informant",
     ):
         assert f"{path}:" in text
-    assert "vms[1]: bounds: min" in text
-    assert "vms[2]: computeUnit" in text
+    assert (
+        "vms[1].min: must not exceed max in either resource: 8 CPU / 512Mi does not fit in 4 CPU / 4Gi"
+        in text
+    )
+    assert "vms[2].computeUnit: must be above zero in both resources" in text
     assert "'default/a' is used more than once" in text
 
 
@@ -82,6 +85,44 @@ def test_faults_within_one_vm_come_together() -> None:
     text = "\n".join(_faults(entry))
     assert "min" in text
     assert "computeUnit" in text
+
+
+def test_a_rule_is_told_beside_the_faults_of_other_fields() -> None:
+    entry = GOOD.replace("cpu: 250m", "cpu: 8").replace("uid: u1", "uid: 5, slotSize: 0")
+    assert [fault.partition(": ")[0] for fault in _faults(entry)] == [
+        "vms[0].uid",
+        "vms[0].slotSize",
+        "vms[0].min",
+    ]
+
+
+@pytest.mark.parametrize("value", ["true", "'0.5'", "1:30", "null", ".nan", ".inf", "-1"])
+@pytest.mark.parametrize("path", ["periods.tick", "periods.metrics", "resizeDelay"])
+def test_seconds_are_numbers_and_nothing_else(path: str, value: str) -> None:
+    name, _, key = path.partition(".")
+    (fault,) = _faults(f"{GOOD}{name}: {f'{{{key}: {value}}}' if key else value}\n")
+    assert fault.startswith(f"{path}: must be ")
+
+
+def test_a_name_has_no_control_characters() -> None:
+    (fault,) = _faults(GOOD.replace("name: a", 'name: "a\\eb"'))
+    assert fault.startswith("vms[0].name: must be a name of 1 to 253 printable characters")
+    assert "\x1b" not in fault
+
+
+def test_a_target_out_of_range_is_told_as_it_is_written() -> None:
+    (fault,) = _faults(f"{GOOD}policies: [{{name: utilisation, args: {{cpuTarget: 75}}}}]\n")
+    assert fault == (
+        "policies[0].args.cpuTarget: must be a number from 0.01 to 1 with at most six decimals, such as 0.75 (found 75)"
+    )
+
+
+def test_the_args_of_a_policy_are_judged_beside_its_other_faults() -> None:
+    found = _faults(f"{GOOD}policies: [{{name: load-average, args: {{high: 0.9, low: 0.5}}, colour: red}}]\n")
+    assert found == [
+        "policies[0].colour: there is no such setting",
+        "policies[0].args.low: must be at most half of high: 0.5 is above 0.45",
+    ]
 
 
 def test_urls_are_told_apart_by_who_speaks_what() -> None:
@@ -117,10 +158,6 @@ def test_a_wildcard_to_listen_on_is_refused_with_the_advice(
     assert done.exit_code == 2
     assert "--host 0.0.0.0 is a wildcard" in done.output
     assert "--advertise" in done.output
-
-
-def test_a_slot_of_nothing_is_refused() -> None:
-    _faults(GOOD.replace("uid: u1,", "uid: u1, slotSize: 0,"))
 
 
 def test_a_lock_is_taken_once_and_free_after_its_block(tmp_path: Path) -> None:
@@ -160,7 +197,7 @@ async def test_a_second_holder_waits_until_the_first_process_dies(tmp_path: Path
         ("{ca: /a}", []),
         ("{certificate: /c, key: /k, port: 10302}", []),
         ("{certificate: /c}", ["belong together"]),
-        ("{key: /k, port: 10302}", ["belong together", "port needs a certificate"]),
+        ("{key: /k, port: 10302}", ["belong together", "port: needs a certificate"]),
         ("{certificate: /c, key: /k, port: 99999}", ["tls.port"]),
     ],
 )

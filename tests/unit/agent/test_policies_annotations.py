@@ -74,7 +74,7 @@ def test_a_bad_policy_leaves_the_configured_ones_and_the_windows_count() -> None
 
 
 def test_a_bad_window_leaves_the_others_and_all_bad_ones_the_configured() -> None:
-    found, faults = _read(config={"windows": [OFFICE, {**OFFICE, "zone": "Nowhere"}]})
+    found, faults = _read(config={"windows": [OFFICE, {**OFFICE, "name": "b", "zone": "Nowhere"}]})
     assert found.windows is not None
     assert len(found.windows) == 1
     assert _paths(faults) == [f"{CONFIG}: windows[1].zone"]

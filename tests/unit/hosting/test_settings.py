@@ -4,8 +4,9 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import pytest
@@ -23,6 +24,26 @@ FILE = Path("settings.yaml")
 class Part(Settings):
     name: Annotated[str, Field(min_length=1)]
     max_size: Resources | None = None
+
+
+class Span(Settings):
+    least: Annotated[int, Field(ge=1)]
+    most: int = 9
+    note: str | None = None
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if "least" in found and "most" in found and found["least"] > found["most"]:
+            yield "least", f"must not be above most: {found['least']} is above {found['most']}"
+        if "note" in found and found["note"] is None:
+            yield "", "needs a note"
+
+
+class Spans(Settings):
+    first: Span | None = None
+    more: list[Span] = Field(default_factory=list)
+    share: Annotated[int, settings.share(0.01, 1)] = 0
+    name: settings.Name = "a"
 
 
 class Whole(Settings):
@@ -73,10 +94,10 @@ more: 1
     assert faults(text) == [
         next(fault for fault in faults(text) if fault.startswith("cpu: ")),
         "memory: must be memory in whole bytes, 0 or more, such as 4Gi or 512Mi (found -1)",
-        "parts[0].name: String should have at least 1 character (found '')",
+        "parts[0].name: must not be empty (found '')",
         "parts[1].name: is required",
         "parts[1].nme: there is no such setting",
-        "parts[2].name: must be a text (found 5)",
+        "parts[2].name: must be a text (found 5); put it in quotes",
         "parts[2].maxSize.memory: is required",
         "one: must be a mapping (found 'none')",
         "more: there is no such setting",
@@ -202,6 +223,87 @@ def test_no_content_ends_in_anything_but_settings_or_their_faults(tag: str, text
     except SettingsError as error:
         told = error.faults
     assert told != []
+
+
+# ---------------------------------------------------------------- rules between fields
+
+
+def span_faults(text: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        settings.parse(FILE, text.encode(), Spans)
+    return caught.value.faults
+
+
+def test_rules_between_fields_are_told_beside_the_faults_of_fields_at_every_depth() -> None:
+    text = """
+colour: red
+first: {least: 5, most: 3, note: 1}
+more:
+- {least: 10}
+- {least: 0, colour: red}
+- {least: 5, most: 4, note: fine, colour: red}
+- {most: 1}
+- none
+"""
+    assert span_faults(text) == [
+        "first.note: must be a text (found 1); put it in quotes",
+        "first.least: must not be above most: 5 is above 3",
+        "more[0].least: must not be above most: 10 is above 9",
+        "more[0]: needs a note",
+        "more[1].least: must be at least 1 (found 0)",
+        "more[1].colour: there is no such setting",
+        "more[1]: needs a note",
+        "more[2].colour: there is no such setting",
+        "more[2].least: must not be above most: 5 is above 4",
+        "more[3].least: is required",
+        "more[3]: needs a note",
+        "more[4]: must be a mapping (found 'none')",
+        "colour: there is no such setting",
+    ]
+
+
+def test_a_rule_that_is_kept_says_nothing() -> None:
+    read = settings.parse(FILE, b"first: {least: 1, note: x}\nmore: [{least: 9, note: y}]\n", Spans)
+    assert read.first == Span(least=1, note="x")
+    assert [each.least for each in read.more] == [9]
+
+
+# ---------------------------------------------------------------- what is not what it looks like
+
+
+@pytest.mark.parametrize("text", ["1:30", "190:20:30", "-1:30", "1:30.5", "010", "-07"])
+def test_numbers_that_only_old_yaml_knows_are_texts(text: str) -> None:
+    """1:30 would be 90, and 010 would be 8."""
+    assert faults(f"parts: [{{name: {text}, maxSize: {text}}}]") == [
+        f"parts[0].maxSize: must be a mapping (found '{text}')"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0", 0), ("10", 10), ("+5", 5), ("1_000", 1000), ("0x10", 16), ("0b11", 3)]
+)
+def test_whole_numbers_are_numbers(text: str, number: int) -> None:
+    found = span_faults(f"first: {{least: {10_000 + number}, most: {text}, note: x}}")
+    assert found == [f"first.least: must not be above most: {10_000 + number} is above {number}"]
+
+
+@pytest.mark.parametrize(
+    "text", ["75", "0", "-0.5", "1.5", "0.0000001", "true", "'0.5'", ".inf", ".nan", "9" * 400]
+)
+def test_a_share_is_judged_in_the_unit_that_it_is_written_in(text: str) -> None:
+    (fault,) = span_faults(f"share: {text}")
+    assert fault.startswith(
+        "share: must be a number from 0.01 to 1 with at most six decimals, such as 0.75 (found "
+    )
+    assert settings.parse(FILE, b"share: 0.29", Spans).share == 290_000
+
+
+@pytest.mark.parametrize("text", ['""', '"a\\nb"', '"a\\u0007"', '"a\\u200b"', "a b", "d/a", "x" * 254])
+def test_a_name_that_nobody_could_type_is_refused(text: str) -> None:
+    (fault,) = span_faults(f"name: {text}")
+    assert fault.startswith(
+        "name: must be a name of 1 to 253 printable characters without blanks and /, such as db-0"
+    )
 
 
 # ---------------------------------------------------------------- aliases

@@ -132,9 +132,7 @@ def test_nothing_is_coerced(text: str) -> None:
 def test_a_source_of_events_that_there_is_not_is_one_fault() -> None:
     with pytest.raises(SettingsError) as caught:
         parse(Path("f"), b"events: x", InformantSettings)
-    assert caught.value.faults == [
-        "events: Input should be 'auto', 'inotify', 'poll' or 'polling' (found 'x')"
-    ]
+    assert caught.value.faults == ["events: must be 'auto', 'inotify', 'poll' or 'polling' (found 'x')"]
 
 
 def test_a_long_name_stays_apart_from_what_is_told_of_it() -> None:

@@ -140,24 +140,24 @@ wish: none
 def test_every_fault_is_told_at_once_with_path_value_and_rule() -> None:
     assert sorted(faults(WRONG)) == sorted(
         [
-            "cgroup: must be a text (found 5)",
+            "cgroup: must be a text (found 5); put it in quotes",
             "state: must be a path (found '')",
-            "sample: Input should be greater than or equal to 0.05 (found 0)",
+            "sample: must be at least 0.05 (found 0)",
             "protect: must be true or false (found 1)",
             "colour: there is no such setting",
-            "deadlines.id: Input should be greater than 0 (found -1)",
+            "deadlines.id: must be above 0 (found -1)",
             "deadlines.reclaim: must be a number (found 'soon')",
-            "health.every: Input should be less than or equal to 3600 (found 3601)",
-            "health.tolerance: Input should be greater than or equal to 1 (found 0)",
+            "health.every: must be at most 3600 (found 3601)",
+            "health.tolerance: must be at least 1 (found 0)",
             "memory.margin: must be memory in whole bytes, 0 or more, such as 4Gi or 512Mi (found -1)",
-            "memory.waitingShare: Input should be less than or equal to 1 (found 1.5)",
-            "memory.leftShare: Input should be less than 1 (found 1)",
-            "memory.freeze: Input should be less than or equal to 1 (found 1.01)",
-            "memory.relief: Input should be greater than 0 (found 0)",
-            "memory.calm: Input should be greater than or equal to 0 (found -0.1)",
-            "cpu.waitingShare: Input should be greater than 0 (found 0)",
+            "memory.waitingShare: must be at most 1 (found 1.5)",
+            "memory.leftShare: must be below 1 (found 1)",
+            "memory.freeze: must be at most 1 (found 1.01)",
+            "memory.relief: must be above 0 (found 0)",
+            "memory.calm: must be at least 0 (found -0.1)",
+            "cpu.waitingShare: must be above 0 (found 0)",
             "cpu.busy_share: there is no such setting",
-            "cpu.over: Input should be less than or equal to 3600 (found inf)",
+            "cpu.over: must be at most 3600 (found inf)",
             "wish: must be a mapping (found 'none')",
         ]
     )
@@ -218,7 +218,7 @@ def test_no_memory_at_all_may_be_kept_free_but_a_step_of_relief_must_be_one() ->
     for path in AMOUNTS[:3]:
         assert all_of(read(_one(path, 0)))[path] == 0
     (fault,) = faults(_one("memory.relief", 0))
-    assert fault == "memory.relief: Input should be greater than 0 (found 0)"
+    assert fault == "memory.relief: must be above 0 (found 0)"
 
 
 @pytest.mark.parametrize("name", ["inotify", "poll", "polling"])

@@ -142,7 +142,7 @@ def test_all_faults_are_told_at_once_with_their_paths() -> None:
 @pytest.mark.parametrize(
     "made",
     [None, "quota", object(), BasePlugin, Doorman(label=""), Doorman(label=cast("str", None))],
-    ids=str,
+    ids=["nothing", "text", "object", "class", "no name", "name that is no text"],
 )
 def test_what_is_no_plugin_is_a_fault_of_its_place(made: object) -> None:
     (fault,) = faults(ChainConfig((Named("a"),)), registries(a=lambda *_: made))

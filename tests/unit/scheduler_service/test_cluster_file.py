@@ -103,6 +103,26 @@ async def test_a_vm_has_the_slot_that_it_names(cluster: Cluster, more: str, slot
     assert seen.vm.slot_bytes == slot
 
 
+def test_a_compute_unit_larger_than_its_node_is_a_fault() -> None:
+    text = NODE.replace("computeUnit: {cpu: 1,", "computeUnit: {cpu: 9500m,") + "vms:\n"
+    text += vm("a", "u1", more="computeUnit: {cpu: 1, memory: 41Gi}, colour: red")
+    text += vm("b", "u2", more="computeUnit: {cpu: 10, memory: 1Gi}")
+    assert faults(text) == [
+        "nodes[0].computeUnit: must fit in what the node has for VMs: 9500m CPU / 2Gi does not fit in 9 CPU / 36Gi",
+        "vms[0].colour: there is no such setting",
+        "vms[0].computeUnit: must fit in the node 'n1': 1 CPU / 41Gi does not fit in 10 CPU / 40Gi",
+    ]
+
+
+@pytest.mark.parametrize("written", ["namespace: d", "name: a", "node: n1"])
+def test_a_name_with_control_characters_is_a_fault(written: str) -> None:
+    key = written.partition(":")[0]
+    found = faults(NODE + "vms:\n" + vm().replace(written, f'{key}: "a\\tb"'))
+    assert found[0] == (
+        f"vms[0].{key}: must be a name of 1 to 253 printable characters without blanks and /, such as db-0 (found 'a\\tb')"
+    )
+
+
 async def test_a_target_is_shown_beside_the_size(cluster: Cluster) -> None:
     more = f"{SIZED}, target: {{cpu: 3, memory: 4Gi}}"
     seen = (await cluster.refresh(NODE + "vms:\n" + vm(more=more)))[-1]
@@ -125,16 +145,17 @@ pods:
 def test_every_fault_is_told_at_once() -> None:
     found = faults(FAULTY)
     for path in (
-        "nodes[0]: system (",
+        "nodes[0].system: must not exceed allocatable in either resource: 2 CPU / 1Gi does not fit in 1 CPU / 1Gi",
         "nodes[1].allocatable.cpu: ",
-        "nodes[2]: computeUnit must be above zero in both resources",
+        "nodes[2].computeUnit: must be above zero in both resources",
         "nodes[0].name: node name 'n1' is used more than once",
         "nodes[1].name: node name 'n1' is used more than once",
         "vms[0].name: pod 'd/a' is used more than once",
         "vms[1].uid: UID 'u1' is used more than once",
         "vms[1].node: there is no node 'nowhere' in this file",
-        "vms[2]: target needs a size beside it",
-        "vms[3].name: String should have at least 1 character (found '')",
+        "vms[2].target: needs a size beside it",
+        "vms[3].name: must be a name of 1 to 253 printable characters without blanks and /, such as db-0 (found '')",
+        "vms[3].min: must not exceed max in either resource: 4 CPU / 1Gi does not fit in 1 CPU / 1Gi",
         "vms[3].colour: there is no such setting",
         "pods[0].uid: UID 'u3' is used more than once",
         "pods[0].name: pod 'd/c' is used more than once",
@@ -146,10 +167,10 @@ def test_every_fault_is_told_at_once() -> None:
     ("text", "fault"),
     [
         ("", "nodes: is required"),
-        ("nodes: []", "nodes: List should have at least 1 item after validation, not 0"),
+        ("nodes: []", "nodes: must not be empty (found 0)"),
         ("nodes: [5]", "nodes[0]: must be a mapping (found 5)"),
         (NODE + "vms:\n" + vm(uid="5"), "vms[0].uid: must be a text (found 5)"),
-        (NODE + "vms:\n" + vm().replace("cpu: 1,", "cpu: 9,"), "vms[0]: "),
+        (NODE + "vms:\n" + vm().replace("cpu: 1,", "cpu: 9,"), "vms[0].min: must not exceed max"),
     ],
 )
 def test_a_single_fault_is_told_with_its_place(text: str, fault: str) -> None:

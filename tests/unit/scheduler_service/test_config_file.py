@@ -144,6 +144,34 @@ def test_what_is_no_share_is_one_fault_that_says_what_would_be_right(text: str) 
     assert fault.startswith(f"nodeDefaults.watermark.memory: {rule}")
 
 
+# ------------------------------------------------------------ globs
+
+HOPELESS = ["gpu-[z-a]", "gpu-[", "gpu-[0-9", "a b", "a\\tb"]
+GLOBS = ["*", "gpu-*", "gpu-[0-9]", "[!a]*", "[]]", "[]a]b", "big-1", "?", "[a-z][0-9]"]
+
+
+@pytest.mark.parametrize("glob", [*HOPELESS, "a/b", "*/*"])
+def test_a_glob_that_can_match_no_node_is_a_fault(glob: str) -> None:
+    (fault,) = faults(f'nodeOverrides: [{{nodes: ["{glob}"], watermark: 0.5}}]')
+    assert fault.startswith("nodeOverrides[0].nodes[0]: can match nothing: ")
+
+
+@pytest.mark.parametrize("glob", HOPELESS)
+def test_a_glob_that_can_match_no_namespace_or_vm_is_a_fault(glob: str) -> None:
+    (fault,) = faults(f'growth: {{recommendOnlyNamespaces: ["{glob}"]}}')
+    assert fault.startswith("growth.recommendOnlyNamespaces[0]: can match nothing: ")
+    (fault,) = faults(f'growth: {{recommendOnlyVms: ["d/{glob}"]}}')
+    assert fault.startswith("growth.recommendOnlyVms[0]: can match nothing: ")
+    (fault,) = faults('growth: {recommendOnlyVms: ["a/b/c"]}')
+    assert fault.startswith("growth.recommendOnlyVms[0]: can match nothing: ")
+
+
+@pytest.mark.parametrize("glob", GLOBS)
+def test_a_glob_that_can_match_is_taken(glob: str) -> None:
+    assert read(f'nodeOverrides: [{{nodes: ["{glob}"], watermark: 0.5}}]').overrides[0].nodes == (glob,)
+    assert read(f'growth: {{recommendOnlyVms: ["d/{glob}"]}}').growth.recommend_only_vms == (f"d/{glob}",)
+
+
 # ------------------------------------------------------------ faults
 
 FAULTY = f"""

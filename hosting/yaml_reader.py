@@ -1,0 +1,162 @@
+"""YAML as people write it in settings: the safe types, and nothing that is read otherwise than it looks.
+
+The reader refuses duplicate keys (YAML would let the last one win silently), aliases without end, and what nests deeper
+than `MAX_DEPTH`. Of the ways in which YAML 1.1 writes numbers, base 60 (`1:30` for 90) and octal numbers without a letter
+(`010` for 8) are left out, as YAML 1.2 does: they are texts here.
+"""
+
+import gc
+import re
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+from yaml.constructor import SafeConstructor
+
+MAX_NODES: Final = 2_000_000
+MAX_DEPTH: Final = 100
+"""Of lists and mappings within each other. No setting lies a tenth as deep."""
+
+if TYPE_CHECKING:
+    _SafeLoader = yaml.SafeLoader
+else:
+    # The same loader over libyaml's parser, an order of magnitude faster; PyYAML may be built without it.
+    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+_WHOLE_NUMBER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0b[0-1_]+|0x[0-9a-fA-F_]+)$")
+_NUMBER: Final = re.compile(
+    r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+
+
+class NotYamlError(ValueError):
+    """Content is no YAML, or none that may be read. The text says why, with the line where one is known."""
+
+
+class _Loader(_SafeLoader):
+    """A safe loader that keeps note of duplicate keys and refuses what nests too deep."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.duplicates: list[str] = []
+        self._depth = 0
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
+        """Called for every value before it is composed, which recurses: in libyaml without regard for the stack."""
+        super().descend_resolver(current_node, current_index)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"lists and mappings nest deeper than {MAX_DEPTH}")
+
+    def ascend_resolver(self) -> None:
+        """Called for every value after it is composed."""
+        super().ascend_resolver()
+        self._depth -= 1
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: dict[Hashable, int] = {}
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            continue  # the safe loader refuses it below, with its own message
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            loader.duplicates.append(
+                f"line {line}: the key {key!r} was given on line {seen[key]} already; each key may come once"
+            )
+        seen[key] = line
+    return SafeConstructor.construct_mapping(loader, node, deep=True)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, {_INT: _WHOLE_NUMBER, _FLOAT: _NUMBER}.get(tag, pattern)) for tag, pattern in resolvers]
+    for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def read(content: bytes) -> tuple[Any, list[str]]:
+    """What YAML holds, and its duplicate keys as faults for a person. Raises `NotYamlError`."""
+    with _without_collections():
+        try:
+            loader = _Loader(content)
+            node = loader.get_single_node()
+            _check_size(node)
+            data = None if node is None else loader.construct_document(node)
+        except (
+            yaml.YAMLError,
+            RecursionError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
+            # PyYAML's constructors raise more than their own errors: `!!bool perhaps` is a KeyError.
+            raise NotYamlError(_fault(error, content)) from None
+    return data, loader.duplicates
+
+
+def _fault(error: Exception, content: bytes) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        # A file that ends too early is at fault in its last line; libyaml names the one after that.
+        line = min(error.problem_mark.line + 1, max(1, len(content.splitlines())))
+        return f"line {line}: not valid YAML: {error.problem}"
+    return f"not valid YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+
+
+def _check_size(root: yaml.Node | None) -> None:
+    """Refuse what unfolds to more than `MAX_NODES`, counting an alias as all that it stands for."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        known = sizes.get(id(node))
+        if known is not None:
+            return known
+        sizes[id(node)] = MAX_NODES + 1  # what lies within itself has no end
+        below = (
+            [part for pair in node.value for part in pair]
+            if isinstance(node, yaml.MappingNode)
+            else node.value
+        )
+        count = 1 + sum(map(size, below)) if isinstance(node, yaml.CollectionNode) else 1
+        sizes[id(node)] = count
+        return count
+
+    if root is not None and size(root) > MAX_NODES:
+        raise yaml.YAMLError(f"unfolds to more than {MAX_NODES} values")
+
+
+class _Collector:
+    """Who keeps the garbage collector off: files may be read at the same time, and the last one switches it on again."""
+
+    lock = threading.Lock()
+    users = 0
+    was_enabled = True
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep the garbage collector off. It would look at all the nodes again and again, in vain, and stop every thread
+    meanwhile: for a large file that takes longer than all the rest.
+    """
+    with _Collector.lock:
+        _Collector.users += 1
+        if _Collector.users == 1:
+            _Collector.was_enabled = gc.isenabled()
+            gc.disable()
+    try:
+        yield
+    finally:
+        with _Collector.lock:
+            _Collector.users -= 1
+            if not _Collector.users and _Collector.was_enabled:
+                gc.enable()

@@ -1,0 +1,57 @@
+"""Every test belongs to exactly one set, by its directory; the set is its marker. CONTRIBUTING.md tells what they are for.
+
+A new directory is entered here, else its tests are refused: so none can belong to no set, or to a slow one by accident.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import settings
+
+# No test asserts how long something takes, and the machine may be busy; else it is as Hypothesis, or its profile "ci", has it.
+settings.register_profile("desk", deadline=None)
+settings.load_profile("desk")
+
+SETS: Final = {
+    "quick": ("conformance", "peers", "property", "scenarios", "tidy", "unit", "wire"),
+    "programs": ("processes",),
+    "walks": ("machines", "simulation"),
+}
+"""The directories under `tests/` of each set."""
+HERE: Final = Path(__file__).parent
+
+
+def set_of(path: Path) -> str:
+    """The set of a test file. Raises `pytest.UsageError` for a directory that belongs to none."""
+    directory = path.relative_to(HERE).parts[0]
+    for name, directories in SETS.items():
+        if directory in directories:
+            return name
+    raise pytest.UsageError(
+        f"tests/{directory} belongs to no set of tests: enter it in SETS of tests/conftest.py"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its set, before `-m` chooses. Under several workers one of them runs all real programs, one
+    after the other: they wait for each other's ports and peers, and would be slowed down by more of their kind."""
+    for item in items:
+        name = set_of(item.path)
+        item.add_marker(name)
+        if name == "programs":
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what the choice of a set has left out, and how to run that."""
+    if config.option.markexpr == "quick":
+        left = ", ".join(
+            f"{name} ({' '.join(f'tests/{each}' for each in directories if (HERE / each).is_dir())})"
+            for name, directories in SETS.items()
+            if name != "quick"
+        )
+        terminalreporter.write_line(
+            f"This was the quick set. Left out: {left}. `make test-all` runs everything."
+        )

@@ -1,0 +1,73 @@
+"""docs/two-machines.md on one machine: what the units start, with its files, at loopback addresses of their own."""
+
+import contextlib
+import json
+import re
+from pathlib import Path
+
+from tests.processes.programs import Program, fetch, free_port, running, until, vms
+from tests.tidy.house import ROOT
+from tests.tidy.units import UNITS, command
+from tests.unit.informant.cgroup_tree import Tree
+
+MODULES = {"parley-scheduler": "scheduler", "parley-agent": "agent", "parley-informant": "informant"}
+
+
+class Machines:
+    """The machines of the page, by their ports; each address of the page is another loopback address."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.ports = {"10299": free_port(), "10300": free_port(), "10301": free_port()}
+        self.tree = Tree(place / "cgroup")
+        self._here = {
+            "10.0.0.5": "127.0.0.1",
+            "10.0.0.7": "127.0.0.2",
+            "10.0.0.21": "127.0.0.3",
+            "/etc/parley": str(place),
+            "/var/lib/": f"{place}/var-",
+            "/run/": f"{place}/run-",
+            "cgroup: workload": f"cgroup: {self.tree.path}\nprotect: false",
+            **{port: str(free) for port, free in self.ports.items()},
+        }
+        examples = ROOT / "examples"
+        for path in (*(examples / "two-machines").iterdir(), examples / "scheduler.yaml"):
+            (place / path.name).write_text(self.here(path.read_text()))
+
+    def here(self, text: str) -> str:
+        """A text of the page as it holds here."""
+        return re.sub(
+            r"(?<![\w.])(?:" + "|".join(map(re.escape, self._here)) + r")",
+            lambda found: self._here[found[0]],
+            text,
+        )
+
+    def start(self, name: str, port: str, stack: contextlib.ExitStack) -> Program:
+        """What a unit starts, for as long as `stack` is open."""
+        _, *arguments = (self.here(argument) for argument in command(UNITS / f"{name}.service"))
+        log = self.place / f"{name}.log"
+        started = running(MODULES[name], *arguments, "--port", str(self.ports[port]), output=log)
+        return stack.enter_context(started)
+
+
+def test_what_the_units_start_works_together(tmp_path: Path) -> None:
+    there = Machines(tmp_path)
+    scheduler, agent, informant = (there.ports[port] for port in ("10299", "10300", "10301"))
+    with contextlib.ExitStack() as stack:
+        there.start("parley-scheduler", "10299", stack)
+        there.start("parley-informant", "10301", stack)
+        program = there.start("parley-agent", "10300", stack)
+        until("a VM with a permit", lambda: vms(agent)["default/db-0"]["permit"])
+        until(
+            "an informant that has reached the agent",
+            lambda: b'{phase="active"} 1' in fetch(informant, "/metrics"),
+        )
+        node = until("the scheduler's ledger", lambda: json.loads(fetch(scheduler, "/v1/nodes/node-1")))
+        (row,) = [row for row in node["rows"] if row["kind"] == "vm"]
+        assert row["settled"]
+        assert row["floors"] == []
+        serving = next(
+            line for line in map(json.loads, program.text().splitlines()) if line["event"] == "serving"
+        )
+        assert serving["advertised"] == f"127.0.0.2:{agent}"
+        assert json.loads(fetch(scheduler, "/v1/audit")) == {"faults": []}
