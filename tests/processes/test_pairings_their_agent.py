@@ -25,7 +25,7 @@ from tests.processes.pairings import (
     units,
 )
 
-WAITS = {"command_deadline_s": 0.5, "first_answer_s": 2.0}
+WAITS = {"command_deadline_s": 0.5}
 SERVED = ("--published-agents", NODE)
 
 
