@@ -35,7 +35,7 @@ HANDSHAKE_S: Final = 5.0
 class Request:
     """One request, read in full. Ask for headers by their name in lower case; `parameters` are the path's named parts.
 
-    `peer` is the address of the other side, without its port.
+    `peer` is the address of the other side, without its port. `is_cut` says that more of the body came than its route reads.
     """
 
     method: str
@@ -45,6 +45,7 @@ class Request:
     parameters: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
+    is_cut: bool = False
 
 
 class Reply(Value, frozen=True):
@@ -72,12 +73,16 @@ def text(status: int, message: str) -> Reply:
 @dataclass(frozen=True, slots=True)
 class Route:
     """`method` ("*": every one that has no route of its own) and `path` (parts in braces are parameters) with the handler
-    and the largest body in bytes."""
+    and the largest body in bytes.
+
+    A longer body is a 413, or, where the route `cuts`, read as far as that.
+    """
 
     method: str
     path: str
     handler: Handler
     max_body_bytes: int = 4096
+    cuts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +320,7 @@ class Server:
             return _response(found)
         route, parameters = found
         try:
-            body = await _read_body(request, route.max_body_bytes)
+            body = await _read_body(request, route.max_body_bytes, cuts=route.cuts)
         except (web.RequestPayloadError, ConnectionError) as error:
             # The peer left within its body, was cut off, or sent one that cannot be unpacked: never a fault of ours.
             connection.keep_alive(False)
@@ -325,9 +330,11 @@ class Server:
         if body is None:
             connection.keep_alive(False)
             return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)
+        is_cut = len(body) > route.max_body_bytes
+        body = body[: route.max_body_bytes]
         query = dict(request.query) if "?" in request.raw_path else {}
         peer = request.remote or ""
-        read = Request(request.method, request.path, body, request.headers, parameters, query, peer)
+        read = Request(request.method, request.path, body, request.headers, parameters, query, peer, is_cut)
         try:
             answer = await route.handler(read)
         except TimeoutError as error:  # aiohttp would hide it behind a 504
@@ -336,9 +343,10 @@ class Server:
         if isinstance(answer, HangUp):
             connection.force_close()
             return web.Response()
-        if request.method in ("GET", "POST") and request.keep_alive and request.version == HttpVersion11:
+        is_plain = request.keep_alive and request.version == HttpVersion11 and not is_cut
+        if is_plain and request.method in ("GET", "POST"):
             return cast("web.Response", _Answer(connection, answer))
-        return _response(answer)
+        return _response(answer, close=is_cut)
 
     async def _sweep(self) -> None:
         while True:
@@ -351,13 +359,13 @@ class Server:
                     connection.cut()
 
 
-async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:
-    """The body, or None as soon as it exceeds `limit` bytes."""
+async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> bytes | None:
+    """The body; as soon as it exceeds `limit` bytes what came of it where the route `cuts`, else None."""
     content = request.content
     if content.is_eof() and content.exception() is None:  # it came with the head, as most do
         found = content.read_nowait(-1)
-        return found if len(found) <= limit else None
-    if (request.content_length or 0) > limit:
+        return found if cuts or len(found) <= limit else None
+    if not cuts and (request.content_length or 0) > limit:
         return None
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # who expects it sends nothing before
@@ -365,7 +373,7 @@ async def _read_body(request: web.BaseRequest, limit: int) -> bytes | None:
     async for chunk in content.iter_any():
         body += chunk
         if len(body) > limit:
-            return None
+            return bytes(body) if cuts else None
     return bytes(body)
 
 

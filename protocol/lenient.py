@@ -96,14 +96,19 @@ def read(message: type[M], body: bytes) -> M:
     value = _Pairs() if value is None else value  # Go reads null as a value whose every field is absent
     extended = _extended_form(message)
     if extended is not None and isinstance(value, _Pairs):
-        own = {plan.name.lower() for plan in _plan(extended) if plan.required}
-        if any(name.lower() in own for name, _ in value):
+        own = {_folded(plan.name) for plan in _plan(extended) if plan.required}
+        if any(_folded(name) in own for name, _ in value):
             message = extended
     faults: list[Fault] = []
     result = _struct_reader(typing.cast("Any", message))(value, None, "", faults)
     if faults:
         raise RemoteProtocolError("bad JSON", tuple(faults))
     return typing.cast("M", result)
+
+
+def _folded(name: str) -> str:
+    """The same for all names that Go takes for one: the long s and the Kelvin sign are letters to it, too."""
+    return name.lower().replace("\u017f", "s")
 
 
 def _extended_form(message: type[wire.Message]) -> Any:
@@ -255,13 +260,13 @@ def _struct_reader(message: Any) -> Reader:
             faults.append(Fault(path, "must be an object", _show(value)))
             return current
         exact = {plan.name: plan for plan in plans}
-        folded = {plan.name.lower(): plan for plan in plans}
+        folded = {_folded(plan.name): plan for plan in plans}
         state = {
             plan.attribute: getattr(current, plan.attribute) if current else plan.zero() for plan in plans
         }
         given: set[str] = set()
         for name, item in value:
-            plan = exact.get(name) or folded.get(name.lower())
+            plan = exact.get(name) or folded.get(_folded(name))
             if plan is not None:
                 given.add(plan.name)
                 where = f"{path}.{plan.name}" if path else plan.name

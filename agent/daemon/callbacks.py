@@ -34,7 +34,7 @@ class Callbacks:
         self._sequences: dict[str, _Sequence] = {}
 
     def routes(self) -> tuple[Route, ...]:
-        """The four routes. `GET /id` comes with a body, and with `{}` in it, from published informants."""
+        """The four routes. `GET /id` comes with a body as the others do: `{}`."""
         return (
             Route("GET", "/agents/{agent_id}/id", self._id, 1024),
             Route("POST", "/agents/{agent_id}/resume", self._resume, 1024),
@@ -64,6 +64,10 @@ class Callbacks:
         return Reply(200, codec.encode(message))
 
     async def _id(self, request: Request) -> Reply | HangUp:
+        try:
+            codec.decode(wire.Empty, request.body)
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
         found = self._find(request.parameters["agent_id"])
         if found is None:
             return text(404, "no agent with this ID")

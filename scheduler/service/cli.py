@@ -101,9 +101,7 @@ class Program:
 
     def _routes(self) -> tuple[server.Route, ...]:
         return (
-            # Published agents use no other path; their scheduler reads 1 KiB of a body.
-            server.Route("POST", "/", self._service.serve, max_body_bytes=1024),
-            server.Route("*", "/", self._service.serve, max_body_bytes=1024),
+            *self._service.routes(),
             server.Route("GET", "/healthz", self._healthz),
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),

@@ -181,6 +181,13 @@ class PermitService:
 
     # ------------------------------------------------------------ requests
 
+    def routes(self) -> tuple[server.Route, ...]:
+        """Where permits are asked for. Published agents use no other path; their scheduler reads so much of a body."""
+        limit = codec.MAX_REQUEST_BYTES
+        return tuple(
+            server.Route(method, "/", self.serve, max_body_bytes=limit, cuts=True) for method in ("POST", "*")
+        )
+
     async def serve(self, request: server.Request) -> Outcome:
         """Answer one HTTP request on `/`, whatever its method."""
         began_s = perf_counter()
@@ -188,6 +195,9 @@ class PermitService:
         if request.method != "POST":
             text = "must be POST"
             return self._answers.error(400, ErrorCode.WRONG_METHOD, text, for_extension=for_extension)
+        if request.is_cut and for_extension:
+            text = f"the body must not exceed {codec.MAX_REQUEST_BYTES} bytes"
+            return self._answers.error(413, ErrorCode.MALFORMED, text, for_extension=True)
         outcome = self.decide(request.body, for_extension=for_extension)
         if not isinstance(outcome, server.Reply | server.HangUp):
             outcome = await outcome

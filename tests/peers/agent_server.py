@@ -52,7 +52,8 @@ class AgentKnobs:
     metrics_timeout: float = 2.0
     metrics_min_wait: float = 1.0
     scheduler_min_wait: float = 5.0
-    watchdog: float = 5.0  # a request lock held longer kills the runner
+    watchdog: float = 5.0  # a request lock held longer kills the runner …
+    own_lock_watchdog: float = 0.3  # … as the runner's own one does, held for ever after an invalid permit
     sequence_numbers: list[int] = field(default_factory=list)  # sent first, in place of the right ones
     wrong_id: str | None = None  # answered in place of its own
 

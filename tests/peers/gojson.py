@@ -177,8 +177,8 @@ def _read_struct(kind: Struct, before: Message, raw: Any) -> Message:
 
 def _read_scalar(name: str, raw: Any) -> Any:
     if name.endswith("quantity") and isinstance(raw, str):
-        quantity(raw)
-        return str(raw)
+        quantity(raw.strip())  # blanks within the quotes are nothing to its reader
+        return str(raw).strip()
     if name == "float32" and isinstance(raw, _Literal):
         return read_float32(raw)
     if name == "bool" and isinstance(raw, bool):

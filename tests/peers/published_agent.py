@@ -221,19 +221,23 @@ class PublishedAgent:
         self.scheduler = scheduler
         async with scheduler.lock:
             await self._request(scheduler, self.use)
+        if self.unit is None:
+            self.journal.note("asks no more", why="the first request failed")  # until there is another pod
         self._update_wanted.set()
+
+    def _watch_lock(self, name: str, limit: float) -> asyncio.TimerHandle:
+        """The deadlock checker: a lock that is held for too long kills the runner."""
+        why = f"deadlock checker: {name} lock held too long"
+        self._watch = asyncio.get_running_loop().call_later(limit, self.panic, why)
+        return self._watch
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """The deadlock checker: who holds a request lock for too long kills the runner."""
-        watch = self._watch = asyncio.get_running_loop().call_later(
-            self.knobs.watchdog, self.panic, "deadlock checker: request lock held too long"
-        )
+        watch = self._watch_lock("request", self.knobs.watchdog)
         try:
             yield
         finally:
-            if not self.deadlocked:
-                watch.cancel()
+            watch.cancel()
 
     async def _request(self, scheduler: _Scheduler, asked: Resources) -> Resources | None:
         """One AgentRequest; the caller holds the scheduler's lock. Any answer but 200 is fatal."""
@@ -270,7 +274,8 @@ class PublishedAgent:
         permit, unit = Resources.read(found["permit"]), Resources.read(found["resourceUnit"])
         zero = 0 in permit or 0 in unit
         if zero or permit.any_greater(asked) or permit.any_less(self.use):
-            self.deadlocked = True  # the report of it takes the lock that is held
+            self.deadlocked = True  # the report of it takes the lock that is held, the runner's own
+            self._watch_lock("own", self.knobs.own_lock_watchdog)
             self._give_up(
                 scheduler, f"invalid permit {permit} (unit {unit}) for {asked} with {self.use} in use"
             )
@@ -401,6 +406,7 @@ def options() -> argparse.ArgumentParser:
 TIMES = (
     "request_timeout", "register_timeout", "register_retry", "server_min_wait", "server_normal_wait",
     "downscale_timeout", "metrics_period", "metrics_timeout", "metrics_min_wait", "scheduler_min_wait", "watchdog",
+    "own_lock_watchdog",
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def agent_knobs(**changes: Any) -> AgentKnobs:
     knobs = AgentKnobs(
         request_timeout=LONG, register_timeout=LONG, register_retry=0.01, server_min_wait=0.01,
         server_normal_wait=0.02, downscale_timeout=LONG, metrics_period=0.02, metrics_timeout=LONG,
-        metrics_min_wait=0.01, scheduler_min_wait=0.01, watchdog=LONG,
+        metrics_min_wait=0.01, scheduler_min_wait=0.01, watchdog=LONG, own_lock_watchdog=0.02,
     )  # fmt: skip
     return replace(knobs, **changes)
 

@@ -11,12 +11,14 @@ from typing import Any, Self
 
 import pytest
 
+from tests.peers.agent_server import CallbackServer
+from tests.peers.gojson import MORE_RESOURCES_REQUEST, encode
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
 from tests.peers.recording import Fault, until
 from tests.peers.resources import Resources
-from tests.peers.support import agent_knobs, informant_knobs, running
+from tests.peers.support import Client, agent_knobs, informant_knobs, running
 
 POD = ("ns", "a")
 LOW, HIGH = Resources(1, 1), Resources(4, 4)
@@ -46,6 +48,11 @@ class House:
 
     def amounts(self, request: str) -> list[dict[str, str]]:
         return [json.loads(exchange.body) for exchange in self.informant.journal.received(request)]
+
+
+def server_of(agent: PublishedAgent) -> CallbackServer:
+    assert agent.server is not None
+    return agent.server
 
 
 @asynccontextmanager
@@ -143,16 +150,55 @@ async def test_an_informant_that_does_not_answer_a_downscale() -> None:
         assert (it.vm.patches, it.agent.use, it.agent.mode) == ([], (2, 2), "running")
 
 
-@pytest.mark.parametrize("status", [404, 500])
-async def test_an_error_of_the_informant_replaces_the_server(status: int) -> None:
-    """Section 1.7: at once after a 404, after the normal wait otherwise; a DELETE says goodbye."""
+async def test_an_error_of_the_informant_replaces_the_server() -> None:
+    """Section 1.7: after the normal wait; a DELETE says goodbye."""
     async with house() as it:
         first = it.agent.server
-        it.informant.faults.append(Fault("PUT /downscale", status=status))
+        it.informant.faults.append(Fault("PUT /downscale", status=500))
         it.load(0.1)
         await until(lambda: it.vm.patches == [Resources(1, 1)])
         assert it.agent.server is not first
         assert [x.status for x in it.agent.journal.sent("DELETE /unregister")] == [200]
+
+
+@pytest.mark.parametrize(("path", "load"), [("/downscale", 0.1), ("/upscale", 4.0)])
+async def test_an_informant_that_knows_no_agent_any_more_is_registered_with_at_once(
+    path: str, load: float
+) -> None:
+    """Sections 1.7 and 9: a 404 brings the agent back under a new ID, without the normal wait."""
+    async with house() as it:
+        it.agent.knobs.server_normal_wait = 60.0
+        first = server_of(it.agent)
+        await it.informant.restart()
+        first.metrics_port = it.informant.metrics_port
+        it.informant.faults.append(Fault(f"PUT {path}", status=404))
+        it.load(load)
+        await until(lambda: it.agent.mode == "running" and it.agent.server is not first)
+        assert [x.status for x in it.agent.journal.sent("DELETE /unregister")] == [404]
+        assert len({x.body for x in it.agent.journal.sent("POST /register")}) == 2
+        await until(lambda: it.informant.current_id == server_of(it.agent).id)
+        await until(lambda: it.agent.use == (HIGH if path == "/upscale" else LOW))
+
+
+async def test_a_wish_outlives_the_informant_that_had_it() -> None:
+    """Sections 3.4 and 9: CPU comes, memory does not; the 404 brings a new registration, and the wish still pins the VM.
+
+    Only growth of the memory, or word that nothing is wanted, ends it.
+    """
+    async with house(total=4) as it, running(client := Client()):
+        it.scheduler.state.mem.reserved += 2  # another pod came, which needs memory only
+        await it.informant.request_upscale()
+        it.informant.faults.append(Fault("PUT /upscale", status=404))
+        first = server_of(it.agent)
+        await until(lambda: it.agent.mode == "running" and it.agent.server is not first)
+        it.load(0.1)
+        await it.asked()
+        assert (it.agent.use, it.agent.wish) == ((3, 2), (False, True))
+        now = server_of(it.agent)
+        nothing = {"cpu": False, "memory": False, "expectedID": now.id}
+        told = encode(MORE_RESOURCES_REQUEST, nothing)
+        assert (await client(now.server.address, "POST /try-upscale", told)).status == 200
+        await until(lambda: it.agent.use == LOW)
 
 
 async def test_a_pure_increase_does_not_ask_the_informant_first() -> None:

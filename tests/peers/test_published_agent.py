@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_the_published_times_and_versions() -> None:
     assert (knobs.request_timeout, knobs.register_timeout, knobs.downscale_timeout) == (10.0, 2.0, 2.0)
     assert (knobs.register_retry, knobs.server_min_wait, knobs.server_normal_wait) == (5.0, 5.0, 5.0)
     assert (knobs.metrics_period, knobs.metrics_min_wait, knobs.metrics_timeout) == (5.0, 1.0, 2.0)
-    assert (knobs.scheduler_min_wait, knobs.watchdog) == (5.0, 5.0)
+    assert (knobs.scheduler_min_wait, knobs.watchdog, knobs.own_lock_watchdog) == (5.0, 5.0, 0.3)
     assert (knobs.plugin_version, knobs.informant_versions) == (2, (1, 2))
 
 
@@ -324,18 +325,31 @@ async def test_transport_faults_and_bad_json_are_not_fatal() -> None:
             await until(lambda: len(agent.journal.noted("permit")) > done)
 
 
-async def test_a_first_register_that_fails_is_never_repeated() -> None:
-    """Section 3.3: without a compute unit every later update gives up silently."""
-    peer = informant()
-    async with running(peer):
-        agent = agent_of(peer)
+@pytest.mark.parametrize(
+    "fault",
+    [None, Fault(drop=True), Fault(status=404, body=b"pod not found"), Fault(status=200), Fault(latency=0.5)],
+    ids=("refused", "hung up", "404", "garbage", "late"),
+)
+async def test_a_first_request_that_fails_is_the_last_until_the_schedulers_pod_flips(
+    fault: Fault | None,
+) -> None:
+    """Sections 3.3 and 9: without a compute unit every later update gives up silently; a pod that is ready anew is asked."""
+    peer, plugin = informant(), scheduler()
+    if fault is not None:
+        plugin.faults.append(replace(fault))
+    async with running(peer, plugin):
+        agent = agent_of(peer, request_timeout=0.1 if fault is not None and fault.latency else 5.0)
         async with running(agent):
-            agent.set_scheduler(NOBODY)
-            await until(lambda: len(agent.journal.sent("GET /metrics")) >= 3)
-            await until(lambda: agent.journal.noted("scheduler failed"))
+            await until(lambda: agent.mode == "running")
+            agent.set_scheduler(NOBODY if fault is None else plugin.address)
+            await until(lambda: agent.journal.noted("asks no more"))
             pages = len(agent.journal.sent("GET /metrics"))
-            await until(lambda: len(agent.journal.sent("GET /metrics")) >= pages + 2)
+            await until(lambda: len(agent.journal.sent("GET /metrics")) >= pages + 3)
             assert len(agent.journal.sent("POST /")) == 1
+            agent.set_scheduler(None)
+            agent.set_scheduler(plugin.address)
+            await until(lambda: len(agent.journal.noted("permit")) >= 2)
+            assert agent.panicked is None
 
 
 def _permit(permit: tuple[int, int], unit: tuple[int, int] = (1, 1), migrate: str = "") -> Fault:
@@ -347,16 +361,25 @@ def _permit(permit: tuple[int, int], unit: tuple[int, int] = (1, 1), migrate: st
     ("permit", "unit"),
     [((0, 2), (1, 1)), ((2, 2), (1, 0)), ((3, 2), (1, 1)), ((1, 1), (1, 1)), ((0, 0), (0, 0))],
 )
-async def test_an_invalid_permit_deadlocks_the_runner(permit: tuple[int, int], unit: tuple[int, int]) -> None:
-    """Sections 3.2 and 3.3 (#219): zero, above the request or below the use; then the checker kills the runner."""
+async def test_an_invalid_permit_ends_the_runner_for_good(
+    permit: tuple[int, int], unit: tuple[int, int]
+) -> None:
+    """Sections 3.2, 3.3 and 9 (#219): zero, above the request or below the use. It waits for its own lock, which its
+    checker finds long before it would look at the request; another scheduler pod brings nothing back.
+    """
     peer, plugin = informant(), scheduler()
     plugin.faults.append(_permit(permit, unit))
     async with running(peer, plugin):
-        agent = agent_of(peer, watchdog=0.05)
+        agent = agent_of(peer, watchdog=60.0)
         async with running(agent):
+            await until(lambda: agent.mode == "running")
             agent.set_scheduler(plugin.address)
-            await until(lambda: agent.panicked)
+            await until(lambda: agent.panicked and agent.mode == "exited")
+            assert agent.panicked == "deadlock checker: own lock held too long"
             assert agent.deadlocked
+            agent.set_scheduler(plugin.address)
+            await peer.request_upscale()  # one that nobody is there to hear
+            await until(lambda: not peer.by_id)
             assert len(agent.journal.sent("POST /")) == 1
 
 
@@ -413,7 +436,7 @@ async def test_migrate_panics_the_runner_for_good() -> None:
 
 
 async def test_a_slow_scheduler_kills_the_runner() -> None:
-    """Section 3.2: the checker waits 5 s, the request 10 s."""
+    """Sections 3.2 and 9: the checker waits 5 s, the request 10 s: an answer that takes longer comes to nobody."""
     peer, plugin = informant(), scheduler()
     plugin.faults.append(Fault(latency=5.0))
     async with running(peer, plugin):
@@ -421,8 +444,7 @@ async def test_a_slow_scheduler_kills_the_runner() -> None:
         async with running(agent):
             agent.set_scheduler(plugin.address)
             await until(lambda: agent.panicked)
-            assert agent.panicked is not None
-            assert "deadlock" in agent.panicked
+            assert agent.panicked == "deadlock checker: request lock held too long"
 
 
 async def test_a_late_answer_is_a_transport_fault() -> None:

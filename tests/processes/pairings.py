@@ -273,7 +273,10 @@ def entry(
 
 @dataclass
 class Cluster:
-    """What our scheduler reads: one node, and VMs with the sizes that they really have (or without)."""
+    """What our scheduler reads: one node, and VMs with the sizes that they really have (or without).
+
+    While it `lags`, it goes on showing what it showed; `uses` is always the truth.
+    """
 
     path: Path
     room: Resources
@@ -281,6 +284,7 @@ class Cluster:
     vms: dict[str, Entry] = field(default_factory=dict)
     uses: dict[str, Resources] = field(default_factory=dict)
     largest: Resources = NOTHING
+    lags: bool = False
 
     def add(
         self,
@@ -310,13 +314,34 @@ class Cluster:
 
         def patched(use: Resources) -> None:
             self.use(name, use)
-            self.write()
+            if not self.lags:
+                self.write()
 
         made.on_patch = patched
         return made
 
-    def use(self, name: str, size: Resources) -> None:
+    def show(self, name: str, size: Resources) -> None:
+        """A size as the file has it."""
         self.vms[name] |= {"size": quantities(size), "target": quantities(size)}
+
+    def fall_behind(self, **sizes: Resources) -> None:
+        """From now on these sizes are shown, which are not those that the VMs have."""
+        self.lags = True
+        for name, size in sizes.items():
+            self.show(name, size)
+        self.write()
+
+    def catch_up(self) -> None:
+        """Show the truth again."""
+        self.lags = False
+        for name, size in self.uses.items():
+            self.show(name, size)
+        self.write()
+
+    def use(self, name: str, size: Resources) -> None:
+        """What a VM really has."""
+        if not self.lags:
+            self.show(name, size)
         self.uses[name] = size
         total = Resources(
             sum(use.cpu for use in self.uses.values()), sum(use.mem for use in self.uses.values())

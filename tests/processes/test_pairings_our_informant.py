@@ -65,6 +65,36 @@ async def permitted(theirs: PublishedAgent) -> None:
     await seen("a permit", lambda: theirs.last_approved)
 
 
+def told(theirs: PublishedAgent, path: str) -> dict[str, str] | None:
+    """The size in the last `PUT` of that path that our informant took."""
+    taken = [x for x in theirs.journal.sent(f"PUT {path}") if x.status == 200]
+    return bodies(taken)[-1] if taken else None
+
+
+async def anew(theirs: PublishedAgent, path: str, registrations: int) -> None:
+    """Wait until news of a size has met an informant that knows nobody, and their agent is in use anew."""
+    await seen(f"404 to {path}", lambda: 404 in {x.status for x in theirs.journal.sent(f"PUT {path}")})
+    await seen(
+        "a new registration",
+        lambda: len(agent_ids(theirs)) == registrations and theirs.mode == "running",
+    )
+
+
+def agent_ids(theirs: PublishedAgent) -> set[str]:
+    """Those under which an agent has registered."""
+    return {body["agentID"] for body in bodies(theirs.journal.sent("POST /register"))}
+
+
+async def knows_one(informant: OurInformant) -> None:
+    """Wait until our informant has one agent in use, and no other."""
+
+    async def look() -> bool:
+        page = await informant.page("/metrics")
+        return b'parley_informant_agents{phase="active"} 1\n' in page
+
+    await shown("an agent in use", look)
+
+
 def last(exchanges: list[Exchange]) -> Exchange:
     assert exchanges
     return exchanges[-1]
@@ -80,9 +110,7 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         theirs,
         _,
     ):
-        await seen("growth", lambda: vm.use == MOST)
-        most = json.dumps(quantities(MOST)).replace(" ", "").encode()
-        await seen("news of it", lambda: [x.body for x in theirs.journal.sent("PUT /upscale")][-1:] == [most])
+        await seen("news of the growth", lambda: told(theirs, "/upscale") == quantities(MOST))
         registered = last(theirs.journal.sent("POST /register"))
         answer = json.loads(registered.answer)
         assert (registered.status, answer["protoVersion"]) == (200, versions[1])
@@ -91,20 +119,17 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         assert (asked_id.status, asked_id.body) == (200, b"{}")
         assert [x.status for x in theirs.journal.received("POST /resume")] == [200]
         assert last(theirs.journal.sent("PUT /upscale")).answer == b"{}"
-        await informant.load(0.1)
-        await seen("the decrease", lambda: vm.use == UNIT)
-        lowered = last(theirs.journal.sent("PUT /downscale"))
-        assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
         assert theirs.server is not None
-        await seen(
-            "a new registration", lambda: theirs.mode == "running"
-        )  # with the restarted one: it says 404
         theirs.server.exit("as ordered", retry_should_fix=True)
-        await seen("the goodbye", lambda: len(theirs.journal.sent("DELETE /unregister")) == 2)
-        goodbyes = theirs.journal.sent("DELETE /unregister")
-        assert [(x.status, x.answer) for x in goodbyes][1] == (200, b'{"wasActive":true}')
-        assert goodbyes[0].status == 404
+        await seen("the goodbye", lambda: theirs.journal.sent("DELETE /unregister"))
+        goodbye = last(theirs.journal.sent("DELETE /unregister"))
+        assert (goodbye.status, goodbye.answer) == (200, b'{"wasActive":true}')
         await seen("the next registration", lambda: theirs.mode == "running")
+        await informant.load(0.1)  # it comes back and knows nobody
+        await seen("news of the decrease", lambda: told(theirs, "/downscale") == quantities(UNIT))
+        await seen("the decrease", lambda: vm.use == UNIT)
+        lowered = last([x for x in theirs.journal.sent("PUT /downscale") if x.status == 200])
+        assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
 
 
 async def test_no_shared_version_and_wrong_calls(tmp_path: Path) -> None:
@@ -171,15 +196,17 @@ async def test_a_second_agent_suspends_the_first_and_its_death_resumes_it(tmp_pa
 
 
 async def test_our_informant_restarts_and_dies(tmp_path: Path) -> None:
-    """Their agent learns by 404 that it was forgotten, and registers again; nothing is asked while there are no metrics."""
+    """The first news of a size finds that it was forgotten, and brings their agent back at once; while there are no metrics,
+    nothing is asked.
+    """
     vm = machine()
     async with house(tmp_path, 0.5, vm, "--approve-all") as (informant, theirs, scheduler):
         await seen("in use", lambda: theirs.mode == "running" and theirs.metrics)
         theirs.upscale_wanted(Wish(cpu=True))
         await informant.load(3.5)
         await seen("growth", lambda: vm.use == MOST)
-        await seen("a new registration", lambda: len(theirs.journal.sent("POST /register")) == 2)
-        await seen("in use again", lambda: theirs.mode == "running")
+        await anew(theirs, "/upscale", 2)
+        await knows_one(informant)
         await seen("the end of a wish of the informant's earlier life", lambda: theirs.wish == NO_WISH)
         await informant.kill()
         await seen("its absence", lambda: theirs.journal.noted("no metrics"))
@@ -188,9 +215,36 @@ async def test_our_informant_restarts_and_dies(tmp_path: Path) -> None:
         await seen("more of it", lambda: len(theirs.journal.noted("no metrics")) > failures + 3)
         assert len(scheduler.journal.exchanges) <= asked + 1
         await informant.load(0.1)
+        await anew(theirs, "/downscale", 3)
         await seen("the decrease", lambda: vm.use == UNIT)
         await theirs.restart(scheduler.address)
         await seen("in use again", lambda: theirs.mode == "running")
+
+
+async def test_our_informant_restarts_under_a_standing_wish(tmp_path: Path) -> None:
+    """Memory is wanted and not to be had, so the wish stands with their agent, whose VM it would keep from shrinking for ever.
+
+    The next life of our informant never heard of it: it hears of their agent by the first news of a size, and tells it that
+    nothing is wanted.
+    """
+    vm, client = machine(), Client()
+    async with house(tmp_path, 0.5, vm, "--approve-all") as (informant, theirs, scheduler), running(client):
+        await in_use(theirs)
+        await permitted(theirs)
+        scheduler.state.mem.reserved = scheduler.state.mem.total  # another pod came, which needs memory only
+        assert theirs.server is not None
+        wish = {"expectedID": theirs.server.id, "cpu": False, "memory": True}
+        told_so = await client(theirs.server.server.address, "POST /try-upscale", json.dumps(wish).encode())
+        assert told_so.status == 200
+        await seen("CPU without memory", lambda: vm.use == Resources(2, 1))
+        assert theirs.wish == (False, True)
+        await informant.load(3.5)  # killed, and started again under more load
+        await anew(theirs, "/upscale", 2)
+        await seen("word that nothing is wanted", lambda: theirs.wish == (False, False))
+        await knows_one(informant)
+        await informant.load(0.1)
+        await anew(theirs, "/downscale", 3)
+        await seen("the decrease", lambda: vm.use == UNIT)
 
 
 async def test_their_agent_restarts(tmp_path: Path) -> None:
@@ -200,7 +254,7 @@ async def test_their_agent_restarts(tmp_path: Path) -> None:
         await seen("growth", lambda: vm.use == MOST)
         await theirs.restart(scheduler.address)
         await seen("in use again", lambda: theirs.mode == "running")
-        assert len({body["agentID"] for body in bodies(theirs.journal.sent("POST /register"))}) == 2
+        assert len(agent_ids(theirs)) == 2
         await seen("a permit", lambda: theirs.last_approved == MOST)
 
 
@@ -261,3 +315,27 @@ async def test_our_agent_and_informant_beside_a_published_agent(tmp_path: Path) 
 
         await shown("its room", kept)
     ours.keeps_the_law(units(8))
+
+
+async def test_our_agent_and_our_informant_that_restarts_under_a_standing_wish(tmp_path: Path) -> None:
+    """The node has no room for the wish. Our agent finds its informant's next life by itself, and the wish ends by itself."""
+    scheduler = OurScheduler(tmp_path / "scheduler", 1, vms=("a",))
+    informant = OurInformant(tmp_path / "informant", 0.5, "--approve-all", settings=HEALTH)
+    waits = {"informant_silence_s": 2.5, "retry_cap_s": 0.5, "wish_s": 3.0}
+    ours = OurAgent(tmp_path / "agent", scheduler.address, [entry("a", informant.address)], waits=waits)
+    client = Client()
+    async with together(scheduler, informant, ours), running(client):
+        await ours.listens("a")
+        await ours.shows("its permit", "a", lambda vm: vm["permit"] is not None)
+        (registered,) = informant.lines("agent registered")
+        wish = {"expectedID": registered["agent"], "cpu": False, "memory": True}
+        path = f"/agents/{registered['agent']}/try-upscale"
+        assert (await client(ours.address, f"POST {path}", json.dumps(wish).encode())).status == 200
+        await ours.shows("the wish", "a", lambda vm: vm["goal"] == quantities(Resources(1, 2)))
+        await informant.restart()
+        await seen("a new registration", lambda: len(informant.lines("agent registered")) > 1)
+        await ours.shows("no wish", "a", lambda vm: vm["goal"] == quantities(UNIT))
+        await ours.listens("a")
+        await knows_one(informant)
+        assert (await ours.vms())["a"]["size"] == quantities(UNIT)
+    ours.keeps_the_law(UNIT)

@@ -114,8 +114,10 @@ async def test_growth_and_decrease_with_every_version(versions: tuple[int, int],
         assert (found["state"], found["faults"]) == ("ok", [])
 
 
-async def test_requests_and_sizes_are_whole_equal_multiples_of_their_unit(tmp_path: Path) -> None:
-    """Beyond the first request; out of ratio is only what was so before, and what is in use then."""
+async def test_requests_are_whole_equal_multiples_of_their_unit_and_whatever_is_permitted_is_used(
+    tmp_path: Path,
+) -> None:
+    """Beyond the first request; a size is out of ratio only where it was so before, or where the permit was."""
     unit, most = Resources(1, 4), Resources(4, 16)
     house = House(tmp_path, ("a",), Resources(2, 4), unit, most, unit, load=1.0)
     async with house.lives() as it:
@@ -125,8 +127,9 @@ async def test_requests_and_sizes_are_whole_equal_multiples_of_their_unit(tmp_pa
         it.scheduler.state.mem.total = 10  # another pod came: of the memory there is less
         it.load(4.0)
         await seen("growth that is denied in part", lambda: it.scheduler.state.pods[pod("a")].mem.pressure)
+        permitted = quantities(Resources(4, 10))
+        await it.agent.shows("all that was permitted", "a", lambda vm: vm["size"] == permitted)
         await it.further()
-        assert (await it.agent.vms())["a"]["size"] == quantities(Resources(2, 8))
         it.scheduler.state.mem.total = 16
         await it.agent.reaches(most, "a")
         it.load(0.1)

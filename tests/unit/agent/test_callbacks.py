@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from agent.core.state import Phase
 from agent.daemon.callbacks import Callbacks
 from agent.runner.runner import Runner
@@ -58,6 +60,19 @@ async def test_errors_take_no_number() -> None:
         assert (await _call(callbacks, "resume", expectedID="x"))[0] == 400
         _, body = await _call(callbacks, "id")
         assert body["sequenceNumber"] == 1
+
+
+@pytest.mark.parametrize("name", ["id", "suspend", "resume", "try-upscale"])
+async def test_a_body_that_is_empty_or_broken_is_refused_and_changes_nothing(name: str) -> None:
+    async with world() as made:
+        callbacks = Callbacks(lambda: [made.runner])
+        _register(made.runner)
+        (route,) = [each for each in callbacks.routes() if each.path.endswith("/" + name)]
+        for body in (b"", b"{", b"[]", b'"{}"'):
+            answer = await route.handler(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
+            assert isinstance(answer, Reply)
+            assert answer.status == 400
+        assert made.runner._inbox.empty()
 
 
 async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:

@@ -159,6 +159,32 @@ async def test_a_body_that_cannot_be_unpacked_is_400_and_one_line(
     assert [record.getMessage() for record in caplog.records] == []
 
 
+@pytest.mark.parametrize("rest", [b"", b"x" * 50, b"x" * 70_000], ids=("within", "a little", "much"))
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_route_that_cuts_reads_as_far_as_its_limit(is_chunked: bool, rest: bytes) -> None:
+    """What is left may still be on its way, so the connection ends with the answer."""
+    got: list[Request] = []
+
+    async def keep(request: Request) -> Reply:
+        got.append(request)
+        return Reply(200, b"kept")
+
+    body = b"y" * 100 + rest
+    head, content = f"Content-Length: {len(body)}", body
+    if is_chunked:
+        head, content = "Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    async with serving(Route("POST", "/cut", keep, max_body_bytes=100, cuts=True)) as running:
+        wire = await running.connect()
+        await wire.send(f"POST /cut HTTP/1.1\r\nHost: test\r\n{head}\r\n\r\n".encode() + content)
+        assert (await wire.response()).body == b"kept"
+        assert [(each.body, each.is_cut) for each in got] == [(b"y" * 100, bool(rest))]
+        if rest:
+            assert await wire.rest() == b""
+        else:
+            assert (await wire.ask("GET", "/hello")).status == 200
+        assert running.lines == []
+
+
 async def test_a_failing_handler_is_500_and_one_line_and_the_server_lives_on() -> None:
     async with serving(Route("GET", "/broken", _fail)) as running:
         wire = await running.connect()

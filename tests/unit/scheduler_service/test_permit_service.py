@@ -171,6 +171,21 @@ async def test_any_method_but_post_is_400(method: str) -> None:
     assert (ours.status, json.loads(ours.body)["code"]) == (400, "wrong-method")
 
 
+@pytest.mark.parametrize(("header", "status"), [(True, 413), (False, 200)])
+async def test_a_body_that_was_cut_is_refused_to_those_alone_whom_that_does_not_end(
+    header: bool, status: int
+) -> None:
+    """A published agent is answered by what was read, as its own schedulers do."""
+    setting = Setting()
+    body = published().ljust(1024)
+    got = await setting.service.serve(
+        Request("POST", "/", body, {"parley-agent": str(UUID(int=1))} if header else {}, is_cut=True)
+    )
+    assert isinstance(got, Reply)
+    assert got.status == status
+    assert (json.loads(got.body).get("code") == "malformed") is header
+
+
 async def test_an_unknown_pod_is_404_in_the_callers_form() -> None:
     setting = Setting()
     pod = {"name": "z", "namespace": "d"}
