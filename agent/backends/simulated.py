@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults, happens, ways
 from agent.core.model import Observation, Vm
-from agent.core.ports import BackendError, Capabilities, Fencing
+from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
 from protocol.values import Resources
 
 
@@ -252,7 +252,7 @@ class SimulatedBackend:
         """The VM as it is by now, if no later life has fenced it."""
         known = self._settle(vm)
         if known.generation != fencing.generation:
-            raise BackendError(f"generation {fencing.generation} was fenced off by {known.generation}")
+            raise FencedOffError(f"generation {fencing.generation} was fenced off by {known.generation}")
         return known
 
     def _check(self, vm: Vm, fencing: Fencing) -> VmFile:

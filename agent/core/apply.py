@@ -56,6 +56,9 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return replace(state, backend=replace(link, next_observe_s=now_s, resizing=ResizeFaults()))
         case events.ResizeFailed():
             return _resize_failed(state, event, now_s, timing)
+        case events.FencedOff():
+            # Whoever fenced it may be gone before it has asked anybody: nobody else can tell us that we are superseded.
+            return replace(state, superseded_at_ms=state.life.started_at_ms)
         case events.PermitGranted():
             return on_scheduler.granted(state, event, now_s, timing)
         case events.PermitRefused():

@@ -168,6 +168,11 @@ class ResizeFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class FencedOff:
+    """A later life has fenced the VM: no command of this one takes effect any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     """The informant took us."""
 
@@ -285,6 +290,7 @@ Event: TypeAlias = (
     | PermitFailed
     | ResizeAccepted
     | ResizeFailed
+    | FencedOff
     | Registered
     | RegisterFailed
     | DownscaleApproved

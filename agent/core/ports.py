@@ -11,6 +11,10 @@ class BackendError(Exception):
     """The back end could not do what was asked, or may not have. The text is for a person."""
 
 
+class FencedOffError(BackendError):
+    """A later life has fenced the VM: this one can command it no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a back end can do.
@@ -53,7 +57,7 @@ class VmBackend(Protocol):
         No write is blind: where the target that stands is neither `seen` (what a look showed) nor `target`, somebody
         else has changed it, and nothing is written. No write is late: the moment is compared with `not_after_s`
         (monotonic) right before it. However the call ends, nothing is sent afterwards. Repeating it changes nothing.
-        After a replacement the size never exceeds max(size, new target). Raises `BackendError`, always so for a
+        After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `FencedOffError` for a
         fencing that a later life has replaced.
         """
         ...

@@ -179,7 +179,7 @@ class MetricsLink:
 class State:
     """One life of one runner, begun at `began_s`.
 
-    `superseded_at_ms` is set when another agent owns the VM: the runner does nothing more. `rivalry` is what earlier
+    `superseded_at_ms` is set when another agent owns the VM, or has fenced it: the runner does nothing more. `rivalry` is what earlier
     lives of the runner met.
     """
 

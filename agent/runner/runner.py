@@ -20,7 +20,7 @@ from agent.core.model import Vm
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.windows import Limits
-from agent.core.ports import BackendError, Fencing, HeldLog, VmBackend
+from agent.core.ports import BackendError, FencedOffError, Fencing, HeldLog, VmBackend
 from agent.core.state import Phase, State
 from agent.core.timing import Timing
 from agent.links.exporter import ExporterLink
@@ -379,6 +379,8 @@ class Runner:
                         return events.ResizeAccepted()
                     case _:
                         assert_never(action)
+        except FencedOffError:
+            return events.FencedOff()
         except (BackendError, TimeoutError) as error:
             text, chance = str(error) or f"no answer within {deadline_s:g} s", self._rng.random()
         match action:

@@ -184,8 +184,9 @@ class PermitService:
     def routes(self) -> tuple[server.Route, ...]:
         """Where permits are asked for. Published agents use no other path; their scheduler reads so much of a body."""
         limit = codec.MAX_REQUEST_BYTES
-        return tuple(
-            server.Route(method, "/", self.serve, max_body_bytes=limit, cuts=True) for method in ("POST", "*")
+        return (
+            server.Route("POST", "/", self.serve, max_body_bytes=limit, cuts=True),
+            server.Route("*", "/", self.serve, max_body_bytes=limit, cuts=True),
         )
 
     async def serve(self, request: server.Request) -> Outcome:

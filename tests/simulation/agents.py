@@ -245,6 +245,8 @@ class Life:
         def answered(answer: Failure | None) -> None:
             if answer is None:
                 done(events.ResizeAccepted())
+            elif answer.is_fenced_off:
+                done(events.FencedOff())
             else:
                 done(events.ResizeFailed(answer.error, self._dice.random()))
 
@@ -291,11 +293,6 @@ class Life:
     def condition(self) -> Condition:
         """How it is doing."""
         return condition(self.state, self.planned, self._clock.now_s, TIMING)
-
-    @property
-    def is_fenced_off(self) -> bool:
-        """Whether a later life has fenced the VM: none of its commands is taken any more."""
-        return self.state.backend.is_fenced and self._generation != self.vm.generation
 
     @property
     def is_registered(self) -> bool:

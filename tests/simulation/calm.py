@@ -29,8 +29,6 @@ def end_faults(world: World) -> None:
             world.informants[vm.name].guest.set_load(load_for(units))
             while len(world.daemons[vm.name]) > 1:
                 world.end_daemon(vm)
-            if any(life.is_fenced_off for life in world.lives(vm)):
-                world.end_daemon(vm)  # by a life that has died since: nothing tells this one to begin anew
             if not world.daemons[vm.name]:
                 world.start_daemon(vm)
             for life in world.lives(vm):

@@ -27,9 +27,10 @@ UNIT: Final = Resources(1000, 2**30)
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """The back end did not do it, or may not have."""
+    """The back end did not do it, or may not have. `is_fenced_off` says that a later life has fenced the VM."""
 
     error: str
+    is_fenced_off: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +123,8 @@ class Vm:
         command = Command(self._serial + 1, wanted.target, wanted.seen, generation)
         why = self.too_late(wanted.not_after_s) or self.refusal(command)
         if why:
-            self.clock.after(self._way_s(), lambda: done(Failure(why)))
+            is_old = command.generation != self.generation
+            self.clock.after(self._way_s(), lambda: done(Failure(why, is_old)))
             return
         self._serial += 1
         self.commands.append(command)
@@ -141,7 +143,7 @@ class Vm:
         else:
             self._accept(command)
         if done is not None:
-            answer = Failure(why) if why else None
+            answer = Failure(why, command.generation != self.generation) if why else None
             self.clock.after(self._way_s(), lambda: done(answer))
 
     def too_late(self, not_after_s: float) -> str:

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from agent.core import events
 from agent.core.condition import Health, condition
 from agent.core.rivalry import CAP_S, FORGIVEN_S, Rivalry
 from agent.core.state import State
-from tests.unit.agent.driver import LIFE, TIMING, VM
+from tests.unit.agent.driver import LIFE, TIMING, VM, cu, steady
 
 
 def test_the_wait_doubles_from_seconds_to_minutes() -> None:
@@ -48,3 +49,14 @@ def test_a_runner_that_is_superseded_again_and_again_says_so_in_every_state() ->
     assert "a second agent" in alive.reasons[-1]
     once = condition(replace(dormant, rivalry=Rivalry(1, 140.0)), None, 100.0, TIMING)
     assert len(once.reasons) == 1, "a hand-over between daemons is nothing to worry about"
+
+
+def test_a_life_that_is_fenced_off_begins_anew_though_nobody_supersedes_it() -> None:
+    """A daemon that started, fenced the VM and died before its first request leaves the older life without effect."""
+    driver = steady(cu(2))
+    driver.by_hand = {events.Resize}
+    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver.wait(TIMING.metrics_s)
+    driver.finish(events.Resize, events.FencedOff())
+    assert driver.state.superseded_at_ms == LIFE.started_at_ms
+    assert driver.plan().actions == ()
