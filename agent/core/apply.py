@@ -119,10 +119,10 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
     """A look at the VM. A sent resize stops counting when its target was seen and is reached or replaced, or when
     this look began after the last moment at which it could still be accepted. What a look begun before the sending
     shows is not its doing."""
-    seen, sent = event.observation, state.backend.sent
+    seen, sent, has_worked = event.observation, state.backend.sent, False
     if sent is not None:
         if seen.target == sent.target and seen.begun_s >= sent.sent_s:
-            sent = replace(sent, is_seen=True)
+            sent, has_worked = replace(sent, is_seen=True), True
         is_over = (sent.is_seen and (seen.is_at_rest or seen.target != sent.target)) or (
             seen.begun_s >= sent.until_s and not state.backend.is_resizing
         )
@@ -137,6 +137,7 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
         moved_s=moved_s,
         is_observing=False,
         sent=sent,
+        resizing=ResizeFaults() if has_worked else state.backend.resizing,
         next_observe_s=now_s + (timing.observe_busy_s if is_busy else timing.observe_idle_s),
         failures=0,
         fault="",

@@ -38,7 +38,7 @@ class Condition:
 def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
     """How the runner is doing at `now_s`."""
     found = _found(state, planned, now_s, timing)
-    warning = state.rivalry.warning()
+    warning = state.rivalry.warning(now_s - state.began_s)
     return replace(found, reasons=(*found.reasons, warning)) if warning else found
 
 
@@ -50,7 +50,7 @@ def _found(state: State, planned: Plan | None, now_s: float, timing: Timing) -> 
     waits = _waits(state, planned, now_s, timing)
     if waits:
         reasons = tuple(f"{peer}: {why}" for peer, why in waits)
-        return Condition(Health.STUCK, reasons, tuple(peer for peer, _ in waits))
+        return Condition(Health.STUCK, reasons, tuple(dict.fromkeys(peer for peer, _ in waits)))
     if state.scheduler.is_migrating:
         return Condition(Health.MIGRATING, ("the VM is being migrated away",))
     if not state.scheduler.has_succeeded or state.backend.observation is None:
@@ -69,7 +69,7 @@ def _found(state: State, planned: Plan | None, now_s: float, timing: Timing) -> 
 
 def _waits(state: State, planned: Plan | None, now_s: float, timing: Timing) -> list[tuple[str, str]]:
     """The peers that were not heard for two ticks (or what is usual with them, if that is longer), each with its last fault;
-    and the VM where it is not as desired and all resizes failed for that long."""
+    and the VM where a resize is due and all have failed for that long."""
     patience_s = 2 * timing.tick_s
     usual_s = {
         "VM": timing.observe_idle_s + timing.backend_deadline_s,
@@ -90,8 +90,8 @@ def _waits(state: State, planned: Plan | None, now_s: float, timing: Timing) -> 
         if now_s - since_s >= max(patience_s, usual_s[peer]):
             found.append((peer, fault or f"not heard for {now_s - since_s:.0f} s"))
     resizing = state.backend.resizing
-    is_wanted = planned is not None and seen is not None and planned.desired != seen.target
-    if resizing.failures and is_wanted and now_s - resizing.since_s >= patience_s:
+    is_due = planned is not None and (planned.resizes or state.backend.sent is not None)
+    if resizing.failures and is_due and now_s - resizing.since_s >= patience_s:
         times = f"{resizing.failures} resizes failed since {now_s - resizing.since_s:.0f} s ago"
         found.append(("VM", f"{times}, the last one: {resizing.fault}"))
     return found

@@ -17,12 +17,16 @@ from protocol.wire import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions to take up now, the moment of the next look (absolute seconds), and a word on why nothing more is done."""
+    """Actions to take up now, the moment of the next look (absolute seconds), and a word on why nothing more is done.
+
+    `resizes` says that a resize is due, also where it waits for its next try.
+    """
 
     actions: tuple[events.Action, ...]
     wake_at_s: float
     desired: Resources
     reason: str
+    resizes: bool = False
 
 
 def plan(state: State, now_s: float, timing: Timing) -> Plan:
@@ -93,13 +97,14 @@ class _Steps:
         self._timing = timing
         self._actions: list[events.Action] = []
         self._wake_at_s = now_s + timing.tick_s
+        self._resizes = False
 
     def done(self, desired: Resources, why: str) -> Plan:
         link = self._state.scheduler
         for moment in (link.lease_until_s, self._state.informant.wish_until_s):
             if moment > self._now_s:
                 self._at(moment)
-        return Plan(tuple(self._actions), self._wake_at_s, desired, why)
+        return Plan(tuple(self._actions), self._wake_at_s, desired, why, self._resizes)
 
     def _at(self, moment_s: float) -> None:
         self._wake_at_s = min(self._wake_at_s, moment_s)
@@ -224,7 +229,8 @@ class _Steps:
                 return
         # What is not held may be somebody else's by now: without a lease a target is lowered only.
         target = target.min(held.max(seen.target))
-        if target != seen.target and self._is_due(link.resizing.retry_at_s):
+        self._resizes = target != seen.target
+        if self._resizes and self._is_due(link.resizing.retry_at_s):
             self._actions.append(events.Resize(target, seen.target, self._not_after_s(target, seen.target)))
 
     def _not_after_s(self, target: Resources, seen: Resources) -> float:

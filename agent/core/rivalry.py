@@ -29,8 +29,8 @@ class Rivalry:
         full_s = min(CAP_S, BASE_S * 2.0 ** min(count - 1, 16))
         return replace(self, count=count, wait_until_s=now_s + full_s * (1 - 0.8 * chance))
 
-    def warning(self) -> str:
-        """What to tell an operator, or nothing."""
-        if self.count < SUSPICIOUS:
+    def warning(self, lived_s: float) -> str:
+        """What to tell an operator when the present life has lasted for `lived_s`, or nothing."""
+        if self.count < SUSPICIOUS or lived_s >= FORGIVEN_S:
             return ""
         return f"superseded {self.count} times in a row: is a second agent running for this VM?"

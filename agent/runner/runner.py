@@ -238,8 +238,12 @@ class Runner:
             next_life_in_s=round(wait_s, 1),
         )
         await self._end_tasks()
+        # Nothing is sent any more, so nothing is used any more; the lease might outlast the wait of others for it.
+        link = replace(self.state.scheduler, held=ZERO, lease_until_s=0.0)
+        self.state = replace(self.state, scheduler=link)
+        self._log_held(time.monotonic())
         await self.goodbye(1.0)
-        await asyncio.sleep(wait_s)
+        await asyncio.sleep(max(rivalry.wait_until_s - time.monotonic(), 0.0))
 
     async def _end_tasks(self) -> None:
         tasks = list(self._tasks)

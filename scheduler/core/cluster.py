@@ -136,7 +136,7 @@ class Cluster:
         name = f"{vm.pod.namespace}/{vm.pod.name}"
         cause = OverCause.BYPASSED if settled else OverCause.START_UP
         self._desk.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
-        self._desk.ledger.join_pool(vm.holder, vm.pool, comes=seen.is_new)
+        self._desk.ledger.join_pool(vm.holder, vm.pool, comes=settled)
         row = self._desk.ledger.require(vm.holder)
         # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
         gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()

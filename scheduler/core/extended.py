@@ -59,7 +59,8 @@ def answer(desk: Desk, record: VmRecord, ticket: int, ask: Ask, now_s: float) ->
 def _may_follow_another(desk: Desk, ask: Ask, now_s: float) -> bool:
     """Whether a life that this process never heard may still hold what an earlier process permitted it.
 
-    A life that any scheduler has answered superseded those before it then; one of some age did so long ago.
+    A life that any scheduler has answered superseded those before it then; of one of some age it is taken that this was
+    long ago, because a life asks as soon as it can (docs/decisions/0017).
     """
     age_s = now_s + desk.terms.unix_offset_s - ask.started_at_ms / 1000
     return ask.names is None or age_s < desk.terms.handover_s
@@ -184,6 +185,10 @@ def _commit(
     else:
         desk.ledger.post(replace(verdict, state=observed), OverCause.OBSERVED)
     record.reply = Reply(ask.want, unit or ZERO, granted.permit, granted.reasons)
+    if (
+        record.told is not None
+    ):  # it bounds what a caller without the extension uses: this agent may have shrunk the VM
+        record.told = record.told.min(granted.permit)
     return _decided(desk, record, ticket, ask, record.reply, before=before, changed=granted.permit != before)
 
 

@@ -265,8 +265,10 @@ class Ledger:
         account = self._pools.setdefault(name, PoolAccount(name))
         before, account.terms = account.terms, terms
         if before is None or terms is None or before.compute_unit != terms.compute_unit:
+            freed = account.freed_units, self.freed_units
             for row in account.rows.values():
                 self._count(account, row)
+            account.freed_units, self.freed_units = freed  # fewer units of another size are no room
         self._changed_pools.add(name)
         self._drop_unused(account)
 
@@ -310,9 +312,8 @@ class Ledger:
 
     def _move(self, account: PoolAccount, units: int) -> None:
         account.units += units
-        freed = max(-units, 0)
-        account.freed_units += freed
-        self.freed_units += freed
+        account.freed_units += max(-units, 0)
+        self.freed_units += max(-units, 0)
         self.pool_moves += 1
         self._changed_pools.add(account.name)
 
@@ -323,7 +324,6 @@ class Ledger:
         del account.rows[row.holder]
         self._move(account, -row.units)
         account.changed.add(row.holder)
-        self._changed_pools.add(account.name)
         row.pool, row.units = None, 0
         self._drop_unused(account)
 

@@ -41,6 +41,7 @@ class _Caller(Value, frozen=True):
     unit: Resources
     now_s: float
     is_use_known: bool = True
+    has_sizes: bool = True
     may_be_held: bool = False
     word: events.PoolWord | None = None
     waited: Progress | None = None
@@ -82,6 +83,7 @@ def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tupl
         unit,
         arrived.now_s,
         is_use_known=is_known,
+        has_sizes=reading is not None,
         may_be_held=may_be_held(desk, arrived, record),
     )
     if record.heard_s is not None and arrived.now_s - record.heard_s < desk.terms.handover_s:
@@ -99,7 +101,8 @@ def may_be_held(desk: Desk, arrived: events.RequestArrived, record: VmRecord | N
     """Whether a request may wait for a later look: the first one for a pod, because its caller never asks again after
     it has failed; and for no longer than it is patient."""
     since_s = arrived.since_s if arrived.since_s is not None else arrived.now_s
-    return is_first_of_its_caller(record) and arrived.now_s < since_s + desk.terms.hold_first_s
+    is_served = bool(desk.terms.published_agents)
+    return is_served and is_first_of_its_caller(record) and arrived.now_s < since_s + desk.terms.hold_first_s
 
 
 def _use(
@@ -141,7 +144,16 @@ def commit(
         return (events.HungUp(waited.ticket, record.spec.pod, "no compute unit is known for the VM"),)
     use, is_known = _use(desk.terms, record, record.reading, wanted)
     caller = _Caller(
-        waited.ticket, request, wanted, use, unit, now_s, is_use_known=is_known, word=word, waited=waited
+        waited.ticket,
+        request,
+        wanted,
+        use,
+        unit,
+        now_s,
+        is_use_known=is_known,
+        has_sizes=record.reading is not None,
+        word=word,
+        waited=waited,
     )
     return (_own(desk, record, caller),)
 
@@ -172,6 +184,8 @@ def _stand_by(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     record.condition = TWO_KINDS
     state = record.row.state
     permit = caller.wanted.min(state.current).max(caller.wanted.min(caller.use))
+    if permit != caller.wanted and not caller.is_use_known:
+        return _not_yet(record, caller)
     told = _with_told(_tell(state, permit, caller.now_s), permit, "bystander")
     why = Reason(ReasonCode.BYSTANDER, "an agent with the extension owns this VM")
     grant = limits.Grant(permit, (why,) if permit != caller.wanted else ())
@@ -191,11 +205,8 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     assert verdict.grant is not None
     permit = verdict.grant.permit.max(caller.wanted.min(caller.use))
     is_uncertain = not (record.settled and caller.is_use_known)
-    if permit != caller.wanted and is_uncertain and caller.may_be_held:
-        return events.LookNeeded(caller.ticket, record.spec.pod)
-    if permit != caller.wanted and not caller.is_use_known:
-        record.condition = "the scheduler has just started and waits for a read that shows the VM's use"
-        return events.HungUp(caller.ticket, record.spec.pod, record.condition)
+    if permit != caller.wanted and (not caller.is_use_known or (is_uncertain and caller.may_be_held)):
+        return _not_yet(record, caller)
     pool, wanted = record.spec.pool, verdict.grant.permit
     if (
         caller.word is None
@@ -208,7 +219,7 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     if not base.current.fits_in(permit):
         base = _with_told(base, base.current, "before")
     told = _tell(base, permit, caller.now_s)
-    if terms.trust_published:
+    if terms.trust_published and not caller.has_sizes:
         told = after_read(terms, told, caller.use, caller.now_s)
     grant = limits.Grant(permit, verdict.grant.reasons)
     pressure = verdict.state.pressure if verdict.state is not None else ZERO
@@ -220,6 +231,16 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
         record.settled, record.owned_by_published, record.condition = True, True, ""
         record.published_heard_s, record.told = caller.now_s, permit
     return outcome
+
+
+def _not_yet(record: VmRecord, caller: _Caller) -> events.Answer:
+    """Less than what is asked for may be less than the use, which ends the caller for good: a later look may show it."""
+    if caller.may_be_held:
+        return events.LookNeeded(caller.ticket, record.spec.pod)
+    record.condition = (
+        "what the VM uses is not known: the cluster shows no size from after the scheduler's start"
+    )
+    return events.HungUp(caller.ticket, record.spec.pod, record.condition)
 
 
 def _pool(desk: Desk, record: VmRecord, caller: _Caller, state: RowState) -> tuple[limits.Limit, ...]:

@@ -2,9 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from typing import TypeAlias
 
 from protocol.wire import PodName
 from scheduler.service.ports import LOOK_DEADLINE_S
+
+_Waiting: TypeAlias = dict[PodName, list[asyncio.Future[bool]]]
+
+
+def _tell(waiting: _Waiting, outcome: bool | Exception) -> None:
+    """Tell whoever was not told yet and has not gone."""
+    for future in (future for futures in waiting.values() for future in futures if not future.done()):
+        if isinstance(outcome, bool):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
 
 
 class Looks:
@@ -12,11 +24,11 @@ class Looks:
 
     def __init__(self, read: Callable[[Collection[PodName]], Awaitable[bool]]) -> None:
         self._read = read
-        self._waiting: dict[PodName, list[asyncio.Future[bool]]] = {}
+        self._waiting: _Waiting = {}
         self._reading: asyncio.Task[None] | None = None
 
     def fresh(self, pod: PodName) -> asyncio.Future[bool]:
-        """Whether a read of `pod` that began after this call has ended well; within two look deadlines."""
+        """Whether a read of `pod` that began after this call has ended well; within two look deadlines, or at `close`."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(pod, []).append(future)
         if self._reading is None:
@@ -24,25 +36,22 @@ class Looks:
         return future
 
     async def close(self) -> None:
-        """End the read under way; whoever waits is not answered."""
+        """End the read under way: nobody gets a look any more."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
 
     async def _read_all(self) -> None:
+        waiting: _Waiting = {}
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, {}
-                outcome = await self._outcome(waiting)
-                for future in (future for futures in waiting.values() for future in futures):
-                    if future.done():  # its request was given up
-                        continue
-                    if isinstance(outcome, bool):
-                        future.set_result(outcome)
-                    else:
-                        future.set_exception(outcome)
+                _tell(waiting, await self._outcome(waiting))
         finally:
             self._reading = None
+            _tell(waiting, False)
+            _tell(self._waiting, False)
+            self._waiting = {}
 
     async def _outcome(self, pods: Collection[PodName]) -> bool | Exception:
         try:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from hosting import server
 from hosting.logs import Logger
 from hosting.settings import SettingsError
-from protocol import codec, hot, wire
+from protocol import codec, hot, translate, wire
 from protocol.errors import RemoteProtocolError
 from protocol.extension import AGENT_HEADER, ExtendedRequest
 from protocol.hot import Ask
@@ -23,6 +23,7 @@ from protocol.reasons import ErrorCode
 from scheduler.core import events
 from scheduler.core.book import VmRecord
 from scheduler.core.core import Core
+from scheduler.core.judging import slot_bytes
 from scheduler.core.published import is_first_of_its_caller
 from scheduler.service.answers import Answers, Outcome
 from scheduler.service.counts import Counts
@@ -45,9 +46,11 @@ POOL_SHARE: Final = 192
 """Of these, requests that may wait for one pool: what hangs must leave room for the others."""
 SURE_SHARE: Final = 8
 """Requests that may wait for each pool, however many wait for others: one that hangs holds up its own alone."""
-MAX_LOOKING: Final = 2048
-"""Requests that may wait for a look at the cluster: they share their looks. After a restart all published agents ask for the
-first time, and a request that is turned away then is the end of its runner."""
+MAX_LOOKING: Final = 256
+"""Requests with the extension that may wait for a look at the cluster."""
+MAX_PUBLISHED: Final = 2048
+"""Requests without the extension that may be under way, each of which takes a look; they share their looks. After a restart all
+published agents ask for the first time, and a request that is turned away then is the end of its runner."""
 PUBLISHED_DEADLINE_S: Final = 3.0
 """A published agent gives a request up not much later."""
 FIRST_DEADLINE_S: Final = 3.5
@@ -83,6 +86,7 @@ class PermitService:
         self._waiting: dict[int, asyncio.Future[events.Output]] = {}
         self._pool_waits: Counter[str] = Counter()
         self._looking = 0
+        self._published = 0
         self._looks = Looks(self._read)
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self._entering = asyncio.Lock()
@@ -135,10 +139,14 @@ class PermitService:
         return True
 
     async def _take_all(self, changes: Iterable[events.Input]) -> None:
+        is_whole = True
         for number, change in enumerate(changes, 1):
+            if isinstance(change, events.ClusterRead) and not is_whole:
+                continue  # not all that it stands for was taken
             try:
                 self.take(change)
             except Exception as error:  # noqa: BLE001 - the adapter tells each change once: the others must not be lost
+                is_whole = False
                 self._log.error(
                     "change not taken by our fault", change=str(change), error=repr(error), exc_info=error
                 )
@@ -219,7 +227,7 @@ class PermitService:
             return self._answers.error(error.status, error.code, str(error), for_extension=for_extension)
         if isinstance(message, ExtendedRequest):
             return self.decide_ask(hot.ask_of(message), body)
-        if self._looking >= MAX_LOOKING:
+        if self._published >= MAX_PUBLISHED or self._is_pool_full(message):
             return self._answers.hang_up(ErrorCode.OVERLOADED.value)
         return self._one_at_a_time(message, body)
 
@@ -245,10 +253,20 @@ class PermitService:
         if record is None or record.spec.pod != ask.pod:
             return self._looking >= MAX_LOOKING
         pool = record.spec.pool
-        if pool is None or not grows(record, ask):
-            return False
+        return pool is not None and grows(record, ask) and self._is_full(pool)
+
+    def _is_full(self, pool: str) -> bool:
+        """Whether no more may wait for a pool."""
         waits = self._pool_waits[pool]
         return waits >= POOL_SHARE or (len(self._waiting) >= MAX_WAITING and waits >= SURE_SHARE)
+
+    def _is_pool_full(self, message: wire.AgentRequest) -> bool:
+        """Whether a request without the extension would be growth that waits for a pool, for which too many wait already."""
+        record = self._core.book.find(message.pod) if self._waiting else None
+        if record is None or record.spec.pool is None or not self._is_full(record.spec.pool):
+            return False
+        slot = slot_bytes(self._core.desk, record)
+        return translate.from_slots(message.resources, slot).exceeds(record.row.state.current)
 
     # ------------------------------------------------------------ what must wait
 
@@ -257,20 +275,20 @@ class PermitService:
         lock = self._serial.setdefault(message.pod, asyncio.Lock())
         is_first = is_first_of_its_caller(self._core.book.find(message.pod))
         deadline_s = FIRST_DEADLINE_S if is_first else PUBLISHED_DEADLINE_S
-        self._looking += 1
+        self._published += 1
         try:
             async with asyncio.timeout(deadline_s), lock:
                 arrived = events.RequestArrived(next(self._tickets), message, self._clock())
                 answer = self._apply(arrived, body)
                 if isinstance(answer, events.LookNeeded):
-                    return await self._after_looks(arrived, body, may_be_held=is_first)
+                    return await self._after_looks(arrived, body, deadline_s)
                 return self._answers.write(answer, for_extension=False)
         except TimeoutError:
             return self._answers.hang_up("deadline")
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
             return self._answers.our_fault(error, message.pod, for_extension=False)
         finally:
-            self._looking -= 1
+            self._published -= 1
 
     def _apply(self, arrived: _Arrived, body: bytes, waited_s: float = 0.0) -> events.Answer:
         """Take a request to the core and see to what follows; it has waited for `waited_s` already."""
@@ -329,18 +347,20 @@ class PermitService:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not be fatal to the caller
             return self._answers.our_fault(error, pod, for_extension=True)
 
-    async def _after_looks(
-        self, arrived: events.RequestArrived, body: bytes, *, may_be_held: bool
-    ) -> Outcome:
-        """The further passes of a request without the extension, each after a look; the core says when one is enough."""
+    async def _after_looks(self, arrived: events.RequestArrived, body: bytes, deadline_s: float) -> Outcome:
+        """The further passes of a request without the extension, each after a look; the core says when one is enough.
+
+        It is answered `deadline_s` after its arrival: what is left then is how long its pool may take.
+        """
         pod, since_s, terms = arrived.request.pod, arrived.now_s, self._core.terms
         answer: events.Answer = events.LookNeeded(arrived.ticket, pod)
         while isinstance(answer, events.LookNeeded):
             if await self._looks.fresh(pod):
                 look = self._cluster.look(pod)
                 arrived = events.RequestArrived(arrived.ticket, arrived.request, self._clock(), look, since_s)
-                answer = self._apply(arrived, body, arrived.now_s - since_s)
-            elif not may_be_held or self._clock() >= since_s + terms.hold_first_s:
+                left_s = deadline_s - (arrived.now_s - since_s)
+                answer = self._apply(arrived, body, CONSULT_DEADLINE_S - min(left_s, CONSULT_DEADLINE_S))
+            elif deadline_s < FIRST_DEADLINE_S or self._clock() >= since_s + terms.hold_first_s:
                 return self._answers.unreachable(for_extension=False)
             if isinstance(answer, events.LookNeeded):
                 await asyncio.sleep(LOOK_AGAIN_S)

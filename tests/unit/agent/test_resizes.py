@@ -5,7 +5,7 @@ from dataclasses import replace
 from agent.core import events
 from agent.core.condition import Condition, Health, condition
 from agent.core.model import Observation
-from tests.unit.agent.driver import CHANCE, TIMING, Driver, cu, grant, steady
+from tests.unit.agent.driver import CHANCE, FULL, TIMING, Driver, cu, grant, steady
 from tests.unit.agent.test_looks_beside_resizes import LOOK, RESIZE, after
 
 
@@ -118,6 +118,47 @@ def test_resizes_that_fail_are_of_no_account_once_nothing_is_wanted() -> None:
     driver.busy_cpus = 0.75 * 2 - 0.1
     failing(driver, int(3 * TIMING.tick_s))
     assert stuck(driver).health is Health.OK
+
+
+def test_a_growth_that_took_effect_and_lost_its_answer_is_no_failure() -> None:
+    driver = steady(cu(2))
+    driver.by_hand = {events.Resize}
+    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver.wait(TIMING.metrics_s)
+    driver.size = driver.target = cu(5)
+    driver.finish(events.Resize, events.ResizeFailed("no answer", CHANCE))
+    driver.by_hand = set()
+    driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
+    driver.busy_cpus = 0.5
+    driver.wait(4 * TIMING.tick_s)
+    assert stuck(driver).health is Health.OK
+
+
+def test_a_growth_that_failed_once_and_is_not_permitted_any_more_is_denied_and_not_stuck() -> None:
+    driver = steady(cu(2))
+    driver.by_hand = {events.Resize}
+    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver.wait(TIMING.metrics_s)
+    driver.scheduler = lambda ask: grant(ask, ask.resources.min(cu(2)), sent_s=driver.now_s, reasons=FULL)
+    link = driver.state.scheduler
+    driver.state = replace(driver.state, scheduler=replace(link, held=cu(2)))
+    driver.by_hand = set()
+    driver.finish(events.Resize, events.ResizeFailed("quota exceeded", CHANCE))
+    driver.wait(4 * TIMING.tick_s)
+    assert stuck(driver).health is Health.DENIED
+
+
+def test_a_vm_whose_looks_and_resizes_both_fail_is_one_peer() -> None:
+    driver = steady(cu(2))
+    driver.by_hand = {events.Resize, events.Observe}
+    driver.busy_cpus = 0.75 * 5 - 0.1
+    for _ in range(600):
+        driver.wait(0.25)
+        if driver.is_flying(events.Resize):
+            driver.finish(events.Resize, events.ResizeFailed("quota exceeded", CHANCE))
+        if driver.is_flying(events.Observe):
+            driver.finish(events.Observe, events.ObserveFailed("the API is away", CHANCE))
+    assert stuck(driver).peers == ("VM",)
 
 
 def test_a_permit_out_of_ratio_is_used() -> None:

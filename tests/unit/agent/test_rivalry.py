@@ -47,6 +47,11 @@ def test_a_runner_that_is_superseded_again_and_again_says_so_in_every_state() ->
     assert "3 times in a row" in found.reasons[1]
     alive = condition(State(VM, LIFE, began_s=100.0, rivalry=beaten), None, 100.0, TIMING)
     assert "a second agent" in alive.reasons[-1]
+    long_s = 100.0 + FORGIVEN_S
+    assert not any(
+        "second agent" in why
+        for why in condition(State(VM, LIFE, 100.0, rivalry=beaten), None, long_s, TIMING).reasons
+    )
     once = condition(replace(dormant, rivalry=Rivalry(1, 140.0)), None, 100.0, TIMING)
     assert len(once.reasons) == 1, "a hand-over between daemons is nothing to worry about"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
+from agent.core.rivalry import Rivalry
 from hosting.server import HangUp, Reply
 from protocol.codec import ErrorBody, encode_error
 from protocol.extension import ExtendedRequest
@@ -153,6 +154,19 @@ async def test_a_superseded_life_says_good_bye_and_a_later_one_fences_anew() -> 
         await _grows(made, task, 3)
         assert made.backend.generation == 2
         assert (str(old.agent_id), ZERO) in made.held.lines
+
+
+async def test_a_life_that_steps_back_holds_nothing_while_it_waits() -> None:
+    """It waits for up to minutes, and its lease ends with it."""
+    async with world() as made, running(made) as task:
+        await until(lambda: made.held.now() == cu(2), beside=task)
+        body = ErrorBody("another", ErrorCode.AGENT_SUPERSEDED, 1, made.runner.state.life.started_at_ms)
+        made.runner.state = replace(made.runner.state, rivalry=Rivalry(count=9))
+        made.scheduler.script = [lambda _: Reply(409, encode_error(body))]
+        await until(lambda: made.runner.state.superseded_at_ms is not None, beside=task)
+        await until(lambda: made.held.now() == ZERO, beside=task)
+        assert made.runner.state.rivalry.count == 10
+        assert made.runner.state.held_at(0.0) == ZERO
 
 
 async def test_the_highest_epoch_is_kept_over_lives() -> None:

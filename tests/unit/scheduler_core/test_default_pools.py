@@ -3,10 +3,11 @@
 import pytest
 
 from protocol.reasons import ReasonCode
+from scheduler.core.book import Terms
 from scheduler.core.model import POOL_LABEL
 from scheduler.core.rules import DEFAULT_RULES as RULES
 from scheduler.core.rules import DefaultPool, Rules
-from tests.unit.scheduler_core.core_worlds import UNIT, AuditedWorld, codes, cu
+from tests.unit.scheduler_core.core_worlds import HERE, UNIT, AuditedWorld, codes, cu
 from tests.unit.scheduler_core.test_pools import gets, held, member, pool, refused, waits
 
 
@@ -24,6 +25,18 @@ def test_who_comes_beyond_the_limit_is_counted_and_who_was_there_at_the_start_is
     refused(world, "vm-44", cu(2))
     world.vm("old", cu(3), is_new=False)
     assert account.came_beyond == 35
+
+
+def test_a_vm_that_comes_in_the_first_minute_may_have_been_there_before() -> None:
+    world = AuditedWorld(cu(100), terms=Terms(HERE))
+    world.configure(Rules(RULES.node, default_pools=(DefaultPool("blue", ("*",)),)))
+    pool(world, max_units=10)
+    world.tick(0.0)
+    for number in range(3):
+        world.vm(f"vm-{number}", at=1.0)
+    account = world.core.ledger.pool("blue")
+    assert account is not None
+    assert (account.units, account.came_beyond) == (24, 0)
 
 
 # ---------------------------------------------------------------- pools of VMs that name none

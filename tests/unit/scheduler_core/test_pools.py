@@ -456,3 +456,14 @@ def test_after_a_restart_the_pool_is_counted_from_what_is_shown() -> None:
     assert held(world) == 6
     waits(world, "a", cu(5), 7)
     assert gets(world, 7, 8).permit == cu(5)
+
+
+def test_fewer_units_of_another_size_are_no_room() -> None:
+    world = AuditedWorld(cu(40))
+    world.vm("a", cu(6))
+    world.see("a", None, at=0.0, pool="blue")
+    before = world.core.ledger.freed_units
+    world.apply(events.PoolSeen(PoolTerms("blue", cu(3), 2)))
+    account = world.core.ledger.pool("blue")
+    assert account is not None
+    assert (account.units, account.freed_units, world.core.ledger.freed_units) == (2, 0, before)

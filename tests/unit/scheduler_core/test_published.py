@@ -276,7 +276,7 @@ def test_a_read_begun_before_our_start_never_makes_an_answer_below_the_request()
     """Less than what it uses ends the published runner for good, and nobody knows what that is."""
     world = stale()
     assert isinstance(first_asked(world, at=100.0, use=cu(1), begun=40.0), events.LookNeeded)
-    assert "read that shows" in hung_up(first_asked(world, at=103.0, use=cu(1), begun=40.0))
+    assert "not known" in hung_up(first_asked(world, at=103.0, use=cu(1), begun=40.0))
     assert (world.record().settled, world.floors()) == (False, [(Cause.START_UP, cu(8))])
     assert told(first_asked(world, at=130.0, use=cu(1))) == (3, 3)
 
@@ -306,6 +306,46 @@ def test_what_a_trusted_caller_sends_is_a_wish_once_it_was_told_something() -> N
     assert told(world.published("a", Slots(6, 6), use=None, at=10.0)) == (6, 6)
     assert told(world.published("b", Slots(6, 6), use=None, at=10.0)) == (1, 1)
     assert world.core.ledger.node("n1").reserved.fits_in(cu(7.5))  # type: ignore[union-attr]  # it is there
+
+
+def test_the_word_of_a_trusted_caller_ends_nothing_where_sizes_are_shown() -> None:
+    """They are from before our start, and show what it was told before: only a later read frees that."""
+    world = served(cu(6), is_new=False, terms=replace(TRUSTING, started_s=50.0))
+    for at in (100.0, 107.0, 114.0):
+        old = events.Look(True, Reading(cu(6), cu(6), 40.0))
+        wish = AgentRequest(PluginProtoVersion(2), pod("vm"), Slots(2, 2), METRICS)
+        assert told(world.send(wish, at=at, look=old, since=at)) == (2, 2)
+    assert world.floors() == [(Cause.TOLD, cu(8))]
+
+
+def test_what_it_was_told_is_no_use_any_more_once_another_agent_has_shrunk_the_vm() -> None:
+    """The other one is gone, its room is a neighbour's, and what the caller sends is a wish."""
+    world = World(terms=TRUSTING)
+    for name in ("a", "b"):
+        world.vm(name, None, is_new=False)
+    for at in (0.0, 7.0):
+        assert told(world.published("a", Slots(6, 6), use=None, at=at)) == (6, 6)
+    world.permit(world.request("a", cu(6), claim=cu(6)), at=100.0)
+    world.permit(world.request("a", cu(2), claim=cu(2)), at=110.0)
+    world.tick(290.0)
+    world.permit(world.request("b", cu(8), claim=UNIT), at=290.0)
+    vcpu, _ = told(world.published("a", Slots(6, 6), use=None, at=310.0))
+    assert vcpu <= 2
+    assert world.node_reserved().fits_in(cu(10))
+
+
+def test_a_bystander_of_unknown_use_is_not_answered_below_its_request_either() -> None:
+    world = served(cu(2), is_new=False, terms=STARTED)
+    world.permit(world.request("vm", cu(2), claim=cu(2)), at=99.0)
+    assert isinstance(first_asked(world, at=100.0, use=cu(2), begun=40.0), events.LookNeeded)
+    assert "not known" in hung_up(first_asked(world, at=103.0, use=cu(2), begun=40.0))
+
+
+def test_where_no_such_caller_is_served_nobody_is_held() -> None:
+    world = World(terms=Terms(HERE, is_first_start=True))
+    answer = world.send(REQUEST, at=100.0, look=events.Look(found=False), since=100.0)
+    assert isinstance(answer, events.Refused)
+    assert answer.status == 404
 
 
 # ------------------------------------------------------------ told less

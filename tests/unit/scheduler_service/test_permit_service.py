@@ -15,7 +15,7 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.core.model import NodeSpec, Reading, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading, VmSpec
 from scheduler.service.permits import PermitService
 from scheduler.service.ports import ClusterUnreachableError
 from tests.unit.hosting.raw_peers import recorded
@@ -281,3 +281,25 @@ async def test_a_change_that_fails_by_our_fault_takes_no_other_with_it(
     assert await PermitService(core, Told(), lambda: 0.0, log).refresh()
     assert core.ledger.node("good") is not None
     assert [line["event"] for line in written] == ["change not taken by our fault"]
+
+
+async def test_a_read_that_was_not_taken_whole_ends_no_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod that was placed may be in what could not be taken."""
+    setting = Setting()
+    holder = Holder(Kind.POD, "u7")
+    setting.core.apply(events.PlacementAssumed(1, holder, "d/p", "n1", UNIT, 5.0, 1.0))
+    apply = setting.core.apply
+
+    def fail(event: events.Input) -> tuple[events.Output, ...]:
+        if isinstance(event, events.PodSeen):
+            raise AssertionError("ours")
+        return apply(event)
+
+    monkeypatch.setattr(setting.core, "apply", fail)
+    pod = events.PodSeen(PodSpec(PodName("p", "d"), "u7", "n1", UNIT))
+    setting.cluster.changes = (pod, events.ClusterRead(9.0))
+    await setting.service.refresh()
+    assert setting.core.ledger.row(holder) is not None
+    setting.cluster.changes = (events.ClusterRead(10.0),)
+    await setting.service.refresh()
+    assert setting.core.ledger.row(holder) is None

@@ -430,6 +430,7 @@ async def test_a_known_uid_under_a_wrong_name_is_no_way_around_the_limit(
 @virtually
 async def test_looks_are_bounded_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(permits, "MAX_LOOKING", 2)
+    monkeypatch.setattr(permits, "MAX_PUBLISHED", 1)
     house, free = House("a", "b"), asyncio.Event()
 
     async def hold() -> None:
@@ -438,14 +439,36 @@ async def test_looks_are_bounded_for_themselves(monkeypatch: pytest.MonkeyPatch)
     house.sight.before = hold
     waiting = [await house.begin(ask(f"unknown-{number}", 1)) for number in range(2)]
     assert refusal(await house.post(ask("unknown-3", 1))) == (429, "overloaded")
-    assert isinstance(await house.post(plain("b", 1)), HangUp), "and never told 429"
+    first = await house.begin(plain("b", 1))
+    assert isinstance(await house.post(plain("a", 1)), HangUp), "and never told 429"
     assert house.answers["hang-up", "overloaded"] == 1
     house.bank.says(Word())
     assert permit(await house.reply(ask("a", 4))) == (4, []), "a pool is no look"
     free.set()
     assert {refusal(await each) for each in waiting} == {(404, "unknown-pod")}
-    assert isinstance(await house.post(plain("b", 1)), Reply), "there is room again"
+    assert isinstance(await first, Reply)
+    assert isinstance(await house.post(plain("a", 1)), Reply), "there is room again"
     assert await house.is_clean()
+
+
+@pytest.mark.usefixtures("two_may_wait")
+@virtually
+async def test_growth_of_published_callers_counts_with_those_who_wait_for_their_pool() -> None:
+    house = await _full("a", "b")
+    assert isinstance(await house.post(plain("a", 4)), HangUp)
+    assert house.answers["hang-up", "overloaded"] == 1
+    assert isinstance(await house.post(plain("b", 1)), Reply), "a renewal waits for nobody"
+    assert await _drained(house)
+
+
+@virtually
+async def test_whoever_waits_for_a_look_is_answered_when_the_service_ends() -> None:
+    house = House("a")
+    house.sight.before = functools.partial(asyncio.sleep, 100)
+    waiting = [await house.begin(ask("unknown", 1)), await house.begin(ask("another", 1))]
+    await house.service.close()
+    assert {refusal(await each) for each in waiting} == {(503, "cluster-unreachable")}
+    await asyncio.sleep(1000)  # the read itself hangs on: what it finds is not lost
 
 
 @virtually
