@@ -172,11 +172,16 @@ def _unanswerable(
         return "a request of zero resources"
     if unit is None:
         return "no compute unit is known for the VM"
-    if not all(translate.is_whole(amount, slot) for amount in (unit, bounds.min, bounds.max)):
+    if not _are_whole(unit, bounds.min, bounds.max, slot):
         return "the VM needs fractions of a CPU or slot, which callers without the extension cannot express"
     if not has_sizes and not terms.trust_published:
         return "the cluster shows no size of the VM, and --trust-published is off"
     return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _are_whole(unit: Resources, least: Resources, most: Resources, slot: int) -> bool:
+    return all(translate.is_whole(amount, slot) for amount in (unit, least, most))
 
 
 def _stand_by(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
@@ -223,7 +228,9 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
         told = after_read(terms, told, caller.use, caller.now_s)
     grant = limits.Grant(permit, verdict.grant.reasons)
     pressure = verdict.state.pressure if verdict.state is not None else ZERO
-    after = replace(told, current=permit, pressure=pressure)
+    after = told
+    if told.current != permit or told.pressure != pressure:
+        after = replace(told, current=permit, pressure=pressure)
     # Beyond what we allow lies only what is in use already.
     cause = OverCause.OBSERVED if permit != verdict.grant.permit else None
     outcome = _reply(desk, record, caller, grant, after, cause)

@@ -233,6 +233,8 @@ async def test_our_informant_restarts_under_a_standing_wish(tmp_path: Path) -> N
         await permitted(theirs)
         scheduler.state.mem.reserved = scheduler.state.mem.total  # another pod came, which needs memory only
         assert theirs.server is not None
+        # Who registers is told that nothing is wanted; the wish comes after that.
+        await seen("news that nothing is wanted", lambda: theirs.journal.received("POST /try-upscale"))
         wish = {"expectedID": theirs.server.id, "cpu": False, "memory": True}
         told_so = await client(theirs.server.server.address, "POST /try-upscale", json.dumps(wish).encode())
         assert told_so.status == 200
