@@ -65,10 +65,14 @@ def judge(
     verdict = desk.ledger.judge(row, wanted, unit, bound, earlier, later)
     assert verdict.grant is not None
     reasons = verdict.grant.reasons
-    if any(reason.code is ReasonCode.NODE_HEADROOM for reason in reasons):
+    if any(reason.code in _EXPLAINED for reason in reasons):
         named = tuple(_named(desk, record, reason, now_s) for reason in reasons)
         return replace(verdict, grant=replace(verdict.grant, reasons=named))
     return verdict
+
+
+_OF_POOLS: Final = (ReasonCode.POOL, ReasonCode.POOL_SATURATED)
+_EXPLAINED: Final = (ReasonCode.NODE_HEADROOM, *_OF_POOLS)
 
 
 def _before_room(
@@ -91,7 +95,16 @@ def _before_room(
 
 
 def _named(desk: Desk, record: VmRecord, reason: Reason, now_s: float) -> Reason:
-    """The node's refusal with the floors that stand in the way; where no row has any there is nothing to look for."""
+    """A refusal with the floors that stand in the way, on the node or in the pool; where there are none, as it is."""
+    if reason.code in _OF_POOLS:
+        left_s = desk.inherits_until_s(now_s) - now_s
+        pool = desk.ledger.pool(record.spec.pool) if record.spec.pool is not None else None
+        is_passing = (
+            reason.retry_after_s == 0.0
+        )  # the pool was changed, or asked for less: no limit of its own
+        if pool is None or pool.terms is None or left_s <= 0 or is_passing:
+            return reason
+        return refusals.of_pool(reason, pool, left_s)
     if reason.code is not ReasonCode.NODE_HEADROOM or reason.resource is None:
         return reason
     account = desk.ledger.node(record.spec.node)

@@ -195,6 +195,7 @@ class Obstacle:
     cause: Cause | None
     amount: int
     since_s: float | None = None
+    until_s: float | None = None
 
 
 class Ledger:
@@ -356,9 +357,8 @@ class Ledger:
             if current:
                 found.append(Obstacle(row.name, None, current))
             floor = max(row.state.floors, key=lambda each: _of(each.amount, resource), default=None)
-            if floor is not None and _of(floor.amount, resource) > current:
-                beyond = _of(floor.amount, resource) - current
-                found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s))
+            if floor is not None and (beyond := _of(floor.amount, resource) - current) > 0:
+                found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s, floor.until_s))
         return sorted(found, key=lambda each: (-each.amount, each.name, each.cause or ""))
 
     def judge(

@@ -1,8 +1,10 @@
 """Refusals for want of room, in words: which floors of other rows stand in the way, and which VMs stay unsettled."""
 
+from dataclasses import replace
+
 from protocol.reasons import Reason
 from scheduler.core import limits
-from scheduler.core.ledger import Cause, Obstacle
+from scheduler.core.ledger import Cause, Obstacle, PoolAccount
 
 
 def named(reason: Reason, obstacles: list[Obstacle], now_s: float, unsettled_s: float) -> Reason:
@@ -29,4 +31,18 @@ def _described(obstacle: Obstacle, resource: str, now_s: float, unsettled_s: flo
     if _is_late(obstacle, now_s, unsettled_s):
         assert obstacle.since_s is not None
         text += f", unsettled for {now_s - obstacle.since_s:.0f} s"
+    elif obstacle.cause is Cause.HANDOVER and obstacle.until_s is not None:
+        text += f", what an earlier agent may still hold: {obstacle.until_s - now_s:.0f} s more"
     return text + ")"
+
+
+def of_pool(reason: Reason, account: PoolAccount, left_s: float) -> Reason:
+    """A pool's refusal that says how much of the pool is kept for what agents may hold from before the scheduler's start,
+    `left_s` more seconds."""
+    assert account.terms is not None
+    unit = account.terms.compute_unit
+    kept = sum(row.units - row.state.current.units(unit) for row in account.rows.values())
+    if kept <= 0:
+        return reason
+    why = f"{kept} of its {account.units} units are kept for what agents may hold from before this scheduler's start"
+    return replace(reason, message=f"{reason.message[:768]}; {why}, for {left_s:.0f} s more at most")

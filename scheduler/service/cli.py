@@ -106,7 +106,7 @@ class Program:
             server.Route("GET", "/readyz", self._healthz),
             server.Route("GET", "/metrics", metrics.handler(self._families)),
             server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES),
-            *Inspection(self._core).routes(),
+            *Inspection(self._core, time.monotonic).routes(),
             *self._pools.routes(),
         )
 
@@ -185,7 +185,12 @@ class Program:
                 handover_s=terms.handover_s,
                 safe_s=SAFE_HANDOVER_S,
             )
-        if terms.is_first_start:
+        if not terms.is_first_start:
+            self._log.info(
+                "what agents may hold from before this start is kept for a while; growth may wait for it",
+                kept_s=terms.handover_s,
+            )
+        else:
             self._log.warning(
                 "--first-start: what agents may hold from an earlier scheduler is not kept; leave it out of unit files"
             )

@@ -1,5 +1,6 @@
 """Read-only views of the ledger for people and tools: `GET /v1/nodes`, `/v1/nodes/{node}` and `/v1/audit`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,8 +16,9 @@ from scheduler.core.model import Kind
 class Inspection:
     """Answers from the live core."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, clock: Callable[[], float]) -> None:
         self._core = core
+        self._clock = clock
 
     def routes(self) -> tuple[server.Route, ...]:
         """Where the views are served."""
@@ -38,12 +40,12 @@ class Inspection:
         growth = self._core.desk.rules.growth
         shown = _sums(account) | {
             "growth": {"stop": growth.stopped, "recommendOnly": growth.recommend_only},
-            "rows": [self._row(row) for row in account.rows.values()],
+            "rows": [self._row(row, self._clock()) for row in account.rows.values()],
         }
         return server.Reply(200, msgspec.json.encode(shown))
 
-    def _row(self, row: Row) -> dict[str, Any]:
-        shown = _shown_row(row)
+    def _row(self, row: Row, now_s: float) -> dict[str, Any]:
+        shown = _shown_row(row, now_s)
         record = self._core.book.by_uid(row.holder.uid) if row.holder.kind is Kind.VM else None
         if record is None:
             return shown
@@ -82,7 +84,7 @@ def _sums(account: NodeAccount) -> dict[str, Any]:
     }
 
 
-def _shown_row(row: Row) -> dict[str, Any]:
+def _shown_row(row: Row, now_s: float) -> dict[str, Any]:
     return {
         "kind": row.holder.kind.value,
         "uid": row.holder.uid,
@@ -94,6 +96,7 @@ def _shown_row(row: Row) -> dict[str, Any]:
         "floors": [
             {"cause": floor.cause.value, "amount": _amount(floor.amount)}
             | ({"about": floor.about} if floor.about else {})
+            | ({"endsInSeconds": round(floor.until_s - now_s, 1)} if floor.until_s is not None else {})
             for floor in row.state.floors
         ],
     }

@@ -10,6 +10,7 @@ from protocol.values import Resources
 from scheduler.core import events
 from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
+from scheduler.core.model import PoolTerms
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, UNIT, World, cu
 
 UNIX_S = 1_790_000_000.0
@@ -127,3 +128,37 @@ def test_a_repeated_request_that_gets_less_by_now_says_why() -> None:
     answer = world.send(growth, at=172.0)
     assert isinstance(answer, events.Decided)
     assert (answer.permit, [reason.code for reason in answer.reasons]) == (cu(2), [ReasonCode.LOWERED])
+
+
+# ------------------------------------------------------------ what refusals say of it
+
+
+def test_a_refusal_of_the_node_says_for_how_long_an_earlier_agent_may_hold_its_room() -> None:
+    world = settled(started(), began=90.0, knew=None)
+    world.vm("other", UNIT, is_new=False, at=99.0, most=cu(3))
+    for want, names in ((UNIT, ELSEWHERE), (cu(3), HERE)):
+        answer = world.send(
+            world.request(
+                "other", want, names=names, claim=UNIT, agent=UUID(int=20), started=started_ms(0.0)
+            ),
+            at=110.0,
+        )
+    assert isinstance(answer, events.Decided)
+    assert "vm 6 CPU (handover, what an earlier agent may still hold: 50 s more)" in answer.reasons[0].message
+
+
+@pytest.mark.parametrize(("at", "says"), [(110.0, "6 of its 8 units are kept"), (161.0, "")])
+def test_a_refusal_of_the_pool_says_how_much_of_it_is_kept(at: float, says: str) -> None:
+    world = World(cu(40), terms=TERMS)
+    world.apply(events.PoolSeen(PoolTerms("blue", UNIT, max_units=2)))
+    world.vm("vm", cu(2), is_new=False, at=99.0)
+    world.see("vm", None, at=99.0, pool="blue")
+    world.tick(100.0)
+    settled(world, began=90.0, knew=None)
+    world.tick(at)
+    growth = world.request("vm", cu(3), claim=cu(2), started=started_ms(90.0))
+    answer = world.send(growth, at=at)
+    assert isinstance(answer, events.Decided)
+    assert answer.permit == cu(2)
+    assert says in answer.reasons[0].message
+    assert ("are kept" in answer.reasons[0].message) is bool(says)

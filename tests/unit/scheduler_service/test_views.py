@@ -38,7 +38,7 @@ Samples = dict[tuple[tuple[str, str], ...], float]
 @asynccontextmanager
 async def viewing(house: House) -> AsyncIterator[Running]:
     """A server with the views of a house."""
-    async with serving(*Inspection(house.core).routes()) as running:
+    async with serving(*Inspection(house.core, lambda: 0.0).routes()) as running:
         yield running
 
 
