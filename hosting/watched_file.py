@@ -4,7 +4,10 @@ Whoever writes it should put a new one in its place (rename), so that no half of
 """
 
 import asyncio
+import hashlib
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -22,13 +25,45 @@ class FileUnreachableError(Exception):
     """The file cannot be read now; what was read before stays in force."""
 
 
-_Stamp = tuple[int, int, int]
-"""What tells one state of a file from the next: time of its last change (ns), size in bytes, inode."""
+FRESH_S: Final = 2.0
+"""How long after a write another may have the same times: file systems count in steps, some of two seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """What tells one state of a file from the next, but for writes in quick succession.
+
+    `written_ns` is what the writer says, `changed_ns` what the file system does; that moves with a rename, too.
+    """
+
+    written_ns: int
+    changed_ns: int
+    size: int
+    inode: int
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether another content may yet come under the same stamp."""
+        return time.time_ns() < self.changed_ns + FRESH_S * 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a look found, and whether the file was fresh then."""
+
+    stamp: _Stamp
+    was_fresh: bool
+    digest: bytes
+
+    def is_same(self, other: "_State") -> bool:
+        """Whether nobody has written in between, whatever was renamed."""
+        stamp = replace(self.stamp, changed_ns=other.stamp.changed_ns)
+        return (stamp, self.digest) == (other.stamp, other.digest)
 
 
 def _stamp_of(path: Path) -> _Stamp:
     status = path.stat()
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def _content_of(path: Path) -> bytes:
@@ -44,10 +79,10 @@ class WatchedFile(Generic[M, T]):
         self._path = path
         self._model = model
         self._convert = convert
-        self._stamp: _Stamp | None = None
+        self._state: _State | None = None
         self._faults: list[str] = []
         self._reading = asyncio.Lock()
-        self._looking: asyncio.Future[tuple[_Stamp, bytes] | None] | None = None
+        self._looking: asyncio.Future[tuple[_State, bytes | None]] | None = None
 
     async def refresh(self) -> T | None:
         """What the file says, where it is read for the first time or has changed since; else None.
@@ -59,45 +94,53 @@ class WatchedFile(Generic[M, T]):
             found = await self._changed()
             if found is None:
                 return None
-            stamp, content = found
+            state, content = found
             # No deadline: this is computation, bounded by the size of the file, and is done once for each change.
             try:
                 read = await in_own_thread(lambda: self._read(content))
             except SettingsError as error:
-                self._stamp, self._faults = stamp, error.faults
+                self._state, self._faults = state, error.faults
                 raise
-            self._stamp, self._faults = stamp, []
+            self._state, self._faults = state, []
             return read
 
     @property
     def written_unix_s(self) -> float:
         """When what was returned last was written, in seconds of Unix time; 0 before anything was read."""
-        return self._stamp[0] / 1e9 if self._stamp is not None else 0.0
+        return self._state.stamp.written_ns / 1e9 if self._state is not None else 0.0
 
     def _read(self, content: bytes) -> T:
         if len(content) > MAX_FILE_BYTES:
             raise SettingsError(self._path, [f"is larger than {MAX_FILE_BYTES} bytes"])
         return self._convert(parse(self._path, content, self._model))
 
-    async def _changed(self) -> tuple[_Stamp, bytes] | None:
+    async def _changed(self) -> tuple[_State, bytes] | None:
         """The content, where the file is another than the last time; its stamp is no younger than the content."""
         try:
             async with asyncio.timeout(READ_DEADLINE_S):
                 if self._looking is not None and not self._looking.done():
                     # One that hangs is waited for: more of them would hang, too. What it finds is too old by then.
                     await asyncio.wait([self._looking])
-                self._looking = in_own_thread(lambda: _found(self._path, self._stamp))
-                found = await asyncio.shield(self._looking)
+                self._looking = in_own_thread(lambda: _found(self._path, self._state))
+                state, content = await asyncio.shield(self._looking)
         except TimeoutError:
             raise FileUnreachableError(f"{self._path} could not be read in time") from None
         except OSError as error:
             raise FileUnreachableError(f"{self._path} cannot be read: {error.strerror}") from None
-        if found is None and self._faults:
+        if content is not None:
+            return state, content
+        self._state = state
+        if self._faults:
             # A new error each time: one that is raised again grows by a traceback.
             raise SettingsError(self._path, self._faults)
-        return found
+        return None
 
 
-def _found(path: Path, known: _Stamp | None) -> tuple[_Stamp, bytes] | None:
+def _found(path: Path, known: _State | None) -> tuple[_State, bytes | None]:
+    """The file's state, and its content where that is another or was written again."""
     stamp = _stamp_of(path)
-    return None if stamp == known else (stamp, _content_of(path))
+    if known is not None and stamp == known.stamp and not known.was_fresh:
+        return known, None
+    was_fresh, content = stamp.is_fresh, _content_of(path)
+    state = _State(stamp, was_fresh, hashlib.sha256(content).digest())
+    return state, None if known is not None and state.is_same(known) else content
