@@ -243,8 +243,9 @@ class FileCluster:
         self._clock = clock
         self._unix_offset_s = unix_offset_s
         self._now = _Contents({}, {}, {}, {})
-        self._read_s: dict[PodName, float] = {}
         self._has_begun = False
+        self._told_s: dict[PodName, float] = {}
+        """From when the sizes are that were told last."""
         self._written_s: float | None = None
         """When the file was written that was there at our start; None once it was written since."""
 
@@ -255,75 +256,69 @@ class FileCluster:
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
+        return await self.read(())
+
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        """What changed in the file, and what it says of `pods` now."""
         begun_s = self._clock()
         try:
             read = await self._file.refresh()
         except FileUnreachableError as error:
             raise ClusterUnreachableError(str(error)) from None
-        if read is None:
-            return (events.ClusterRead(begun_s),) if self._has_begun else ()
-        self._written_s = None if self._has_begun else self._file.written_unix_s - self._unix_offset_s
-        shown_s = self._shown_s(begun_s)
-        changes = self._changes(read, begun_s, shown_s)
-        if self._has_begun:
-            self._say_changes(changes)
-        self._now, self._has_begun = read, True
-        self._read_s = dict.fromkeys(read.vms, shown_s)
+        changes = self._take(read, begun_s) if read is not None else []
+        told = {change.vm.pod for change in changes if isinstance(change, events.VmSeen)}
+        for pod in dict.fromkeys(pods):
+            if pod in self._now.vms and pod not in told:
+                changes.append(self._tell(pod, begun_s))
         return (*changes, events.ClusterRead(begun_s))
 
-    def _shown_s(self, begun_s: float) -> float:
-        """From when sizes are, as a read begun at `begun_s` shows them.
+    def _take(self, read: _Contents, begun_s: float) -> list[events.Input]:
+        """Make what was read the view. What differs from the one before comes back, to be told."""
+        old, self._now = self._now, read
+        self._written_s = None if self._has_begun else self._file.written_unix_s - self._unix_offset_s
+        changes = self._changes(old, begun_s)
+        if self._has_begun:
+            counts = Counter(type(change).__name__ for change in changes)
+            self._log.info("cluster file read again", **dict(sorted(counts.items())))
+        self._has_begun = True
+        return changes
 
-        Whoever keeps them up to date writes the file; what nobody has written since before our start shows what was.
+    def _tell(self, pod: PodName, begun_s: float, *, is_new: bool = False) -> events.VmSeen:
+        """A VM as a read begun at `begun_s` shows it.
+
+        Whoever keeps its size up to date writes the file; what nobody has written since before our start shows what was.
         """
-        return begun_s if self._written_s is None else min(begun_s, self._written_s)
+        self._told_s[pod] = begun_s if self._written_s is None else min(begun_s, self._written_s)
+        return events.VmSeen(self._now.vms[pod].spec, self._reading(pod), begun_s, is_new)
 
-    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
-        """What changed in the file, and a new reading of `pods`: what it says of them now."""
-        begun_s = self._clock()
-        changes = await self.refresh()
-        again: list[events.Input] = []
-        for pod in pods:
-            found, shown_s = self._now.vms.get(pod), self._shown_s(begun_s)
-            if found is not None and found.size is not None and shown_s > self._read_s[pod]:
-                self._read_s[pod] = shown_s
-                again.append(events.VmSeen(found.spec, self._reading(pod, found), begun_s))
-        return (*changes, *again)
-
-    def _reading(self, pod: PodName, vm: _Vm) -> Reading | None:
+    def _reading(self, pod: PodName) -> Reading | None:
+        vm = self._now.vms[pod]
         if vm.size is None:
             return None
-        return Reading(vm.size, vm.target if vm.target is not None else vm.size, self._read_s[pod])
-
-    def _say_changes(self, changes: tuple[events.Input, ...]) -> None:
-        counts = Counter(type(change).__name__ for change in changes)
-        self._log.info("cluster file read again", **dict(sorted(counts.items())))
+        return Reading(vm.size, vm.target if vm.target is not None else vm.size, self._told_s[pod])
 
     def look(self, pod: PodName) -> events.Look:
-        """What the last refresh or read showed of one pod."""
+        """What was told last of one pod."""
         found = self._now.vms.get(pod)
         if found is None or found.spec.terminal:
             return events.Look(found=False)
-        return events.Look(found=True, reading=self._reading(pod, found))
+        return events.Look(found=True, reading=self._reading(pod))
 
-    def _changes(self, read: _Contents, now_s: float, shown_s: float) -> tuple[events.Input, ...]:
+    def _changes(self, old: _Contents, now_s: float) -> list[events.Input]:
         """Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
-        old = self._now
+        read = self._now
         changes: list[events.Input] = []
         for pod, vm in old.vms.items():
             if pod not in read.vms or read.vms[pod].spec.uid != vm.spec.uid:
                 changes.append(events.VmGone(pod, vm.spec.uid, now_s))
+                del self._told_s[pod]
         changes += [events.PodGone(pod) for uid, pod in old.pods.items() if uid not in read.pods]
         changes += [events.NodeGone(name) for name in old.nodes if name not in read.nodes]
         changes += [events.NodeSeen(node) for name, node in read.nodes.items() if old.nodes.get(name) != node]
         changes += [events.PodSeen(pod) for uid, pod in read.pods.items() if old.pods.get(uid) != pod]
         known = {vm.spec.uid: vm for vm in old.vms.values()}
-        for vm in read.vms.values():
+        for pod, vm in read.vms.items():
             if known.get(vm.spec.uid) != vm:
                 is_new = self._has_begun and vm.spec.uid not in known
-                target = vm.target if vm.target is not None else vm.size
-                reading = (
-                    Reading(vm.size, target, shown_s) if vm.size is not None and target is not None else None
-                )
-                changes.append(events.VmSeen(vm.spec, reading, now_s, is_new=is_new))
-        return tuple(changes)
+                changes.append(self._tell(pod, now_s, is_new=is_new))
+        return changes

@@ -195,8 +195,10 @@ async def test_a_file_shows_sizes_as_of_now_once_somebody_has_written_it_since_o
         await cluster.refresh(text)
     cluster.now_s = 200.0
     assert await cluster.refresh() == []
-    whole, seen = await cluster.file.read([PodName("a", "d"), PodName("b", "d"), PodName("z", "d")])
+    seen, sizeless, whole = await cluster.file.read([PodName(name, "d") for name in "abz"])
     assert whole == events.ClusterRead(200.0)
+    assert isinstance(sizeless, events.VmSeen)
+    assert (sizeless.vm.uid, sizeless.reading) == ("u2", None)
     assert isinstance(seen, events.VmSeen)
     assert (seen.vm.uid, seen.now_s) == ("u1", 200.0)
     assert seen.reading is not None
@@ -252,6 +254,18 @@ async def test_a_file_that_is_not_there_is_unreachable_and_may_come_back(cluster
     with pytest.raises(ClusterUnreachableError):
         await cluster.refresh()
     assert cluster.file.look(PodName("a", "d")).found
+
+
+async def test_what_others_wrote_as_it_was_is_not_shown_before_it_is_told(cluster: Cluster) -> None:
+    text = NODE + "vms:\n" + vm()
+    (_, told) = await cluster.refresh(text)
+    cluster.now_s = 200.0
+    assert await cluster.refresh(text) == []
+    assert cluster.file.look(told.vm.pod).reading == told.reading
+    again, _ = await cluster.file.read([told.vm.pod])
+    assert isinstance(again, events.VmSeen)
+    assert again.reading == Reading(told.reading.size, told.reading.target, 200.0)
+    assert cluster.file.look(told.vm.pod).reading == again.reading
 
 
 async def test_an_older_read_that_ends_later_does_not_undo_a_newer_one(
