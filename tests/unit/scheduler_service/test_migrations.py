@@ -7,7 +7,6 @@ what to do, in virtual time: when nothing is left to do, the clock jumps to the 
 import asyncio
 import functools
 import json
-import selectors
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import replace
@@ -30,38 +29,20 @@ from scheduler.core.rules import DEFAULT_RULES
 from scheduler.service.batch import BatchService
 from scheduler.service.permits import PermitService
 from scheduler.service.ports import Journal, Migrator, MigratorError
+from tests import virtual_time
 from tests.unit.hosting.raw_peers import recorded
+from tests.virtual_time import VirtualLoop
 
 GIB = 2**30
 INSTANCE = UUID(int=5)
 P = ParamSpec("P")
 Word = events.PoolWord
+now_s = virtual_time.now_s
 
 
 def cu(count: int) -> Resources:
     """So many units."""
     return Resources(1000 * count, GIB * count)
-
-
-class _Jumping(selectors.DefaultSelector):
-    now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "everybody waits, and nothing will ever happen"
-        self.now_s += max(timeout, 0.0)
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop that never waits: its clock jumps."""
-
-    def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        """The virtual time in seconds."""
-        return self._jumping.now_s
 
 
 def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -79,11 +60,6 @@ def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
             runner.run(checked(*args, **kwargs))
 
     return run
-
-
-def now_s() -> float:
-    """The loop's clock."""
-    return asyncio.get_running_loop().time()
 
 
 async def turns(count: int = 10) -> None:
