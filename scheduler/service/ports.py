@@ -19,38 +19,52 @@ class ClusterUnreachableError(Exception):
 
 
 class Cluster(Protocol):
-    """A view of nodes, VMs and pods. All implementations pass one conformance suite (tests/conformance).
+    """A view of nodes, VMs and pods. All implementations pass one conformance suite (tests/conformance/test_cluster.py).
+
+    **Calls** may overlap, fail and be cancelled. What they tell counts in the order in which they return. Each change is told
+    once, and states in between may be left out; a call that fails or is cancelled takes nothing with it, so nobody else
+    may run between the decision what to tell and the return.
 
     **Versions.** What is told of one object is never older than what was told of it before: where lists, reads and a
     watch race, the adapter goes by the object's resourceVersion. An older description is never told after a newer one,
     and the deletion of a pod never after the pod that was made anew under its name; an object that is made anew has
-    another UID, and the end of the old one is told first.
+    another UID, and the end of the old one is told first. What a list does not hold has gone only if nothing newer than the
+    list is known of it.
 
-    **`begun_s`** of a `Reading`, and of `ClusterRead`: no change that the cluster accepted before that moment is missing.
-    For a list or a read it is when that was sent. For an event of a watch it is when the last list or read was sent whose
-    resourceVersion is not above the event's: at first the list that the watch began at. For a source that others write as
-    they please (a file) it is when the source was last written, until that happens while this process runs. It never goes
-    back for one object.
+    **`begun_s`** of a `Reading`: no change of that object that the cluster accepted before that moment is missing. For a list
+    or a read it is when that was sent. For an event of a watch it is when the last list was sent whose own
+    resourceVersion is not above the event's: at first the list that the watch began at. A list of a few objects, or of
+    none, will do, if it is consistent and not from a cache; a read of one object will not, because its resourceVersion is that
+    of the object's last change, and says nothing of others. For sizes in a source that others write as they please
+    (a file) it is when the source was last written, until that happens while this process runs. It never goes back for
+    one object.
+
+    **`begun_s`** of `ClusterRead`: every change of any object that the cluster accepted before that moment has been told. For a
+    list it is when that was sent; for a watch it is when the last list was sent whose resourceVersion the watch has
+    reached, with an event or a bookmark. A file says itself which objects there are: there it is when the read of it began.
     """
 
     async def refresh(self) -> tuple[events.Input, ...]:
-        """Bring the view up to date and return what changed since the last call, ready to apply.
+        """Bring the view up to date and return what changed since the last call of either kind, ready to apply.
 
-        `ClusterRead` comes last, where everything that it stands for has been told. Raises `ClusterUnreachableError`, or
-        `SettingsError` with every fault of what was read.
+        `ClusterRead` comes last, where everything that it stands for has been told; where nothing changes, one whose moment
+        is later comes after a while. Raises `ClusterUnreachableError`, or `SettingsError` with every fault of what was read;
+        then what was told before stays in force.
         """
         ...
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
-        """A fresh look at these pods, begun after the call: a `VmSeen` for each that is there, and what changed beside.
+        """A fresh look at these pods, begun after the call: one `VmSeen` for each VM that is there, changed or not, with
+        sizes or without, and what changed beside. As in `refresh`, a `ClusterRead` comes last.
 
         A source that can read one object reads no more than these; one that is watched answers from what it has seen as
-        soon as that is known to be later than the call. Ends within `LOOK_DEADLINE_S`. Raises as `refresh` does.
+        soon as that is known to be later than the call. Ends within `LOOK_DEADLINE_S`, or of the end of an older call that it
+        has to wait for. Raises as `refresh` does.
         """
         ...
 
     def look(self, pod: PodName) -> events.Look:
-        """What the last `refresh` or `read` showed of one pod."""
+        """What `refresh` or `read` told last of one VM's pod; not found where that has gone or ended."""
         ...
 
 
