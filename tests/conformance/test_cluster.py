@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.cluster_clauses import CLAUSES
+from tests.conformance.cluster_mutants import MUTANTS, Mutant
 from tests.conformance.cluster_plants import PLANTS
 from tests.virtual_time import VirtualLoop
 
@@ -35,3 +36,19 @@ def run(clause: str, plant: Callable[..., Any], directory: Path, seed: int, **br
 def test_adapters_keep(plant: str, clause: str, tmp_path: Path) -> None:
     for seed in range(SEEDS if clause.startswith("any_") else 2):
         run(clause, PLANTS[plant], tmp_path, seed)
+
+
+@pytest.mark.parametrize(
+    "mutant", MUTANTS, ids=lambda mutant: f"{mutant.kind.__name__} of {mutant.plant}".replace(" ", "_")
+)
+def test_the_suite_catches(mutant: Mutant, tmp_path: Path) -> None:
+    for seed in range(SEEDS):
+        try:
+            run(mutant.clause, PLANTS[mutant.plant], tmp_path, seed, **mutant.planted())
+        except AssertionError:
+            return
+    raise AssertionError(f"nobody noticed: {mutant.kind.__doc__}")
+
+
+def test_every_clause_catches_somebody() -> None:
+    assert set(CLAUSES) - {mutant.clause for mutant in MUTANTS} == set()

@@ -1,0 +1,373 @@
+"""Adapters that are broken on purpose, each with the clause of the suite that must catch it."""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from protocol.wire import PodName
+from scheduler.core import events
+from scheduler.core.model import Reading
+from scheduler.service.cluster_file import FileCluster
+from scheduler.service.ports import Cluster, ClusterUnreachableError
+from tests.conformance.cluster_api_server import Listed
+from tests.conformance.cluster_truth import Key, Thing
+from tests.conformance.cluster_watched import Known, WatchedCluster
+from tests.virtual_time import now_s
+
+Batch = tuple[events.Input, ...]
+
+
+class Wrapped:
+    """An adapter around another."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self.inner = inner
+
+    async def refresh(self) -> Batch:
+        return self.changed(await self.inner.refresh())
+
+    async def read(self, pods: Collection[PodName]) -> Batch:
+        return self.changed(await self.inner.read(pods))
+
+    def look(self, pod: PodName) -> events.Look:
+        return self.inner.look(pod)
+
+    def changed(self, batch: Batch) -> Batch:
+        """What is told instead."""
+        return batch
+
+
+# ---------------------------------------------------------------- versions
+
+
+class TakesWhateverComes(WatchedCluster):
+    """Goes by the order in which news come."""
+
+    def _learn(self, key: Key, thing: Thing | None, version: int, begun_s: float) -> None:
+        self._known[key] = Known(version, thing, begun_s)
+        self._changed.add(key)
+
+
+class EndsWhateverHasTheName(WatchedCluster):
+    """Does not ask which object of a name was deleted."""
+
+    def _learn(self, key: Key, thing: Thing | None, version: int, begun_s: float) -> None:
+        super()._learn(key, thing, version, begun_s)
+        if thing is None and key in self._known:
+            self._known[key] = replace(self._known[key], thing=None)
+            self._changed.add(key)
+
+
+class TellsEndsLast(Wrapped):
+    """Tells what there is before what went."""
+
+    def changed(self, batch: Batch) -> Batch:
+        ends = (events.VmGone, events.PodGone, events.NodeGone, events.ClusterRead)
+        return tuple(sorted(batch, key=lambda event: isinstance(event, ends)))
+
+
+class ForgetsWhatWent(WatchedCluster):
+    """Remembers no version of what has gone."""
+
+    def _learn(self, key: Key, thing: Thing | None, version: int, begun_s: float) -> None:
+        super()._learn(key, thing, version, begun_s)
+        if key in self._known and self._known[key].thing is None:
+            del self._known[key]
+
+
+class TellsAllAgain(Wrapped):
+    """Tells all VMs with every refresh."""
+
+    def __init__(self, inner: Cluster) -> None:
+        super().__init__(inner)
+        self.seen: dict[str, events.VmSeen] = {}
+
+    def changed(self, batch: Batch) -> Batch:
+        told = {event.vm.uid: event for event in batch if isinstance(event, events.VmSeen)}
+        self.seen |= told
+        again = [replace(seen, is_new=False) for uid, seen in self.seen.items() if uid not in told]
+        return (*again, *batch)
+
+
+class BeginsAnewAfterGaps(WatchedCluster):
+    """Takes each list for the first one."""
+
+    def _take_list(self, listed: Listed, keys: Iterable[Key], sent_s: float) -> None:
+        if keys and self._began.is_set() and len(list(keys)) == len(self._known):
+            self._known.clear()
+            self._told.clear()
+            self._position = 0
+        super()._take_list(listed, keys, sent_s)
+
+
+class MissesWhatListsLack(WatchedCluster):
+    """Learns from a list what is there, and nothing of what is not."""
+
+    def _take_list(self, listed: Listed, keys: Iterable[Key], sent_s: float) -> None:
+        del keys
+        super()._take_list(listed, (), sent_s)
+
+
+# ---------------------------------------------------------------- moments
+
+
+class DatesEventsAtTheirArrival(WatchedCluster):
+    """Takes what a watch shows for what is so now."""
+
+    def _begun_s(self, version: int) -> float:
+        del version
+        return now_s()
+
+
+class DatesAnswersAtTheirArrival(WatchedCluster):
+    """Says that a list was sent when it came."""
+
+    def _take_list(self, listed: Listed, keys: Iterable[Key], sent_s: float) -> None:
+        del sent_s
+        super()._take_list(listed, keys, now_s())
+
+
+class TakesAnObjectsVersionForTheStores(WatchedCluster):
+    """Holds that whatever is newer than an object that was read is newer than the read."""
+
+    def _take_list(self, listed: Listed, keys: Iterable[Key], sent_s: float) -> None:
+        for item in listed.items:
+            self._mark(item.version, sent_s)
+        super()._take_list(listed, keys, sent_s)
+
+
+class DatesReadsAtTheirEnd(FileCluster):
+    """Says that a read began when it ended."""
+
+    def _tell(self, pod: PodName, begun_s: float, **more: Any) -> events.VmSeen:
+        del begun_s
+        return super()._tell(pod, self._clock(), **more)
+
+
+class TrustsWhatItFinds(FileCluster):
+    """Takes sizes that nobody keeps up to date for those of now."""
+
+    def _tell(self, pod: PodName, begun_s: float, **more: Any) -> events.VmSeen:
+        self._written_s = None
+        return super()._tell(pod, begun_s, **more)
+
+
+class DatesEachAnswerAlone(WatchedCluster):
+    """Goes by the moment of the answer that came last."""
+
+    def _learn(self, key: Key, thing: Thing | None, version: int, begun_s: float) -> None:
+        super()._learn(key, thing, version, begun_s)
+        if key in self._known:
+            self._known[key] = replace(self._known[key], begun_s=begun_s)
+
+
+class SaysFirstThatAllWasTold(Wrapped):
+    """Tells `ClusterRead` before what it stands for."""
+
+    def changed(self, batch: Batch) -> Batch:
+        return tuple(sorted(batch, key=lambda event: not isinstance(event, events.ClusterRead)))
+
+
+class SaysTooSoonThatAllWasTold(Wrapped):
+    """Goes by the end of the read of everything."""
+
+    def changed(self, batch: Batch) -> Batch:
+        return tuple(
+            events.ClusterRead(now_s()) if isinstance(event, events.ClusterRead) else event for event in batch
+        )
+
+
+class NeverSaysThatAllWasTold(Wrapped):
+    """Tells no `ClusterRead`."""
+
+    def changed(self, batch: Batch) -> Batch:
+        return tuple(event for event in batch if not isinstance(event, events.ClusterRead))
+
+
+class AnswersFromItsView(WatchedCluster):
+    """Reads nothing, and tells what it knows."""
+
+    async def read(self, pods: Collection[PodName]) -> Batch:
+        return self._tell([("vm", pod.name) for pod in pods])
+
+
+class SharesReads(Wrapped):
+    """Lets a read have the answer of one that is under way."""
+
+    def __init__(self, inner: Cluster) -> None:
+        super().__init__(inner)
+        self.under_way: asyncio.Task[Batch] | None = None
+
+    async def refresh(self) -> Batch:
+        self.under_way = asyncio.create_task(self.inner.refresh())
+        return await self.under_way
+
+    async def read(self, pods: Collection[PodName]) -> Batch:
+        if self.under_way is not None and not self.under_way.done():
+            await asyncio.wait([self.under_way])
+            return self.view(pods)
+        return await self.inner.read(pods)
+
+    def view(self, pods: Collection[PodName]) -> Batch:
+        """What the other read has shown."""
+        assert isinstance(self.inner, FileCluster)
+        known = self.inner._now.vms
+        return tuple(self.inner._tell(pod, now_s()) for pod in pods if pod in known)
+
+
+class CallsAllNew(Wrapped):
+    """Says of each VM that comes that it is new."""
+
+    def __init__(self, inner: Cluster) -> None:
+        super().__init__(inner)
+        self.uids: set[str] = set()
+
+    def changed(self, batch: Batch) -> Batch:
+        told = [
+            replace(event, is_new=event.vm.uid not in self.uids)
+            if isinstance(event, events.VmSeen)
+            else event
+            for event in batch
+        ]
+        self.uids |= {event.vm.uid for event in batch if isinstance(event, events.VmSeen)}
+        return tuple(told)
+
+
+class CallsNothingNew(Wrapped):
+    """Says of no VM that it is new."""
+
+    def changed(self, batch: Batch) -> Batch:
+        return tuple(
+            replace(event, is_new=False) if isinstance(event, events.VmSeen) else event for event in batch
+        )
+
+
+# ---------------------------------------------------------------- errors and looks
+
+
+class LosesWhatItHolds(WatchedCluster):
+    """Has nothing to tell after an error."""
+
+    async def refresh(self) -> Batch:
+        try:
+            return await super().refresh()
+        except ClusterUnreachableError:
+            self._changed.clear()
+            raise
+
+
+class HidesErrors(Wrapped):
+    """Tells nothing where the cluster is unreachable, and says nothing of that."""
+
+    async def refresh(self) -> Batch:
+        try:
+            return await super().refresh()
+        except ClusterUnreachableError:
+            return ()
+
+
+class ShowsNothingAfterErrors(Wrapped):
+    """Holds that nothing is there where nothing can be read."""
+
+    fails = False
+
+    async def refresh(self) -> Batch:
+        self.fails = True
+        batch = await super().refresh()
+        self.fails = False
+        return batch
+
+    def look(self, pod: PodName) -> events.Look:
+        return events.Look(found=False) if self.fails else super().look(pod)
+
+
+class WaitsForEver(WatchedCluster):
+    """Gives a read all the time that it takes."""
+
+    async def read(self, pods: Collection[PodName]) -> Batch:
+        keys: list[Key] = [("vm", pod.name) for pod in pods]
+        sent_s = now_s()
+        self._take_list(await self._api.list(keys), keys, sent_s)
+        return self._tell(keys)
+
+
+class GivesAwayTooSoon(Wrapped):
+    """Does something else between taking what is to be told and telling it."""
+
+    async def refresh(self) -> Batch:
+        batch = await super().refresh()
+        await asyncio.sleep(0.2)
+        return batch
+
+
+class LooksAhead(WatchedCluster):
+    """Shows what it has not told."""
+
+    def look(self, pod: PodName) -> events.Look:
+        known = self._known.get(("vm", pod.name))
+        if known is None or known.thing is None or known.thing.has_ended:
+            return events.Look(found=False)
+        return events.Look(True, Reading(known.thing.amount, known.thing.amount, known.begun_s))
+
+
+class LearnsNothingFromOldNews(WatchedCluster):
+    """Does not see that what it knows is newer than a read that has shown something older."""
+
+    def _learn(self, key: Key, thing: Thing | None, version: int, begun_s: float) -> None:
+        known = self._known.get(key)
+        if known is None or version >= known.version:
+            super()._learn(key, thing, version, begun_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A broken adapter, the clause that it breaks (others may break too), and the plant where it stands."""
+
+    kind: type[Any]
+    clause: str
+    plant: str = "watched"
+
+    def planted(self) -> dict[str, Any]:
+        """What a plant needs to know of it."""
+        return {"wrap" if issubclass(self.kind, Wrapped) else "kind": self.kind}
+
+
+_FILE: Final = "file that goes"
+MUTANTS: Final = (
+    Mutant(TakesWhateverComes, "an_older_description_is_never_told_after_a_newer_one"),
+    Mutant(
+        EndsWhateverHasTheName, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"
+    ),
+    Mutant(TellsEndsLast, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"),
+    Mutant(
+        TellsEndsLast, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after", _FILE
+    ),
+    Mutant(ForgetsWhatWent, "what_went_does_not_come_back"),
+    Mutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed"),
+    Mutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed", _FILE),
+    Mutant(BeginsAnewAfterGaps, "what_was_told_is_not_told_again_where_nothing_has_changed"),
+    Mutant(MissesWhatListsLack, "what_changed_while_nothing_was_shown_is_told"),
+    Mutant(DatesEventsAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
+    Mutant(DatesAnswersAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
+    Mutant(TakesAnObjectsVersionForTheStores, "a_read_of_one_object_says_nothing_of_another"),
+    Mutant(DatesReadsAtTheirEnd, "begun_s_lies_before_whatever_is_missing", _FILE),
+    Mutant(TrustsWhatItFinds, "begun_s_of_sizes_lies_before_the_start_where_nobody_has_written_since", _FILE),
+    Mutant(DatesEachAnswerAlone, "begun_s_never_goes_back"),
+    Mutant(SaysFirstThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
+    Mutant(SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
+    Mutant(SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE),
+    Mutant(NeverSaysThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE),
+    Mutant(AnswersFromItsView, "a_read_begins_after_the_call"),
+    Mutant(SharesReads, "a_read_begins_after_the_call", _FILE),
+    Mutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
+    Mutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold", _FILE),
+    Mutant(CallsNothingNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
+    Mutant(LosesWhatItHolds, "errors_leave_what_was_told_in_force_and_lose_nothing"),
+    Mutant(HidesErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
+    Mutant(ShowsNothingAfterErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
+    Mutant(WaitsForEver, "a_source_that_hangs_is_unreachable_in_time"),
+    Mutant(GivesAwayTooSoon, "whoever_gives_up_waiting_costs_no_change", _FILE),
+    Mutant(LooksAhead, "look_shows_what_was_told_last"),
+    Mutant(LearnsNothingFromOldNews, "any_schedule_keeps_all_of_them"),
+)
