@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -31,29 +31,39 @@ FRESH_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """What tells one state of a file from the next, but for writes in quick succession."""
+    """What tells one state of a file from the next, but for writes in quick succession.
+
+    `written_ns` is what the writer says, `changed_ns` what the file system does; that moves with a rename, too.
+    """
 
     written_ns: int
     changed_ns: int
-    """As the file system has it; `written_ns` is what the writer says."""
     size: int
     inode: int
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether another content may yet come under the same stamp."""
+        return time.time_ns() < self.changed_ns + FRESH_S * 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a look found. While the file was `fresh`, another content may have come under the same stamp since."""
+    """What a look found, and whether the file was fresh then."""
 
     stamp: _Stamp
-    fresh: bool
+    was_fresh: bool
     digest: bytes
 
+    def is_same(self, other: "_State") -> bool:
+        """Whether nobody has written in between, whatever was renamed."""
+        stamp = replace(self.stamp, changed_ns=other.stamp.changed_ns)
+        return (stamp, self.digest) == (other.stamp, other.digest)
 
-def _stamp_of(path: Path) -> tuple[_Stamp, bool]:
-    """The stamp, and whether the file was written just now."""
+
+def _stamp_of(path: Path) -> _Stamp:
     status = path.stat()
-    stamp = _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-    return stamp, time.time_ns() < stamp.changed_ns + FRESH_S * 1e9
+    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def _content_of(path: Path) -> bytes:
@@ -128,10 +138,9 @@ class WatchedFile(Generic[M, T]):
 
 def _found(path: Path, known: _State | None) -> tuple[_State, bytes | None]:
     """The file's state, and its content where that is another or was written again."""
-    stamp, fresh = _stamp_of(path)
-    if known is not None and stamp == known.stamp and not known.fresh:
+    stamp = _stamp_of(path)
+    if known is not None and stamp == known.stamp and not known.was_fresh:
         return known, None
-    content = _content_of(path)
-    state = _State(stamp, fresh, hashlib.sha256(content).digest())
-    is_same = known is not None and (stamp, state.digest) == (known.stamp, known.digest)
-    return state, None if is_same else content
+    was_fresh, content = stamp.is_fresh, _content_of(path)
+    state = _State(stamp, was_fresh, hashlib.sha256(content).digest())
+    return state, None if known is not None and state.is_same(known) else content

@@ -79,6 +79,12 @@ async def test_what_is_written_as_it_was_is_written(disk: Disk) -> None:
     assert await disk.refresh(1) == 1
 
 
+async def test_a_rename_writes_nothing(disk: Disk) -> None:
+    assert await disk.refresh(1) == 1
+    disk.times = disk.times._replace(st_ctime_ns=6)
+    assert await disk.refresh() is None
+
+
 async def test_a_file_whose_times_were_set_back_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     file = WatchedFile(path, Written, lambda read: read.count)

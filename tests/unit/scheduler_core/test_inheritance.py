@@ -136,13 +136,10 @@ def test_a_repeated_request_that_gets_less_by_now_says_why() -> None:
 def test_a_refusal_of_the_node_says_for_how_long_an_earlier_agent_may_hold_its_room() -> None:
     world = settled(started(), began=90.0, knew=None)
     world.vm("other", UNIT, is_new=False, at=99.0, most=cu(3))
-    for want, names in ((UNIT, ELSEWHERE), (cu(3), HERE)):
-        answer = world.send(
-            world.request(
-                "other", want, names=names, claim=UNIT, agent=UUID(int=20), started=started_ms(0.0)
-            ),
-            at=110.0,
-        )
+    first = world.request("other", UNIT, names=ELSEWHERE, claim=UNIT, agent=UUID(int=20), started=1)
+    world.send(first, at=110.0)
+    growth = world.request("other", cu(3), claim=UNIT, agent=UUID(int=20), started=1)
+    answer = world.send(growth, at=110.0)
     assert isinstance(answer, events.Decided)
     assert "vm 6 CPU (handover, what an earlier agent may still hold: 50 s more)" in answer.reasons[0].message
 
