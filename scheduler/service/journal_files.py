@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
+from hosting.directory_lock import locked
 from hosting.logs import Logger
 from protocol.values import Value
 from scheduler.core import events, journal
 from scheduler.core.core import Core
-from scheduler.service.directory_lock import locked
 
 QUEUE_LINES: Final = 20_000
 ROTATE_BYTES: Final = 64 * 2**20
