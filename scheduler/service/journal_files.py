@@ -224,8 +224,8 @@ def lines(path: Path) -> Iterator[str]:
             if line.endswith(b"\n"):
                 try:
                     yield line.decode()
-                except UnicodeDecodeError as error:
-                    raise journal.JournalError(f"not a line of a journal: {error}") from None
+                except UnicodeDecodeError:
+                    raise journal.JournalError("not a line of a journal: not text") from None
 
 
 def is_cut(path: Path) -> bool:
