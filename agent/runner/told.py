@@ -23,6 +23,8 @@ MAX_TEXT: Final = 200
 MAX_ITEMS: Final = 8
 """Items of one list among the fields."""
 _LEFT_OUT: Final = {"registration", "chance", "sent_s", "begun_s", "at_s", "not_after_s"}
+_ID_NAME: Final = re.compile(r"(?:Ui|I)d$")
+"""The end of a name that is written in capitals here, as in the published messages: `agentID`, `podUID`."""
 _ID: Final = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 
 
@@ -52,7 +54,8 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    return to_camel(f"{name.removesuffix('_s')}_seconds" if name.endswith("_s") else name)
+    camel = to_camel(f"{name.removesuffix('_s')}_seconds" if name.endswith("_s") else name)
+    return _ID_NAME.sub(lambda found: found[0].upper(), camel)
 
 
 def _plain(value: Any) -> Any:

@@ -7,11 +7,11 @@ import pytest
 
 from agent.core import events
 from agent.core.model import Observation
-from agent.runner.told import MAX_TEXT, told, without_ids
+from agent.runner.told import MAX_TEXT, amount, told, without_ids
 from protocol.reasons import Reason, ReasonCode
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import cu
+from tests.unit.agent.driver import VM, cu
 
 REGISTRATION = UUID("12345678-1234-4234-8234-123456789abc")
 
@@ -50,6 +50,12 @@ def test_an_event_is_its_kind_and_plain_fields() -> None:
         "event": "Started",
         "fields": {"action": {"kind": "AskDownscale", "amount": {"cpu": "1", "memory": "1Gi"}}},
     }
+
+
+def test_a_vm_is_told_with_the_names_that_messages_have() -> None:
+    fields = told(events.VmChanged(VM))["fields"]["vm"]
+    assert {"pod", "podUID", "bounds", "unit", "slotBytes"} == set(fields)
+    assert fields["bounds"]["max"] == amount(VM.bounds.max)
 
 
 def test_a_text_is_cut_as_a_text() -> None:
