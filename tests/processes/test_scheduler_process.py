@@ -82,7 +82,7 @@ def test_a_wrong_cluster_file_gives_all_faults_at_once_and_exit_code_2(tmp_path:
         "nodes[0].allocatable.cpu: 'many' is not a quantity",
         "nodes[0].colour: there is no such setting",
         "vms[0].max: is required",
-        "vms[1]: bounds: min (2 CPU / 1Gi) must not exceed max (1 CPU / 1Gi)",
+        "vms[1].min: must not exceed max in either resource: 2 CPU / 1Gi does not fit in 1 CPU / 1Gi",
         "vms[0].node: there is no node 'n2' in this file",
         "vms[1].name: pod 'd/a' is used more than once",
         "vms[1].uid: UID '1' is used more than once",
