@@ -6,8 +6,9 @@ Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. L
 
 import json
 import logging
+import os
 import sys
-from typing import Any, Literal, TextIO, TypeAlias, cast
+from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 
 import msgspec
 import structlog
@@ -18,6 +19,7 @@ Style = Literal["auto", "json", "console"]
 _TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
+_STDERR: Final = 2
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -84,8 +86,25 @@ def lost_lines() -> int:
     return _Stderr.lost
 
 
+def _open_stderr() -> None:
+    """Open /dev/null as standard error, under its number where that is still free."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.fstat(_STDERR)
+    except OSError:
+        os.dup2(null, _STDERR)
+        os.close(null)
+        null = _STDERR
+    sys.stderr = open(null, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the process
+
+
 def configure(level: str = "info", style: Style = "auto") -> None:
-    """Set up logging of this process; `auto` is for people on a terminal and JSON elsewhere."""
+    """Set up logging of this process; `auto` is for people on a terminal and JSON elsewhere.
+
+    Where standard error is closed, /dev/null takes its place: no file or connection may get its number.
+    """
+    if sys.stderr is None:
+        _open_stderr()
     for_people = style == "console" or (style == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())

@@ -312,7 +312,8 @@ def _fault(item: ErrorDetails) -> str:
         return f"{path}: must {rule}{f' (found {len(found)})' if isinstance(found, list | dict) else shown}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message.replace("Input should be", "must be", 1)
-    return f"{path}: {message}{'' if isinstance(found, dict | list) else shown}"
+    is_told = isinstance(found, dict | list) or (isinstance(found, str) and message.startswith(repr(found)))
+    return f"{path}: {message}{'' if is_told else shown}"
 
 
 def _cpu(value: object) -> int:

@@ -62,7 +62,7 @@ def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> Source:
     chance = random.Random(wanted["seed"])
     drawn_cpus, period_s = 1.5 + 2.5 * chance.random(), 24 + 36 * chance.random()
     low_cpus = wanted["low_cpus"]
-    high_cpus = max(low_cpus, wanted["high_cpus"] or drawn_cpus)
+    high_cpus = wanted["high_cpus"] or max(low_cpus, drawn_cpus)
     made = Workload(Shape(wanted["workload"]), wanted["seed"], low_cpus, high_cpus, period_s)
     return WorkloadSource(made, vcpu_milli=1000, memory_bytes=GIB)
 
@@ -224,6 +224,9 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         sys.exit(2)
     if wanted["workload"] is not None and (group is not None or is_once):
         raise click.UsageError("--workload is a guest of its own: it goes with neither --cgroup nor --once")
+    low_cpus, high_cpus = wanted["low_cpus"], wanted["high_cpus"]
+    if high_cpus is not None and high_cpus < low_cpus:
+        raise click.UsageError(f"--high {high_cpus:g} must not be below --low {low_cpus:g}")
     source = _source(wanted, group)
     if is_once:
         sys.exit(asyncio.run(_show(settings, group, source, output)))

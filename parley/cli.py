@@ -44,7 +44,9 @@ def kubectl_main() -> None:
     show_default=True,
     help="How many VMs, `this-machine` among them.",
 )
-@click.option("--seconds", type=FiniteRange(min=1), help="End by itself after so many seconds.")
+@click.option(
+    "--seconds", type=FiniteRange(min=1), help="End by itself so many seconds after the agent's first answer."
+)
 @click.option(
     "--load", is_flag=True, help="Keep every core busy for a while, to watch `this-machine` grow and shrink."
 )
@@ -64,8 +66,8 @@ def demo(
     Starts a scheduler, an agent and an informant per VM as processes on loopback. `this-machine` has the real load of
     this machine (its resize is simulated); the others follow seeded workloads. Ctrl-C stops everything.
 
-    Exit codes: 0; 1 when the programs did not come up; 2 for a wrong command line, or a directory with another demo's
-    VMs; 3 when a node was overcommitted, which must never happen; 4 when nobody knows, because the change log was removed.
+    Exit codes: 0; 1 when the programs did not come up, or the output cannot be written; 2 for a wrong command line, or a
+    directory that another demo runs in or has left its VMs in; 3 when a node was overcommitted, which must never happen; 4 when nobody knows, because the change log was removed.
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 

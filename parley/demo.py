@@ -1,6 +1,7 @@
 """`parley demo`: a scheduler, an agent and N informants as real processes on loopback, watched until Ctrl-C."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -9,7 +10,8 @@ import tempfile
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,7 @@ from rich.live import Live
 
 from hosting import lifecycle, logs
 from hosting.client import Answered, Client
+from hosting.directory_lock import locked
 from parley import scene as scenes
 from parley import view
 from parley.burner import Burner, Room
@@ -33,6 +36,8 @@ OVERCOMMITTED: Final = 3
 POLL_S: Final = 0.5
 EVIDENCE_LOST: Final = 4
 BURN_S: Final = 10.0
+START_S: Final = 30.0
+"""How long the agent has for its first answer, where the demo is to end by itself."""
 NOTE_S: Final = 15.0
 """How long the end of a program stays on the screen."""
 
@@ -82,6 +87,19 @@ class Note:
     at_s: float
 
 
+class OutputError(Exception):
+    """What the demo has to say cannot be written."""
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Tells a fault of the output (a full disk, a reader that has gone) from one of the demo's own files."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror}") from None
+
+
 async def _burn() -> list[asyncio.subprocess.Process]:
     """Keep every core busy."""
     command = (sys.executable, "-P", "-m", "parley.burn", str(BURN_S))
@@ -97,8 +115,12 @@ class Demo:
         self._console = Console(stderr=options.output == "json")
         self._notes: dict[str, Note] = {}
         """The last word on each program that ended by itself."""
+        self._untold: list[str] = []
+        """Notes that are not printed yet. Programs are kept by tasks of their own, which a fault of the output must not end."""
         self._shown: dict[str, tuple[str, str, str, object]] = {}
         self._vms: list[Mapping[str, Any]] = []
+        self._answered_s: float | None = None
+        """When the agent answered first."""
         self._tallies = Tallies()
         self._observer = Observer({NODE: scene.reservable})
         self._tail = Tail(scene.state / "changes.jsonl")
@@ -116,7 +138,7 @@ class Demo:
         scenes.write_files(self._scene)
         if not self._options.quiet:
             kept = "" if self._options.directory else " (removed at the end; --directory keeps them)"
-            self._console.print(
+            self._print(
                 f"starting {len(self._scene.vms) + 2} programs; logs: {self._scene.directory}/logs{kept}"
             )
         for program in scenes.programs(self._scene):
@@ -130,11 +152,11 @@ class Demo:
             await self._children.stop("agent")
             await self._children.stop()
         self._fold()
-        result = self._result(time.monotonic() - began_s)
-        if self._options.output == "json":
-            click.echo(json.dumps(result))
-        else:
-            click.echo(self._folded(view.summary(result)))
+        self._print_notes()
+        result = self._result(self._elapsed_s(began_s))
+        with _writing():
+            is_json = self._options.output == "json"
+            click.echo(json.dumps(result) if is_json else self._folded(view.summary(result)))
         if not result["vms"] and not stop.is_requested():  # who ends it at once has no reason to wonder
             words = self._children.last_words("agent") or "nothing"
             click.echo(
@@ -145,6 +167,15 @@ class Demo:
         if self._observer.overcommits:
             return OVERCOMMITTED
         return EVIDENCE_LOST if self._tail.is_broken else 0
+
+    def _elapsed_s(self, began_s: float) -> float:
+        """How long it has been running: from the agent's first answer, and until there is one from the start."""
+        return time.monotonic() - (began_s if self._answered_s is None else self._answered_s)
+
+    def _is_over(self, elapsed_s: float) -> bool:
+        if self._options.seconds is None:
+            return False
+        return elapsed_s >= (START_S if self._answered_s is None else self._options.seconds)
 
     def _folded(self, summary: str) -> str:
         """The summary for people, in lines that fit their terminal."""
@@ -167,15 +198,13 @@ class Demo:
             live.start()
         try:
             while not stop.is_requested():
-                elapsed_s = time.monotonic() - began_s
-                if self._options.seconds is not None and elapsed_s >= self._options.seconds:
+                if self._is_over(self._elapsed_s(began_s)):
                     return
                 await self._look(client)
                 if live is not None:
-                    live.update(
-                        view.screen(NODE, self._vms, self._footer(elapsed_s), self._console.width),
-                        refresh=True,
-                    )
+                    footer = self._footer(self._elapsed_s(began_s))
+                    with _writing():
+                        live.update(view.screen(NODE, self._vms, footer, self._console.width), refresh=True)
                 _ = await stop.wait_for(POLL_S)
         finally:
             if live is not None:
@@ -186,11 +215,13 @@ class Demo:
         outcome = await client.call("GET", url, deadline_s=1.0)
         if isinstance(outcome, Answered) and outcome.status == 200:
             document = json.loads(outcome.body)
+            self._answered_s = self._answered_s or time.monotonic()
             self._vms = document["vms"]
             self._tallies.note(document["daemon"], self._vms)
         self._fold()
         if self._burner is not None:
             await self._burner.step(self._sizes(), time.monotonic())
+        self._print_notes()
         if not self._console.is_terminal and not self._options.quiet:
             self._print_changes()
 
@@ -207,12 +238,21 @@ class Demo:
             key = view.key(vm)
             if self._shown.get(vm["vm"]) != key:
                 self._shown[vm["vm"]] = key
-                self._console.print(view.line(vm), markup=False, highlight=False, soft_wrap=True)
+                self._print(view.line(vm))
 
     def _say(self, program: str, note: str) -> None:
         self._notes[program] = Note(note, time.monotonic())
         if not self._console.is_terminal and not self._options.quiet:
-            self._console.print(note, markup=False, highlight=False, soft_wrap=True)
+            self._untold.append(note)
+
+    def _print_notes(self) -> None:
+        while self._untold:
+            self._print(self._untold.pop(0))
+
+    def _print(self, text: str) -> None:
+        """A line for people. Raises `OutputError`."""
+        with _writing():
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _footer(self, elapsed_s: float) -> list[str]:
         """How long it runs, what the node had at most, what the load does, and which programs have just ended."""
@@ -251,8 +291,30 @@ class Demo:
 def run(options: Options) -> int:
     """Run the demo in `options.directory`, or in a temporary one that is removed unless there was trouble."""
     logs.configure("error", "console")
+    try:
+        if options.directory is None:
+            return _run_in_a_new_directory(options)
+        options.directory.mkdir(parents=True, exist_ok=True)
+        return _run_in(options.directory.resolve(), options)
+    except OutputError as error:
+        return _output_lost(error)
+    except OSError as error:
+        click.echo(f"cannot use {options.directory or tempfile.gettempdir()}: {error.strerror}", err=True)
+        return NOTHING_RAN
 
-    def go(directory: Path) -> int:
+
+def _run_in(directory: Path, options: Options) -> int:
+    """Run it in a directory that exists; refused where that is in use, or has the VMs of another demo."""
+    try:
+        lock = locked(directory, "in use")
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        click.echo(
+            f"another demo is running in {directory}; end that one, or give another directory", err=True
+        )
+        return WRONG_DIRECTORY
+    with lock:
         scene = scenes.make(directory, options.vms, options.seed)
         others = scenes.vms_of_another(scene)
         if others is not None:
@@ -261,15 +323,28 @@ def run(options: Options) -> int:
             return WRONG_DIRECTORY
         return lifecycle.run(lambda stop: Demo(options, scene).run(stop))
 
-    if options.directory is not None:
-        try:
-            options.directory.mkdir(parents=True, exist_ok=True)
-            return go(options.directory.resolve())
-        except OSError as error:
-            click.echo(f"cannot use {options.directory}: {error.strerror}", err=True)
-            return NOTHING_RAN
+
+def _run_in_a_new_directory(options: Options) -> int:
     made = Path(tempfile.mkdtemp(prefix="parley-demo-"))
-    code = go(made)
-    if code == 0:  # after trouble the logs are worth keeping
+    try:
+        code = _run_in(made, options)
+    except OutputError:
         shutil.rmtree(made, ignore_errors=True)
+        raise
+    if code == 0:
+        shutil.rmtree(made, ignore_errors=True)
+    else:  # after trouble the logs are worth keeping
+        click.echo(f"logs: {made}/logs (kept)", err=True)
     return code
+
+
+def _output_lost(error: OutputError) -> int:
+    """Say so, as far as that can be written, and let go of what waits to be written: the interpreter would try again."""
+    with suppress(OSError):
+        click.echo(str(error), err=True)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return NOTHING_RAN

@@ -105,8 +105,10 @@ def _replay(path: Path, found: _Found) -> None:
         found.fault = f"{path.name}:{number}: {error}"
     except OSError as error:
         found.fault = f"{path.name} cannot be read: {error.strerror}"
-    except Exception as error:  # noqa: BLE001 - whatever an edited line does to the core: it is no decision that differs
-        found.fault = f"{path.name}:{number}: cannot be replayed: {type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - whatever an edited line does to the core: it is no decision that differs
+        found.fault = (
+            f"{path.name}:{number}: cannot be replayed: the scheduler's core cannot take what stands there"
+        )
 
 
 def run(directory: Path, output: str) -> int:

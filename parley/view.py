@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from parley.top.texts import MAX_LINE, clean
+from parley.top.texts import MAX_LINE, Amount, amount, clean
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]
@@ -31,6 +31,20 @@ LEGEND: Final = (
 def cpus(amount: Mapping[str, str] | None) -> str:
     """An amount as `CPU/memory`, or a dash."""
     return f"{amount['cpu']}/{amount['memory']}" if amount else "-"
+
+
+def permit(vm: Mapping[str, Any]) -> str:
+    """What a VM may have by its last permit, and whether that has lapsed: the agent does not hold all of it any more."""
+    permitted, held = amount(vm["permit"]), amount(vm["held"])
+    is_lapsed = permitted is not None and held is not None and _is_below(held, permitted)
+    return f"{cpus(vm['permit'])}{' (lapsed)' if is_lapsed else ''}"
+
+
+def _is_below(held: Amount, permitted: Amount) -> bool:
+    """Whether it is less in CPU or in memory; amounts that cannot be read are not."""
+    if held.worth is None or permitted.worth is None:
+        return False
+    return any(has < may for has, may in zip(held.worth, permitted.worth, strict=True))
 
 
 def load(vm: Mapping[str, Any]) -> str:
@@ -81,7 +95,7 @@ def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Tabl
         made.add_column(name, no_wrap=True, ratio=1 if name == last else None)
     for vm in vms:
         size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
-        amounts = [load(vm), cpus(vm["goal"]), cpus(vm["permit"]), size]
+        amounts = [load(vm), cpus(vm["goal"]), permit(vm), size]
         words = [str(vm["state"]), why(vm) if is_wide else code(vm)]
         cells = [_name(vm), *([node] if is_wide else []), *amounts, *words]
         made.add_row(*(Text(clean(each)) for each in cells), style="yellow" if code(vm) else "")
@@ -102,7 +116,7 @@ def _details(vms: Sequence[Mapping[str, Any]]) -> list[str]:
 def line(vm: Mapping[str, Any]) -> str:
     """One VM as one line."""
     return clean(
-        f"{vm['vm']}: load {load(vm)}, goal {cpus(vm['goal'])}, permit {cpus(vm['permit'])}, "
+        f"{vm['vm']}: load {load(vm)}, goal {cpus(vm['goal'])}, permit {permit(vm)}, "
         f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}",
         MAX_LINE,
     )

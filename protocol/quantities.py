@@ -28,6 +28,8 @@ _NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
     r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?[0-9]+))?"
 )
+_NEARLY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<prefix>[kmgtpe])(?P<binary>i?)b?", re.IGNORECASE)
+"""What people write for a quantity of bytes."""
 
 
 class QuantityError(ValueError):
@@ -114,7 +116,7 @@ def parse(text: str) -> Quantity:
     if match is None or not text or text in {"+", "-", "."}:
         raise QuantityError(
             f"{text!r} is not a quantity: expected a number with an optional suffix "
-            "n, u, m, k, M, G, T, P, E, Ki … Ei or an exponent, such as 250m, 4Gi or 1e3"
+            f"n, u, m, k, M, G, T, P, E, Ki … Ei or an exponent, such as 250m, 4Gi or 1e3{_hint(text)}"
         )
     digits = match["whole"] + (match["fraction"] or "")
     scale = -len(match["fraction"] or "")
@@ -132,6 +134,18 @@ def parse(text: str) -> Quantity:
     elif suffix:
         scale += _DECIMAL[suffix]
     return Quantity(sign * _to_nanos(amount, scale), format_)
+
+
+def _hint(text: str) -> str:
+    """What was probably meant: `16GB` is 16G or 16Gi."""
+    nearly = _NEARLY.fullmatch(text)
+    if nearly is None:
+        return ""
+    number, prefix = nearly["number"], nearly["prefix"].upper()
+    binary = f"{number}{prefix}i"
+    if nearly["binary"]:
+        return f"; did you mean {binary}?"
+    return f"; did you mean {number}{'k' if prefix == 'K' else prefix} or {binary}?"
 
 
 def _to_nanos(amount: int, scale: int) -> int:

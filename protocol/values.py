@@ -85,7 +85,9 @@ def _text(vcpu_milli: int, memory_bytes: int) -> str:
     """An amount for people. Cached, because every permit that changes is a log line with two of them."""
     cpu = quantities.from_milli(vcpu_milli)
     memory = quantities.from_value(memory_bytes, binary=True)
-    return f"{cpu} CPU / {memory}"
+    is_small = 0 < memory_bytes < 1024  # "4" alone would be taken for 4 of something larger
+    unit = (" byte" if memory_bytes == 1 else " bytes") if is_small else ""
+    return f"{cpu} CPU / {memory}{unit}"
 
 
 ZERO: Final = Resources(0, 0)

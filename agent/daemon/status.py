@@ -4,22 +4,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from agent.core.condition import Health
 from agent.runner.runner import Latencies, Runner
+from agent.runner.told import amount, told, without_ids
 from hosting.metrics import Family, HistogramFamily
-from protocol import quantities
-from protocol.values import Resources
-
-MAX_EVENT: Final = 400
-"""Characters of an event in a journal's tail."""
-
-
-def amount(resources: Resources) -> dict[str, str]:
-    """An amount as quantities."""
-    memory = quantities.from_value(resources.memory_bytes, binary=True)
-    return {"cpu": str(quantities.from_milli(resources.vcpu_milli)), "memory": str(memory)}
 
 
 def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
@@ -35,8 +25,9 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     }
     now = runner.condition(now_s)
     age_s = None if state.metrics.read_s is None else round(now_s - state.metrics.read_s, 1)
-    faults = [f"{peer}: {fault}" for peer, fault in by_peer.items() if fault]
-    binding = link.reasons[0] if link.reasons else None
+    faults = [without_ids(f"{peer}: {fault}") for peer, fault in by_peer.items() if fault]
+    is_denied = now.health is Health.DENIED  # reasons stay with the permit, also once that covers the goal
+    binding = link.reasons[0] if link.reasons and is_denied else None
     return {
         "vm": runner.vm.name,
         "agentID": str(state.life.agent_id),
@@ -59,7 +50,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         "reasonCode": binding.code.value if binding is not None else None,
         "faults": faults,
         "state": now.health.value,
-        "stateReasons": list(now.reasons),
+        "stateReasons": [without_ids(reason) for reason in now.reasons],
         "counts": {
             "ticks": tally.ticks,
             "permits": tally.permits,
@@ -96,10 +87,7 @@ def details(runner: Runner) -> bytes:
             {"code": reason.code.value, "message": reason.message, "retryAfterSeconds": reason.retry_after_s}
             for reason in state.scheduler.reasons
         ],
-        "journal": [
-            {"secondsAgo": round(ago_s, 3), "event": repr(event)[:MAX_EVENT]}
-            for ago_s, event in runner.journal(now_s)
-        ],
+        "journal": [{"secondsAgo": round(ago_s, 3), **told(event)} for ago_s, event in runner.journal(now_s)],
     }
     return json.dumps(shown).encode()
 

@@ -26,6 +26,7 @@ from agent.core.timing import Timing
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
+from agent.runner.told import told
 from hosting.logs import Logger
 from hosting.metrics import Durations
 from protocol.reasons import Reason, ReasonCode
@@ -206,7 +207,7 @@ class Runner:
                 await self._live()
                 await self._step_back()
         except AssertionError:
-            self._log.error("invariant violated", journal=[repr(item) for item in self._journal])
+            self._log.error("invariant violated", journal=[told(event) for _, event in self._journal])
             raise
         finally:
             await self._end_tasks()

@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final, assert_never
+from uuid import UUID
 
 from hosting.backoff import Backoff
 from hosting.client import Answered, Client
@@ -36,6 +37,11 @@ class _Failure:
 
     why: str
     is_final: bool = False
+
+
+def _short(agent_id: UUID) -> str:
+    """An agent's ID for the log: whoever knows the whole of it can call the agent in the informant's name."""
+    return str(agent_id)[:8]
 
 
 class Agents:
@@ -106,11 +112,11 @@ class Agents:
             raise
         if wrong is not None:
             self._apply(session, Event.FAILED)
-            self._log.warning("agent not registered", agent=str(desc.agent_id), error=wrong.why)
+            self._log.warning("agent not registered", agent=_short(desc.agent_id), error=wrong.why)
             return text(400, f"the check of /id failed: {wrong.why}")
         self._apply(session, Event.CHECKED)
         self._sessions = self._sessions.spared(session.agent_id, self._now_s() + _GRACE_S)
-        self._log.info("agent registered", agent=str(desc.agent_id), version=str(version))
+        self._log.info("agent registered", agent=_short(desc.agent_id), version=str(version))
         method = wire.InformantMetricsMethod(wire.MetricsMethodPrometheus(self.metrics_port))
         return Reply(200, codec.encode(wire.InformantDesc(version, method)))
 
@@ -127,7 +133,7 @@ class Agents:
             return text(400, f"agent {desc.agent_id} is registered with another address")
         was_active = session == self._sessions.current()
         self._apply(session, Event.LEFT)
-        self._log.info("agent unregistered", agent=str(desc.agent_id), was_active=was_active)
+        self._log.info("agent unregistered", agent=_short(desc.agent_id), was_active=was_active)
         return Reply(200, codec.encode(wire.UnregisterAgent(was_active)))
 
     # ------------------------------------------------------------ what the guest wants
@@ -208,7 +214,7 @@ class Agents:
         self._log.info(
             "agent asked",
             action=path,
-            agent=str(session.agent_id),
+            agent=_short(session.agent_id),
             error=wrong.why if wrong is not None else None,
             dropped=not self._is_there(session),
         )
@@ -230,7 +236,7 @@ class Agents:
             self._sessions = self._sessions.unheard(session.agent_id, self._now_s() + quiet_s)
         self._log.info(
             "agent told what cannot wait" if more.cpu or more.memory else "agent told that nothing is wanted",
-            agent=str(session.agent_id),
+            agent=_short(session.agent_id),
             cpu=more.cpu,
             memory=more.memory,
             error=wrong.why if wrong is not None else None,
@@ -250,7 +256,7 @@ class Agents:
                     self._miss(session)
                     self._log.warning(
                         "health check failed",
-                        agent=str(session.agent_id),
+                        agent=_short(session.agent_id),
                         error=wrong.why,
                         dropped=not self._is_there(session),
                     )
@@ -303,7 +309,7 @@ class Agents:
             case _:
                 assert_never(order)
         if answer.data.agent_id != session.agent_id:
-            return _Failure(f"it calls itself {answer.data.agent_id}")
+            return _Failure(f"it calls itself {_short(answer.data.agent_id)}")
         self._sessions = self._sessions.answered(session.agent_id, gate)
         return None
 

@@ -54,8 +54,8 @@ def top(agents: tuple[str, ...], token: str | None, tls: "Tls | None") -> None:
         if error.name is None or error.name.partition(".")[0] != "textual":
             raise
         click.echo(
-            "parley top needs textual, which is not installed here. Install Parley with the extra `top`:\n"
-            "  pip install 'parley-autoscaler[top]'\n"
+            "parley top needs textual, which is not installed here. In Parley's directory, the extra `top`:\n"
+            "  .venv/bin/pip install '.[top]'\n"
             "Without it, `parley status` shows the same once.",
             err=True,
         )

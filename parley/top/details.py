@@ -1,5 +1,6 @@
 """What the view of one VM shows: lines from `/v1/vms/NAMESPACE/NAME` of its agent. Pure."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -116,4 +117,10 @@ def _journal(vm: Mapping[str, Any]) -> Iterator[Line]:
     for item in map(mapping, reversed(tail)):
         ago = number(item.get("secondsAgo"))
         when = f"{figure(ago, 3):>9} s ago" if ago is not None else f"{'-':>15}"
-        yield Line(f"{when}  {clean(item.get('event'), MAX_LINE)}")
+        yield Line(f"{when}  {clean(_event(item), MAX_LINE)}")
+
+
+def _event(item: Mapping[str, Any]) -> str:
+    """The kind of an event and its fields as JSON."""
+    kind, fields = clean(item.get("event"), MAX_LINE), mapping(item.get("fields"))
+    return f"{kind} {json.dumps(fields, ensure_ascii=False)}" if fields else kind

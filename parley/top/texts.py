@@ -12,7 +12,7 @@ from protocol import quantities
 MAX_CELL: Final = 160
 """Characters of a cell in the table."""
 MAX_LINE: Final = 500
-"""Characters of a line among the details; an event of the journal has at most 400."""
+"""Characters of a line among the details."""
 MAX_AMOUNT: Final = 40
 
 # A terminal's control sequences go as a whole; taking the escape alone would leave their tail for people to read.

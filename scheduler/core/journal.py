@@ -276,11 +276,28 @@ def read_line(text: str) -> Snapshot | Step | Gap:
         return _read(json.loads(text))
     except JournalError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RemoteProtocolError) as error:
-        raise JournalError(f"not a line of a journal: {type(error).__name__}: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RemoteProtocolError) as error:
+        raise JournalError(f"not a line of a journal: {_in_words(error)}") from None
+
+
+def _in_words(error: Exception) -> str:
+    """What is wrong with a line, for a person."""
+    match error:
+        case json.JSONDecodeError():
+            return f"not JSON: {error.msg} (character {error.pos + 1})"
+        case KeyError():
+            return f"there is no `{error.args[0]}` in it"
+        case ValueError() | RemoteProtocolError():
+            return str(error)
+        case RecursionError():
+            return "lists or objects nest too deep"
+        case _:
+            return "a value in it is not of the kind that belongs there"
 
 
 def _read(content: Any) -> Snapshot | Step | Gap:
+    if not isinstance(content, dict):
+        raise JournalError("not a line of a journal: it is no JSON object")
     if "gap" in content:
         return Gap(int(content["gap"]))
     if "snapshot" in content:
@@ -327,19 +344,25 @@ def _fields(kind: Any) -> tuple[str, ...]:
     return tuple(item.name for item in dataclasses.fields(kind))
 
 
+def _known(name: str, kinds: dict[str, Any]) -> Any:
+    if name not in kinds:
+        raise JournalError(f"not a line of a journal: no kind of value is called `{name}`")
+    return kinds[name]
+
+
 def _read_value(written: Any) -> Any:
     match written:
         case list():
             return tuple(_read_value(item) for item in written)
         case {"type": name, **fields}:
-            kind = _TYPES[name]
+            kind = _known(name, _TYPES)
             given = {key: _read_value(item) for key, item in fields.items()}
             # None is not written, whatever the field's default
             return kind(**{name: given.get(name) for name in _fields(kind)})
         case {"fields": parts}:
             return {name: _read_value(item) for name, item in parts.items()}
         case {"enum": name, "value": value}:
-            return _ENUMS[name](value)
+            return _known(name, _ENUMS)(value)
         case {"uuid": text}:
             return UUID(text)
         case {"request": text}:

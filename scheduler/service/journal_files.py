@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
+from hosting.directory_lock import locked
 from hosting.logs import Logger
 from protocol.values import Value
 from scheduler.core import events, journal
 from scheduler.core.core import Core
-from scheduler.service.directory_lock import locked
 
 QUEUE_LINES: Final = 20_000
 ROTATE_BYTES: Final = 64 * 2**20
@@ -224,8 +224,8 @@ def lines(path: Path) -> Iterator[str]:
             if line.endswith(b"\n"):
                 try:
                     yield line.decode()
-                except UnicodeDecodeError as error:
-                    raise journal.JournalError(f"not a line of a journal: {error}") from None
+                except UnicodeDecodeError:
+                    raise journal.JournalError("not a line of a journal: not text") from None
 
 
 def is_cut(path: Path) -> bool:

@@ -20,7 +20,7 @@ def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) 
     yield Family(
         "counter",
         "parley_scheduler_journal_lost",
-        "Journal lines that were lost because the disk was too slow",
+        "Inputs that are in no file of the journal: too slow or refused by the disk, or after the journal stopped",
         (),
         (((), float(journal_lost)),),
     )

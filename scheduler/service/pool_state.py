@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import Field
 
+from hosting.directory_lock import locked
 from hosting.settings import Settings, SettingsError, parse_json
 from hosting.threads import in_own_thread
 from scheduler.pool.objects import Entry
 from scheduler.pool.standing import Parking
-from scheduler.service.directory_lock import locked
 from scheduler.service.pool_entry import WrittenPool, shown
 
 FORMAT: Final = 1

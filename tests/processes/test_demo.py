@@ -4,9 +4,12 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from parley import scene as scenes
 from parley.observer import Observer, Tail
@@ -23,7 +26,7 @@ def test_it_ends_by_itself_and_its_last_line_is_one_json_object(tmp_path: Path) 
         "--vms",
         "3",
         "--seconds",
-        "8",
+        "6",
         "--output",
         "json",
         "--directory",
@@ -177,3 +180,54 @@ def test_a_directory_with_the_vms_of_another_demo_is_refused(tmp_path: Path) -> 
     ) as demo:
         assert demo.process.wait(30) == 2
     assert "holds the VMs of another demo (12 of them)" in demo.text()
+
+
+def test_a_directory_that_another_demo_runs_in_is_refused_at_once(tmp_path: Path) -> None:
+    """Two schedulers and agents over the same files would tread on each other."""
+    arguments = ("demo", "--vms", "1", "--quiet", "--directory", str(tmp_path / "d"))
+    with running("parley", *arguments, output=tmp_path / "first") as first:
+        until("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
+        with running("parley", *arguments, output=tmp_path / "second") as second:
+            assert second.process.wait(30) == 2
+        assert "another demo is running in" in second.text()
+        assert first.end(signal.SIGINT) == 0
+
+
+def test_a_second_counts_from_the_agents_first_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the programs take longer than that to come up."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    arguments = ("demo", "--vms", "1", "--seconds", "1", "--output", "json")
+    with running("parley", *arguments, output=tmp_path / "out") as demo:
+        assert demo.process.wait(60) == 0, demo.text()
+    assert "demo/this-machine" in json.loads(demo.text().splitlines()[-1])["vms"]
+    assert list(tmp_path.glob("parley-demo-*")) == []
+
+
+def test_an_output_that_cannot_be_written_ends_it_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for quiet in ((), ("--quiet",)):
+        command = (sys.executable, "-m", "parley", "demo", "--vms", "1", "--seconds", "1", *quiet)
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            )
+        assert done.stderr == "the output cannot be written: No space left on device\n"
+        assert done.returncode == 1
+        assert list(tmp_path.glob("parley-demo-*")) == []
+
+
+def test_the_directory_of_a_demo_that_failed_is_kept_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with running("parley", "demo", "--vms", "1", output=tmp_path / "out") as demo:
+        until("the VM", lambda: "demo/this-machine: load" in demo.text())
+        (kept,) = tmp_path.glob("parley-demo-*")
+        (kept / "state/changes.jsonl").unlink()
+        assert demo.end(signal.SIGINT) == 4, demo.text()
+    assert f"logs: {kept}/logs (kept)" in demo.text()
+    assert (kept / "logs/agent.log").exists()

@@ -76,3 +76,17 @@ def test_what_is_not_run_says_why() -> None:
 )
 def test_commands_are_noticed(text: str) -> None:
     assert is_of_commands(text)
+
+
+def test_what_the_commands_leave_in_the_project_is_ignored_and_removed_at_the_end() -> None:
+    names: set[str] = set()
+    for name in PAGES:
+        page = (ROOT / name).read_text()
+        if "export PATH" in page:  # typed in the project's directory
+            typed = "\n".join(command.typed for command in commands(page))
+            names |= set(re.findall(r"(?:2>|--journal) (\S+)", typed))
+    assert {"scheduler.log", "agent.log", "journal"} <= names
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
+    assert names <= ignored
+    removal = blocks((ROOT / "docs/operations.md").read_text())[-1].text
+    assert names <= set(removal.split())

@@ -21,6 +21,7 @@ from hosting.client import Client
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec, translate
 from protocol.extension import ExtendedRequest, ExtendedResponse, RawReply
+from protocol.reasons import Reason
 from protocol.values import Resources
 from protocol.wire import AgentDesc, AgentRequest
 from tests.unit.agent.driver import INSTANCE, UNIT, VM, cu
@@ -61,13 +62,15 @@ class Wants:
         return Goal(self.units, "decree")
 
 
-def permit(request: ExtendedRequest, amount: Resources | None = None) -> Reply:
+def permit(
+    request: ExtendedRequest, amount: Resources | None = None, reasons: tuple[Reason, ...] = ()
+) -> Reply:
     """A good answer; all that is asked for unless told."""
     granted = request.raw.resources if amount is None else amount
     slots = translate.permit_slots(granted, VM.slot_bytes)
     unit = translate.permit_slots(UNIT, VM.slot_bytes)
     reply = ExtendedResponse(
-        slots, unit, request.sequence_number, INSTANCE, 0, RawReply(granted, UNIT), (), migrate=None
+        slots, unit, request.sequence_number, INSTANCE, 0, RawReply(granted, UNIT), reasons, migrate=None
     )
     return Reply(200, codec.encode(reply))
 

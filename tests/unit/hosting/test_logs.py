@@ -140,3 +140,19 @@ def test_a_line_that_cannot_be_written_is_counted_and_stops_nobody(tmp_path: Pat
             cwd=ROOT,
         )
     assert done.stdout == "3\n"
+
+
+def test_a_standard_error_that_is_closed_becomes_dev_null() -> None:
+    """Else the program ends without a word, or its first connection gets the log."""
+    program = (
+        "import os\nfrom hosting import logs\nlogs.configure()\nlogs.logger('x').info('e')\n"
+        "print(os.readlink('/proc/self/fd/2'), logs.lost_lines(), os.open('/', os.O_RDONLY) > 2)"
+    )
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stdout) == (0, "/dev/null 0 True\n")

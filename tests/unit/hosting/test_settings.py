@@ -104,6 +104,13 @@ more: 1
     ]
 
 
+def test_a_text_that_is_no_quantity_is_told_once_with_what_was_meant() -> None:
+    (fault,) = faults("cpu: 1\nmemory: 16GB\n")
+    assert fault.startswith("memory: '16GB' is not a quantity")
+    assert fault.endswith("did you mean 16G or 16Gi?")
+    assert fault.count("16GB") == 1
+
+
 def test_the_message_names_the_file_and_counts_the_faults() -> None:
     error = SettingsError(FILE, ["a", "b"])
     assert str(error) == "settings.yaml: 2 faults\n  a\n  b"

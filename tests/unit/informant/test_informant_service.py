@@ -94,6 +94,19 @@ async def test_an_agent_that_fails_its_check_is_400_and_may_try_again(options: d
         assert (await vm.register(agent))[0] == 200
 
 
+async def test_the_log_shows_the_beginning_of_an_agents_id_only() -> None:
+    async with guest() as vm:
+        agent, liar = await vm.agent("a"), await vm.agent("b", calls_itself=UUID(int=2**127 + 7))
+        await vm.register(agent)
+        await vm.register(liar)
+        await vm.settled({1: Phase.ACTIVE})
+        shown = str(vm.lines)
+        assert {line["agent"] for line in vm.lines if "agent" in line} == {
+            str(each.agent_id)[:8] for each in (agent, liar)
+        }
+        assert not any(str(each) in shown for each in (agent.agent_id, liar.agent_id, liar.calls_itself))
+
+
 async def test_an_agent_that_cannot_be_reached_is_400() -> None:
     async with guest() as vm:
         agent = await vm.agent("a")

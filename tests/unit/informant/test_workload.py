@@ -1,9 +1,11 @@
 """Synthetic workloads: seeded, bounded, and used up no faster than the guest's size allows."""
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from informant.cli import main
 from informant.core.workload import Shape, Workload
 
 MOMENTS = st.floats(0, 1e6)
@@ -95,3 +97,16 @@ def test_a_long_span_is_summed_in_few_steps(shape: Shape) -> None:
     workload = Workload(shape, seed=1)
     span_s = 1e5
     assert workload.low_cpus * span_s <= workload.busy_seconds(0, span_s, 8) <= workload.high_cpus * span_s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--low", "5", "--high", "1"), "--high 1 must not be below --low 5"),
+        (("--high", "0.1"), "is not in the range"),
+    ],
+)
+def test_a_most_below_the_least_is_refused(arguments: tuple[str, ...], told: str) -> None:
+    done = CliRunner().invoke(main, ["--workload", "day", *arguments])
+    assert done.exit_code == 2
+    assert told in done.output

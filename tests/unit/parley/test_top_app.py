@@ -176,7 +176,7 @@ async def test_details_show_plan_reasons_and_journal_and_are_left_again() -> Non
         for words in (
             "node-headroom: the node is full",
             "AskScheduler",
-            "PermitGranted(number=12)",
+            'PermitGranted {"number": 12}',
             "informant: not heard",
         ):
             assert words in shown

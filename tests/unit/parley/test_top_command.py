@@ -109,7 +109,7 @@ def test_without_textual_it_says_which_extra_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr(builtins, "__import__", missing)
     done = call()
     assert done.exit_code == 2
-    assert "parley-autoscaler[top]" in done.output
+    assert ".venv/bin/pip install '.[top]'" in done.output
     assert "Traceback" not in done.output
 
 

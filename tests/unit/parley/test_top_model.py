@@ -289,7 +289,7 @@ def test_the_details_hold_plan_reasons_and_the_journal() -> None:
         "  node-headroom: the node is full (again in 2.0 s)",
     ):
         assert text in shown
-    assert shown[-2:] == ["    0.125 s ago  PermitGranted(number=12)", "    2.500 s ago  Observed(size=1)"]
+    assert shown[-2:] == ['    0.125 s ago  PermitGranted {"number": 12}', "    2.500 s ago  Fenced"]
 
 
 @pytest.mark.parametrize(

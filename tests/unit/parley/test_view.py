@@ -44,6 +44,28 @@ def test_at_80_columns_the_table_has_codes_and_the_words_stand_below() -> None:
     assert "CPUs/memory" in " ".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("permit", "held", "told"),
+    [
+        ("4/4Gi", "0/0", "permit 4/4Gi (lapsed), "),
+        ("4/4Gi", "4/2Gi", "permit 4/4Gi (lapsed), "),
+        ("4/4Gi", "4/4096Mi", "permit 4/4Gi, "),
+        ("4/4Gi", "?/?", "permit 4/4Gi, "),
+        (None, "0/0", "permit -, "),
+    ],
+)
+def test_a_permit_that_is_not_held_any_more_has_lapsed(permit: str | None, held: str, told: str) -> None:
+    amounts = [
+        dict(zip(("cpu", "memory"), each.split("/"), strict=True)) if each else None
+        for each in (permit, held)
+    ]
+    found = vm("demo/day-3", permit=amounts[0], held=amounts[1])
+    assert told in view.line(found)
+    rows = shown(80, found | {"reasonCode": "node-headroom", "state": "denied"})
+    assert any("node-headroom" in row for row in rows)
+    assert any("(lapsed)" in row for row in rows) == ("(lapsed)" in told)
+
+
 def test_on_a_wide_terminal_the_words_stand_in_the_table() -> None:
     lines = shown(160, DENIED)
     assert any("big-step" in line and FULL in line for line in lines)

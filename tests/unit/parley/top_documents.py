@@ -63,8 +63,8 @@ def details(name: str, **other: Any) -> dict[str, Any]:
             },
             "reasons": [{"code": "node-headroom", "message": "the node is full", "retryAfterSeconds": 2.0}],
             "journal": [
-                {"secondsAgo": 2.5, "event": "Observed(size=1)"},
-                {"secondsAgo": 0.125, "event": "PermitGranted(number=12)"},
+                {"secondsAgo": 2.5, "event": "Fenced", "fields": {}},
+                {"secondsAgo": 0.125, "event": "PermitGranted", "fields": {"number": 12}},
             ],
         }
         | other

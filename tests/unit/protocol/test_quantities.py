@@ -85,6 +85,31 @@ def test_what_is_no_quantity_is_refused_with_a_reason(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("16GB", "16G or 16Gi"),
+        ("16 GB", "16G or 16Gi"),
+        ("1.5gb", "1.5G or 1.5Gi"),
+        ("512K", "512k or 512Ki"),
+        ("16GiB", "16Gi"),
+        ("16gi", "16Gi"),
+    ],
+)
+def test_what_people_write_for_bytes_gets_a_hint_that_can_be_read(text: str, meant: str) -> None:
+    with pytest.raises(QuantityError) as caught:
+        parse(text)
+    assert str(caught.value).endswith(f"; did you mean {meant}?")
+    assert all(parse(each).value() > 0 for each in meant.split(" or "))
+
+
+@pytest.mark.parametrize("text", ["16 apples", "GB", "١GB", "-4GB", "1e3GB"])
+def test_what_means_nothing_gets_no_hint(text: str) -> None:
+    with pytest.raises(QuantityError) as caught:
+        parse(text)
+    assert "did you mean" not in str(caught.value)
+
+
 def test_the_longest_and_the_largest_texts_are_read() -> None:
     assert parse("9" * MAX_TEXT).exact_value() == 10**MAX_TEXT - 1
     assert parse(f"1e{MAX_EXPONENT}").exact_value() == 10**MAX_EXPONENT

@@ -37,6 +37,10 @@ def test_units_cover_the_resource_that_needs_more() -> None:
 
 def test_the_text_shows_quantities() -> None:
     assert str(Resources(1250, 4608 * 2**20)) == "1250m CPU / 4608Mi"
+    assert str(Resources(1000, 4)) == "1 CPU / 4 bytes"
+    assert str(Resources(1000, 1)) == "1 CPU / 1 byte"
+    assert str(Resources(1000, 1024)) == "1 CPU / 1Ki"
+    assert str(ZERO) == "0 CPU / 0"
 
 
 def test_names_come_in_a_fixed_order() -> None:

@@ -133,22 +133,27 @@ def test_another_decision_is_found_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "words"),
     [
-        "",
-        "{",
-        "[]",
-        "null",
-        '{"input":{"type":"Path"},"outputs":[]}',
-        '{"input":{"type":"ClockTicked"}}',
-        '{"request":{"ticket":1,"now_s":0,"look":null,"body":"nonsense"},"outputs":[]}',
-        '{"snapshot":{"format":99}}',
-        '{"snapshot":{"format":1}}',
+        ("", "not JSON: Expecting value (character 1)"),
+        ("{", "not JSON: Expecting property name enclosed in double quotes (character 2)"),
+        ("[]", "it is no JSON object"),
+        ("null", "it is no JSON object"),
+        ("{}", "there is no `input` in it"),
+        ('{"input":{"type":"Path"},"outputs":[]}', "no kind of value is called `Path`"),
+        ('{"input":{"type":"ClockTicked"}}', "there is no `outputs` in it"),
+        ('{"input":{"type":[]},"outputs":[]}', "a value in it is not of the kind that belongs there"),
+        ('{"request":[],"outputs":[]}', "a value in it is not of the kind that belongs there"),
+        ('{"request":{"ticket":1,"now_s":0,"look":null,"body":"nonsense"},"outputs":[]}', "JSON"),
+        ('{"snapshot":{"format":99}}', "the journal has format 99"),
+        ('{"snapshot":{"format":1}}', "the journal has format 1"),
     ],
 )
-def test_what_is_no_line_of_a_journal_is_a_journal_error(line: str) -> None:
-    with pytest.raises(journal.JournalError):
+def test_what_is_no_line_of_a_journal_is_said_in_words(line: str, words: str) -> None:
+    with pytest.raises(journal.JournalError) as caught:
         journal.read_line(line)
+    assert words in str(caught.value)
+    assert "Error" not in str(caught.value)
 
 
 def test_a_gap_says_how_much_was_lost() -> None:
