@@ -104,6 +104,8 @@ class Cluster:
             if self._book.by_uid(vm.uid) is None:  # one UID under two names: the first keeps the row
                 self._enter(seen, vm)
             return outputs
+        if record.spec == vm and record.reading == seen.reading:
+            return outputs  # nothing is told that is not known: a look at what nobody has changed
         if record.spec != vm:
             self._change(record, vm)
         if seen.reading is not None and not _is_older(seen.reading, record.reading):
