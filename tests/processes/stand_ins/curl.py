@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> int:
             return 22
         if switches & {"-i", "-si"}:
             sys.stdout.write(f"HTTP/1.1 {status}\n{told}")
+            sys.stdout.flush()  # what follows goes below the text layer
         sys.stdout.buffer.write(body)
         return 0
     return 7

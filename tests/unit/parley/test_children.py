@@ -14,7 +14,7 @@ from tests.unit.hosting.raw_peers import until
 
 FAILING = """
 import json, sys
-print("an old line")
+print("an old line", flush=True)
 print(json.dumps({"event": "cannot go on", "error": "no " + chr(27) + "[2Jdisk"}), file=sys.stderr)
 sys.exit(3)
 """
