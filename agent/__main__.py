@@ -1,5 +1,5 @@
 """`python -m agent`, the same as the console script."""
 
-from agent.daemon.cli import main
+from agent.cli import main
 
 main()

@@ -18,7 +18,7 @@ from hosting.client import Client
 from hosting.server import Limits, Server
 from hosting.settings import FiniteRange, SettingsError, daemon, load
 from hosting.supervisor import Supervisor
-from informant import once
+from informant import diagnose
 from informant.core.workload import Shape, Workload
 from informant.guest import cgroup as cgroups
 from informant.guest import protection
@@ -26,9 +26,9 @@ from informant.guest.approvals import Approvals
 from informant.guest.findings import Finding
 from informant.guest.machine import GIB, ProcSource, Source, WorkloadSource
 from informant.guest.watching import EventSource
-from informant.service import senses
+from informant.service import event_sources
 from informant.service.informant import Informant
-from informant.service.keeper import Guest
+from informant.service.limits import Guest
 from informant.settings import InformantSettings
 
 MAX_CONNECTIONS: Final = 64
@@ -72,7 +72,7 @@ def _senses(
     group: cgroups.Cgroup | None, settings: InformantSettings, *, is_real: bool
 ) -> Iterator[tuple[tuple[EventSource, ...], tuple[Finding, ...]]]:
     """What can be heard of the guest; nothing of one whose load is synthetic."""
-    sources, findings = senses.open_all(group, settings) if is_real else ((), ())
+    sources, findings = event_sources.open_all(group, settings) if is_real else ((), ())
     try:
         yield sources, findings
     finally:
@@ -85,7 +85,7 @@ def _found(
 ) -> tuple[Finding, ...]:
     own = protection.own_group(cgroups.root())
     protected = protection.protect(own, only_us=is_once) if settings.protect else ()
-    return (*once.cgroup_findings(group), *protected)
+    return (*diagnose.cgroup_findings(group), *protected)
 
 
 async def _show(
@@ -93,8 +93,8 @@ async def _show(
 ) -> int:
     with _senses(group, settings, is_real=True) as (_, heard):
         findings = (*_found(group, settings, is_once=True), *heard)
-        seen = await once.look(source.read, group, findings)
-    click.echo(once.as_json(seen) if output == "json" else "\n".join(once.as_text(seen)))
+        seen = await diagnose.look(source.read, group, findings)
+    click.echo(diagnose.as_json(seen) if output == "json" else "\n".join(diagnose.as_text(seen)))
     return 0
 
 
@@ -126,7 +126,11 @@ async def _serve(
             informant.agents.metrics_port = told.port or port
             if is_real:
                 for finding in (*_found(group, settings, is_once=False), *heard):
-                    tell = log.info if finding.is_had or finding.told == senses.NOT_WANTED else log.warning
+                    tell = (
+                        log.info
+                        if finding.is_had or finding.told == event_sources.NOT_WANTED
+                        else log.warning
+                    )
                     tell("can" if finding.is_had else "cannot", what=finding.name, told=finding.told)
             informant.keeper.begin()
             gc.collect()

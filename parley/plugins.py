@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from protocol.values import Resources
     from protocol.wire import PodName
-    from scheduler.pool.errors import (
+    from scheduler.pools.chain.manager import PluginManager, PluginStartError, new_plugin_manager
+    from scheduler.pools.chain.plugin import (
+        Args,
+        BasePlugin,
+        Cache,
+        Client,
+        Factory,
+        FrameworkHandle,
+        Handle,
+        Plugin,
+    )
+    from scheduler.pools.chain.probing import probe_accepted_replicas
+    from scheduler.pools.chain.registry import PluginRegistry, Registry, RegistryError, build, get, register
+    from scheduler.pools.core.errors import (
         AppError,
         Detail,
         PluginErrorKind,
@@ -25,20 +38,8 @@ if TYPE_CHECKING:
         too_many_requests,
         unauthorized,
     )
-    from scheduler.pool.manager import PluginManager, PluginStartError, new_plugin_manager
-    from scheduler.pool.plugin import (
-        Args,
-        BasePlugin,
-        Cache,
-        Client,
-        Factory,
-        FrameworkHandle,
-        Handle,
-        Plugin,
-    )
-    from scheduler.pool.probe import ProbeResult, ProbeResultKind
-    from scheduler.pool.probing import probe_accepted_replicas
-    from scheduler.pool.providers import (
+    from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
+    from scheduler.pools.core.providers import (
         InstanceType,
         InstanceTypeProvider,
         NoInstanceTypes,
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
         Quota,
         QuotaProvider,
     )
-    from scheduler.pool.registry import PluginRegistry, Registry, RegistryError, build, get, register
-    from scheduler.pool.values import (
+    from scheduler.pools.core.values import (
         Admission,
         Context,
         Member,
@@ -66,20 +66,20 @@ if TYPE_CHECKING:
 _HOMES = {
     "protocol.values": "Resources",
     "protocol.wire": "PodName",
-    "scheduler.pool.errors": (
+    "scheduler.pools.core.errors": (
         "AppError Detail PluginErrorKind Scope api_key_required bad_request conflict forbidden internal "
         "kind_from_app_error new_insufficient_resources new_internal new_invalid_spec not_found service_unavailable "
         "too_many_requests unauthorized"
     ),
-    "scheduler.pool.manager": "PluginManager PluginStartError new_plugin_manager",
-    "scheduler.pool.plugin": "Args BasePlugin Cache Client Factory FrameworkHandle Handle Plugin",
-    "scheduler.pool.probe": "ProbeResult ProbeResultKind",
-    "scheduler.pool.probing": "probe_accepted_replicas",
-    "scheduler.pool.providers": (
+    "scheduler.pools.chain.manager": "PluginManager PluginStartError new_plugin_manager",
+    "scheduler.pools.chain.plugin": "Args BasePlugin Cache Client Factory FrameworkHandle Handle Plugin",
+    "scheduler.pools.core.probe": "ProbeResult ProbeResultKind",
+    "scheduler.pools.chain.probing": "probe_accepted_replicas",
+    "scheduler.pools.core.providers": (
         "InstanceType InstanceTypeProvider NoInstanceTypes NoQuota ProviderSet Providers Quota QuotaProvider"
     ),
-    "scheduler.pool.registry": "PluginRegistry Registry RegistryError build get register",
-    "scheduler.pool.values": (
+    "scheduler.pools.chain.registry": "PluginRegistry Registry RegistryError build get register",
+    "scheduler.pools.core.values": (
         "Admission Context Member PodAdmission PodManifest Pods Pool PoolLimits ProbeEnd Purpose VmRequest"
     ),
 }

@@ -147,7 +147,7 @@ def _pod(namespace: str, name: str) -> wire.PodName:
 
 
 _version: Final = functools.lru_cache(maxsize=_CACHED_INSTANCES)(versions.PluginProtoVersion)
-_slots: Final = functools.lru_cache(maxsize=_CACHED_AMOUNTS)(wire.Resources)
+_slots: Final = functools.lru_cache(maxsize=_CACHED_AMOUNTS)(wire.SlotResources)
 
 
 @functools.lru_cache(maxsize=_CACHED_AMOUNTS)

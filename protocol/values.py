@@ -109,3 +109,26 @@ class Bounds:
     def clamp(self, amount: Resources) -> Resources:
         """`amount`, moved inside the bounds."""
         return amount.clamp(self.min, self.max)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a look at a VM showed: its size, the target that it is moving to, and when the look began.
+
+    `begun_s` is in seconds of the observer's monotonic clock. The scheduler gets observations from reads of the cluster,
+    the agent from its back end.
+    """
+
+    size: Resources
+    target: Resources
+    begun_s: float
+
+    @property
+    def use(self) -> Resources:
+        """What the VM may use as far as the look shows: the larger of size and target."""
+        return self.size.max(self.target)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no resize is under way."""
+        return self.size == self.target

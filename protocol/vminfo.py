@@ -8,7 +8,7 @@ from protocol import quantities, wire
 from protocol.errors import Fault, RemoteProtocolError
 from protocol.fields import UINT16_MAX, Uint16, WireQuantity
 from protocol.fields import wire as named
-from protocol.wire import Resources
+from protocol.wire import SlotResources
 
 LABEL_TESTING_ONLY_ALWAYS_MIGRATE: Final = "autoscaler/testing-only-always-migrate"
 """A VM with this label, whatever its value, is always chosen for migration. Source: seed 004."""
@@ -43,19 +43,19 @@ class VmInfo(wire.Message):
     mem: Annotated[VmMemInfo, named("mem")]
     always_migrate: Annotated[bool, named("alwaysMigrate")]
 
-    def min(self) -> Resources:
+    def min(self) -> SlotResources:
         """The least that the VM must have. Source: seed 004, Min."""
-        return Resources(self.cpu.min, self.mem.min)
+        return SlotResources(self.cpu.min, self.mem.min)
 
-    def max(self) -> Resources:
+    def max(self) -> SlotResources:
         """The most that the VM may have. Source: seed 004, Max."""
-        return Resources(self.cpu.max, self.mem.max)
+        return SlotResources(self.cpu.max, self.mem.max)
 
-    def using(self) -> Resources:
+    def using(self) -> SlotResources:
         """What the VM uses. Source: seed 004, Using."""
-        return Resources(self.cpu.use, self.mem.use)
+        return SlotResources(self.cpu.use, self.mem.use)
 
-    def with_using(self, use: Resources) -> "VmInfo":
+    def with_using(self, use: SlotResources) -> "VmInfo":
         """The same VM using `use`. Source: seed 004, SetUsing (values are frozen here)."""
         return replace(self, cpu=replace(self.cpu, use=use.vcpu), mem=replace(self.mem, use=use.mem))
 

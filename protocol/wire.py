@@ -1,7 +1,7 @@
 """The messages of seed 004 as they travel: field by field the published shapes, frozen, without behaviour.
 
-Names on the wire are the aliases (`vCPUs`, `resourceUnit`, `Ok`). `Resources` here is the *wire* form, whole vCPUs
-and memory slots; decisions are made in `protocol.values.Resources`. `protocol.codec` reads and writes these types,
+Names on the wire are the aliases (`vCPUs`, `resourceUnit`, `Ok`). `SlotResources` here is the *wire* form, whole vCPUs
+and memory slots; decisions are made in `protocol.values.SlotResources`. `protocol.codec` reads and writes these types,
 `docs/protocol.md` lists every published name beside ours.
 """
 
@@ -69,7 +69,7 @@ class RawResources(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources(Message):
+class SlotResources(Message):
     """Whole vCPUs and memory slots, each a uint16; the slot size comes from the VM. Source: seed 004."""
 
     vcpu: Annotated[Uint16, wire("vCPUs")]
@@ -86,27 +86,27 @@ class Resources(Message):
             if amount == 0:
                 raise ValueError(f"{name} must be non-zero")
 
-    def has_field_greater_than(self, other: "Resources") -> bool:
+    def has_field_greater_than(self, other: "SlotResources") -> bool:
         """Whether any field exceeds the other's. Source: seed 004."""
         return self.vcpu > other.vcpu or self.mem > other.mem
 
-    def has_field_less_than(self, other: "Resources") -> bool:
+    def has_field_less_than(self, other: "SlotResources") -> bool:
         """Whether any field is below the other's. Source: seed 004."""
         return other.has_field_greater_than(self)
 
-    def min(self, other: "Resources") -> "Resources":
+    def min(self, other: "SlotResources") -> "SlotResources":
         """The minimum of each field. Source: seed 004."""
-        return Resources(min(self.vcpu, other.vcpu), min(self.mem, other.mem))
+        return SlotResources(min(self.vcpu, other.vcpu), min(self.mem, other.mem))
 
-    def max(self, other: "Resources") -> "Resources":
+    def max(self, other: "SlotResources") -> "SlotResources":
         """The maximum of each field. Source: seed 004."""
-        return Resources(max(self.vcpu, other.vcpu), max(self.mem, other.mem))
+        return SlotResources(max(self.vcpu, other.vcpu), max(self.mem, other.mem))
 
-    def mul(self, factor: int) -> "Resources":
+    def mul(self, factor: int) -> "SlotResources":
         """Each field times `factor`. Raises `ValueError` beyond uint16, where the published one wraps."""
-        return Resources(self.vcpu * factor, self.mem * factor)
+        return SlotResources(self.vcpu * factor, self.mem * factor)
 
-    def increase_from(self, old: "Resources") -> MoreResources:
+    def increase_from(self, old: "SlotResources") -> MoreResources:
         """Which fields are above `old`. Source: seed 004, IncreaseFrom."""
         return MoreResources(self.vcpu > old.vcpu, self.mem > old.mem)
 
@@ -130,7 +130,7 @@ class AgentRequest(Message):
 
     proto_version: Annotated[WirePluginVersion, wire("protoVersion")]
     pod: Annotated[PodName, wire("pod")]
-    resources: Annotated[Resources, wire("resources")]
+    resources: Annotated[SlotResources, wire("resources")]
     metrics: Annotated[Metrics | None, wire("metrics")]
 
     def protocol_range(self) -> VersionRange[PluginProtoVersion]:
@@ -149,9 +149,9 @@ class PluginResponse(Message):
 
     OMITTED_WHEN_NONE: ClassVar[frozenset[str]] = frozenset({"migrate"})
 
-    permit: Annotated[Resources, wire("permit")]
+    permit: Annotated[SlotResources, wire("permit")]
     migrate: Annotated[MigrateResponse | None, wire("migrate")] = field(default=None, kw_only=True)
-    compute_unit: Annotated[Resources, wire("resourceUnit")]
+    compute_unit: Annotated[SlotResources, wire("resourceUnit")]
 
 
 @dataclass(frozen=True, slots=True)

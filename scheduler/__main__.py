@@ -1,5 +1,5 @@
 """`python -m scheduler`, the same as the console script."""
 
-from scheduler.service.cli import main
+from scheduler.cli import main
 
 main()

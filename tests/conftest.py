@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings
 
 # No test asserts how long something takes, and the machine may be busy; else it is as Hypothesis, or its profile "ci", has it.
-settings.register_profile("desk", deadline=None)
-settings.load_profile("desk")
+settings.register_profile("default", deadline=None)
+settings.load_profile("default")
 
 SETS: Final = {
     "quick": ("conformance", "peers", "property", "scenarios", "tidy", "unit", "wire"),

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults, happens, ways
-from agent.core.model import Observation, Vm
+from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from agent.core.model import Observation, Sample, Vm
+from agent.core.model import Sample, Vm
 from agent.core.policies.windows import Limits
 from agent.core.state import Ask
 from protocol.codec import ReadErrorBody
 from protocol.reasons import Reason
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 

@@ -25,20 +25,6 @@ class Vm:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What the back end showed: the size, the target it is moving to, and when the look began."""
-
-    size: Resources
-    target: Resources
-    begun_s: float
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether no resize is under way."""
-        return self.size == self.target
-
-
-@dataclass(frozen=True, slots=True)
 class Stalls:
     """Seconds in all for which some, or all, tasks of the guest waited for one resource."""
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.core.model import Observation, Vm
-from protocol.values import Resources
+from agent.core.model import Vm
+from protocol.values import Observation, Resources
 
 
 class BackendError(Exception):

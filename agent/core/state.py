@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from agent.core.model import Observation, Sample, Vm
+from agent.core.model import Sample, Vm
 from agent.core.policies.smoothing import Smoothed
 from agent.core.policies.values import Goal, Load
 from agent.core.policies.windows import NO_LIMITS, Limits
@@ -16,7 +16,7 @@ from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
 from protocol.reasons import Reason
 from protocol.sequence import Life, SequenceSource
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Observation, Resources
 from protocol.versions import InformantProtoVersion, PluginProtoVersion
 from protocol.wire import Metrics
 

@@ -82,7 +82,7 @@ class Links:
 
 
 @dataclass(slots=True)
-class Tally:
+class RunnerStats:
     """Counts of one runner over all its lives, for status and metrics."""
 
     ticks: int = 0
@@ -147,7 +147,7 @@ class Runner:
         rng: random.Random,
     ) -> None:
         self.vm = vm
-        self.tally = Tally()
+        self.tally = RunnerStats()
         self.last_plan: Plan | None = None
         self._links = links
         self._policy = policy

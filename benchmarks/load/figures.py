@@ -9,7 +9,7 @@ SHOWN_FAULTS = 5
 
 
 class Faults:
-    """Counts what went wrong and shows the first few."""
+    """PermitStats what went wrong and shows the first few."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -18,7 +18,7 @@ from hosting import addresses, logs, server
 from hosting.client import Client
 from informant.core.report import Reading
 from informant.service.informant import Informant
-from informant.service.keeper import Guest as Seen
+from informant.service.limits import Guest as Seen
 from informant.settings import InformantSettings
 from protocol import codec, wire
 

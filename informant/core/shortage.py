@@ -87,7 +87,7 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookout:
+class ShortageDetector:
     """What was seen until now. `cpu_from_s` and `memory_from_s` are when either resource grew last: what was waited
     for before tells nothing of now. Memory was `announced_s` last."""
 
@@ -98,7 +98,7 @@ class Lookout:
     memory_from_s: float = float("-inf")
     announced_s: float = float("-inf")
 
-    def grown(self, more: MoreResources, now_s: float) -> "Lookout":
+    def grown(self, more: MoreResources, now_s: float) -> "ShortageDetector":
         """More of these resources arrived, or was announced."""
         return replace(
             self,
@@ -109,7 +109,7 @@ class Lookout:
 
     def see(
         self, reading: Reading, limit_bytes: int | None, now_s: float, coming_bytes: int = 0
-    ) -> tuple["Lookout", Shortage]:
+    ) -> tuple["ShortageDetector", Shortage]:
         """What is short by this reading. `limit_bytes` is the limit that the workload's group should keep.
 
         `coming_bytes` were announced and are not there yet: for a while nobody asks for more because of that, and what is
@@ -143,7 +143,7 @@ class Lookout:
             f"without the page cache that this takes, tasks waited for memory {waiting:.0%} of {over_s:.1f} s"
         )
 
-    def recovering(self, now_s: float) -> "Lookout":
+    def recovering(self, now_s: float) -> "ShortageDetector":
         """The workload gets back what was taken for a trial: to wait for that, for a while, is no shortage."""
         return replace(self, memory_from_s=now_s + self.thresholds.memory_over_s)
 

@@ -11,11 +11,11 @@ from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from informant.core import report
 from informant.core.guard import Guard
 from informant.core.sessions import Phase
-from informant.core.shortage import Lookout
+from informant.core.shortage import ShortageDetector
 from informant.core.wishes import Wishes
 from informant.guest import protection
 from informant.service.agents import Agents
-from informant.service.keeper import Guest, Keeper
+from informant.service.limits import Guest, LimitController
 from informant.settings import InformantSettings
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,11 +33,11 @@ class Informant:
         self.agents = Agents(
             client, log, settings.deadlines, settings.health, Wishes(timing=settings.wishes()), rng
         )
-        self.keeper = Keeper(
+        self.keeper = LimitController(
             guest,
             log,
             Guard(settings.guard()),
-            Lookout(settings.thresholds()),
+            ShortageDetector(settings.thresholds()),
             self.agents,
             settings.deadlines.reclaim,
         )

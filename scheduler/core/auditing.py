@@ -14,7 +14,7 @@ def audit(ledger: Ledger) -> list[str]:
             members.setdefault(row.pool, []).append(row)
     faults = []
     for account in ledger.nodes():
-        faults += audit_node(account, rows.get(account.terms.name, []))
+        faults += audit_node(account, rows.get(account.capacity.name, []))
     for pool in ledger.pools():
         faults += audit_pool(pool, members.pop(pool.name, []))
     return faults + [f"pool {name}: it has members and no account" for name in members]
@@ -22,7 +22,7 @@ def audit(ledger: Ledger) -> list[str]:
 
 def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
     """What is wrong with one node's account, given all the rows that name the node."""
-    name, wrong = account.terms.name, []
+    name, wrong = account.capacity.name, []
     reserved = buffer = pressure = accounted = ZERO
     for row in rows:
         state = row.state
@@ -43,7 +43,7 @@ def audit_node(account: NodeAccount, rows: list[Row]) -> list[str]:
     wrong += [f"{name}: {what} is {has}, its rows' {is_}" for what, (has, is_) in sums.items() if has != is_]
     if account.is_over_full and not account.over:
         wrong.append(
-            f"{name}: {account.reserved} of {account.terms.reservable} is reserved, and no cause is recorded"
+            f"{name}: {account.reserved} of {account.capacity.reservable} is reserved, and no cause is recorded"
         )
     return wrong
 

@@ -4,14 +4,14 @@ from msgspec.structs import replace
 
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
-from protocol.values import ZERO
+from protocol.values import ZERO, Observation
 from scheduler.core import events, placement, pools, progress, published
-from scheduler.core.book import Book, VmRecord
-from scheduler.core.clock import Agenda
-from scheduler.core.judging import Desk
-from scheduler.core.ledger import Cause, Floor, NodeTerms, OverCause, RowState, Verdict
-from scheduler.core.model import Holder, Kind, NodeSpec, Reading, VmSpec
+from scheduler.core.judging import CoreState
+from scheduler.core.ledger import Cause, Floor, NodeCapacity, OverCause, RowState, Verdict
+from scheduler.core.model import Holder, Kind, NodeSpec, VmSpec
 from scheduler.core.rules import Rules
+from scheduler.core.timers import TimerQueue
+from scheduler.core.vms import VmRecord, VmTable
 
 _Outputs = tuple[events.Output, ...]
 
@@ -19,20 +19,20 @@ _Outputs = tuple[events.Output, ...]
 class Cluster:
     """The door for everything that the cluster tells. `nodes` are the nodes as they were last shown."""
 
-    def __init__(self, desk: Desk, book: Book, agenda: Agenda) -> None:
-        self._desk = desk
-        self._book = book
-        self._agenda = agenda
+    def __init__(self, core: CoreState, vms: VmTable, timers: TimerQueue) -> None:
+        self._core = core
+        self._vms = vms
+        self._timers = timers
         self.nodes: dict[str, NodeSpec] = {}
 
     # ------------------------------------------------------------ rules and nodes
 
     def configured(self, event: events.Configured) -> _Outputs:
         """New rules: every node's terms anew, and the pools of VMs that name none."""
-        self._desk.rules = event.rules
+        self._core.rules = event.rules
         for node in self.nodes.values():
-            self._desk.ledger.set_node(terms_of(node, event.rules), OverCause.CONFIGURATION)
-        for record in self._book:
+            self._core.ledger.set_node(terms_of(node, event.rules), OverCause.CONFIGURATION)
+        for record in self._vms:
             vm = pools.with_pool(record.spec, event.rules)
             if vm is not record.spec and vm != record.spec:
                 self._change(record, vm)
@@ -41,28 +41,28 @@ class Cluster:
     def node_seen(self, event: events.NodeSeen) -> _Outputs:
         """A node, or a change of one."""
         self.nodes[event.node.name] = event.node
-        self._desk.ledger.set_node(terms_of(event.node, self._desk.rules), OverCause.CONFIGURATION)
+        self._core.ledger.set_node(terms_of(event.node, self._core.rules), OverCause.CONFIGURATION)
         return ()
 
     def node_gone(self, event: events.NodeGone) -> _Outputs:
         """A node has gone. Rows that name it stay, and count nowhere."""
         self.nodes.pop(event.name, None)
-        self._desk.ledger.remove_node(event.name)
+        self._core.ledger.remove_node(event.name)
         return ()
 
     # ------------------------------------------------------------ pools
 
     def pool_seen(self, event: events.PoolSeen) -> _Outputs:
         """A pool, or a change of one. What waits for its word is judged by the new terms when the word comes."""
-        self._desk.ledger.set_pool(event.terms.name, event.terms)
+        self._core.ledger.set_pool(event.spec.name, event.spec)
         return ()
 
     def pool_gone(self, event: events.PoolGone) -> _Outputs:
         """A pool was deleted. Its VMs keep what they have, and a word of its plugins that is under way is void."""
-        for record in self._desk.consults.values():
+        for record in self._core.admission_calls.values():
             if record.progress is not None and record.progress.pool == event.name:
                 record.progress.is_void = True
-        self._desk.ledger.set_pool(event.name, None)
+        self._core.ledger.set_pool(event.name, None)
         return ()
 
     # ------------------------------------------------------------ other pods
@@ -72,36 +72,36 @@ class Cluster:
         pod = event.pod
         if pod.terminal:
             return self.pod_gone(events.PodGone(pod))
-        self._desk.placements.pop(pod.holder, None)
+        self._core.placements.pop(pod.holder, None)
         name = f"{pod.pod.namespace}/{pod.pod.name}"
-        row = self._desk.ledger.row(pod.holder)
+        row = self._core.ledger.row(pod.holder)
         if row is None or row.node != pod.node or row.state != RowState(pod.requests):
             verdict = Verdict(pod.holder, pod.node, RowState(pod.requests), name=name)
-            self._desk.ledger.post(verdict, OverCause.BYPASSED)
+            self._core.ledger.post(verdict, OverCause.BYPASSED)
         return ()
 
     def pod_gone(self, event: events.PodGone) -> _Outputs:
         """A pod that is no VM has gone."""
-        self._desk.placements.pop(event.pod.holder, None)
-        if self._desk.ledger.row(event.pod.holder) is not None:
-            self._desk.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
+        self._core.placements.pop(event.pod.holder, None)
+        if self._core.ledger.row(event.pod.holder) is not None:
+            self._core.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
         return ()
 
     # ------------------------------------------------------------ VMs
 
     def vm_seen(self, seen: events.VmSeen) -> _Outputs:
         """A VM, or a change of one."""
-        vm = pools.with_pool(seen.vm, self._desk.rules)
+        vm = pools.with_pool(seen.vm, self._core.rules)
         outputs: _Outputs = ()
-        record = self._book.find(vm.pod)
+        record = self._vms.find(vm.pod)
         if record is not None and (record.spec.uid != vm.uid or vm.terminal):
             outputs = self._forget(record, seen.now_s)
             record = None
         if vm.terminal:
-            placement.forget(self._desk, vm.holder)
+            placement.forget(self._core, vm.holder)
             return outputs
         if record is None:
-            if self._book.by_uid(vm.uid) is None:  # one UID under two names: the first keeps the row
+            if self._vms.by_uid(vm.uid) is None:  # one UID under two names: the first keeps the row
                 self._enter(seen, vm)
             return outputs
         if record.spec == vm and record.reading == seen.reading:
@@ -111,14 +111,14 @@ class Cluster:
         if seen.reading is not None and not _is_older(seen.reading, record.reading):
             record.reading = seen.reading
             self._observe(record, seen.reading)
-        self._agenda.look_after(self._desk, record)
+        self._timers.look_after(self._core, record)
         return outputs
 
     def vm_gone(self, event: events.VmGone) -> _Outputs:
         """A VM's pod has gone."""
-        record = self._book.find(event.pod)
+        record = self._vms.find(event.pod)
         if record is None or record.spec.uid != event.uid:
-            placement.forget(self._desk, Holder(Kind.VM, event.uid))
+            placement.forget(self._core, Holder(Kind.VM, event.uid))
             return ()
         return self._forget(record, event.now_s)
 
@@ -129,24 +129,24 @@ class Cluster:
         a start: it may have been there before, and its agent hold what an earlier process permitted.
         """
         use = seen.reading.use if seen.reading is not None else ZERO
-        retired = self._book.revive(vm.uid, seen.now_s)
-        is_new = seen.is_new and retired is None and seen.now_s >= self._desk.inherits_until_s(seen.now_s)
+        retired = self._vms.revive(vm.uid, seen.now_s)
+        is_new = seen.is_new and retired is None and seen.now_s >= self._core.inherits_until_s(seen.now_s)
         settled = is_new and seen.reading is not None
         floor = Floor(Cause.START_UP, vm.bounds.max.max(use), since_s=seen.now_s)
         state = RowState(use, () if settled else (floor,))
-        self._desk.placements.pop(vm.holder, None)
+        self._core.placements.pop(vm.holder, None)
         name = f"{vm.pod.namespace}/{vm.pod.name}"
         cause = OverCause.BYPASSED if settled else OverCause.START_UP
-        self._desk.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
-        self._desk.ledger.join_pool(vm.holder, vm.pool, comes=settled)
-        row = self._desk.ledger.require(vm.holder)
+        self._core.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
+        self._core.ledger.join_pool(vm.holder, vm.pool, comes=settled)
+        row = self._core.ledger.require(vm.holder)
         # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
         gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()
         record = VmRecord(
-            vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._desk.serving_since_s is not None
+            vm, row, settled, seen.now_s, seen.reading, gate, is_late=self._core.serving_since_s is not None
         )
-        self._book.enter(record)
-        self._agenda.look_after(self._desk, record)
+        self._vms.add(record)
+        self._timers.look_after(self._core, record)
 
     def _change(self, record: VmRecord, vm: VmSpec) -> None:
         """The VM is described otherwise. While it is unsettled, a larger maximum may be in use already."""
@@ -160,40 +160,40 @@ class Cluster:
                 for floor in state.floors
             )
             state, cause = replace(state, floors=raised), OverCause.BOUNDS
-        self._desk.ledger.post(Verdict(row.holder, vm.node, state), cause)
-        self._desk.ledger.join_pool(row.holder, vm.pool)
+        self._core.ledger.post(Verdict(row.holder, vm.node, state), cause)
+        self._core.ledger.join_pool(row.holder, vm.pool)
         record.spec = vm
 
     def _forget(self, record: VmRecord, now_s: float) -> _Outputs:
         outputs = progress.cancel(
-            self._desk,
+            self._core,
             record,
             lambda ticket: events.Refused(ticket, 404, ErrorCode.UNKNOWN_POD, f"{record.name} has gone"),
         )
-        self._desk.ledger.post(Verdict(record.spec.holder, record.spec.node, None))
-        self._book.strike(record)
-        self._book.retire(record, now_s + self._desk.terms.handover_s)
-        self._agenda.drop(record.spec.uid)
+        self._core.ledger.post(Verdict(record.spec.holder, record.spec.node, None))
+        self._vms.remove(record)
+        self._vms.retire(record, now_s + self._core.config.handover_s)
+        self._timers.drop(record.spec.uid)
         return outputs
 
-    def _observe(self, record: VmRecord, reading: Reading) -> None:
+    def _observe(self, record: VmRecord, reading: Observation) -> None:
         """The cluster showed a size: floors above it may end, one below it begins."""
         row = record.row
-        state = published.after_read(self._desk.terms, row.state, reading.use, reading.begun_s)
+        state = published.after_read(self._core.config, row.state, reading.use, reading.begun_s)
         state = self._after_silence(record, state, reading)
         state = state.without(Cause.OBSERVED)
         if reading.use.exceeds(state.current):
             state = state.with_floor(Floor(Cause.OBSERVED, reading.use))
         if state != row.state:
-            self._desk.ledger.post(Verdict(row.holder, row.node, state), OverCause.OBSERVED)
+            self._core.ledger.post(Verdict(row.holder, row.node, state), OverCause.OBSERVED)
 
-    def _after_silence(self, record: VmRecord, state: RowState, reading: Reading) -> RowState:
+    def _after_silence(self, record: VmRecord, state: RowState, reading: Observation) -> RowState:
         """An agent that was not heard for `handover_s` holds nothing: its row falls to what a later read shows."""
-        terms = self._desk.terms
-        if not reading.is_at_rest or reading.begun_s < record.silent_since_s() + terms.handover_s:
+        config = self._core.config
+        if not reading.is_at_rest or reading.begun_s < record.silent_since_s() + config.handover_s:
             return state
         state = state.without(Cause.CLAIMED)
-        if published.is_allowed(terms, record.spec.node):
+        if published.is_allowed(config, record.spec.node):
             return state
         record.settled = True
         current = state.current.min(reading.use)
@@ -201,14 +201,14 @@ class Cluster:
         return state if current == state.current else replace(state, current=current)
 
 
-def terms_of(node: NodeSpec, rules: Rules) -> NodeTerms:
+def terms_of(node: NodeSpec, rules: Rules) -> NodeCapacity:
     """What holds for a node: its own values first, then the rules. A share beyond the node leaves nothing."""
     found = rules.for_node(node.name)
     system = node.system if node.system is not None else found.system
     reservable = (node.allocatable - system).max(ZERO)
     unit = node.compute_unit if node.compute_unit is not None else found.compute_unit
-    return NodeTerms(node.name, reservable, found.watermark.of(reservable), unit)
+    return NodeCapacity(node.name, reservable, found.watermark.of(reservable), unit)
 
 
-def _is_older(reading: Reading, known: Reading | None) -> bool:
+def _is_older(reading: Observation, known: Observation | None) -> bool:
     return known is not None and reading.begun_s < known.begun_s

@@ -17,7 +17,6 @@ from protocol.versions import PLUGIN_SPOKEN, PluginProtoVersion
 from protocol.wire import PodName
 from scheduler.core import (
     auditing,
-    clock,
     cluster,
     events,
     extended,
@@ -25,11 +24,12 @@ from scheduler.core import (
     placement,
     progress,
     published,
+    timers,
 )
-from scheduler.core.book import Book, Terms, VmRecord
-from scheduler.core.judging import Desk
+from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, Verdict
 from scheduler.core.rules import DEFAULT_RULES, Rules
+from scheduler.core.vms import SchedulerConfig, VmRecord, VmTable
 
 NOTHING: Final[tuple[events.Output, ...]] = ()
 
@@ -37,18 +37,18 @@ NOTHING: Final[tuple[events.Output, ...]] = ()
 class Core:
     """The state of one scheduler process. `ledger` and `book` may be read by anybody, written by this door only."""
 
-    def __init__(self, terms: Terms, rules: Rules = DEFAULT_RULES) -> None:
-        self.terms = terms
-        self.desk = Desk(terms, rules)
-        self.ledger = self.desk.ledger
-        self.book = Book()
-        self.agenda = clock.Agenda()
-        self.cluster = cluster.Cluster(self.desk, self.book, self.agenda)
+    def __init__(self, config: SchedulerConfig, rules: Rules = DEFAULT_RULES) -> None:
+        self.config = config
+        self.state = CoreState(config, rules)
+        self.ledger = self.state.ledger
+        self.vms = VmTable()
+        self.timers = timers.TimerQueue()
+        self.cluster = cluster.Cluster(self.state, self.vms, self.timers)
         # A table, because a chain of class patterns costs as much as a decision.
         self._doors: dict[type[Any], Callable[[Any], tuple[events.Output, ...]]] = {
             events.Asked: self._asked,
             events.RequestArrived: self._arrived,
-            events.ConsultEnded: self._consulted,
+            events.AdmissionCallEnded: self._consulted,
             events.ClockTicked: self._tick,
             events.VmSeen: self.cluster.vm_seen,
             events.VmGone: self.cluster.vm_gone,
@@ -60,7 +60,7 @@ class Core:
             events.PoolGone: self.cluster.pool_gone,
             events.Configured: self.cluster.configured,
             events.ClusterRead: self._cluster_read,
-            events.PlacementAssumed: lambda event: (placement.assume(self.desk, event),),
+            events.PlacementAssumed: lambda event: (placement.assume(self.state, event),),
             events.PlacementConfirmed: self._placement_confirmed,
             events.PlacementForgotten: self._placement_forgotten,
             events.MigrationStarted: self._migration_started,
@@ -75,7 +75,7 @@ class Core:
     def audit(self) -> list[str]:
         """What is wrong with the accounts, as far as that can be seen from within: nothing, ever."""
         faults = auditing.audit(self.ledger)
-        for record in self.book:
+        for record in self.vms:
             if self.ledger.row(record.spec.holder) is not record.row:
                 faults.append(f"{record.name}: its row is not the ledger's")
             is_pending = any(floor.cause is Cause.PENDING for floor in record.row.state.floors)
@@ -95,12 +95,12 @@ class Core:
             return (refusal,)
         if arrived.look is None:
             return (events.LookNeeded(arrived.ticket, request.pod),)
-        record = self.book.find(request.pod)
+        record = self.vms.find(request.pod)
         if record is not None:
-            outputs = published.answer(self.desk, record, arrived)
-            self.agenda.look_after(self.desk, record)
+            outputs = published.answer(self.state, record, arrived)
+            self.timers.look_after(self.state, record)
             return outputs
-        if published.may_be_held(self.desk, arrived):
+        if published.may_be_held(self.state, arrived):
             return (events.LookNeeded(arrived.ticket, request.pod),)
         if arrived.look.found:
             why = "the cluster shows the pod, but no VM that is understood"
@@ -114,50 +114,50 @@ class Core:
             refusal = _not_positive(asked.ticket, ask)
         if refusal is not None:
             return (refusal,)
-        record = self.book.by_uid(ask.pod_uid)
+        record = self.vms.by_uid(ask.pod_uid)
         if record is not None and record.spec.pod == ask.pod:
-            outputs = extended.answer(self.desk, record, asked.ticket, ask, asked.now_s)
+            outputs = extended.answer(self.state, record, asked.ticket, ask, asked.now_s)
             # Without floors only what silence ends can be due, and a request can but put that off.
             state = record.row.state
             if state.floors or (
                 record.due_s is None and (record.reading is not None or state.pressure is not ZERO)
             ):
-                self.agenda.look_after(self.desk, record)
+                self.timers.look_after(self.state, record)
             return outputs
         if asked.look is None:
             return (events.LookNeeded(asked.ticket, ask.pod),)
-        named = self.book.find(ask.pod)
+        named = self.vms.find(ask.pod)
         if named is not None:
             message = f"pod {ask.pod} has UID {named.spec.uid}"
             return (events.Refused(asked.ticket, 404, ErrorCode.WRONG_POD_UID, message),)
         return (_unknown(asked.ticket, ask.pod),)
 
-    def _consulted(self, ended: events.ConsultEnded) -> tuple[events.Output, ...]:
-        record = self.desk.consults.get(ended.ticket)
+    def _consulted(self, ended: events.AdmissionCallEnded) -> tuple[events.Output, ...]:
+        record = self.state.admission_calls.get(ended.ticket)
         if record is None:  # cancelled meanwhile: the word comes too late
             return NOTHING
         if ended.word is None:
-            return progress.undecided(self.desk, record)
-        waited = progress.release(self.desk, record)
+            return progress.undecided(self.state, record)
+        waited = progress.release(self.state, record)
         if isinstance(waited.request, Ask):
-            outputs = extended.commit(self.desk, record, waited, waited.request, ended.word, ended.now_s)
+            outputs = extended.commit(self.state, record, waited, waited.request, ended.word, ended.now_s)
         else:
-            outputs = published.commit(self.desk, record, waited, waited.request, ended.word, ended.now_s)
-        self.agenda.look_after(self.desk, record)
+            outputs = published.commit(self.state, record, waited, waited.request, ended.word, ended.now_s)
+        self.timers.look_after(self.state, record)
         return outputs
 
     # ------------------------------------------------------------ placement and migration
 
     def _cluster_read(self, read: events.ClusterRead) -> tuple[events.Output, ...]:
-        placement.expire(self.desk, read.begun_s)
+        placement.expire(self.state, read.begun_s)
         return NOTHING
 
     def _placement_confirmed(self, event: events.PlacementConfirmed) -> tuple[events.Output, ...]:
-        placement.confirm(self.desk, event.holder)
+        placement.confirm(self.state, event.holder)
         return NOTHING
 
     def _placement_forgotten(self, event: events.PlacementForgotten) -> tuple[events.Output, ...]:
-        placement.forget(self.desk, event.holder)
+        placement.forget(self.state, event.holder)
         return NOTHING
 
     def _migration_started(self, started: events.MigrationStarted) -> tuple[events.Output, ...]:
@@ -170,11 +170,11 @@ class Core:
         """It did not start, or was given up: the VM stays, and its node is left alone for a while."""
         record = self._set_migrating(over.uid, is_under_way=False)
         if record is not None:
-            self.desk.migrate_after_s[record.spec.node] = over.retry_at_s
+            self.state.migrate_after_s[record.spec.node] = over.retry_at_s
         return NOTHING
 
     def _set_migrating(self, uid: str, *, is_under_way: bool) -> VmRecord | None:
-        record = self.book.by_uid(uid)
+        record = self.vms.by_uid(uid)
         if record is not None:
             row = record.row
             record.is_leaving = False
@@ -184,13 +184,13 @@ class Core:
 
     def _choose_victims(self, now_s: float) -> list[events.Output]:
         wanted: list[events.Output] = []
-        resting = self.desk.migrate_after_s
+        resting = self.state.migrate_after_s
         for name in [name for name, after_s in resting.items() if after_s <= now_s]:
             del resting[name]
         for account in self.ledger.nodes():
-            if account.terms.name in resting:
+            if account.capacity.name in resting:
                 continue
-            chosen = migration.victim(account, self.book)
+            chosen = migration.victim(account, self.vms)
             if chosen is not None:
                 chosen.is_leaving = True
                 spec = chosen.spec
@@ -201,30 +201,30 @@ class Core:
 
     def _tick(self, ticked: events.ClockTicked) -> tuple[events.Output, ...]:
         now_s = ticked.now_s
-        if self.desk.serving_since_s is None:
-            self.desk.serving_since_s = now_s
-        self.book.forget_retired(now_s)
+        if self.state.serving_since_s is None:
+            self.state.serving_since_s = now_s
+        self.vms.forget_retired(now_s)
         outputs: list[events.Output] = []
-        due = self.agenda.take_due(now_s)[::-1]
+        due = self.timers.take_due(now_s)[::-1]
         try:
             while due:
-                record = self.book.by_uid(due.pop())
+                record = self.vms.by_uid(due.pop())
                 if record is not None:
                     outputs += self._look_at(record, now_s)
         finally:  # where one fails by our fault, the others are still due
-            self.agenda.put_back(due, now_s)
-        if self.desk.rules.migration_enabled:
+            self.timers.put_back(due, now_s)
+        if self.state.rules.migration_enabled:
             outputs += self._choose_victims(now_s)
         return tuple(outputs)
 
     def _look_at(self, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
         record.due_s = None
         outputs: tuple[events.Output, ...] = ()
-        if record.progress is not None and now_s >= record.progress.began_s + self.terms.consult_s:
+        if record.progress is not None and now_s >= record.progress.began_s + self.config.admission_call_s:
             ticket = record.progress.ticket
-            outputs = (*progress.undecided(self.desk, record), events.ConsultCancelled(ticket))
-        outputs = (*outputs, *clock.elapse(self.desk, record, now_s))
-        self.agenda.look_after(self.desk, record)
+            outputs = (*progress.undecided(self.state, record), events.AdmissionCallCancelled(ticket))
+        outputs = (*outputs, *timers.elapse(self.state, record, now_s))
+        self.timers.look_after(self.state, record)
         return outputs
 
 

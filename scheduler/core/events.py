@@ -12,9 +12,9 @@ from protocol import translate, wire
 from protocol.extension import ExtendedResponse, RawReply
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason
-from protocol.values import Resources, Value
+from protocol.values import Observation, Resources, Value
 from protocol.wire import AgentRequest, PluginResponse, PodName
-from scheduler.core.model import Holder, NodeSpec, PodSpec, PoolTerms, Reading, VmSpec
+from scheduler.core.model import Holder, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import Rules
 
 # ---------------------------------------------------------------- inputs
@@ -63,7 +63,7 @@ class VmSeen:
     """
 
     vm: VmSpec
-    reading: Reading | None
+    reading: Observation | None
     now_s: float
     is_new: bool = False
 
@@ -82,7 +82,7 @@ class Look:
     """A fresh look at the cluster for one pod: whether it is there, and what it shows of the size."""
 
     found: bool
-    reading: Reading | None = None
+    reading: Observation | None = None
 
 
 class Asked(Value, frozen=True):
@@ -107,7 +107,7 @@ class RequestArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolWord:
+class PoolVerdict:
     """What a pool's plugins say to a growth: how many units (the pool's own) its VMs may hold together after it.
 
     None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the pool
@@ -121,11 +121,11 @@ class PoolWord:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsultEnded:
+class AdmissionCallEnded:
     """The pool was asked for the request of `ticket`. `word` is None where that failed by our own fault."""
 
     ticket: int
-    word: PoolWord | None
+    word: PoolVerdict | None
     now_s: float
 
 
@@ -133,7 +133,7 @@ class ConsultEnded:
 class PoolSeen:
     """There is such a pool, or it was changed."""
 
-    terms: PoolTerms
+    spec: PoolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ Input: TypeAlias = (
     | VmGone
     | Asked
     | RequestArrived
-    | ConsultEnded
+    | AdmissionCallEnded
     | PoolSeen
     | PoolGone
     | ClusterRead
@@ -319,8 +319,8 @@ class LookNeeded:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsultNeeded:
-    """The growth waits for the pool's word: ask it, and report `ConsultEnded`. `wanted` is kept meanwhile.
+class AdmissionCallNeeded:
+    """The growth waits for the pool's word: ask it, and report `AdmissionCallEnded`. `wanted` is kept meanwhile.
 
     `current` and `wanted` are the permit now and the one that everything but the pool's plugins allows, `unit` is the
     VM's compute unit.
@@ -344,7 +344,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsultCancelled:
+class AdmissionCallCancelled:
     """Nobody waits for the pool's word on the request of `ticket` any more."""
 
     ticket: int
@@ -381,5 +381,5 @@ class MigrationWanted:
     node: str
 
 
-Answer: TypeAlias = Decided | Refused | HungUp | LookNeeded | ConsultNeeded | Joined
-Output: TypeAlias = Answer | ConsultCancelled | ReadNeeded | Placed | NotPlaced | MigrationWanted
+Answer: TypeAlias = Decided | Refused | HungUp | LookNeeded | AdmissionCallNeeded | Joined
+Output: TypeAlias = Answer | AdmissionCallCancelled | ReadNeeded | Placed | NotPlaced | MigrationWanted

@@ -15,7 +15,7 @@ import msgspec
 
 from protocol import codec, hot, reasons, sequence, values, versions, wire
 from protocol.errors import RemoteProtocolError
-from scheduler.core import book, events, ledger, model, rules
+from scheduler.core import events, ledger, model, rules, vms
 from scheduler.core.core import Core
 
 FORMAT: Final = 5
@@ -31,8 +31,8 @@ _TYPES: Final[dict[str, Any]] = {
         events.PodGone,
         events.VmSeen,
         events.VmGone,
-        events.ConsultEnded,
-        events.PoolWord,
+        events.AdmissionCallEnded,
+        events.PoolVerdict,
         events.PoolSeen,
         events.PoolGone,
         events.ClusterRead,
@@ -47,16 +47,16 @@ _TYPES: Final[dict[str, Any]] = {
         model.Holder,
         model.NodeSpec,
         model.PodSpec,
-        model.PoolTerms,
-        model.Reading,
+        model.PoolSpec,
+        values.Observation,
         model.VmSpec,
         ledger.Floor,
         ledger.RowState,
-        book.Progress,
-        book.Reply,
-        book.Retired,
-        book.Terms,
-        book.VmRecord,
+        vms.Progress,
+        vms.Reply,
+        vms.Retired,
+        vms.SchedulerConfig,
+        vms.VmRecord,
         hot.Ask,
         reasons.Reason,
         rules.DefaultPool,
@@ -94,46 +94,48 @@ class JournalError(ValueError):
 class Snapshot:
     """The whole state of a core, as values; `parts` is what goes into the journal's first line."""
 
-    terms: book.Terms
+    terms: vms.SchedulerConfig
     rules: rules.Rules
     nodes: tuple[model.NodeSpec, ...]
-    pools: tuple[model.PoolTerms, ...]
+    pools: tuple[model.PoolSpec, ...]
     rows: tuple[tuple[model.Holder, str, str, ledger.RowState], ...]
     """Holder, its name, its node, its state."""
     over: tuple[tuple[str, tuple[ledger.OverCause, ...]], ...]
     """Why nodes are over-full."""
     records: tuple[dict[str, Any], ...]
-    """The fields of each `book.VmRecord` but its row."""
-    retired: tuple[tuple[str, book.Retired], ...]
+    """The fields of each `vms.VmRecord` but its row."""
+    retired: tuple[tuple[str, vms.Retired], ...]
     placements: tuple[tuple[model.Holder, float | None], ...]
     migrate_after: tuple[tuple[str, float], ...]
     serving_since_s: float | None
 
 
 _RECORDED: Final = tuple(
-    item.name for item in dataclasses.fields(book.VmRecord) if item.name not in ("row", "due_s")
+    item.name for item in dataclasses.fields(vms.VmRecord) if item.name not in ("row", "due_s")
 )
 
 
 def snapshot_of(core: Core) -> Snapshot:
     """The state of `core` now. Values are shared, records copied: the snapshot does not change with the core."""
-    desk = core.desk
+    state = core.state
     return Snapshot(
-        core.terms,
-        desk.rules,
+        core.config,
+        state.rules,
         tuple(core.cluster.nodes.values()),
-        tuple(pool.terms for pool in core.ledger.pools() if pool.terms is not None),
+        tuple(pool.spec for pool in core.ledger.pools() if pool.spec is not None),
         tuple((row.holder, row.name, row.node, row.state) for row in core.ledger.rows()),
-        tuple((account.terms.name, tuple(account.over)) for account in core.ledger.nodes() if account.over),
-        tuple(_parts(record) for record in core.book),
-        tuple(core.book.retired().items()),
-        tuple(desk.placements.items()),
-        tuple(desk.migrate_after_s.items()),
-        desk.serving_since_s,
+        tuple(
+            (account.capacity.name, tuple(account.over)) for account in core.ledger.nodes() if account.over
+        ),
+        tuple(_parts(record) for record in core.vms),
+        tuple(core.vms.retired().items()),
+        tuple(state.placements.items()),
+        tuple(state.migrate_after_s.items()),
+        state.serving_since_s,
     )
 
 
-def _parts(record: book.VmRecord) -> dict[str, Any]:
+def _parts(record: vms.VmRecord) -> dict[str, Any]:
     parts = {name: getattr(record, name) for name in _RECORDED}
     waiting = record.progress
     if waiting is not None:
@@ -154,17 +156,17 @@ def restore(snapshot: Snapshot) -> Core:
         core.ledger.note_over(node_name, causes)
     for parts in snapshot.records:
         row = core.ledger.require(parts["spec"].holder)
-        record = book.VmRecord(row=row, **parts)
+        record = vms.VmRecord(row=row, **parts)
         core.ledger.join_pool(row.holder, record.spec.pool)
         if record.progress is not None:
             record.progress = dataclasses.replace(record.progress, joined=list(record.progress.joined))
-            core.desk.consults[record.progress.ticket] = record
-        core.book.enter(record)
-        core.agenda.look_after(core.desk, record)
-    core.book.retired().update(snapshot.retired)
-    core.desk.placements.update(snapshot.placements)
-    core.desk.migrate_after_s.update(snapshot.migrate_after)
-    core.desk.serving_since_s = snapshot.serving_since_s
+            core.state.admission_calls[record.progress.ticket] = record
+        core.vms.add(record)
+        core.timers.look_after(core.state, record)
+    core.vms.retired().update(snapshot.retired)
+    core.state.placements.update(snapshot.placements)
+    core.state.migrate_after_s.update(snapshot.migrate_after)
+    core.state.serving_since_s = snapshot.serving_since_s
     return core
 
 
@@ -215,11 +217,11 @@ def told(output: events.Output) -> dict[str, Any]:
             return {"hung_up": output.why}
         case events.LookNeeded():
             return {"look_needed": str(output.pod)}
-        case events.ConsultNeeded():
+        case events.AdmissionCallNeeded():
             return {"consult_needed": output.pool, "wanted": str(output.wanted)}
         case events.Joined():
             return {"joined": output.leader}
-        case events.ConsultCancelled():
+        case events.AdmissionCallCancelled():
             return {"consult_cancelled": output.ticket}
         case events.ReadNeeded():
             return {"read_needed": str(output.pod)}

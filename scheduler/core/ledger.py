@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources, Value
 from scheduler.core import limits
-from scheduler.core.model import Holder, PoolTerms
+from scheduler.core.model import Holder, PoolSpec
 
 
 class Cause(enum.StrEnum):
@@ -117,7 +117,7 @@ class Verdict(Value, frozen=True):
     """The holder's name for people; needed once, when the row begins."""
 
 
-class NodeTerms(Value, frozen=True):
+class NodeCapacity(Value, frozen=True):
     """What holds for a node: how much may be reserved, above which amount it is under pressure, its compute unit."""
 
     name: str
@@ -146,11 +146,11 @@ class PoolAccount:
 
     `units` is what its rows hold together, in its own units and without what is pending, and `freed_units` what they have
     given back so far; that only rises, like `came_beyond`, how many VMs came beyond its limit. `changed` are the rows that were changed since `Ledger.take_changed` was called
-    last. Without `terms` there is no such pool (yet).
+    last. Without `spec` there is no such pool (yet).
     """
 
     name: str
-    terms: PoolTerms | None = None
+    spec: PoolSpec | None = None
     units: int = 0
     freed_units: int = 0
     came_beyond: int = 0
@@ -160,7 +160,7 @@ class PoolAccount:
     @property
     def excess_units(self) -> int:
         """How many units more than its own limit the pool holds."""
-        most = self.terms.max_units if self.terms is not None else None
+        most = self.spec.max_units if self.spec is not None else None
         return max(self.units - most, 0) if most is not None else 0
 
 
@@ -168,7 +168,7 @@ class PoolAccount:
 class NodeAccount:
     """A node's sums. Written by `Ledger` only. `over` are the recorded causes while it is over-full."""
 
-    terms: NodeTerms
+    capacity: NodeCapacity
     reserved: Resources = ZERO
     buffer: Resources = ZERO
     pressure: Resources = ZERO
@@ -179,12 +179,12 @@ class NodeAccount:
     @property
     def is_over_full(self) -> bool:
         """Whether more is reserved than may be."""
-        return self.reserved.exceeds(self.terms.reservable)
+        return self.reserved.exceeds(self.capacity.reservable)
 
     @property
     def excess(self) -> Resources:
         """How much more is reserved than may be."""
-        return (self.reserved - self.terms.reservable).max(ZERO)
+        return (self.reserved - self.capacity.reservable).max(ZERO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,18 +233,18 @@ class Ledger:
         """Every row."""
         return iter(self._rows.values())
 
-    def set_node(self, terms: NodeTerms, cause: OverCause) -> None:
+    def set_node(self, capacity: NodeCapacity, cause: OverCause) -> None:
         """Add a node, or change what holds for it. Its rows stay as they are, whatever becomes of its size."""
-        account = self._nodes.get(terms.name)
+        account = self._nodes.get(capacity.name)
         if account is None:
-            account = self._nodes[terms.name] = NodeAccount(terms)
+            account = self._nodes[capacity.name] = NodeAccount(capacity)
             for row in self._rows.values():
-                if row.node == terms.name:
+                if row.node == capacity.name:
                     _enter(account, row)
             before = ZERO
         else:
             before = account.excess
-        account.terms = terms
+        account.capacity = capacity
         _record_over(account, cause, before)
 
     def remove_node(self, name: str) -> None:
@@ -261,11 +261,11 @@ class Ledger:
         """One pool's account."""
         return self._pools.get(name)
 
-    def set_pool(self, name: str, terms: PoolTerms | None) -> None:
+    def set_pool(self, name: str, spec: PoolSpec | None) -> None:
         """Add a pool or change what holds for it; None forgets it. Its members stay members, and are counted anew."""
         account = self._pools.setdefault(name, PoolAccount(name))
-        before, account.terms = account.terms, terms
-        if before is None or terms is None or before.compute_unit != terms.compute_unit:
+        before, account.spec = account.spec, spec
+        if before is None or spec is None or before.compute_unit != spec.compute_unit:
             freed = account.freed_units, self.freed_units
             for row in account.rows.values():
                 self._count(account, row)
@@ -329,7 +329,7 @@ class Ledger:
         self._drop_unused(account)
 
     def _drop_unused(self, account: PoolAccount) -> None:
-        if account.terms is None and not account.rows:
+        if account.spec is None and not account.rows:
             self._pools.pop(account.name, None)
 
     # ------------------------------------------------------------ rows
@@ -341,7 +341,7 @@ class Ledger:
             return ZERO
         row = account.rows.get(holder)
         own = row.reserved if row is not None else ZERO
-        return account.terms.reservable - (account.reserved - own)
+        return account.capacity.reservable - (account.reserved - own)
 
     def obstacles(self, node: str, holder: Holder, resource: str) -> list[Obstacle]:
         """Which rows, and which floor of each, stand in the way of `holder` in one resource; the largest first.
@@ -448,7 +448,7 @@ class Ledger:
 
 def units_of(account: PoolAccount, row: Row) -> int:
     """A row's part of its pool, in the pool's units."""
-    return row.state.firm.units(account.terms.compute_unit) if account.terms is not None else 0
+    return row.state.firm.units(account.spec.compute_unit) if account.spec is not None else 0
 
 
 def _enter(account: NodeAccount, row: Row) -> None:

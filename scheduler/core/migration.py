@@ -5,14 +5,14 @@ floor's buffer is subtracted once, and nothing changes before a migration has st
 """
 
 from protocol.values import ZERO, Resources
-from scheduler.core.book import Book, VmRecord
 from scheduler.core.ledger import NodeAccount
 from scheduler.core.model import Kind, Migration
+from scheduler.core.vms import VmRecord, VmTable
 
 
 def is_under_pressure(account: NodeAccount) -> bool:
     """Whether more is reserved and wanted beyond the watermark than migrations and buffers will give back."""
-    mark = account.terms.watermark
+    mark = account.capacity.watermark
     if account.reserved.fits_in(mark):
         return False
     beyond = (account.reserved - mark).max(ZERO) + account.pressure
@@ -20,7 +20,7 @@ def is_under_pressure(account: NodeAccount) -> bool:
     return beyond.exceeds(relief)
 
 
-def victim(account: NodeAccount, book: Book) -> VmRecord | None:
+def victim(account: NodeAccount, vms: VmTable) -> VmRecord | None:
     """The VM that should leave the node now, if any. One at a time: none while another's migration is being started.
 
     A VM with known load goes before one without, then the lower load, then the name. One larger than the watermark
@@ -29,11 +29,11 @@ def victim(account: NodeAccount, book: Book) -> VmRecord | None:
     records = [
         record
         for holder in account.rows
-        if holder.kind is Kind.VM and (record := book.by_uid(holder.uid)) is not None
+        if holder.kind is Kind.VM and (record := vms.by_uid(holder.uid)) is not None
     ]
     if any(record.is_leaving for record in records):
         return None
-    able = [record for record in records if _may_leave(record, account.terms.watermark)]
+    able = [record for record in records if _may_leave(record, account.capacity.watermark)]
     always = [
         record for record in able if record.spec.migration is Migration.ALWAYS and record.load1 is not None
     ]

@@ -84,31 +84,12 @@ class PodSpec:
         return Holder(Kind.POD, self.uid)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the cluster showed of a VM: its size and the target it is moving to; `begun_s` is when the read began."""
-
-    size: Resources
-    target: Resources
-    begun_s: float
-
-    @property
-    def use(self) -> Resources:
-        """What may be in use as far as the cluster shows: the larger of size and target."""
-        return self.size.max(self.target)
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether no resize is under way."""
-        return self.size == self.target
-
-
 POOL_LABEL: Final = "parley.dev/pool"
 """The label by which a VM belongs to a pool."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolTerms:
+class PoolSpec:
     """What holds for a pool. Its units are those of `compute_unit`, which is positive; limits are None for no limit, and
     `max_units` 0 lets nothing grow.
 

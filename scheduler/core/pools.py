@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
-from scheduler.core.book import VmRecord
 from scheduler.core.ledger import Ledger, PoolAccount
 from scheduler.core.limits import Limit, cut_by_bounds, units_within
-from scheduler.core.model import POOL_LABEL, PoolTerms, VmSpec
+from scheduler.core.model import POOL_LABEL, PoolSpec, VmSpec
 from scheduler.core.rules import Rules
+from scheduler.core.vms import VmRecord
 
 
 def with_pool(vm: VmSpec, rules: Rules) -> VmSpec:
@@ -29,15 +29,15 @@ def must_be_asked(ledger: Ledger, name: str, current: Resources, permit: Resourc
     """Whether a growth from `current` to `permit` takes more of the pool `name`: then its plugins have a say."""
     if not permit.exceeds(current):
         return False
-    terms = terms_of(ledger, name)
-    assert terms is not None, "nothing grows in a pool that is not there"
-    return permit.units(terms.compute_unit) > current.units(terms.compute_unit)
+    spec = spec_of(ledger, name)
+    assert spec is not None, "nothing grows in a pool that is not there"
+    return permit.units(spec.compute_unit) > current.units(spec.compute_unit)
 
 
-def terms_of(ledger: Ledger, name: str) -> PoolTerms | None:
+def spec_of(ledger: Ledger, name: str) -> PoolSpec | None:
     """What holds for the pool of that name; None where there is none."""
     account = ledger.pool(name)
-    return account.terms if account is not None else None
+    return account.spec if account is not None else None
 
 
 def bounds(
@@ -48,23 +48,23 @@ def bounds(
     if name is None or unit is None or not unit.is_positive():
         return ()
     account = ledger.pool(name)
-    if account is None or account.terms is None:
+    if account is None or account.spec is None:
         return (Limit(0, Reason(ReasonCode.POOL, f"there is no pool {name}")),)
-    terms = account.terms
-    if terms.is_deleting:
+    spec = account.spec
+    if spec.is_deleting:
         return (Limit(0, Reason(ReasonCode.POOL, f"pool {name} is being deleted")),)
     found = []
-    if terms.max_units_per_vm is not None:
-        why = Reason(ReasonCode.POOL, f"pool {name} allows a VM {terms.max_units_per_vm} units")
-        found.append(_within(record, current, wanted, unit, terms.compute_unit * terms.max_units_per_vm, why))
-    if terms.max_units is not None:
-        message = f"pool {name} holds {account.units} of at most {terms.max_units} units"
-        if terms.max_units == 0:
+    if spec.max_units_per_vm is not None:
+        why = Reason(ReasonCode.POOL, f"pool {name} allows a VM {spec.max_units_per_vm} units")
+        found.append(_within(record, current, wanted, unit, spec.compute_unit * spec.max_units_per_vm, why))
+    if spec.max_units is not None:
+        message = f"pool {name} holds {account.units} of at most {spec.max_units} units"
+        if spec.max_units == 0:
             message = f"pool {name} is frozen (maxUnits: 0)"
-        elif account.units > terms.max_units:
+        elif account.units > spec.max_units:
             message += "; nothing grows until it is at or below"
         found.append(
-            total(record, account, current, wanted, unit, terms.max_units, Reason(ReasonCode.POOL, message))
+            total(record, account, current, wanted, unit, spec.max_units, Reason(ReasonCode.POOL, message))
         )
     return tuple(limit for limit in found if limit is not None)
 
@@ -79,11 +79,11 @@ def total(
     why: Reason,
 ) -> Limit | None:
     """The limit that a pool may hold `most` units, for one VM; None where it allows all of `wanted`."""
-    assert account.terms is not None
+    assert account.spec is not None
     if account.units > most:
         return Limit(0, why)
     left = most - (account.units - record.row.units)
-    return _within(record, current, wanted, unit, account.terms.compute_unit * left, why)
+    return _within(record, current, wanted, unit, account.spec.compute_unit * left, why)
 
 
 def _within(

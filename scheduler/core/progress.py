@@ -13,10 +13,10 @@ from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.core import events, pools
-from scheduler.core.book import Progress, VmRecord
-from scheduler.core.judging import Desk
+from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
 from scheduler.core.limits import Limit, cut_by_bounds, units_within
+from scheduler.core.vms import Progress, VmRecord
 
 _CHANGED: Final = Reason(
     ReasonCode.POOL, "the VM's pool was changed while it was asked; ask again", retry_after_s=0.0
@@ -26,16 +26,18 @@ _ASKED_FOR_LESS: Final = Reason(
 )
 
 
-def begin(desk: Desk, record: VmRecord, waiting: Progress, state: RowState) -> events.ConsultNeeded:
+def begin(
+    core: CoreState, record: VmRecord, waiting: Progress, state: RowState
+) -> events.AdmissionCallNeeded:
     """Keep what is wanted, which every other limit allows, above `state`, and ask the pool."""
     assert record.progress is None
     held = state.with_floor(Floor(Cause.PENDING, waiting.wanted))
     # Beyond what is wanted, which fits, lies only what a read has shown.
-    desk.ledger.post(Verdict(record.row.holder, record.row.node, held), OverCause.OBSERVED)
+    core.ledger.post(Verdict(record.row.holder, record.row.node, held), OverCause.OBSERVED)
     record.progress = waiting
-    desk.consults[waiting.ticket] = record
+    core.admission_calls[waiting.ticket] = record
     spec = record.spec
-    return events.ConsultNeeded(
+    return events.AdmissionCallNeeded(
         waiting.ticket, spec.pod, spec.uid, waiting.pool, state.current, waiting.wanted, waiting.unit
     )
 
@@ -47,36 +49,36 @@ def join(record: VmRecord, ticket: int) -> events.Joined:
     return events.Joined(ticket, record.progress.ticket)
 
 
-def release(desk: Desk, record: VmRecord) -> Progress:
+def release(core: CoreState, record: VmRecord) -> Progress:
     """What was kept for the request in progress ends."""
     progress = record.progress
     assert progress is not None
-    row = desk.ledger.require(record.spec.holder)
-    desk.ledger.post(Verdict(row.holder, row.node, row.state.without(Cause.PENDING)))
+    row = core.ledger.require(record.spec.holder)
+    core.ledger.post(Verdict(row.holder, row.node, row.state.without(Cause.PENDING)))
     record.progress = None
-    desk.consults.pop(progress.ticket, None)
+    core.admission_calls.pop(progress.ticket, None)
     return progress
 
 
 def cancel(
-    desk: Desk, record: VmRecord, refusal: Callable[[int], events.Output]
+    core: CoreState, record: VmRecord, refusal: Callable[[int], events.Output]
 ) -> tuple[events.Output, ...]:
     """The request in progress is overtaken: nothing is granted, and its callers get `refusal`."""
     if record.progress is None:
         return ()
-    progress = release(desk, record)
+    progress = release(core, record)
     is_extended = isinstance(progress.request, Ask)
     why = "the request was overtaken while its pool was asked"
     told = (
         refusal(ticket) if is_extended else events.HungUp(ticket, record.spec.pod, why)
         for ticket in (progress.ticket, *progress.joined)
     )
-    return (events.ConsultCancelled(progress.ticket), *told)
+    return (events.AdmissionCallCancelled(progress.ticket), *told)
 
 
-def undecided(desk: Desk, record: VmRecord) -> tuple[events.Output, ...]:
+def undecided(core: CoreState, record: VmRecord) -> tuple[events.Output, ...]:
     """The pool could not be asked by our own fault: nothing is granted, and the same number may come again."""
-    progress = release(desk, record)
+    progress = release(core, record)
     tickets = (progress.ticket, *progress.joined)
     if not isinstance(progress.request, Ask):
         why = "the VM's pool could not be asked"
@@ -86,10 +88,10 @@ def undecided(desk: Desk, record: VmRecord) -> tuple[events.Output, ...]:
 
 
 def limits_of(
-    desk: Desk,
+    core: CoreState,
     record: VmRecord,
     waited: Progress,
-    word: events.PoolWord,
+    word: events.PoolVerdict,
     current: Resources,
     request: Resources,
     unit: Resources | None,
@@ -103,10 +105,10 @@ def limits_of(
         return ()
     if record.spec.pool != waited.pool or waited.is_void:
         return (Limit(0, _CHANGED),)
-    account = desk.ledger.pool(waited.pool)
-    if account is None or account.terms is None:
+    account = core.ledger.pool(waited.pool)
+    if account is None or account.spec is None:
         return ()  # a limit of its own
-    if word.generation not in (None, account.terms.generation):
+    if word.generation not in (None, account.spec.generation):
         return (Limit(0, _CHANGED),)
     requested, _ = cut_by_bounds(current, request, record.spec.bounds.max)
     asked = units_within(current, requested, unit, waited.wanted)

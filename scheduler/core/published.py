@@ -15,13 +15,12 @@ from msgspec.structs import replace
 
 from protocol import translate, wire
 from protocol.reasons import ErrorCode, Reason, ReasonCode
-from protocol.values import ZERO, Resources, Value
+from protocol.values import ZERO, Observation, Resources, Value
 from scheduler.core import events, limits, pools, progress
-from scheduler.core.book import Progress, Terms, VmRecord
-from scheduler.core.judging import Desk, compute_unit, slot_bytes
+from scheduler.core.judging import CoreState, compute_unit, slot_bytes
 from scheduler.core.judging import judge as judge_all
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
-from scheduler.core.model import Reading
+from scheduler.core.vms import Progress, SchedulerConfig, VmRecord
 
 TWO_KINDS = "an agent with the extension and one without it run for this VM; remove one of them"
 
@@ -43,13 +42,13 @@ class _Caller(Value, frozen=True):
     is_use_known: bool = True
     has_sizes: bool = True
     may_be_held: bool = False
-    word: events.PoolWord | None = None
+    word: events.PoolVerdict | None = None
     waited: Progress | None = None
 
 
-def is_allowed(terms: Terms, node: str) -> bool:
+def is_allowed(config: SchedulerConfig, node: str) -> bool:
     """Whether callers without the extension are served on `node`."""
-    return _matches(terms.published_agents, node)
+    return _matches(config.published_agents, node)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -57,24 +56,24 @@ def _matches(patterns: tuple[str, ...], node: str) -> bool:
     return any(fnmatch.fnmatchcase(node, pattern) for pattern in patterns)
 
 
-def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tuple[events.Output, ...]:
+def answer(core: CoreState, record: VmRecord, arrived: events.RequestArrived) -> tuple[events.Output, ...]:
     """Answer a request for a VM that a fresh look has just shown."""
     spec, request, ticket = record.spec, arrived.request, arrived.ticket
-    if not is_allowed(desk.terms, spec.node):
+    if not is_allowed(core.config, spec.node):
         message = f"callers without the extension are not served on node {spec.node} (--published-agents)"
         return (events.Refused(ticket, 403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED, message),)
     reading = _newer(arrived.look.reading if arrived.look is not None else None, record.reading)
-    slot = slot_bytes(desk, record)
+    slot = slot_bytes(core, record)
     wanted = translate.from_slots(request.resources, slot)
-    unit = compute_unit(desk, record, None)
-    why = _unanswerable(desk.terms, record, wanted, unit, slot, has_sizes=reading is not None)
+    unit = compute_unit(core, record, None)
+    why = _unanswerable(core.config, record, wanted, unit, slot, has_sizes=reading is not None)
     if why:
         record.condition = why
         return (events.HungUp(ticket, spec.pod, why),)
     assert unit is not None
     if request.metrics is not None:
         record.load1 = request.metrics.load_average_1min
-    use, is_known = _use(desk.terms, record, reading, wanted)
+    use, is_known = _use(core.config, record, reading, wanted)
     caller = _Caller(
         ticket,
         request,
@@ -84,12 +83,12 @@ def answer(desk: Desk, record: VmRecord, arrived: events.RequestArrived) -> tupl
         arrived.now_s,
         is_use_known=is_known,
         has_sizes=reading is not None,
-        may_be_held=may_be_held(desk, arrived, record),
+        may_be_held=may_be_held(core, arrived, record),
     )
-    if record.heard_s is not None and arrived.now_s - record.heard_s < desk.terms.handover_s:
-        return (_stand_by(desk, record, caller),)
-    overtaken = progress.cancel(desk, record, lambda other: _overtaken(other, record))
-    return (*overtaken, _own(desk, record, caller))
+    if record.heard_s is not None and arrived.now_s - record.heard_s < core.config.handover_s:
+        return (_stand_by(core, record, caller),)
+    overtaken = progress.cancel(core, record, lambda other: _overtaken(other, record))
+    return (*overtaken, _own(core, record, caller))
 
 
 def is_first_of_its_caller(record: VmRecord | None) -> bool:
@@ -97,23 +96,23 @@ def is_first_of_its_caller(record: VmRecord | None) -> bool:
     return record is None or record.told is None
 
 
-def may_be_held(desk: Desk, arrived: events.RequestArrived, record: VmRecord | None = None) -> bool:
+def may_be_held(core: CoreState, arrived: events.RequestArrived, record: VmRecord | None = None) -> bool:
     """Whether a request may wait for a later look: the first one for a pod, because its caller never asks again after
     it has failed; and for no longer than it is patient."""
     since_s = arrived.since_s if arrived.since_s is not None else arrived.now_s
-    is_served = bool(desk.terms.published_agents)
-    return is_served and is_first_of_its_caller(record) and arrived.now_s < since_s + desk.terms.hold_first_s
+    is_served = bool(core.config.published_agents)
+    return is_served and is_first_of_its_caller(record) and arrived.now_s < since_s + core.config.hold_first_s
 
 
 def _use(
-    terms: Terms, record: VmRecord, reading: Reading | None, wanted: Resources
+    config: SchedulerConfig, record: VmRecord, reading: Observation | None, wanted: Resources
 ) -> tuple[Resources, bool]:
     """What the VM may use of `wanted`, and whether that is known.
 
     A read begun before our start shows what was. Without one that was begun later it is what we told the caller last, or
     less: it sends what it wants. Before that its word counts where no sizes are shown and it is trusted.
     """
-    if reading is not None and reading.begun_s >= terms.started_s:
+    if reading is not None and reading.begun_s >= config.started_s:
         return reading.use, True
     if record.told is not None:
         return wanted.min(record.told), True
@@ -122,7 +121,7 @@ def _use(
     return wanted, True
 
 
-def _newer(look: Reading | None, known: Reading | None) -> Reading | None:
+def _newer(look: Observation | None, known: Observation | None) -> Observation | None:
     """What the look showed, unless a read that began later is in already."""
     if look is None or known is None or look.begun_s >= known.begun_s:
         return look
@@ -130,19 +129,19 @@ def _newer(look: Reading | None, known: Reading | None) -> Reading | None:
 
 
 def commit(
-    desk: Desk,
+    core: CoreState,
     record: VmRecord,
     waited: Progress,
     request: wire.AgentRequest,
-    word: events.PoolWord,
+    word: events.PoolVerdict,
     now_s: float,
 ) -> tuple[events.Output, ...]:
     """The pool's word is here: judge the request again with it, against the latest reading."""
-    wanted = translate.from_slots(request.resources, slot_bytes(desk, record))
-    unit = compute_unit(desk, record, None)
+    wanted = translate.from_slots(request.resources, slot_bytes(core, record))
+    unit = compute_unit(core, record, None)
     if unit is None:
         return (events.HungUp(waited.ticket, record.spec.pod, "no compute unit is known for the VM"),)
-    use, is_known = _use(desk.terms, record, record.reading, wanted)
+    use, is_known = _use(core.config, record, record.reading, wanted)
     caller = _Caller(
         waited.ticket,
         request,
@@ -155,7 +154,7 @@ def commit(
         word=word,
         waited=waited,
     )
-    return (_own(desk, record, caller),)
+    return (_own(core, record, caller),)
 
 
 def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
@@ -164,7 +163,13 @@ def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
 
 
 def _unanswerable(
-    terms: Terms, record: VmRecord, wanted: Resources, unit: Resources | None, slot: int, *, has_sizes: bool
+    config: SchedulerConfig,
+    record: VmRecord,
+    wanted: Resources,
+    unit: Resources | None,
+    slot: int,
+    *,
+    has_sizes: bool,
 ) -> str:
     """Why this caller cannot be answered at all, or nothing."""
     bounds = record.spec.bounds
@@ -174,7 +179,7 @@ def _unanswerable(
         return "no compute unit is known for the VM"
     if not _are_whole(unit, bounds.min, bounds.max, slot):
         return "the VM needs fractions of a CPU or slot, which callers without the extension cannot express"
-    if not has_sizes and not terms.trust_published:
+    if not has_sizes and not config.trust_published:
         return "the cluster shows no size of the VM, and --trust-published is off"
     return ""
 
@@ -184,7 +189,7 @@ def _are_whole(unit: Resources, least: Resources, most: Resources, slot: int) ->
     return all(translate.is_whole(amount, slot) for amount in (unit, least, most))
 
 
-def _stand_by(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
+def _stand_by(core: CoreState, record: VmRecord, caller: _Caller) -> events.Answer:
     """A bystander: an agent with the extension was answered lately. It gets what is current and changes nothing."""
     record.condition = TWO_KINDS
     state = record.row.state
@@ -194,18 +199,18 @@ def _stand_by(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     told = _with_told(_tell(state, permit, caller.now_s), permit, "bystander")
     why = Reason(ReasonCode.BYSTANDER, "an agent with the extension owns this VM")
     grant = limits.Grant(permit, (why,) if permit != caller.wanted else ())
-    outcome = _reply(desk, record, caller, grant, told, OverCause.OBSERVED)
+    outcome = _reply(core, record, caller, grant, told, OverCause.OBSERVED)
     if isinstance(outcome, events.Decided):
         record.published_heard_s, record.told = caller.now_s, permit
     return outcome
 
 
-def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
-    terms, base = desk.terms, record.row.state
+def _own(core: CoreState, record: VmRecord, caller: _Caller) -> events.Answer:
+    config, base = core.config, record.row.state
     if not record.settled:
         base = _settled_state(base, caller.wanted.min(caller.use))
     verdict = judge_all(
-        desk, record, caller.wanted, caller.unit, caller.now_s, _pool(desk, record, caller, base), base
+        core, record, caller.wanted, caller.unit, caller.now_s, _pool(core, record, caller, base), base
     )
     assert verdict.grant is not None
     permit = verdict.grant.permit.max(caller.wanted.min(caller.use))
@@ -216,16 +221,16 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
     if (
         caller.word is None
         and pool is not None
-        and pools.must_be_asked(desk.ledger, pool, base.current, wanted)
+        and pools.must_be_asked(core.ledger, pool, base.current, wanted)
     ):
         before = record.row.state.current
         waiting = Progress(caller.ticket, caller.request, caller.now_s, before, wanted, caller.unit, pool)
-        return progress.begin(desk, record, waiting, record.row.state)
+        return progress.begin(core, record, waiting, record.row.state)
     if not base.current.fits_in(permit):
         base = _with_told(base, base.current, "before")
     told = _tell(base, permit, caller.now_s)
-    if terms.trust_published and not caller.has_sizes:
-        told = after_read(terms, told, caller.use, caller.now_s)
+    if config.trust_published and not caller.has_sizes:
+        told = after_read(config, told, caller.use, caller.now_s)
     grant = limits.Grant(permit, verdict.grant.reasons)
     pressure = verdict.state.pressure if verdict.state is not None else ZERO
     after = told
@@ -233,7 +238,7 @@ def _own(desk: Desk, record: VmRecord, caller: _Caller) -> events.Answer:
         after = replace(told, current=permit, pressure=pressure)
     # Beyond what we allow lies only what is in use already.
     cause = OverCause.OBSERVED if permit != verdict.grant.permit else None
-    outcome = _reply(desk, record, caller, grant, after, cause)
+    outcome = _reply(core, record, caller, grant, after, cause)
     if isinstance(outcome, events.Decided):
         record.settled, record.owned_by_published, record.condition = True, True, ""
         record.published_heard_s, record.told = caller.now_s, permit
@@ -250,11 +255,11 @@ def _not_yet(record: VmRecord, caller: _Caller) -> events.Answer:
     return events.HungUp(caller.ticket, record.spec.pod, record.condition)
 
 
-def _pool(desk: Desk, record: VmRecord, caller: _Caller, state: RowState) -> tuple[limits.Limit, ...]:
+def _pool(core: CoreState, record: VmRecord, caller: _Caller, state: RowState) -> tuple[limits.Limit, ...]:
     if caller.word is None or caller.waited is None:
         return ()
     return progress.limits_of(
-        desk, record, caller.waited, caller.word, state.current, caller.wanted, caller.unit
+        core, record, caller.waited, caller.word, state.current, caller.wanted, caller.unit
     )
 
 
@@ -291,28 +296,28 @@ def _tell(state: RowState, permit: Resources, now_s: float) -> RowState:
     return state if floors == state.floors else replace(state, floors=floors)
 
 
-def after_read(terms: Terms, state: RowState, use: Resources, begun_s: float) -> RowState:
+def after_read(config: SchedulerConfig, state: RowState, use: Resources, begun_s: float) -> RowState:
     """The state after a read begun at `begun_s` showed `use`: `told` floors that it proves unused end."""
     kept = tuple(
         floor
         for floor in state.floors
         if floor.cause is not Cause.TOLD
         or floor.told_less_s is None
-        or begun_s < floor.told_less_s + terms.command_deadline_s
+        or begun_s < floor.told_less_s + config.command_deadline_s
         or floor.amount.fits_in(use)
     )
     return state if len(kept) == len(state.floors) else replace(state, floors=kept)
 
 
 def _reply(
-    desk: Desk,
+    core: CoreState,
     record: VmRecord,
     caller: _Caller,
     grant: limits.Grant,
     state: RowState,
     cause: OverCause | None,
 ) -> events.Answer:
-    slot = slot_bytes(desk, record)
+    slot = slot_bytes(core, record)
     permit = translate.permit_slots(grant.permit, slot)
     if caller.wanted.min(caller.use).exceeds(translate.from_slots(permit, slot)):
         why = "the VM uses fractions of a CPU or slot, which callers without the extension cannot express"
@@ -324,7 +329,7 @@ def _reply(
         )
     row = record.row
     before = row.state.current
-    desk.ledger.post(Verdict(row.holder, row.node, state), cause)
+    core.ledger.post(Verdict(row.holder, row.node, state), cause)
     return events.Decided(
         caller.ticket,
         record.spec.pod,
@@ -339,6 +344,6 @@ def _reply(
     )
 
 
-def silent(terms: Terms, state: RowState, now_s: float, heard_s: float) -> RowState:
+def silent(config: SchedulerConfig, state: RowState, now_s: float, heard_s: float) -> RowState:
     """The state once a caller has been silent for the hand-over: its `told` floors may end by a later read."""
-    return _tell(state, ZERO, now_s) if now_s - heard_s >= terms.handover_s else state
+    return _tell(state, ZERO, now_s) if now_s - heard_s >= config.handover_s else state

@@ -39,8 +39,8 @@ def _described(obstacle: Obstacle, resource: str, now_s: float, unsettled_s: flo
 def of_pool(reason: Reason, account: PoolAccount, left_s: float) -> Reason:
     """A pool's refusal that says how much of the pool is kept for what agents may hold from before the scheduler's start,
     `left_s` more seconds."""
-    assert account.terms is not None
-    unit = account.terms.compute_unit
+    assert account.spec is not None
+    unit = account.spec.compute_unit
     kept = sum(row.units - row.state.current.units(unit) for row in account.rows.values())
     if kept <= 0:
         return reason

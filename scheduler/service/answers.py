@@ -12,7 +12,7 @@ from hosting.logs import Logger
 from protocol import codec, wire
 from protocol.reasons import ErrorCode
 from scheduler.core import events, journal
-from scheduler.service.counts import Counts, Notes
+from scheduler.service.stats import DecisionLog, PermitStats
 
 Outcome: TypeAlias = server.Reply | server.HangUp
 
@@ -28,10 +28,10 @@ _NO_OFFER: Final[Mapping[str, str]] = {}
 class Answers:
     """Writes answers and counts them."""
 
-    def __init__(self, counts: Counts, log: Logger) -> None:
+    def __init__(self, counts: PermitStats, log: Logger) -> None:
         self._counts = counts
         self._log = log
-        self._notes = Notes(counts, log)
+        self._notes = DecisionLog(counts, log)
 
     def forget(self, pod: wire.PodName) -> None:
         """A VM has gone."""

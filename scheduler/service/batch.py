@@ -16,7 +16,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.extension import ExtendedRequest
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
-from scheduler.core.book import Book
+from scheduler.core.vms import VmTable
 from scheduler.service.answers import MAX_BATCH, Outcome
 from scheduler.service.permits import PermitService, grows
 
@@ -26,9 +26,9 @@ MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
 class BatchService:
     """Takes batches apart and their answers together."""
 
-    def __init__(self, permits: PermitService, book: Book) -> None:
+    def __init__(self, permits: PermitService, vms: VmTable) -> None:
         self._permits = permits
-        self._book = book
+        self._vms = vms
 
     async def serve(self, request: server.Request) -> Outcome:
         """Answer one batch."""
@@ -58,7 +58,7 @@ class BatchService:
         return server.Reply(200, hot.write_batch([_entry(outcome) for outcome in done]))
 
     def _grows(self, ask: Ask) -> bool:
-        record = self._book.by_uid(ask.pod_uid)
+        record = self._vms.by_uid(ask.pod_uid)
         return record is None or grows(record, ask)
 
     def _read(self, item: bytes) -> Ask | server.Reply:

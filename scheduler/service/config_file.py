@@ -18,9 +18,9 @@ from hosting import logs
 from hosting.settings import PositiveResources, Resources, Settings, millionths
 from hosting.watched_file import WatchedFile
 from scheduler.core import rules
-from scheduler.pool import chain
-from scheduler.pool.standing import COOLDOWN_S
-from scheduler.service.pool_entry import Labels, PoolName
+from scheduler.pools.chain import config
+from scheduler.pools.core.admission_state import COOLDOWN_S
+from scheduler.pools.entry import Labels, PoolName
 
 MAX_OVERRIDES: Final = 256
 MAX_GLOBS: Final = 200
@@ -161,9 +161,9 @@ class NamedEntry(Settings):
     name: Annotated[str, Field(min_length=1, max_length=253)]
     args: Any = None
 
-    def named(self) -> chain.Named:
+    def named(self) -> config.Named:
         """As the chain is built from it."""
-        return chain.Named(self.name, self.args)
+        return config.Named(self.name, self.args)
 
 
 class PluginEntry(NamedEntry):
@@ -171,9 +171,9 @@ class PluginEntry(NamedEntry):
 
     instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
 
-    def named(self) -> chain.Named:
+    def named(self) -> config.Named:
         """As the chain is built from it."""
-        return chain.Named(self.name, self.args, self.instance)
+        return config.Named(self.name, self.args, self.instance)
 
 
 class ProvidersEntry(Settings):
@@ -210,10 +210,10 @@ class PoolsEntry(Settings):
     cooldown: Annotated[float, Field(ge=1, le=86_400)] = COOLDOWN_S
     defaults: Annotated[list[DefaultPoolEntry], Field(max_length=MAX_DEFAULTS)] = Field(default_factory=list)
 
-    def config(self) -> chain.ChainConfig:
+    def config(self) -> config.ChainConfig:
         """The chain's configuration."""
         quota, instance_type = self.providers.quota, self.providers.instance_type
-        return chain.ChainConfig(
+        return config.ChainConfig(
             tuple(entry.named() for entry in self.plugins),
             quota.named() if quota is not None else None,
             instance_type.named() if instance_type is not None else None,
@@ -333,7 +333,7 @@ class Configuration:
     """All that the file says."""
 
     rules: rules.Rules
-    chain: chain.ChainConfig
+    chain: config.ChainConfig
 
 
 def _all_of(file: Config) -> Configuration:

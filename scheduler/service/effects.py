@@ -8,14 +8,14 @@ from typing import Any, Final
 from hosting.backoff import Backoff
 from hosting.logs import Logger
 from scheduler.core import events
-from scheduler.service.counts import Counts
-from scheduler.service.ports import (
-    CONSULT_DEADLINE_S,
+from scheduler.ports import (
+    ADMISSION_DEADLINE_S,
     MIGRATE_DEADLINE_S,
     Migrator,
     MigratorError,
     Pools,
 )
+from scheduler.service.stats import PermitStats
 
 RETRY_MIGRATION: Final = Backoff(base_s=10.0, cap_s=60.0)
 
@@ -29,7 +29,7 @@ class Effects:
         pools: Pools,
         migrator: Migrator | None,
         clock: Callable[[], float],
-        counts: Counts,
+        counts: PermitStats,
         log: Logger,
     ) -> None:
         self._report = report
@@ -43,9 +43,9 @@ class Effects:
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._failures = 0
 
-    def consult(self, needed: events.ConsultNeeded, waited_s: float) -> None:
+    def consult(self, needed: events.AdmissionCallNeeded, waited_s: float) -> None:
         """Ask a pool on behalf of a request that has waited for `waited_s` already."""
-        deadline_s = self._clock() + max(CONSULT_DEADLINE_S - waited_s, 0.0)
+        deadline_s = self._clock() + max(ADMISSION_DEADLINE_S - waited_s, 0.0)
         self._asking.add(needed.ticket)
         try:
             self._pools.consult(needed, deadline_s, lambda word: self._answered(needed.ticket, word))
@@ -55,10 +55,10 @@ class Effects:
             )
             self._answered(needed.ticket, None)
 
-    def _answered(self, ticket: int, word: events.PoolWord | None) -> None:
+    def _answered(self, ticket: int, word: events.PoolVerdict | None) -> None:
         if ticket in self._asking:
             self._asking.discard(ticket)
-            self._report(events.ConsultEnded(ticket, word, self._clock()))
+            self._report(events.AdmissionCallEnded(ticket, word, self._clock()))
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for that pool's word any more."""

@@ -37,7 +37,7 @@ class Inspection:
         account = self._core.ledger.node(name)
         if account is None:
             return server.text(404, f"there is no node {name[:253]!r}")
-        growth = self._core.desk.rules.growth
+        growth = self._core.state.rules.growth
         shown = _sums(account) | {
             "growth": {"stop": growth.stopped, "recommendOnly": growth.recommend_only},
             "rows": [self._row(row, self._clock()) for row in account.rows.values()],
@@ -46,10 +46,10 @@ class Inspection:
 
     def _row(self, row: Row, now_s: float) -> dict[str, Any]:
         shown = _shown_row(row, now_s)
-        record = self._core.book.by_uid(row.holder.uid) if row.holder.kind is Kind.VM else None
+        record = self._core.vms.by_uid(row.holder.uid) if row.holder.kind is Kind.VM else None
         if record is None:
             return shown
-        pod, rules = record.spec.pod, self._core.desk.rules
+        pod, rules = record.spec.pod, self._core.state.rules
         shown |= {
             "settled": record.settled,
             "max": _amount(record.spec.bounds.max),
@@ -69,7 +69,7 @@ class Inspection:
 
 
 def _sums(account: NodeAccount) -> dict[str, Any]:
-    terms = account.terms
+    terms = account.capacity
     return {
         "node": terms.name,
         "reservable": _amount(terms.reservable),

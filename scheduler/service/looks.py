@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias
 
 from protocol.wire import PodName
-from scheduler.service.ports import LOOK_DEADLINE_S
+from scheduler.ports import LOOK_DEADLINE_S
 
 _Waiting: TypeAlias = dict[PodName, list[asyncio.Future[bool]]]
 

@@ -7,10 +7,10 @@ from hosting.server import Server
 from protocol.values import ZERO, Resources
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Ledger
-from scheduler.service.counts import SEQUENCE_CODES, Counts
+from scheduler.service.stats import SEQUENCE_CODES, PermitStats
 
 
-def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
+def families(core: Core, counts: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
     """Every metric with its samples now."""
     yield from _decisions(counts)
     yield from _ledger(core.ledger)
@@ -27,7 +27,7 @@ def families(core: Core, counts: Counts, server: Server, journal_lost: int = 0) 
     yield from server_families(server)
 
 
-def _decisions(counts: Counts) -> Iterator[AnyFamily]:
+def _decisions(counts: PermitStats) -> Iterator[AnyFamily]:
     yield Family(
         "counter",
         "parley_scheduler_requests",
@@ -75,17 +75,17 @@ def _ledger(ledger: Ledger) -> Iterator[Family]:
     over: list[tuple[tuple[str, ...], float]] = []
     for account in ledger.nodes():
         columns = {
-            "reservable": account.terms.reservable,
+            "reservable": account.capacity.reservable,
             "reserved": account.reserved,
             "buffer": account.buffer,
             "pressure": account.pressure,
             "pressure-accounted": account.accounted,
-            "watermark": account.terms.watermark,
+            "watermark": account.capacity.watermark,
         }
         for name, amount in columns.items():
-            fields.append(((account.terms.name, "cpu", name), amount.vcpu_milli / 1000))
-            fields.append(((account.terms.name, "memory", name), amount.memory_bytes))
-        over += [((account.terms.name, cause.value), 1.0) for cause in account.over]
+            fields.append(((account.capacity.name, "cpu", name), amount.vcpu_milli / 1000))
+            fields.append(((account.capacity.name, "memory", name), amount.memory_bytes))
+        over += [((account.capacity.name, cause.value), 1.0) for cause in account.over]
     yield Family(
         "gauge",
         "parley_scheduler_node_resources",
@@ -120,20 +120,20 @@ def _start_up_buffer(ledger: Ledger) -> Resources:
 
 
 def _vms(core: Core) -> Iterator[Family]:
-    settled = sum(record.settled for record in core.book)
+    settled = sum(record.settled for record in core.vms)
     yield Family(
         "gauge",
         "parley_scheduler_vms",
         "VMs by whether this process knows what they may use",
         ("state",),
-        ((("settled",), settled), (("unsettled",), len(core.book) - settled)),
+        ((("settled",), settled), (("unsettled",), len(core.vms) - settled)),
     )
     yield Family(
         "gauge",
         "parley_scheduler_vm_condition",
         "VMs with something that a person should mend",
         ("pod", "condition"),
-        tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.book if record.condition),
+        tuple(((str(record.spec.pod), record.condition), 1.0) for record in core.vms if record.condition),
     )
 
 

@@ -21,16 +21,12 @@ from protocol.extension import AGENT_HEADER, ExtendedRequest
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
 from scheduler.core import events
-from scheduler.core.book import VmRecord
 from scheduler.core.core import Core
 from scheduler.core.judging import slot_bytes
 from scheduler.core.published import is_first_of_its_caller
-from scheduler.service.answers import Answers, Outcome
-from scheduler.service.counts import Counts
-from scheduler.service.effects import Effects
-from scheduler.service.looks import Looks
-from scheduler.service.ports import (
-    CONSULT_DEADLINE_S,
+from scheduler.core.vms import VmRecord
+from scheduler.ports import (
+    ADMISSION_DEADLINE_S,
     Cluster,
     ClusterUnreachableError,
     Journal,
@@ -39,6 +35,10 @@ from scheduler.service.ports import (
     NoPools,
     Pools,
 )
+from scheduler.service.answers import Answers, Outcome
+from scheduler.service.effects import Effects
+from scheduler.service.looks import Looks
+from scheduler.service.stats import PermitStats
 
 MAX_WAITING: Final = 256
 """Requests that may wait for pools at the same time."""
@@ -54,7 +54,7 @@ published agents ask for the first time, and a request that is turned away then 
 PUBLISHED_DEADLINE_S: Final = 3.0
 """A published agent gives a request up not much later."""
 FIRST_DEADLINE_S: Final = 3.5
-"""Its first request may be held for longer (`Terms.hold_first_s`, and then one more look), because it is its last if it fails."""
+"""Its first request may be held for longer (`SchedulerConfig.hold_first_s`, and then one more look), because it is its last if it fails."""
 LOOK_AGAIN_S: Final = 0.25
 """Between looks for one request that is held."""
 SLICE: Final = 256
@@ -91,7 +91,7 @@ class PermitService:
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self._entering = asyncio.Lock()
         self._cluster_fault = ""
-        self.counts = Counts()
+        self.counts = PermitStats()
         self._answers = Answers(self.counts, log)
         self._effects = Effects(self._report, pools or NoPools(), migrator, clock, self.counts, log)
 
@@ -176,7 +176,7 @@ class PermitService:
         try:
             self.take(event)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
-            future = self._waiting.get(event.ticket) if isinstance(event, events.ConsultEnded) else None
+            future = self._waiting.get(event.ticket) if isinstance(event, events.AdmissionCallEnded) else None
             if future is not None and not future.done():
                 future.set_exception(error)
             else:
@@ -249,7 +249,7 @@ class PermitService:
 
     def _would_wait_too_long(self, ask: Ask) -> bool:
         """Whether the request cannot be decided at once, and too many like it wait already; a decrease always can."""
-        record = self._core.book.by_uid(ask.pod_uid)
+        record = self._core.vms.by_uid(ask.pod_uid)
         if record is None or record.spec.pod != ask.pod:
             return self._looking >= MAX_LOOKING
         pool = record.spec.pool
@@ -262,10 +262,10 @@ class PermitService:
 
     def _is_pool_full(self, message: wire.AgentRequest) -> bool:
         """Whether a request without the extension would be growth that waits for a pool, for which too many wait already."""
-        record = self._core.book.find(message.pod) if self._waiting else None
+        record = self._core.vms.find(message.pod) if self._waiting else None
         if record is None or record.spec.pool is None or not self._is_full(record.spec.pool):
             return False
-        slot = slot_bytes(self._core.desk, record)
+        slot = slot_bytes(self._core.state, record)
         return translate.from_slots(message.resources, slot).exceeds(record.row.state.current)
 
     # ------------------------------------------------------------ what must wait
@@ -273,7 +273,7 @@ class PermitService:
     async def _one_at_a_time(self, message: wire.AgentRequest, body: bytes) -> Outcome:
         """A request without the extension: serial per pod, by arrival, after a look that began later."""
         lock = self._serial.setdefault(message.pod, asyncio.Lock())
-        is_first = is_first_of_its_caller(self._core.book.find(message.pod))
+        is_first = is_first_of_its_caller(self._core.vms.find(message.pod))
         deadline_s = FIRST_DEADLINE_S if is_first else PUBLISHED_DEADLINE_S
         self._published += 1
         try:
@@ -305,7 +305,7 @@ class PermitService:
                 look = asyncio.get_running_loop().create_task(self._after_look(arrived, body))
                 look.add_done_callback(lambda _: self._looked())
                 return look
-            case events.ConsultNeeded() | events.Joined():
+            case events.AdmissionCallNeeded() | events.Joined():
                 told = self._waiting[arrived.ticket]
                 if told.done():  # plugins that only compute: nobody has to wait
                     del self._waiting[arrived.ticket]
@@ -323,7 +323,7 @@ class PermitService:
         self._looking -= 1
 
     def _pool_of(self, arrived: _Arrived) -> str:
-        record = self._core.book.find(_pod(arrived))
+        record = self._core.vms.find(_pod(arrived))
         return (record.spec.pool if record is not None else None) or ""
 
     def _waited(self, ticket: int, pool: str) -> None:
@@ -352,14 +352,14 @@ class PermitService:
 
         It is answered `deadline_s` after its arrival: what is left then is how long its pool may take.
         """
-        pod, since_s, terms = arrived.request.pod, arrived.now_s, self._core.terms
+        pod, since_s, terms = arrived.request.pod, arrived.now_s, self._core.config
         answer: events.Answer = events.LookNeeded(arrived.ticket, pod)
         while isinstance(answer, events.LookNeeded):
             if await self._looks.fresh(pod):
                 look = self._cluster.look(pod)
                 arrived = events.RequestArrived(arrived.ticket, arrived.request, self._clock(), look, since_s)
                 left_s = deadline_s - (arrived.now_s - since_s)
-                answer = self._apply(arrived, body, CONSULT_DEADLINE_S - min(left_s, CONSULT_DEADLINE_S))
+                answer = self._apply(arrived, body, ADMISSION_DEADLINE_S - min(left_s, ADMISSION_DEADLINE_S))
             elif deadline_s < FIRST_DEADLINE_S or self._clock() >= since_s + terms.hold_first_s:
                 return self._answers.unreachable(for_extension=False)
             if isinstance(answer, events.LookNeeded):
@@ -372,7 +372,7 @@ class PermitService:
         future = self._waiting[arrived.ticket]
         for_extension = isinstance(arrived, events.Asked)
         try:
-            async with asyncio.timeout(CONSULT_DEADLINE_S + self._core.terms.consult_s):
+            async with asyncio.timeout(ADMISSION_DEADLINE_S + self._core.config.admission_call_s):
                 answer = await future
             return self._answers.write(answer, for_extension=for_extension)
         except TimeoutError:
@@ -394,17 +394,17 @@ class PermitService:
         for output in outputs:
             if isinstance(output, events.MigrationWanted):
                 self._effects.migrate(output)
-            elif isinstance(output, events.ConsultCancelled):
+            elif isinstance(output, events.AdmissionCallCancelled):
                 self._effects.cancel(output.ticket)
             if not isinstance(output, events.Answer):
                 continue  # `tick` makes the reads; whoever asks for a placement sees its outcome
             if output.ticket == own:
                 answer = output
-                if isinstance(output, events.ConsultNeeded | events.Joined):
+                if isinstance(output, events.AdmissionCallNeeded | events.Joined):
                     self._waiting[output.ticket] = asyncio.get_running_loop().create_future()
             else:
                 self._tell(output)
-            if isinstance(output, events.ConsultNeeded):
+            if isinstance(output, events.AdmissionCallNeeded):
                 self._effects.consult(output, waited_s)
         assert answer is not None or own is None, "a request without an answer"
         return answer  # type: ignore[return-value]  # without a request nobody looks at it

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from hosting.settings import SettingsError
 from scheduler.core import events
-from scheduler.service.ports import LOOK_DEADLINE_S, Cluster, ClusterUnreachableError
+from scheduler.ports import LOOK_DEADLINE_S, Cluster, ClusterUnreachableError
 from tests.conformance.cluster_api_server import Pace
 from tests.conformance.cluster_truth import NODE, Audit, Kind, World
 from tests.virtual_time import now_s

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from protocol.values import Observation
 from protocol.wire import PodName
+from scheduler.clusters.file import FileCluster
 from scheduler.core import events
-from scheduler.core.model import Reading
-from scheduler.service.cluster_file import FileCluster
-from scheduler.service.ports import Cluster, ClusterUnreachableError
+from scheduler.ports import Cluster, ClusterUnreachableError
 from tests.conformance.cluster_api_server import Listed
 from tests.conformance.cluster_truth import Key, Thing
 from tests.conformance.cluster_watched import Known, WatchedCluster
@@ -308,7 +308,7 @@ class LooksAhead(WatchedCluster):
         known = self._known.get(("vm", pod.name))
         if known is None or known.thing is None or known.thing.has_ended:
             return events.Look(found=False)
-        return events.Look(True, Reading(known.thing.amount, known.thing.amount, known.begun_s))
+        return events.Look(True, Observation(known.thing.amount, known.thing.amount, known.begun_s))
 
 
 class LearnsNothingFromOldNews(WatchedCluster):

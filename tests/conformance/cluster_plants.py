@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 from unittest import mock
 
 from hosting import watched_file
-from scheduler.service.cluster_file import FileCluster
-from scheduler.service.ports import Cluster
+from scheduler.clusters.file import FileCluster
+from scheduler.ports import Cluster
 from tests.conformance.cluster_api_server import ApiServer, Pace
 from tests.conformance.cluster_clauses import Plant
 from tests.conformance.cluster_truth import NODE, Key, Thing, World

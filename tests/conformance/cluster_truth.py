@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, Observation, Resources
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
-from scheduler.service.ports import Cluster
+from scheduler.core.model import NodeSpec, PodSpec, VmSpec
+from scheduler.ports import Cluster
 from tests.virtual_time import now_s
 
 Kind: TypeAlias = Literal["node", "pod", "vm"]
@@ -55,7 +55,7 @@ class Thing:
             return events.PodSeen(PodSpec(self.pod, self.uid, NODE, self.amount, self.has_ended))
         bounds = Bounds(Resources(1, 1), self.max)
         spec = VmSpec(self.pod, self.uid, NODE, bounds, terminal=self.has_ended)
-        return events.VmSeen(spec, Reading(self.amount, self.amount, begun_s), now_s(), is_new)
+        return events.VmSeen(spec, Observation(self.amount, self.amount, begun_s), now_s(), is_new)
 
     def told_gone(self) -> events.Input:
         """The event that tells of its end."""
@@ -164,7 +164,7 @@ class Told:
 
     uid: str
     index: int
-    reading: Reading | None = None
+    reading: Observation | None = None
     has_ended: bool = False
 
 

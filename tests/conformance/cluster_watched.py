@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from hosting.backoff import Backoff
+from protocol.values import Observation
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.model import Reading
-from scheduler.service.ports import LOOK_DEADLINE_S, ClusterUnreachableError
+from scheduler.ports import LOOK_DEADLINE_S, ClusterUnreachableError
 from tests.conformance.cluster_api_server import ApiError, ApiServer, Event, ExpiredError, Listed, Type
 from tests.conformance.cluster_truth import Key, Thing
 from tests.virtual_time import now_s
@@ -103,7 +103,7 @@ class WatchedCluster:
         told = self._told.get(("vm", pod.name))
         if told is None or told.thing is None or told.thing.has_ended:
             return events.Look(found=False)
-        return events.Look(True, Reading(told.thing.amount, told.thing.amount, told.begun_s))
+        return events.Look(True, Observation(told.thing.amount, told.thing.amount, told.begun_s))
 
     # ------------------------------------------------------------ what comes in
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from agent.core.model import Observation, Vm
+from agent.core.model import Vm
 from agent.core.ports import BackendError, FencedOffError, Fencing, VmBackend
-from protocol.values import ZERO, Bounds, Resources
+from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import PodName
 from tests.unit.agent.driver import UNIT, VM, cu
 

@@ -14,10 +14,9 @@ import msgspec
 from agent.backends.change_log import FILE_NAME, ChangeLog
 from agent.backends.faults import NONE, Faults
 from agent.backends.simulated import Clock, SimulatedBackend, VmFile
-from agent.core.model import Observation
 from agent.core.ports import VmBackend
 from hosting.settings import check
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Observation, Resources
 from tests.conformance.vm_backend_clauses import Plant, Traits
 from tests.unit.agent.driver import VM, cu
 

@@ -8,7 +8,7 @@ from protocol.extension import ExtendedRequest, RawRequest
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
-from protocol.wire import Resources as Slots
+from protocol.wire import SlotResources
 from tests.machines.core_port import COMMAND_DEADLINE_S, Answer, Permitted, Rejected
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HOLD_S = 30.0
 REQUEST_DEADLINE_S = 4.0
-_ONE_SLOT = Slots(1, 1)
+_ONE_SLOT = SlotResources(1, 1)
 
 
 @dataclass(slots=True, eq=False, frozen=True)

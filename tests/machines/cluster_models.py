@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from tests.machines.agent_models import ExtendedAgent
-from tests.machines.core_port import Holder, PodSpec, Reading, VmSpec, vm_holder, vm_spec
+from tests.machines.core_port import Holder, Observation, PodSpec, VmSpec, vm_holder, vm_spec
 from tests.machines.ledger_observer import NodeAccount, Observer, VmAccount
 from tests.machines.published_models import PublishedAgent
 
@@ -72,7 +72,7 @@ class Snapshot:
     """A VM at one moment, as a read that began then will show it. `edits` and `version` count the external edits and all changes."""
 
     uid: str
-    reading: Reading
+    reading: Observation
     edits: int
     version: int
 
@@ -187,5 +187,5 @@ class Vm:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """What a read that begins now will show."""
-        self.cached = Snapshot(self.uid, Reading(self.size, self.target, now_s), self.edits, self.version)
+        self.cached = Snapshot(self.uid, Observation(self.size, self.target, now_s), self.edits, self.version)
         return self.cached

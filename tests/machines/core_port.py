@@ -12,21 +12,21 @@ from protocol.extension import ExtendedRequest
 from protocol.hot import ask_of
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import Life, Retry
-from protocol.values import ZERO, Bounds, Resources
+from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import AgentRequest, PodName
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
 from scheduler.core.ledger import RowState as Kept
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolTerms, Reading, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, Rules
+from scheduler.core.vms import SchedulerConfig
 
 if TYPE_CHECKING:
     from tests.machines.pool_laws import PoolLaws
     from tests.machines.pool_models import Word
 
-__all__ = ["Holder", "Kept", "PodSpec", "PoolTerms", "Reading", "VmSpec"]
+__all__ = ["Holder", "Kept", "Observation", "PodSpec", "PoolSpec", "VmSpec"]
 
 POOL = "pool"
 UNIT = Resources(1000, 2**30)
@@ -133,7 +133,7 @@ class CorePort:
     ) -> None:
         self.instance = instance
         self._core = Core(
-            Terms(
+            SchedulerConfig(
                 instance,
                 handover_s=HANDOVER_S,
                 command_deadline_s=COMMAND_DEADLINE_S,
@@ -161,7 +161,7 @@ class CorePort:
         self._core.apply(events.Configured(Rules(DEFAULT_RULES.node, overrides, Growth(stopped=is_stopped))))
         self._check()
 
-    def pool_seen(self, terms: PoolTerms) -> None:
+    def pool_seen(self, terms: PoolSpec) -> None:
         """There is such a pool, or it was changed."""
         self._core.apply(events.PoolSeen(terms))
         if self.laws is not None:
@@ -172,7 +172,7 @@ class CorePort:
         self._core.apply(events.PoolGone(name))
         self._check()
 
-    def vm_seen(self, vm: VmSpec, reading: Reading | None, now_s: float, *, is_new: bool) -> None:
+    def vm_seen(self, vm: VmSpec, reading: Observation | None, now_s: float, *, is_new: bool) -> None:
         """The cluster shows a VM."""
         self._now_s = now_s
         self._take(self._core.apply(events.VmSeen(vm, reading, now_s, is_new)))
@@ -206,9 +206,9 @@ class CorePort:
     def consult_ends(self, ticket: int, word: "Word | None", now_s: float) -> None:
         """The pool's word is here; None where it could not be asked."""
         self._now_s = now_s
-        said = events.PoolWord(word.total, generation=word.generation) if word is not None else None
+        said = events.PoolVerdict(word.total, generation=word.generation) if word is not None else None
         before = len(self.told)
-        self._take(self._core.apply(events.ConsultEnded(ticket, said, now_s)))
+        self._take(self._core.apply(events.AdmissionCallEnded(ticket, said, now_s)))
         if self.laws is not None:
             answers = [answer for told, answer in self.told[before:] if told == ticket]
             self.laws.told(ticket, word, answers[0] if answers else None)
@@ -229,7 +229,7 @@ class CorePort:
                 else:
                     assert isinstance(answer, Permitted | Rejected | HungUp)
                     self.told.append((output.ticket, answer))
-            elif isinstance(output, events.ConsultCancelled) and self.laws is not None:
+            elif isinstance(output, events.AdmissionCallCancelled) and self.laws is not None:
                 self.laws.waits.pop(output.ticket, None)
         return found
 
@@ -240,7 +240,7 @@ class CorePort:
         *,
         is_looked: bool = False,
         is_found: bool = False,
-        reading: Reading | None = None,
+        reading: Observation | None = None,
         since_s: float | None = None,
     ) -> Answer | LookWanted | Waits:
         """A request; with `is_looked` on a later pass, after the look that the core wanted; it arrived at `since_s`."""
@@ -273,7 +273,7 @@ class CorePort:
                 return HungUp(answer.why)
             case events.LookNeeded():
                 return _LOOK_WANTED
-            case events.ConsultNeeded():
+            case events.AdmissionCallNeeded():
                 return Waits(answer.ticket, Consult(answer.ticket, answer.uid, answer.pool, answer.wanted))
             case events.Joined():
                 return Waits(answer.ticket, None)
@@ -282,7 +282,7 @@ class CorePort:
 
     def glance(self, vm: VmSpec, holder: Holder) -> Glance | None:
         """What the ledger says of a VM, None where the scheduler does not know it."""
-        row, record = self._core.ledger.row(holder), self._core.book.find(vm.pod)
+        row, record = self._core.ledger.row(holder), self._core.vms.find(vm.pod)
         account = self._core.ledger.node(vm.node)
         if row is None or record is None or account is None:
             return None
@@ -334,7 +334,7 @@ class CorePort:
 
     def is_pending(self) -> bool:
         """Whether anything is kept for a request that waits for its pool."""
-        return bool(self._core.desk.consults) or any(
+        return bool(self._core.state.admission_calls) or any(
             floor.cause is Cause.PENDING for row in self._core.ledger.rows() for floor in row.state.floors
         )
 
@@ -350,7 +350,7 @@ class CorePort:
 
     def is_retry(self, request: ExtendedRequest, vm: VmSpec) -> bool:
         """Whether a request repeats one that was answered with a permit: its reply is remembered."""
-        record = self._core.book.find(vm.pod)
+        record = self._core.vms.find(vm.pod)
         if record is None or record.reply is None:
             return False
         life = Life(request.agent_id, request.agent_started_at_ms)

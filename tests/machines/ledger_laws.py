@@ -6,7 +6,7 @@ from protocol.extension import ExtendedRequest
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest
 from tests.machines.cluster_models import Node, Vm
-from tests.machines.core_port import SLOT_BYTES, Glance, Permitted, Reading
+from tests.machines.core_port import SLOT_BYTES, Glance, Observation, Permitted
 from tests.machines.ledger_observer import LawBrokenError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def check_growth(node: Node, before: Glance, after: Glance, claim: Resources) ->
                 )
 
 
-def check_bystander(answer: Permitted, before: Glance, reading: Reading | None) -> None:
+def check_bystander(answer: Permitted, before: Glance, reading: Observation | None) -> None:
     """A caller beside an agent with the extension gets what is current or in use, never what is pending."""
     use = reading.use if reading is not None else answer.permit  # without sizes its word counts
     if answer.permit.exceeds(before.current.max(use).max(before.shown)):

@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from protocol import sequence
 from protocol.hot import Ask
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Observation, Resources
 from scheduler.core import extended, judging, pools, progress, published
 from scheduler.core.cluster import Cluster
 from scheduler.core.core import Core
 from scheduler.core.events import VmSeen
-from scheduler.core.judging import Desk
+from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
 from scheduler.core.limits import Limit
-from scheduler.core.model import Reading, VmSpec
+from scheduler.core.model import VmSpec
 from tests.machines import ledger_world
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm
@@ -77,8 +77,8 @@ def lost_release() -> Patch:
 def reply_remembered_too_long() -> Patch:
     """A retry gets the remembered permit, though the row has fallen since."""
 
-    def repeat(desk: Any, record: Any, ticket: Any, ask: Any, reply: Any) -> Any:
-        return extended._decided(desk, record, ticket, ask, reply, before=record.row.state.current)
+    def repeat(core: Any, record: Any, ticket: Any, ask: Any, reply: Any) -> Any:
+        return extended._decided(core, record, ticket, ask, reply, before=record.row.state.current)
 
     return _patch(extended, "_repeat", repeat)
 
@@ -112,8 +112,8 @@ def settled_by_anybody() -> Patch:
     """A request settles a row though it does not name this process."""
     decide = extended._decide
 
-    def decide_for_all(desk: Any, record: Any, ticket: Any, ask: Ask, now_s: float) -> Any:
-        return decide(desk, record, ticket, replace(ask, names=desk.terms.instance), now_s)
+    def decide_for_all(core: Any, record: Any, ticket: Any, ask: Ask, now_s: float) -> Any:
+        return decide(core, record, ticket, replace(ask, names=core.config.instance), now_s)
 
     return _patch(extended, "_decide", decide_for_all)
 
@@ -147,8 +147,8 @@ def bystander_gets_what_is_pending() -> Iterator[None]:
     """A caller beside an agent with the extension gets all that the row keeps, what waits for a pool included."""
     stand_by = published._stand_by
 
-    def stand_by_reserved(desk: Any, record: Any, caller: Any) -> Any:
-        return stand_by(desk, record, replace(caller, use=record.row.reserved))
+    def stand_by_reserved(core: Any, record: Any, caller: Any) -> Any:
+        return stand_by(core, record, replace(caller, use=record.row.reserved))
 
     with _patch(published, "_stand_by", stand_by_reserved):
         yield
@@ -168,7 +168,7 @@ def decrease_believed_at_once() -> Patch:
 
 def targets_left_out() -> Patch:
     """Only the size counts as use, not the target that it moves to."""
-    return _patch(Reading, "use", property(lambda reading: reading.size))
+    return _patch(Observation, "use", property(lambda reading: reading.size))
 
 
 def sent_resize_left_out() -> Patch:
@@ -187,9 +187,9 @@ def late_event_ends_claim() -> Patch:
     """Any event of the cluster ends what only the agent knows of."""
     observe = Cluster._observe
 
-    def observe_and_forget(cluster: Cluster, record: Any, reading: Reading) -> None:
+    def observe_and_forget(cluster: Cluster, record: Any, reading: Observation) -> None:
         row = record.row
-        cluster._desk.ledger.post(Verdict(row.holder, row.node, row.state.without(Cause.CLAIMED)))
+        cluster._core.ledger.post(Verdict(row.holder, row.node, row.state.without(Cause.CLAIMED)))
         observe(cluster, record, reading)
 
     return _patch(Cluster, "_observe", observe_and_forget)
@@ -200,7 +200,7 @@ def new_right_after_a_start() -> Patch:
     enter = Cluster._enter
 
     def enter_at_once(cluster: Cluster, seen: VmSeen, vm: VmSpec) -> None:
-        with _patch(Desk, "inherits_until_s", lambda _, now_s: now_s):
+        with _patch(CoreState, "inherits_until_s", lambda _, now_s: now_s):
             enter(cluster, seen, vm)
 
     return _patch(Cluster, "_enter", enter_at_once)
@@ -264,7 +264,7 @@ def old_event_ends_silence() -> Iterator[None]:
         told_s = seen.now_s
         return see(cluster, seen)
 
-    def fall(cluster: Cluster, record: Any, state: RowState, reading: Reading) -> RowState:
+    def fall(cluster: Cluster, record: Any, state: RowState, reading: Observation) -> RowState:
         return after_silence(cluster, record, state, dataclasses.replace(reading, begun_s=told_s))
 
     lag = _patch(ledger_world, "WATCH_LAG_S", 75.0)
@@ -280,7 +280,7 @@ def others_forgotten_at_commit() -> Patch:
     total = pools.total
 
     def total_for_one(record: Any, account: PoolAccount, *rest: Any) -> Limit | None:
-        return total(record, PoolAccount(account.name, account.terms, record.row.units), *rest)
+        return total(record, PoolAccount(account.name, account.spec, record.row.units), *rest)
 
     return _patch(pools, "total", total_for_one)
 
@@ -289,8 +289,8 @@ def word_for_another_generation() -> Patch:
     """A word counts whatever became of the pool since it was formed."""
     limits_of = progress.limits_of
 
-    def limits_of_any(desk: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
-        return limits_of(desk, record, waited, dataclasses.replace(word, generation=None), *rest)
+    def limits_of_any(core: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
+        return limits_of(core, record, waited, dataclasses.replace(word, generation=None), *rest)
 
     return _patch(progress, "limits_of", limits_of_any)
 
@@ -353,10 +353,10 @@ def floor_needs_no_word() -> Iterator[None]:
     judge, must_be_asked = judging.judge, pools.must_be_asked
     kept = ZERO
 
-    def judge_and_note(desk: Any, record: Any, *rest: Any) -> Verdict:
+    def judge_and_note(core: Any, record: Any, *rest: Any) -> Verdict:
         nonlocal kept
         kept = record.row.state.firm
-        return judge(desk, record, *rest)
+        return judge(core, record, *rest)
 
     def asked_beyond_floors(ledger: Ledger, name: str, current: Resources, permit: Resources) -> bool:
         return must_be_asked(ledger, name, current.max(kept), permit)
@@ -381,9 +381,9 @@ def word_of_the_pool_it_left() -> Patch:
     """A word counts for a VM that belongs to another pool by now."""
     limits_of = progress.limits_of
 
-    def limits_of_now(desk: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
+    def limits_of_now(core: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
         there = dataclasses.replace(waited, pool=record.spec.pool or waited.pool)
-        return limits_of(desk, record, there, word, *rest)
+        return limits_of(core, record, there, word, *rest)
 
     return _patch(progress, "limits_of", limits_of_now)
 

@@ -23,7 +23,7 @@ from protocol.extension import ExtendedRequest
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest, PodName
-from tests.machines.core_port import UNIT, Answer, Consult, Holder, Kept, Permitted, Reading, VmSpec
+from tests.machines.core_port import UNIT, Answer, Consult, Holder, Kept, Observation, Permitted, VmSpec
 from tests.machines.ledger_observer import LawBrokenError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PoolLaws:
 
     # ------------------------------------------------------------ inputs
 
-    def seen(self, vm: VmSpec, reading: Reading | None) -> None:
+    def seen(self, vm: VmSpec, reading: Observation | None) -> None:
         """A VM was told: perhaps its birth, another label, another size."""
         member = self._members.get(vm.pod)
         if member is not None and member.spec.uid != vm.uid:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.values import Resources
 from tests.machines.cluster_models import UNIT, Vm, cu
-from tests.machines.core_port import POOL, Consult, PoolTerms
+from tests.machines.core_port import POOL, Consult, PoolSpec
 from tests.machines.pool_laws import PoolLaws
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Pool:
     round: Round | None = None
 
     @property
-    def terms(self) -> PoolTerms:
+    def terms(self) -> PoolSpec:
         """What the scheduler is told of it."""
-        return PoolTerms(
+        return PoolSpec(
             self.name, self.unit, self.generation, self.max_units, self.max_units_per_vm, self.is_deleting
         )
 
@@ -91,7 +91,7 @@ class Pools:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.all: dict[str, Pool] = {POOL: Pool(POOL, UNIT), OTHER: Pool(OTHER, cu(2))}
-        self.consults: dict[int, Consult] = {}
+        self.admission_calls: dict[int, Consult] = {}
         self.past: deque[tuple[int, Word | None]] = deque(maxlen=_MOST_PAST)
 
     # ------------------------------------------------------------ what becomes of pools
@@ -100,7 +100,7 @@ class Pools:
         """A scheduler process begins: nobody waits, and words that were on their way come too late."""
         port = self._world.port
         port.laws = PoolLaws(port, self.all)
-        self.consults = {}
+        self.admission_calls = {}
         for pool in self.all.values():
             if pool.round is not None:
                 self.past.extend((ticket, pool.round.word) for ticket in pool.round.tickets)
@@ -133,7 +133,7 @@ class Pools:
 
     def asked(self, consult: Consult) -> None:
         """A request waits for its pool from now on."""
-        self.consults[consult.ticket] = consult
+        self.admission_calls[consult.ticket] = consult
         pool = self.all[consult.pool]
         pool.waiting.append(consult.ticket)
         if pool.is_prompt:
@@ -149,7 +149,7 @@ class Pools:
         port = self._world.port
         base = candidate = port.pool_units(pool.name)
         for ticket in tickets:
-            consult = self.consults[ticket]
+            consult = self.admission_calls[ticket]
             if ticket in self._world.asking:
                 has = port.row_units(consult.uid, pool.name)
                 candidate += max(consult.wanted.units(pool.unit) - has, 0)
@@ -183,5 +183,5 @@ class Pools:
 
     def word_for(self, ticket: int, total: int | None, *, admitted: int | None = None) -> Word:
         """A word that is formed now for one request alone. `admitted` where the chain had room for more than it says."""
-        pool = self.all[self.consults[ticket].pool]
+        pool = self.all[self.admission_calls[ticket].pool]
         return Word(total, total if admitted is None else admitted, pool.life, pool.generation)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
-from protocol.wire import AgentRequest
-from protocol.wire import Resources as Slots
+from protocol.wire import AgentRequest, SlotResources
 from tests.machines.core_port import Answer, Permitted, Rejected
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class PublishedAgent:
         if self.approved is not None:
             self.approved = self.approved.min(self.asked)
             self._tell()
-        slots = Slots(self.asked.vcpu_milli // 1000, self.asked.memory_bytes // GIB)
+        slots = SlotResources(self.asked.vcpu_milli // 1000, self.asked.memory_bytes // GIB)
         self.request = AgentRequest(PluginProtoVersion.V1_1, self.vm.name, slots, None)
         return self.request
 

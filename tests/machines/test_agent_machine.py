@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agent.core import events
-from agent.core.model import Observation
 from agent.core.state import Ask
 from protocol.reasons import ErrorCode
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 from protocol.wire import MoreResources
 from tests.unit.agent.driver import FULL, UNIT, UNSETTLED, VM, Driver, cu, grant, refusal
 

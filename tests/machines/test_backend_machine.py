@@ -23,12 +23,12 @@ from agent.backends.faults import Faults
 from agent.backends.simulated import Clock, SimulatedBackend, VmFile
 from agent.core import events
 from agent.core.apply import apply
-from agent.core.model import Observation, Vm
+from agent.core.model import Vm
 from agent.core.ports import BackendError, Fencing
 from agent.core.state import SchedulerLink, State
 from agent.core.timing import Timing
 from hosting.settings import check
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_simulated import PROFILES, FoldedLog
 from tests.unit.agent.driver import LIFE, VM, Driver, cu
 

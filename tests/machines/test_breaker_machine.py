@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.pool.plugins.breaker import Breaker, BreakerRules, Event, Pass, State
+from scheduler.pools.core.breaker import Breaker, BreakerRules, Event, Pass, State
 
 RULES = BreakerRules(failures=3, open_s=4.0, probes=2)
 ENDS = st.sampled_from([Event.SUCCEEDED, Event.FAILED, Event.ABANDONED])

@@ -40,7 +40,7 @@ cli.main()
 SCHEDULER_WAITS = """
 from functools import partial
 from scheduler.service import cli
-cli.Terms = partial(cli.Terms, **{waits!r})
+cli.SchedulerConfig = partial(cli.SchedulerConfig, **{waits!r})
 cli.main()
 """
 CODES = {"agent": AGENT_WAITS, "scheduler": SCHEDULER_WAITS}

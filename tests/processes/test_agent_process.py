@@ -189,7 +189,7 @@ def test_a_simulated_agent_loads_no_optional_library(tmp_path: Path) -> None:
     scheduler, informant, port = free_port(), free_port(), free_port()
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
     config = agent_file(tmp_path / "agent.yaml", scheduler, {"a": informant})
-    tell = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); import agent.daemon.cli as cli; cli.main()"
+    tell = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); import agent.cli as cli; cli.main()"
     with ExitStack() as stack:
         start = stack.enter_context
         arguments = ("--cluster", str(cluster), "--port", str(scheduler))

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from informant import once
+from informant import diagnose
 from informant.cli import main
 from informant.core.report import CgroupReading, Reading
 from informant.guest.cgroup import FileCgroup
@@ -450,27 +450,27 @@ def test_help_names_every_option_and_what_exit_codes_mean(flag: str, output: Pat
 # ---------------------------------------------------------------- figures for a person
 
 
-def seen(**group: Any) -> once.Seen:
+def seen(**group: Any) -> diagnose.Seen:
     """Two looks, half a second apart: one of four CPUs was busy, and tasks waited a fifth of the time."""
     before = Reading(1, 2, 3, 10.0, 4, 2**30, 2**29, {"cpu_waiting": 5.0}, None, CgroupReading())
     now = Reading(
         1, 2, 3, 10.5, 4, 2**30, 2**29, {"cpu_waiting": 5.1, "io_waiting": 7.0}, 3, CgroupReading(**group)
     )
-    return once.Seen(before, now, 0.5, FileCgroup(Path("/group")), (Finding("mlock", True, "so"),), 512)
+    return diagnose.Seen(before, now, 0.5, FileCgroup(Path("/group")), (Finding("mlock", True, "so"),), 512)
 
 
 def test_shares_are_of_the_time_between_the_looks() -> None:
-    found = rows("\n".join(once.as_text(seen())))
+    found = rows("\n".join(diagnose.as_text(seen())))
     machine = heading(found, socket.gethostname())
     assert machine["CPUs"] == "4, busy 25% of the last 0.50 s"
     assert machine["cpu waiting"] == "5.1 s in all, 20% just now"
     assert machine["io waiting"] == "7.0 s in all, 0% just now"  # not told before
     assert machine["OOM kills since boot"] == "3"
-    assert json.loads(once.as_json(seen()))["machine"]["cpuBusyShare"] == 0.25
+    assert json.loads(diagnose.as_json(seen()))["machine"]["cpuBusyShare"] == 0.25
 
 
 def test_a_guest_in_which_nothing_is_missing_says_so() -> None:
-    found = rows("\n".join(once.as_text(seen())))
+    found = rows("\n".join(diagnose.as_text(seen())))
     assert (found["can"], list(found["cannot"])) == ({"mlock": "so"}, ["(nothing is missing)"])
 
 
@@ -479,16 +479,16 @@ SIZES = [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (2**20 - 1, "1024.0 Ki
 
 @pytest.mark.parametrize(("amount", "told"), SIZES)
 def test_amounts_are_told_in_the_largest_unit_that_fits(amount: int, told: str) -> None:
-    found = rows("\n".join(once.as_text(seen(current_bytes=amount, frozen=True))))
+    found = rows("\n".join(diagnose.as_text(seen(current_bytes=amount, frozen=True))))
     assert found["cgroup /group"]["memory in use"] == told
     assert found["cgroup /group"]["frozen"] == "yes"
 
 
 def test_findings_of_a_group_name_each_file_that_is_lacking(tree: Tree) -> None:
-    assert list(once.cgroup_findings(FileCgroup(tree.path))) == [Finding("cgroup", True, str(tree.path))]
+    assert list(diagnose.cgroup_findings(FileCgroup(tree.path))) == [Finding("cgroup", True, str(tree.path))]
     (tree.path / "cpu.max").unlink()
-    assert list(once.cgroup_findings(FileCgroup(tree.path))) == [
+    assert list(diagnose.cgroup_findings(FileCgroup(tree.path))) == [
         Finding("cgroup", False, f"{tree.path}, in part"),
         Finding("cgroup file cpu.max", False, "is not there"),
     ]
-    assert list(once.cgroup_findings(None)) == [Finding("cgroup", False, NO_CGROUP)]
+    assert list(diagnose.cgroup_findings(None)) == [Finding("cgroup", False, NO_CGROUP)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from scheduler.pool.plugins.fair_split import Accounts, Demand, Node, Tenant, Tree, fair_split
+from scheduler.pools.core.fair_split import Accounts, Demand, Node, Tenant, Tree, fair_split
 
 NAMES = "abcdefgh"
 

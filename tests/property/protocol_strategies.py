@@ -41,7 +41,7 @@ signed_amounts = st.builds(values.Resources, st.integers(-(2**64), 2**64), st.in
 positive_amounts = st.builds(values.Resources, st.integers(1, 10**6), st.integers(1, 2**45))
 
 pod_names = st.builds(wire.PodName, text, text)
-wire_resources = st.builds(wire.Resources, uint(16), uint(16))
+wire_resources = st.builds(wire.SlotResources, uint(16), uint(16))
 metrics = st.builds(wire.Metrics, float32s, float32s)
 raw_resources = st.builds(wire.RawResources, st.none() | read_quantities, st.none() | read_quantities)
 agent_requests = st.builds(wire.AgentRequest, plugin_versions, pod_names, wire_resources, st.none() | metrics)
@@ -97,7 +97,7 @@ Kind = tuple[Any, st.SearchStrategy[Any]]
 
 KINDS: dict[str, Kind] = {
     "PodName": (wire.PodName, pod_names),
-    "Resources": (wire.Resources, wire_resources),
+    "Resources": (wire.SlotResources, wire_resources),
     "MoreResources": (wire.MoreResources, more_resources),
     "RawResources": (wire.RawResources, raw_resources),
     "Metrics": (wire.Metrics, metrics),

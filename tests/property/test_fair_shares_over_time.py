@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosting.server import Reply
-from scheduler.pool.claims import CLAIM_S, MAX_CLAIM_S
-from scheduler.pool.plugin import FrameworkHandle
-from scheduler.pool.plugins import quota
-from scheduler.pool.plugins.fair_split import Tenant, Tree, fair_split
-from scheduler.pool.providers import Providers
-from scheduler.pool.values import Pool
+from scheduler.pools.chain.plugin import FrameworkHandle
+from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S
+from scheduler.pools.core.fair_split import Tenant, Tree, fair_split
+from scheduler.pools.core.providers import Providers
+from scheduler.pools.core.values import Pool
+from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import Use
-from tests.unit.scheduler_pool.pool_houses import PoolHouse, until
+from tests.unit.scheduler_pools.pool_houses import PoolHouse, until
 from tests.unit.scheduler_service.test_migrations import cu, now_s, permit, virtually
 
 EXAMPLE = (

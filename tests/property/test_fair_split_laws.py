@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from hosting import logs
 from protocol.values import Resources
-from scheduler.pool.plugin import Client
-from scheduler.pool.plugins import quota
-from scheduler.pool.plugins.fair_split import Accounts, Demand, Tenant, Tree, fair_split
-from scheduler.pool.providers import Providers
-from scheduler.pool.values import Context, Pods, Pool, Purpose
+from scheduler.pools.chain.plugin import Client
+from scheduler.pools.core.fair_split import Accounts, Demand, Tenant, Tree, fair_split
+from scheduler.pools.core.providers import Providers
+from scheduler.pools.core.values import Context, Pods, Pool, Purpose
+from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import NAMES, Use, leaves, trees, uses
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from protocol.values import Resources
 from scheduler.core import events
 from scheduler.core.limits import permit_of
-from scheduler.core.model import PoolTerms
+from scheduler.core.model import PoolSpec
 from tests.unit.scheduler_core.core_worlds import World, cu
 
 _figures = st.integers(1, 12)
@@ -24,7 +24,7 @@ def part(amount: Resources, unit: Resources) -> int:
 def world_of(members: list[Resources], pool_unit: Resources, unit: Resources) -> World:
     """VMs m0, m1, ... of these sizes in one pool, on a node with room for everything."""
     world = World(cu(1))
-    world.apply(events.PoolSeen(PoolTerms("blue", pool_unit)))
+    world.apply(events.PoolSeen(PoolSpec("blue", pool_unit)))
     for index, size in enumerate(members):
         world.vm(f"m{index}", size, unit=unit, slot=1)
         world.see(f"m{index}", None, at=0.0, pool="blue")
@@ -49,10 +49,10 @@ def test_a_grant_is_the_largest_number_of_steps_whose_part_fits(
     per_vm: int | None,
 ) -> None:
     world = world_of(members, pool_unit, unit)
-    world.apply(events.PoolSeen(PoolTerms("blue", pool_unit, max_units=max_units, max_units_per_vm=per_vm)))
+    world.apply(events.PoolSeen(PoolSpec("blue", pool_unit, max_units=max_units, max_units_per_vm=per_vm)))
     (answer,) = world.take(world.request("m0", want), 1)
-    if isinstance(answer, events.ConsultNeeded):
-        (answer,) = world.told(1, events.PoolWord(total))
+    if isinstance(answer, events.AdmissionCallNeeded):
+        (answer,) = world.told(1, events.PoolVerdict(total))
     else:
         total = None  # nobody was asked
     assert isinstance(answer, events.Decided)
@@ -116,7 +116,7 @@ def test_all_who_wait_are_served_by_one_total(
     waiting = []
     for index in range(len(members)):
         outputs = world.take(world.request(f"m{index}", wants[index]), index + 1)
-        if isinstance(outputs[0], events.ConsultNeeded):
+        if isinstance(outputs[0], events.AdmissionCallNeeded):
             waiting.append(index)
     before = held(world)
     needed = before + sum(
@@ -124,7 +124,7 @@ def test_all_who_wait_are_served_by_one_total(
         for index in waiting
     )
     for index in waiting:
-        (answer,) = world.told(index + 1, events.PoolWord(total))
+        (answer,) = world.told(index + 1, events.PoolVerdict(total))
         assert isinstance(answer, events.Decided)
         assert held(world) <= max(before, total)
         if total >= needed:
@@ -141,7 +141,7 @@ def test_the_sums_are_the_parts_of_whoever_belongs(
 ) -> None:
     """Labels and sizes change in any order."""
     world = world_of(members, pool_unit, Resources(1, 1))
-    world.apply(events.PoolSeen(PoolTerms("red", Resources(2, 3))))
+    world.apply(events.PoolSeen(PoolSpec("red", Resources(2, 3))))
     units = {"blue": pool_unit, "red": Resources(2, 3)}
     belongs: dict[int, str | None] = dict.fromkeys(range(len(members)), "blue")
     sizes = dict(enumerate(members))

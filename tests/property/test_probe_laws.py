@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.pool import calls, probe, probing
-from scheduler.pool.errors import (
+from scheduler.pools.chain import calls, probing
+from scheduler.pools.chain.manager import PluginManager
+from scheduler.pools.core import probe
+from scheduler.pools.core.errors import (
     AppError,
     Detail,
     Interrupt,
@@ -21,10 +23,9 @@ from scheduler.pool.errors import (
     new_internal,
     new_invalid_spec,
 )
-from scheduler.pool.manager import PluginManager
-from scheduler.pool.probe import ProbeResult, ProbeResultKind
-from scheduler.pool.values import ADMITTED, Admission, Context, Pods, Pool
-from tests.unit.scheduler_pool.pool_talkers import CTX, POOL, Talker
+from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
+from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool
+from tests.unit.scheduler_pools.pool_talkers import CTX, POOL, Talker
 
 MAX_DELTA = 64
 OFFSETS = (0, 1, 7, 1000)

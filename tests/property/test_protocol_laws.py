@@ -74,7 +74,7 @@ def _longest(float_: float, resources: values.Resources) -> extension.ExtendedRe
     return extension.ExtendedRequest(
         PluginProtoVersion(2**32 - 1),
         wire.PodName("p" * 253, "n" * 63),
-        wire.Resources(65535, 65535),
+        wire.SlotResources(65535, 65535),
         wire.Metrics(float_, float_),
         every_one,
         2**64 - 1,
@@ -116,7 +116,7 @@ def test_no_amount_or_load_is_longer_than_the_longest(
 
 def _request_of(length: int) -> wire.AgentRequest:
     """A request whose body is `length` bytes long."""
-    empty = wire.AgentRequest(PluginProtoVersion.V1_1, wire.PodName("", ""), wire.Resources(1, 1), None)
+    empty = wire.AgentRequest(PluginProtoVersion.V1_1, wire.PodName("", ""), wire.SlotResources(1, 1), None)
     name = "x" * (length - len(codec.encode(empty)))
     return wire.AgentRequest(empty.proto_version, wire.PodName(name, ""), empty.resources, None)
 

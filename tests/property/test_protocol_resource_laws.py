@@ -62,7 +62,7 @@ def test_bounds_hold_what_they_clamp(a: Amount, b: Amount, amount: Amount) -> No
 
 @relaxed
 @given(some.wire_resources, some.wire_resources)
-def test_wire_resources_keep_the_published_relations(a: wire.Resources, b: wire.Resources) -> None:
+def test_wire_resources_keep_the_published_relations(a: wire.SlotResources, b: wire.SlotResources) -> None:
     assert a.min(b) == b.min(a)
     assert a.max(b) == b.max(a)
     assert a.max(a.min(b)) == a == a.min(a.max(b))
@@ -77,17 +77,17 @@ def test_wire_resources_keep_the_published_relations(a: wire.Resources, b: wire.
 
 @relaxed
 @given(some.wire_resources, st.integers(0, 65535))
-def test_a_wire_product_is_exact_or_refused(a: wire.Resources, factor: int) -> None:
+def test_a_wire_product_is_exact_or_refused(a: wire.SlotResources, factor: int) -> None:
     if max(a.vcpu, a.mem) * factor > 65535:
         with pytest.raises(ValueError, match="must lie in"):
             a.mul(factor)
     else:
-        assert a.mul(factor) == wire.Resources(a.vcpu * factor, a.mem * factor)
+        assert a.mul(factor) == wire.SlotResources(a.vcpu * factor, a.mem * factor)
 
 
 @relaxed
 @given(some.wire_resources, slot_sizes)
-def test_raw_resources_and_exact_amounts_agree(a: wire.Resources, slot: int) -> None:
+def test_raw_resources_and_exact_amounts_agree(a: wire.SlotResources, slot: int) -> None:
     raw, exact = a.convert_to_raw(quantities.from_value(slot)), translate.from_slots(a, slot)
     assert raw.cpu is not None
     assert raw.memory is not None
@@ -96,7 +96,7 @@ def test_raw_resources_and_exact_amounts_agree(a: wire.Resources, slot: int) -> 
 
 @relaxed
 @given(some.wire_resources, slot_sizes)
-def test_whole_slots_survive_both_translations(a: wire.Resources, slot: int) -> None:
+def test_whole_slots_survive_both_translations(a: wire.SlotResources, slot: int) -> None:
     exact = translate.from_slots(a, slot)
     assert translate.request_slots(exact, slot) == a == translate.permit_slots(exact, slot)
 

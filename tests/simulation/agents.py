@@ -13,7 +13,6 @@ from uuid import UUID
 from agent.core import events
 from agent.core.apply import apply, lapse
 from agent.core.condition import Condition, condition
-from agent.core.model import Observation
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
@@ -25,7 +24,7 @@ from agent.links.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.hot import ask_of
 from protocol.sequence import Life as LifeId
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Observation, Resources
 from scheduler.core.events import Decided, HungUp, Refused
 from tests.simulation.clock import Timer
 from tests.simulation.network import Call

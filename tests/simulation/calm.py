@@ -71,7 +71,7 @@ def _wrong_on(world: World, node: Node) -> list[str]:
 
 def _wrong_row(world: World, vm: Vm, goal: Resources) -> list[str]:
     process = world.scheduler.process
-    record = process.core.book.find(vm.pod) if process is not None else None
+    record = process.core.vms.find(vm.pod) if process is not None else None
     if record is None:
         return [f"{vm.name}: the scheduler does not know it"]
     state = record.row.state

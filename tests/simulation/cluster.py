@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.model import NodeSpec, PodSpec, Reading
+from scheduler.core.model import NodeSpec, PodSpec
 from tests.machines.ledger_observer import NodeAccount
 from tests.simulation.vms import UNIT, Vm
 
@@ -71,9 +71,9 @@ class Watch:
                 process.apply(events.VmSeen(vm.spec, self.read(vm), world.clock.now_s))
                 world.hiding.is_told(vm)
 
-    def read(self, vm: Vm) -> Reading:
+    def read(self, vm: Vm) -> Observation:
         """What a read that begins now shows."""
-        return Reading(vm.size, vm.target, self._world.clock.now_s)
+        return Observation(vm.size, vm.target, self._world.clock.now_s)
 
     def changed(self, vm: Vm) -> None:
         """A VM's object was changed: an event with what it shows from now on is on its way."""
@@ -102,7 +102,7 @@ class Watch:
             self._world.hiding.is_gone(vm, self._process)
             self._process.apply(events.VmGone(vm.pod, vm.spec.uid, self._world.clock.now_s))
 
-    def tell(self, vm: Vm, reading: Reading) -> None:
+    def tell(self, vm: Vm, reading: Observation) -> None:
         """The process is told what a read, or an event, showed."""
         world, process = self._world, self._process
         if world.hiding.is_hidden(vm):

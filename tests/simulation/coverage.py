@@ -77,7 +77,7 @@ class Coverage:
     def _check(self, process: "Process", vm: Vm) -> None:
         account, kept = vm.account, process.reserved(vm.holder) or ZERO
         if account.cpu_milli > kept.vcpu_milli or account.memory_bytes > kept.memory_bytes:
-            record = process.core.book.by_uid(vm.spec.uid)
+            record = process.core.vms.by_uid(vm.spec.uid)
             floors = record.row.state.floors if record is not None else ()
             named = ", ".join(f"{floor.cause.value} {floor.amount}" for floor in floors)
             self.fail(vm.name, f"{account.use} may be in use, its row keeps {kept} ({named or 'no floors'})")
@@ -94,14 +94,14 @@ class Coverage:
             if account.is_over_full and not account.over:
                 self.fail(
                     node.name,
-                    f"{account.reserved} of {account.terms.reservable} is reserved, and no cause is recorded",
+                    f"{account.reserved} of {account.capacity.reservable} is reserved, and no cause is recorded",
                 )
             if node.account.excused or node.account.excess is not ZERO:
                 self._world.observer.ledger_changed(node.account, account.reserved)
         for output in outputs:
             if isinstance(output, events.Decided):
                 self._check_grant(process, output)
-            elif isinstance(output, events.ConsultNeeded):
+            elif isinstance(output, events.AdmissionCallNeeded):
                 row = self._row(process, output.uid)
                 self._fits(process, row, output.current, output.wanted, "is kept while its pool is asked")
         self.check_all()
@@ -109,12 +109,12 @@ class Coverage:
     def _check_grant(self, process: "Process", decided: events.Decided) -> None:
         if decided.permit.exceeds(decided.requested):
             self.fail(str(decided.pod.name), f"is permitted {decided.permit}, asked {decided.requested}")
-        record = process.core.book.find(decided.pod)
+        record = process.core.vms.find(decided.pod)
         if record is not None and decided.permit.exceeds(decided.before) and record.settled:
             self._fits(process, record.row, decided.before, decided.permit, "is permitted")
 
     def _row(self, process: "Process", uid: str) -> Row:
-        record = process.core.book.by_uid(uid)
+        record = process.core.vms.by_uid(uid)
         assert record is not None
         return record.row
 
@@ -126,7 +126,7 @@ class Coverage:
         for other in process.core.ledger.rows():
             if other.node == row.node and other is not row:
                 others += other.state.reserved
-        room = account.terms.reservable - others
+        room = account.capacity.reservable - others
         for (name, old), (_, new), (_, free) in zip(before.named(), after.named(), room.named(), strict=True):
             if new > old and new > free:
                 self.fail(

@@ -15,7 +15,7 @@ from agent.core.model import Sample
 from informant.core.guard import Guard
 from informant.core.report import Reading
 from informant.core.sessions import Event, Phase, Resume, Session, Sessions, Suspend
-from informant.core.shortage import Lookout
+from informant.core.shortage import ShortageDetector
 from informant.core.wishes import Tell, Wishes
 from protocol.sequence import AnswerOrder
 from protocol.values import Resources
@@ -109,7 +109,7 @@ class Informant:
         self.sessions = Sessions()
         self.wishes = Wishes()
         self.guard = Guard(size=self._approved)
-        self._lookout = Lookout()
+        self._lookout = ShortageDetector()
         self._peers: dict[int, Peer] = {}
         self._is_calling = False
         life = self._life

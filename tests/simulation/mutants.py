@@ -20,10 +20,10 @@ from informant.core.sessions import Sessions
 from protocol.values import ZERO, Resources
 from protocol.wire import DownscaleResult
 from scheduler.core import events, extended, placement, published
-from scheduler.core.book import VmRecord
 from scheduler.core.core import Core
-from scheduler.core.judging import Desk
+from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, RowState
+from scheduler.core.vms import VmRecord
 from tests.machines import mutants as of_the_ledger
 from tests.simulation.driver import LENGTH_S
 from tests.simulation.vms import UNIT, Vm
@@ -62,7 +62,7 @@ def hand_over_floor_dropped() -> Patch:
 
 def new_right_after_a_restart() -> Patch:
     """A VM that the first list did not hold is new, though the process has just begun."""
-    return _patch(Desk, "inherits_until_s", lambda _, now_s: now_s)
+    return _patch(CoreState, "inherits_until_s", lambda _, now_s: now_s)
 
 
 def unheard_life_forgotten() -> Patch:
@@ -76,7 +76,7 @@ def placement_ends_by_the_clock() -> Iterator[None]:
     tick = Core._tick
 
     def tick_and_expire(core: Core, ticked: events.ClockTicked) -> Any:
-        placement.expire(core.desk, ticked.now_s)
+        placement.expire(core.state, ticked.now_s)
         return tick(core, ticked)
 
     init = Core.__init__

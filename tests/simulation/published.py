@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from agent.core.events import Resize
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
-from protocol.wire import AgentRequest
-from protocol.wire import Resources as Slots
+from protocol.wire import AgentRequest, SlotResources
 from scheduler.core.events import Decided
 from tests.machines.ledger_observer import LawBrokenError
 from tests.simulation.network import Call
@@ -93,7 +92,7 @@ class PublishedRunner:
         self._asked = wanted
         if self._approved is not None:
             self._hold(self._approved.min(wanted))
-        slots = Slots(wanted.vcpu_milli // 1000, wanted.memory_bytes // SLOT_BYTES)
+        slots = SlotResources(wanted.vcpu_milli // 1000, wanted.memory_bytes // SLOT_BYTES)
         request = AgentRequest(PluginProtoVersion.V1_1, vm.pod, slots, None)
         call = Call[Answer | None](lambda answer: self._answered(answer) if ident == self._ident else None)
         world.clock.after(REQUEST_DEADLINE_S, lambda: call.answer(None))

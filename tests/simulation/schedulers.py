@@ -9,9 +9,9 @@ from protocol.hot import Ask
 from protocol.values import Resources
 from protocol.wire import AgentRequest
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.core.model import Holder, PoolTerms
+from scheduler.core.model import Holder, PoolSpec
+from scheduler.core.vms import SchedulerConfig
 from tests.simulation.cluster import Node, Pod, Watch
 from tests.simulation.vms import COMMAND_DEADLINE_S, UNIT, Vm
 
@@ -57,7 +57,7 @@ class Process:
     def __init__(self, world: "World", *, is_first: bool) -> None:
         self.world = world
         self.instance = UUID(int=world.count())
-        terms = Terms(
+        terms = SchedulerConfig(
             self.instance,
             started_s=world.clock.now_s,
             unix_offset_s=EPOCH_MS / 1000,
@@ -79,7 +79,7 @@ class Process:
 
     def begin(self) -> None:
         """List everything, then serve."""
-        self.apply(events.PoolSeen(PoolTerms(POOL, UNIT)))
+        self.apply(events.PoolSeen(PoolSpec(POOL, UNIT)))
         self.watch.list_all()
         self.is_serving = True
         self.world.coverage.check_all()
@@ -146,7 +146,7 @@ class Process:
                     self._answer(output)
                 case events.LookNeeded(ticket):
                     self._look(ticket)
-                case events.ConsultNeeded(ticket):
+                case events.AdmissionCallNeeded(ticket):
                     self._consult(ticket)
                 case events.ReadNeeded(pod):
                     self.watch.read_later(pod)
@@ -154,7 +154,7 @@ class Process:
                     self.world.placements.placed(self._placing.pop(ticket))
                 case events.NotPlaced(ticket):
                     self._placing.pop(ticket)
-                case events.Joined() | events.ConsultCancelled() | events.MigrationWanted():
+                case events.Joined() | events.AdmissionCallCancelled() | events.MigrationWanted():
                     pass
                 case _:
                     assert_never(output)
@@ -196,8 +196,8 @@ class Process:
         span_s, said = word
         self.world.clock.after(span_s, lambda: self.when_it_runs(lambda: self._word(ticket, said)))
 
-    def _word(self, ticket: int, word: events.PoolWord) -> None:
-        self.apply(events.ConsultEnded(ticket, word, self.world.clock.now_s))
+    def _word(self, ticket: int, word: events.PoolVerdict) -> None:
+        self.apply(events.AdmissionCallEnded(ticket, word, self.world.clock.now_s))
 
     # ------------------------------------------------------------ placement
 
@@ -216,9 +216,9 @@ class Process:
 
     def is_idle(self) -> str:
         """What is still kept for somebody who waits; nothing where all is well."""
-        if self.core.desk.consults:
-            return f"questions to pools are open: {sorted(self.core.desk.consults)}"
-        if any(until_s is not None for until_s in self.core.desk.placements.values()):
+        if self.core.state.admission_calls:
+            return f"questions to pools are open: {sorted(self.core.state.admission_calls)}"
+        if any(until_s is not None for until_s in self.core.state.placements.values()):
             return "a placement is assumed for ever"
         return ""
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.core.events import Resize
-from agent.core.model import Observation
 from agent.core.model import Vm as AgentVm
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 from protocol.wire import PodName
 from scheduler.core.model import Holder, Kind, VmSpec
 from tests.machines.ledger_observer import Observer, VmAccount

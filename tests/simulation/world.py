@@ -46,11 +46,11 @@ class Pool:
     slow_s: float = 0.1
     silent_until_s: float = 0.0
 
-    def word(self, now_s: float) -> tuple[float, events.PoolWord] | None:
+    def word(self, now_s: float) -> tuple[float, events.PoolVerdict] | None:
         """How long the next word takes, and what it will be; None where there will never be one."""
         if now_s < self.silent_until_s:
             return None
-        return self.slow_s * self.dice.random(), events.PoolWord(self.limit)
+        return self.slow_s * self.dice.random(), events.PoolVerdict(self.limit)
 
 
 class Hiding:

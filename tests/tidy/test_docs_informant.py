@@ -9,7 +9,7 @@ from hosting.settings import Settings, load
 from informant.guest.machine import ProcSource
 from informant.guest.watching import PollingSource
 from informant.service.informant import Informant
-from informant.service.keeper import Guest
+from informant.service.limits import Guest
 from informant.settings import InformantSettings
 from protocol.values import Resources
 from tests.tidy.house import ROOT

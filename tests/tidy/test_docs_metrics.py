@@ -8,12 +8,12 @@ from agent.runner.runner import Latencies
 from hosting import logs
 from hosting.metrics import AnyFamily
 from hosting.server import Server
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.service.counts import Counts
+from scheduler.core.vms import SchedulerConfig
+from scheduler.pools.http.metrics import pool_families
+from scheduler.pools.service import PoolService
 from scheduler.service.metrics import families
-from scheduler.service.pool_metrics import pool_families
-from scheduler.service.pools import PoolHouse
+from scheduler.service.stats import PermitStats
 from tests.tidy.house import ROOT
 
 
@@ -25,10 +25,10 @@ def shown(family: AnyFamily) -> str:
 def test_the_documented_metrics_are_those_that_are_served() -> None:
     """In both directions, with their labels."""
     server = Server(logs.logger("test"), ())
-    core = Core(Terms(uuid.UUID(int=1)))
-    house = PoolHouse(core, core.apply, lambda: 0.0, logs.logger("test"))
+    core = Core(SchedulerConfig(uuid.UUID(int=1)))
+    house = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
     served = [
-        *families(core, Counts(), server),
+        *families(core, PermitStats(), server),
         *pool_families(core.ledger, house.room, house.counts),
         *status.families([], 0),
         *status.state_families([]),

@@ -20,21 +20,22 @@ from parley import plugins
 from protocol.reasons import ReasonCode
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.core.book import Terms
+from scheduler import ports
+from scheduler.clusters.file import ClusterFile
 from scheduler.core.core import Core
 from scheduler.core.model import POOL_LABEL
-from scheduler.pool import calls, chain, manager, registry, room, standing
-from scheduler.pool.counts import PoolCounts
-from scheduler.pool.plugin import HOOKS, Handle
-from scheduler.pool.plugins.http_admission import HttpAdmissionArgs
-from scheduler.pool.plugins.http_messages import outcome, question
-from scheduler.pool.plugins.quota import QuotaArgs
-from scheduler.pool.values import Context, Member, Pool, Purpose, VmRequest
-from scheduler.service import ports
-from scheduler.service.cluster_file import ClusterFile
+from scheduler.core.vms import SchedulerConfig
+from scheduler.pools.chain import admission_queue, calls, config, manager, registry
+from scheduler.pools.chain.plugin import HOOKS, Handle
+from scheduler.pools.chain.stats import PoolStats
+from scheduler.pools.core import admission_state
+from scheduler.pools.core.values import Context, Member, Pool, Purpose, VmRequest
+from scheduler.pools.entry import PoolEntry
+from scheduler.pools.http.metrics import pool_families
+from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
+from scheduler.pools.shipped.http_messages import outcome, question
+from scheduler.pools.shipped.quota import QuotaArgs
 from scheduler.service.config_file import Config
-from scheduler.service.pool_entry import PoolEntry
-from scheduler.service.pool_metrics import pool_families
 from tests.tidy.house import ROOT
 from tests.tidy.test_docs_metrics import shown
 
@@ -214,12 +215,12 @@ def test_the_figures_are_those_of_the_code() -> None:
     prose = " ".join(PAGE.split())
     for sentence in (
         f"`{POOL_LABEL}`",
-        f"{manager.PLUGIN_TIMEOUT_S:g} s for one hook of one plugin; {ports.CONSULT_DEADLINE_S:g} s for a request",
+        f"{manager.PLUGIN_TIMEOUT_S:g} s for one hook of one plugin; {ports.ADMISSION_DEADLINE_S:g} s for a request",
         f"cancellation {calls.MAX_STRAYS} times over",
         f"`stop` have {manager.START_TIMEOUT_S:g} s each",
-        f"asked about together, up to {room.MAX_ROUND}",
-        f"`pools.cooldown` ({standing.COOLDOWN_S:g} seconds)",
-        f"at most {standing.MAX_MESSAGE} characters",
+        f"asked about together, up to {admission_queue.MAX_ROUND}",
+        f"`pools.cooldown` ({admission_state.COOLDOWN_S:g} seconds)",
+        f"at most {admission_state.MAX_MESSAGE} characters",
         f"`{registry.PLUGIN_GROUP}`",
         f"`{registry.QUOTA_GROUP}`",
         f"`{registry.INSTANCE_TYPE_GROUP}`",
@@ -228,11 +229,11 @@ def test_the_figures_are_those_of_the_code() -> None:
 
 
 def test_the_metrics_are_those_that_are_served() -> None:
-    counts = PoolCounts()
-    no_room = cast("room.PoolRoom", None)  # there are no pools to look for
+    counts = PoolStats()
+    no_room = cast("Any", None)  # there are no pools to look for
     served = {
         shown(each): list(each.labels)
-        for each in pool_families(Core(Terms(uuid.UUID(int=1))).ledger, no_room, counts)
+        for each in pool_families(Core(SchedulerConfig(uuid.UUID(int=1))).ledger, no_room, counts)
     }
     assert {code(row[0])[0]: code(row[1]) for row in table("Name")} == served
 
@@ -339,7 +340,7 @@ CHAIN = ROOT / "examples/pool-plugins.yaml"
 def built(path: Path) -> tuple[str, ...]:
     """The names of the chain that a configuration describes."""
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test")))
-    found = chain.build_chain(load(path, Config).pools.config(), chain.installed(), handle)
+    found = config.build_chain(load(path, Config).pools.config(), config.installed(), handle)
     return found.names
 
 
@@ -373,7 +374,9 @@ def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
     claims: dict[str, int] = {}
     cache = SimpleNamespace(pools=lambda: tuple(pools.values()), claims=lambda: dict(claims))
     handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
-    found = chain.build_chain(load(tmp_path / "chain.yaml", Config).pools.config(), chain.installed(), handle)
+    found = config.build_chain(
+        load(tmp_path / "chain.yaml", Config).pools.config(), config.installed(), handle
+    )
 
     def admitted(name: str) -> int:
         """How far a pool may grow now."""

@@ -10,9 +10,7 @@ from tests.tidy.house import output, run
 OPTIONAL = {"kubernetes_asyncio", "textual", "qemu"}
 
 
-@pytest.mark.parametrize(
-    "module", ["agent.daemon.cli", "scheduler.service.cli", "informant.cli", "parley.cli"]
-)
+@pytest.mark.parametrize("module", ["agent.cli", "scheduler.cli", "informant.cli", "parley.cli"])
 def test_a_program_starts_without_the_optional_libraries(module: str) -> None:
     # A process of its own: other tests may have loaded anything into this one.
     code = f"import sys, {module}; print(*sorted({OPTIONAL!r} & sys.modules.keys()))"

@@ -15,22 +15,10 @@ import pytest
 from tests.tidy.house import PACKAGES, ROOT, output, python_files, run
 
 # Each with everything below it. A package that becomes pure is added here.
-PURE = ("protocol", "agent.core", "scheduler.core", "informant.core")
-
-# Pure modules in packages that are not.
-PURE_MODULES = (
-    "scheduler.pool.askers",
-    "scheduler.pool.errors",
-    "scheduler.pool.probe",
-    "scheduler.pool.spelling",
-    "scheduler.pool.standing",
-    "scheduler.pool.values",
-    "scheduler.pool.plugins.breaker",
-    "scheduler.pool.plugins.fair_split",
-)
+PURE = ("protocol", "agent.core", "scheduler.core", "scheduler.pools.core", "informant.core")
 
 # Importing `agent.core.x` runs `agent/__init__.py` too, so these modules (not what is below them) are pure as well.
-ABOVE_PURE = ("agent", "scheduler", "informant", "scheduler.pool", "scheduler.pool.plugins")
+ABOVE_PURE = ("agent", "scheduler", "informant", "scheduler.pools")
 
 # fnmatch: the case-sensitive matcher is a pure function. random: generators are passed in, and ruff bans the shared one.
 ALLOWED = frozenset(
@@ -48,11 +36,7 @@ IMPURE_SNIPPET = "import time\nimport uuid\n\nNOW = time.time()\nME = uuid.uuid4
 
 def is_pure(module: str) -> bool:
     """Whether the pure rules hold for one of our modules."""
-    return (
-        module in ABOVE_PURE
-        or module in PURE_MODULES
-        or any(module == root or module.startswith(f"{root}.") for root in PURE)
-    )
+    return module in ABOVE_PURE or any(module == root or module.startswith(f"{root}.") for root in PURE)
 
 
 def import_faults(imports: Iterable[tuple[str, str]]) -> list[str]:
@@ -88,8 +72,7 @@ def pure_files() -> tuple[str, ...]:
 def pure_directories() -> list[str]:
     """The directories of the pure packages, those below included."""
     roots = {root.replace(".", "/") for root in PURE}
-    single = {f"{name.replace('.', '/')}.py" for name in PURE_MODULES}
-    below = {name.rsplit("/", 1)[0] for name in pure_files() if name not in above_pure_files() | single}
+    below = {name.rsplit("/", 1)[0] for name in pure_files() if name not in above_pure_files()}
     return sorted(roots | below)
 
 
@@ -154,7 +137,6 @@ def test_names_that_resemble_a_pure_package_are_not_pure() -> None:
 def test_every_pure_package_exists() -> None:
     files = python_files(*PACKAGES)
     assert [root for root in PURE if f"{root.replace('.', '/')}/__init__.py" not in files] == []
-    assert [name for name in PURE_MODULES if f"{name.replace('.', '/')}.py" not in files] == []
 
 
 def test_pure_modules_call_no_builtin_that_does_io() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import click
 import pytest
 
-from agent.daemon.cli import main as agent
+from agent.cli import main as agent
 from agent.daemon.settings import AgentSettings
 from hosting.settings import load
 from informant.cli import main as informant
 from informant.settings import InformantSettings
-from scheduler.service.cli import main as scheduler
-from scheduler.service.cluster_file import ClusterFile
+from scheduler.cli import main as scheduler
+from scheduler.clusters.file import ClusterFile
 from tests.tidy.house import ROOT, output, pyproject, run
 from tests.tidy.units import BIN, UNITS, command, settings
 

@@ -24,27 +24,28 @@ SCHEDULER = UUID("11111111-2222-3333-4444-555555555555")
 GENERIC: dict[str, Any] = {
     "AgentMessage[RawResources]": wire.AgentMessage[wire.RawResources],
     "AgentMessage[Empty]": wire.AgentMessage[wire.Empty],
+    "Resources": wire.SlotResources,
 }
 
 POD = wire.PodName("vm-a", "default")
 LOAD = wire.Metrics(0.5, 0.25)
 PROMETHEUS = wire.MetricsMethodPrometheus
-PERMIT, UNIT = wire.Resources(3, 12), wire.Resources(1, 4)
+PERMIT, UNIT = wire.SlotResources(3, 12), wire.SlotResources(1, 4)
 CPU, MEM = vminfo.VmCpuInfo(1, 8, 2), vminfo.VmMemInfo(2, 32, 8, parse("512Mi"))
 GIB = 2**30
 AMOUNT, SMALL = values.Resources(1250, 4608 * 2**20), values.Resources(250, GIB)
 
 BUILT: dict[str, wire.Message] = {
     "pod name": wire.PodName("compute-7", "tenants"),
-    "resources": wire.Resources(2, 8),
-    "resources at their limits": wire.Resources(0, 65535),
+    "resources": wire.SlotResources(2, 8),
+    "resources at their limits": wire.SlotResources(0, 65535),
     "metrics": wire.Metrics(float32.round32(0.1), 12.75),
     "metrics, smallest and largest float32": wire.Metrics(2.0**-149, 2.0**128 - 2.0**104),
     "request of plugin v1.0": wire.AgentRequest(Plugin.V1_0, POD, UNIT, LOAD),
     "request of plugin v1.1": wire.AgentRequest(Plugin.V1_1, POD, UNIT, LOAD),
     "request of plugin v1.1 without metrics": wire.AgentRequest(Plugin.V1_1, POD, UNIT, None),
     "request of a version unknown to us": wire.AgentRequest(
-        Plugin(2**32 - 1), wire.PodName("", ""), wire.Resources(0, 0), None
+        Plugin(2**32 - 1), wire.PodName("", ""), wire.SlotResources(0, 0), None
     ),
     "reply without migration": wire.PluginResponse(PERMIT, UNIT),
     "reply with migration": wire.PluginResponse(PERMIT, UNIT, migrate=wire.MigrateResponse()),
@@ -86,7 +87,7 @@ EXTENDED: dict[str, wire.Message] = {
     "first request of a life": extension.ExtendedRequest(
         Plugin.V1_1,
         POD,
-        wire.Resources(2, 5),
+        wire.SlotResources(2, 5),
         None,
         AGENT,
         1763719200000,
@@ -99,7 +100,7 @@ EXTENDED: dict[str, wire.Message] = {
     "request with every field set": extension.ExtendedRequest(
         Plugin.V1_0,
         POD,
-        wire.Resources(2, 5),
+        wire.SlotResources(2, 5),
         LOAD,
         AGENT,
         1763719200000,
@@ -110,11 +111,17 @@ EXTENDED: dict[str, wire.Message] = {
         extension.RawRequest(AMOUNT, values.Resources(1000, 4 * GIB), SMALL),
     ),
     "granted in full": extension.ExtendedResponse(
-        wire.Resources(1, 4), wire.Resources(0, 1), 1, SCHEDULER, 0, extension.RawReply(AMOUNT, SMALL), ()
+        wire.SlotResources(1, 4),
+        wire.SlotResources(0, 1),
+        1,
+        SCHEDULER,
+        0,
+        extension.RawReply(AMOUNT, SMALL),
+        (),
     ),
     "migrating, with reasons of both kinds": extension.ExtendedResponse(
-        wire.Resources(1, 4),
-        wire.Resources(0, 1),
+        wire.SlotResources(1, 4),
+        wire.SlotResources(0, 1),
         8,
         SCHEDULER,
         3,

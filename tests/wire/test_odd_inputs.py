@@ -14,13 +14,13 @@ import pytest
 from agent.core.state import Phase
 from agent.daemon.callbacks import Callbacks
 from hosting.server import Server
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.core.model import NodeSpec, Reading, VmSpec
+from scheduler.core.model import NodeSpec, VmSpec
+from scheduler.core.vms import SchedulerConfig
 from scheduler.service.permits import PermitService
 from tests.peers import resources
 from tests.peers.published_agent import VM, PublishedAgent
@@ -95,16 +95,16 @@ class Cluster:
         return ()
 
     def look(self, pod: PodName) -> events.Look:
-        return events.Look(pod == VM_A.pod, Reading(USE, USE, 1.0) if pod == VM_A.pod else None)
+        return events.Look(pod == VM_A.pod, Observation(USE, USE, 1.0) if pod == VM_A.pod else None)
 
 
 @asynccontextmanager
 async def our_scheduler() -> AsyncIterator[str]:
     log, _ = recorded()
-    core = Core(Terms(UUID(int=5), hold_first_s=0.0, published_agents=("*",)))
+    core = Core(SchedulerConfig(UUID(int=5), hold_first_s=0.0, published_agents=("*",)))
     service = PermitService(core, Cluster(), lambda: 1.0, log)
     core.apply(events.NodeSeen(NodeSpec("n1", UNIT * 10, UNIT)))
-    core.apply(events.VmSeen(VM_A, Reading(USE, USE, 1.0), 1.0, is_new=True))
+    core.apply(events.VmSeen(VM_A, Observation(USE, USE, 1.0), 1.0, is_new=True))
     server = Server(log, service.routes())
     try:
         yield f"127.0.0.1:{await server.start('127.0.0.1', 0)}"

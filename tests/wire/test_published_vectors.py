@@ -69,8 +69,8 @@ def _json(message: wire.Message) -> Any:
     return json.loads(codec.encode(message))
 
 
-def _resources(pair: dict[str, int]) -> wire.Resources:
-    return wire.Resources(pair["vCPUs"], pair["mem"])
+def _resources(pair: dict[str, int]) -> wire.SlotResources:
+    return wire.SlotResources(pair["vCPUs"], pair["mem"])
 
 
 def _check_encode(vector: Vector) -> list[str]:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from agent.core import events
 from agent.core.apply import apply, lapse
-from agent.core.model import Observation, Sample, Vm
+from agent.core.model import Sample, Vm
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
@@ -21,7 +21,7 @@ from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.sequence import Life
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources, PodName
 

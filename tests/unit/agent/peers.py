@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agent.core import events
-from agent.core.model import Observation, Vm
+from agent.core.model import Vm
 from agent.core.policies.combined import Combined
 from agent.core.policies.values import Goal, Load, Sizing
 from agent.core.ports import BackendError, Capabilities, Fencing
@@ -22,7 +22,7 @@ from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec, translate
 from protocol.extension import ExtendedRequest, ExtendedResponse, RawReply
 from protocol.reasons import Reason
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 from protocol.wire import AgentDesc, AgentRequest
 from tests.unit.agent.driver import INSTANCE, UNIT, VM, cu
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.daemon.cli import main
+from agent.cli import main
 from agent.daemon.node_lock import NodeLock
 from agent.daemon.settings import AgentSettings
 from hosting.settings import SettingsError, parse

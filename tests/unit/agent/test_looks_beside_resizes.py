@@ -7,9 +7,9 @@ import pytest
 
 from agent.core import events
 from agent.core.apply import apply
-from agent.core.model import Observation
 from agent.core.state import SchedulerLink, State
 from agent.core.timing import Timing
+from protocol.values import Observation
 from tests.unit.agent.driver import CHANCE, LIFE, UTILISATION, VM, cu
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.condition import Condition, Health, condition
-from agent.core.model import Observation
+from protocol.values import Observation
 from tests.unit.agent.driver import CHANCE, FULL, TIMING, Driver, cu, grant, steady
 from tests.unit.agent.test_looks_beside_resizes import LOOK, RESIZE, after
 

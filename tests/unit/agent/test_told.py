@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from agent.core import events
-from agent.core.model import Observation
 from agent.runner.told import MAX_TEXT, amount, told, without_ids
 from protocol.reasons import Reason, ReasonCode
+from protocol.values import Observation
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 from tests.unit.agent.driver import VM, cu

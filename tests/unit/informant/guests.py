@@ -15,7 +15,7 @@ from informant.core.report import Reading
 from informant.core.sessions import Phase
 from informant.guest.machine import GIB
 from informant.service.informant import Informant
-from informant.service.keeper import Guest as Seen
+from informant.service.limits import Guest as Seen
 from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
 from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
 

@@ -10,10 +10,10 @@ from typing import Any
 from hosting.server import Reply, Request
 from informant.core.guard import Control, Guard, GuardSettings
 from informant.core.report import Reading
-from informant.core.shortage import Lookout, Spare
+from informant.core.shortage import ShortageDetector, Spare
 from informant.guest.approvals import Approvals
 from informant.guest.machine import GIB
-from informant.service.keeper import Guest, Keeper
+from informant.service.limits import Guest, LimitController
 from protocol.wire import MoreResources
 from tests.unit.hosting.raw_peers import Lines, recorded, until
 from tests.unit.informant.cgroup_tree import MIB, FakeCgroup
@@ -72,7 +72,7 @@ class Wishes:
 class House:
     """A keeper with all that it touches."""
 
-    keeper: Keeper
+    keeper: LimitController
     group: FakeCgroup
     machine: Machine
     wishes: Wishes
@@ -117,7 +117,7 @@ async def house(
     machine, wishes = Machine(group), Wishes()
     change(machine)
     guest = Guest(machine, group, approvals)
-    keeper = Keeper(guest, log, Guard(settings), Lookout(), wishes, reclaim_s)
+    keeper = LimitController(guest, log, Guard(settings), ShortageDetector(), wishes, reclaim_s)
     keeper.begin()
     made = House(keeper, group, machine, wishes, lines)
     try:

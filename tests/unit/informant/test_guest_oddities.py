@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from hosting.settings import SettingsError, parse
-from informant import once
+from informant import diagnose
 from informant.guest.approvals import Approvals
 from informant.guest.cgroup import CgroupError, FileCgroup, find
 from informant.guest.watching import LastingSource, PollSource, listen, pressure
@@ -136,7 +136,9 @@ def test_a_source_of_events_that_there_is_not_is_one_fault() -> None:
 
 
 def test_a_long_name_stays_apart_from_what_is_told_of_it() -> None:
-    assert once._row("trigger of /sys/fs/cgroup/workload/memory.pressure", "some").endswith(".pressure some")
+    assert diagnose._row("trigger of /sys/fs/cgroup/workload/memory.pressure", "some").endswith(
+        ".pressure some"
+    )
 
 
 @pytest.mark.parametrize("lately", ["active", "inactive", "slab"])

@@ -11,7 +11,7 @@ from hosting.client import Client, Outcome
 from hosting.server import Request
 from informant.core.sessions import MAX_SESSIONS, Phase, Session
 from informant.service.informant import Informant
-from informant.service.keeper import Guest as Seen
+from informant.service.limits import Guest as Seen
 from protocol.versions import InformantProtoVersion
 from tests.unit.hosting.raw_peers import recorded, until
 from tests.unit.informant.guests import NO_HEALTH, Agent, Machine, guest, health_every

@@ -11,7 +11,7 @@ from hosting.settings import SettingsError, parse
 from informant.core.guard import Guard, GuardSettings
 from informant.core.report import CgroupReading, Reading
 from informant.core.sessions import HEALTH_TOLERANCE
-from informant.core.shortage import Lookout, Shortage, Spare, Thresholds
+from informant.core.shortage import Shortage, ShortageDetector, Spare, Thresholds
 from informant.core.wishes import WishTiming
 from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
 from tests.unit.informant.cgroup_tree import MIB
@@ -259,7 +259,7 @@ STARVED = CgroupReading(pressure_s={"cpu_waiting": 0.0, "memory_waiting": 0.0})
 
 def shortage(settings: InformantSettings) -> Shortage:
     """What is seen of a guest whose CPUs were busy, and all of whose tasks waited, all the time."""
-    lookout, found = Lookout(settings.thresholds()), Shortage()
+    lookout, found = ShortageDetector(settings.thresholds()), Shortage()
     for at_s in range(5):
         stalled = {"cpu_waiting": float(at_s), "memory_waiting": float(at_s)}
         reading = Reading(0, 0, 0, 2.0 * at_s, 2, 2**32, 2**31, stalled)

@@ -20,7 +20,7 @@ from informant.guest.cgroup import FileCgroup
 from informant.guest.findings import Finding
 from informant.guest.protection import own_group, protect, resident_bytes
 from informant.guest.watching import SourceName
-from informant.service import senses
+from informant.service import event_sources
 from informant.settings import InformantSettings
 from tests.unit.hosting.raw_peers import PATIENCE_S
 from tests.unit.informant.cgroup_tree import ROOT, FakeCgroup, Kernel, Tree, as_nobody, descriptors, refusing
@@ -305,7 +305,7 @@ async def test_limits_are_listened_to_and_pressure_where_the_group_tells_it(
     monkeypatch.setattr(watching, "PollSource", kernel)
     group = Tree(tmp_path / "group", without=("cpu.pressure",)).path
     settings = given({"memory": {"waitingShare": 0.2, "over": 2}, "cpu": {"over": 4}})
-    sources, findings = senses.open_all(FileCgroup(group), settings, PSI)
+    sources, findings = event_sources.open_all(FileCgroup(group), settings, PSI)
     for source in sources[:1]:
         assert source.name == "inotify"
         source.close()
@@ -325,7 +325,7 @@ async def test_what_is_not_wanted_is_not_tried_and_what_is_refused_says_why(
     monkeypatch.setattr(watching, "PollSource", kernel)
     lacking = FakeCgroup(lacking={"memory.events": "is not there"})
     settings = given({"memory": {"waitingShare": None}, "events": "poll"})
-    sources, findings = senses.open_all(lacking, settings, PSI)
+    sources, findings = event_sources.open_all(lacking, settings, PSI)
     assert (sources, set(kernel.paths)) == ((), {PSI / "cpu"})
     assert findings == (
         Finding(_trigger_of(PSI / "memory"), False, NOT_WANTED),
@@ -338,7 +338,7 @@ async def test_pressure_is_left_alone_where_another_source_is_named(
     events: SourceName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "PollSource", Kernel(10**9))
-    assert senses.open_all(None, InformantSettings(events=events), PSI) == (
+    assert event_sources.open_all(None, InformantSettings(events=events), PSI) == (
         (),
         tuple(Finding(_trigger_of(PSI / resource), False, NOT_WANTED) for resource in ("memory", "cpu")),
     )
@@ -350,7 +350,7 @@ async def test_a_way_of_hearing_says_which_ones_could_not_be_had(
     monkeypatch.setattr(libc, "inotify_init", refusing(errno.EMFILE))
     group = Tree(tmp_path / "group").path
     before = descriptors()
-    sources, findings = senses.open_all(FileCgroup(group), InformantSettings(), PSI)
+    sources, findings = event_sources.open_all(FileCgroup(group), InformantSettings(), PSI)
     told = "by polling; no inotify: too many open files; no poll: operation not permitted"
     assert findings[0] == Finding("events of memory.events", True, told)
     for source in sources:

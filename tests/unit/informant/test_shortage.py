@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from informant.core.report import CgroupReading, Reading
-from informant.core.shortage import Lookout, Shortage, Spare, Thresholds
+from informant.core.shortage import Shortage, ShortageDetector, Spare, Thresholds
 from protocol.wire import MoreResources
 
 MIB, GIB = 2**20, 2**30
@@ -40,10 +40,10 @@ def look(
     *readings: tuple[float, Reading],
     limit: int | None = None,
     at: Thresholds | None = None,
-    lookout: Lookout | None = None,
-) -> tuple[Lookout, Shortage]:
+    lookout: ShortageDetector | None = None,
+) -> tuple[ShortageDetector, Shortage]:
     """Look at the readings, each at its time; the last verdict."""
-    lookout = lookout or Lookout(at or Thresholds())
+    lookout = lookout or ShortageDetector(at or Thresholds())
     shortage = Shortage()
     for now_s, reading in readings:
         lookout, shortage = lookout.see(reading, limit, now_s)
@@ -267,7 +267,7 @@ def test_what_was_waited_for_until_memory_came_tells_nothing_of_later() -> None:
     ("waited_s", "is_short"), [(0.0, False), (0.0624, False), (0.0625, True), (9.0, True)]
 )
 def test_page_cache_is_missed_where_tasks_wait_once_it_was_taken(waited_s: float, is_short: bool) -> None:
-    lookout = Lookout(Thresholds(memory_waiting_share=0.125))
+    lookout = ShortageDetector(Thresholds(memory_waiting_share=0.125))
     before, after = (pressed({}, waiting(memory_s=at_s)) for at_s in (5.0, 5.0 + waited_s))
     why = lookout.strain(before, after, 0.5)
     assert bool(why) == is_short
@@ -413,7 +413,7 @@ def test_no_more_is_remembered_than_the_time_needs() -> None:
 
 @pytest.mark.parametrize("step_s", [0.001, 0.005, 0.02])
 def test_a_flood_of_looks_is_not_remembered_and_hides_nothing(step_s: float) -> None:
-    lookout = Lookout()
+    lookout = ShortageDetector()
     for number in range(int(4.0 / step_s)):
         now_s, reading = always(number * step_s)
         lookout, shortage = lookout.see(reading, None, now_s)
@@ -425,7 +425,7 @@ def test_a_flood_of_looks_is_not_remembered_and_hides_nothing(step_s: float) -> 
 
 @given(st.lists(STEPS_S, max_size=200))
 def test_what_is_remembered_is_bounded_and_in_order(steps_s: list[float]) -> None:
-    lookout, now_s = Lookout(), 0.0
+    lookout, now_s = ShortageDetector(), 0.0
     for step_s in steps_s:
         now_s += step_s
         lookout, _ = lookout.see(CALM, None, now_s)
@@ -445,7 +445,7 @@ def test_what_is_remembered_is_bounded_and_in_order(steps_s: list[float]) -> Non
 def test_a_guest_at_rest_with_room_is_never_short(
     looks: list[tuple[float, float, int]], cpus: int, told: str
 ) -> None:
-    lookout, now_s, busy_s = Lookout(), 1000.0, 0.0
+    lookout, now_s, busy_s = ShortageDetector(), 1000.0, 0.0
     still = waiting(cpu_s=3.0, memory_s=4.0)
     group = CgroupReading(
         needed_bytes=GIB // 2, events={"high": 3}, pressure_s=still if told == "group" else {}

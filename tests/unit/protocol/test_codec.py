@@ -14,7 +14,7 @@ from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.versions import PluginProtoVersion
 
 POD = wire.PodName("vm-a", "default")
-UNIT = wire.Resources(1, 4)
+UNIT = wire.SlotResources(1, 4)
 
 
 def test_text_is_written_as_utf_8() -> None:

@@ -18,7 +18,7 @@ GIB = 2**30
 REQUEST = extension.ExtendedRequest(
     PluginProtoVersion.V1_1,
     wire.PodName("vm-a", "default"),
-    wire.Resources(2, 8),
+    wire.SlotResources(2, 8),
     wire.Metrics(1.5, 0.25),
     AGENT,
     1_790_000_000_123,
@@ -48,7 +48,7 @@ BODY = codec.encode_request(REQUEST)
 FIRST = extension.ExtendedRequest(
     PluginProtoVersion.V1_1,
     wire.PodName("vm-a", "default"),
-    wire.Resources(2, 8),
+    wire.SlotResources(2, 8),
     None,
     AGENT,
     0,

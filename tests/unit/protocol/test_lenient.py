@@ -225,7 +225,7 @@ def test_the_value_shown_in_a_fault_is_short() -> None:
 
 
 def test_the_rule_of_a_fault_says_what_would_be_right() -> None:
-    error = _refused(wire.Resources, b'{"vCPUs":-1,"mem":"4"}')
+    error = _refused(wire.SlotResources, b'{"vCPUs":-1,"mem":"4"}')
     assert [str(fault) for fault in error.faults] == [
         "vCPUs: must be a whole number, 0 to 65535 (found -1)",
         'mem: must be a whole number, 0 to 65535 (found "4")',

@@ -69,26 +69,26 @@ def test_bounds_move_each_resource_inside() -> None:
 @pytest.mark.parametrize("amount", [(-1, 0), (0, -1), (65536, 0), (0, 65536)])
 def test_wire_resources_hold_only_what_travels(amount: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="must lie in"):
-        wire.Resources(*amount)
+        wire.SlotResources(*amount)
 
 
 @pytest.mark.parametrize(("amount", "named"), [((0, 1), "vCPUs"), ((1, 0), "mem"), ((0, 0), "vCPUs")])
 def test_zero_resources_are_named(amount: tuple[int, int], named: str) -> None:
     with pytest.raises(ValueError, match=f"{named} must be non-zero"):
-        wire.Resources(*amount).validate_non_zero()
+        wire.SlotResources(*amount).validate_non_zero()
 
 
 def test_a_fraction_rounds_up_in_a_request_and_down_in_a_permit() -> None:
     amount = Resources(1001, 4 * GIB + 1)
-    assert translate.request_slots(amount, GIB) == wire.Resources(2, 5)
-    assert translate.permit_slots(amount, GIB) == wire.Resources(1, 4)
+    assert translate.request_slots(amount, GIB) == wire.SlotResources(2, 5)
+    assert translate.permit_slots(amount, GIB) == wire.SlotResources(1, 4)
 
 
 def test_what_does_not_fit_into_16_bits_saturates() -> None:
     huge = Resources(10**12, 2**60)
-    assert translate.request_slots(huge, 1) == wire.Resources(65535, 65535)
-    assert translate.permit_slots(huge, 1) == wire.Resources(65535, 65535)
+    assert translate.request_slots(huge, 1) == wire.SlotResources(65535, 65535)
+    assert translate.permit_slots(huge, 1) == wire.SlotResources(65535, 65535)
 
 
 def test_slots_use_the_size_of_the_vm() -> None:
-    assert translate.from_slots(wire.Resources(2, 3), 512 * 2**20) == Resources(2000, 1536 * 2**20)
+    assert translate.from_slots(wire.SlotResources(2, 3), 512 * 2**20) == Resources(2000, 1536 * 2**20)

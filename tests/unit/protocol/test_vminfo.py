@@ -45,19 +45,19 @@ def test_a_complete_object_is_read() -> None:
     info = vminfo.extract_vm_info(VM)
     assert (info.name, info.namespace, info.always_migrate) == ("vm-a", "default", False)
     assert (info.min(), info.max(), info.using()) == (
-        wire.Resources(1, 2),
-        wire.Resources(8, 32),
-        wire.Resources(2, 8),
+        wire.SlotResources(1, 2),
+        wire.SlotResources(8, 32),
+        wire.SlotResources(2, 8),
     )
     assert info.mem.slot_size == parse("512Mi")
 
 
 def test_setting_the_use_changes_nothing_else() -> None:
     info = vminfo.extract_vm_info(VM)
-    changed = info.with_using(wire.Resources(3, 9))
-    assert changed.using() == wire.Resources(3, 9)
+    changed = info.with_using(wire.SlotResources(3, 9))
+    assert changed.using() == wire.SlotResources(3, 9)
     assert changed.with_using(info.using()) == info
-    assert info.using() == wire.Resources(2, 8)
+    assert info.using() == wire.SlotResources(2, 8)
 
 
 @pytest.mark.parametrize("value", ["", "false", "true"])

@@ -10,16 +10,15 @@ from uuid import UUID
 
 from protocol.extension import ExtendedRequest, ExtendedResponse, RawRequest
 from protocol.reasons import ReasonCode
-from protocol.values import ZERO, Bounds, Resources
+from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
-from protocol.wire import AgentRequest, Metrics, PodName
-from protocol.wire import Resources as Slots
+from protocol.wire import AgentRequest, Metrics, PodName, SlotResources
 from scheduler.core import events
-from scheduler.core.book import Terms, VmRecord
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolTerms, Reading, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import Growth, NodeOverride, NodeRules, Rules, Watermark
+from scheduler.core.vms import SchedulerConfig, VmRecord
 
 GIB = 2**30
 HERE = UUID(int=1)
@@ -30,7 +29,7 @@ AGENT = UUID(int=10)
 NEXT_AGENT = UUID(int=11)
 THIRD_AGENT = UUID(int=12)
 METRICS = Metrics(0.5, 0.25)
-EVERYWHERE = Terms(HERE, is_first_start=True, published_agents=("*",))
+EVERYWHERE = SchedulerConfig(HERE, is_first_start=True, published_agents=("*",))
 
 
 def cu(cpus: float, gib: float | None = None) -> Resources:
@@ -53,13 +52,13 @@ class World:
         self,
         reservable: Resources | None = None,
         *,
-        terms: Terms | None = None,
+        terms: SchedulerConfig | None = None,
         unit: Resources | None = UNIT,
     ) -> None:
-        self.core = Core(terms or Terms(HERE, is_first_start=True))
+        self.core = Core(terms or SchedulerConfig(HERE, is_first_start=True))
         self.sent: Counter[tuple[str, UUID]] = Counter()
         self.node("n1", reservable or cu(10), unit)
-        self.apply(events.PoolSeen(PoolTerms("blue", UNIT)))
+        self.apply(events.PoolSeen(PoolSpec("blue", UNIT)))
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """One input, and the audit after it."""
@@ -89,10 +88,10 @@ class World:
         """The cluster shows a VM; `use` None where it shows no sizes."""
         bounds = Bounds(UNIT, most or cu(8))
         spec = VmSpec(pod(name), uid or f"uid-{name}", node, bounds, slot, unit)
-        reading = Reading(use, use, at) if use is not None else None
+        reading = Observation(use, use, at) if use is not None else None
         self.apply(events.VmSeen(spec, reading, at, is_new=is_new))
 
-    def see(self, name: str, reading: Reading | None, *, at: float, **changes: object) -> None:
+    def see(self, name: str, reading: Observation | None, *, at: float, **changes: object) -> None:
         """The cluster shows a known VM again, with `changes` of its spec."""
         spec: VmSpec = replace(self.record(name).spec, **changes)  # type: ignore[arg-type]  # fields of any type
         self.apply(events.VmSeen(spec, reading, at))
@@ -100,11 +99,11 @@ class World:
     def see_ended(self, name: str, *, at: float) -> tuple[events.Output, ...]:
         """The cluster shows that a VM's pod has ended; its UID is `uid-name`."""
         spec = VmSpec(pod(name), f"uid-{name}", "n1", Bounds(UNIT, cu(8)), GIB, terminal=True)
-        return self.apply(events.VmSeen(spec, Reading(UNIT, UNIT, at), at))
+        return self.apply(events.VmSeen(spec, Observation(UNIT, UNIT, at), at))
 
     def read(self, name: str, use: Resources, *, at: float, target: Resources | None = None) -> None:
         """A read of the cluster, begun at `at`, shows `use` (and is moving to `target`)."""
-        self.see(name, Reading(use, target or use, at), at=at)
+        self.see(name, Observation(use, target or use, at), at=at)
 
     def other_pod(self, name: str, requests: Resources, node: str = "n1") -> PodSpec:
         """The cluster shows a pod that is no VM."""
@@ -142,7 +141,7 @@ class World:
         return ExtendedRequest(
             PluginProtoVersion(version),
             pod(name),
-            Slots(1, 1),
+            SlotResources(1, 1),
             metrics,
             agent,
             started,
@@ -185,7 +184,7 @@ class World:
     def published(
         self,
         name: str,
-        want: Slots,
+        want: SlotResources,
         *,
         at: float = 0.0,
         use: Resources | None = UNIT,
@@ -197,12 +196,12 @@ class World:
         One that is held waits until nobody waits any more; `at` is when it is answered then.
         """
         request = AgentRequest(PluginProtoVersion(version), pod(name), want, metrics)
-        since = at - self.core.terms.hold_first_s
+        since = at - self.core.config.hold_first_s
         first = self.send(request, at=since)
         if not isinstance(first, events.LookNeeded):
             return first
-        reading = Reading(use, use, at) if use is not None else None
-        if self.core.book.find(pod(name)) is not None:
+        reading = Observation(use, use, at) if use is not None else None
+        if self.core.vms.find(pod(name)) is not None:
             self.see(name, reading, at=at)
         return self.send(request, at=at, look=events.Look(found=True, reading=reading), since=since)
 
@@ -221,10 +220,10 @@ class World:
         return self.apply(events.RequestArrived(ticket, request, at, look, since))
 
     def take_published(
-        self, name: str, want: Slots, ticket: int, *, at: float = 0.0, use: Resources = UNIT
+        self, name: str, want: SlotResources, ticket: int, *, at: float = 0.0, use: Resources = UNIT
     ) -> tuple[events.Output, ...]:
         """All outputs for one request without the extension, after a fresh look that shows `use`."""
-        reading = Reading(use, use, at)
+        reading = Observation(use, use, at)
         self.see(name, reading, at=at)
         request = AgentRequest(PluginProtoVersion(2), pod(name), want, METRICS)
         return self.take(
@@ -232,10 +231,10 @@ class World:
         )
 
     def told(
-        self, ticket: int, word: events.PoolWord | None, *, at: float = 0.0
+        self, ticket: int, word: events.PoolVerdict | None, *, at: float = 0.0
     ) -> tuple[events.Output, ...]:
         """The pool's word on the request of `ticket` is here."""
-        return self.apply(events.ConsultEnded(ticket, word, at))
+        return self.apply(events.AdmissionCallEnded(ticket, word, at))
 
     def assume(
         self,
@@ -270,7 +269,7 @@ class World:
 
     def record(self, name: str = "vm") -> VmRecord:
         """What is remembered of a VM."""
-        found = self.core.book.find(pod(name))
+        found = self.core.vms.find(pod(name))
         assert found is not None
         return found
 
@@ -344,7 +343,7 @@ def world_with_vm(
     use: Resources | None = UNIT,
     *,
     reservable: Resources | None = None,
-    terms: Terms | None = None,
+    terms: SchedulerConfig | None = None,
     is_new: bool = True,
     most: Resources | None = None,
 ) -> World:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from protocol.values import Resources
+from protocol.values import Observation, Resources
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
-from scheduler.core.model import Holder, Kind, PodSpec, Reading
+from scheduler.core.model import Holder, Kind, PodSpec
+from scheduler.core.vms import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     ELSEWHERE,
     EVERYWHERE,
@@ -26,8 +26,8 @@ def test_a_vm_that_has_gone_frees_everything() -> None:
     world = world_with_vm(is_new=False)
     world.apply(events.VmGone(pod("vm"), "uid-vm", 0.0))
     assert world.node_reserved() == cu(0)
-    assert world.core.book.find(pod("vm")) is None
-    assert len(world.core.book) == 0
+    assert world.core.vms.find(pod("vm")) is None
+    assert len(world.core.vms) == 0
     assert list(world.core.ledger.rows()) == []
 
 
@@ -51,7 +51,7 @@ def test_a_vm_that_moves_to_another_node_loses_nothing_of_its_reservation() -> N
     world = world_with_vm()
     world.node("n2", cu(10))
     world.permit(world.request("vm", cu(6)))
-    world.see("vm", Reading(UNIT, UNIT, 1.0), at=1.0, node="n2")
+    world.see("vm", Observation(UNIT, UNIT, 1.0), at=1.0, node="n2")
     assert world.node_reserved("n1") == cu(0)
     assert cu(6).fits_in(world.node_reserved("n2"))
 
@@ -133,7 +133,7 @@ def test_a_living_agents_row_does_not_follow_a_read() -> None:
 # ------------------------------------------------------------ silence
 
 
-def silent(*, terms: Terms | None = None) -> World:
+def silent(*, terms: SchedulerConfig | None = None) -> World:
     """An agent was answered at 10 s with 6 units and never heard again; the VM uses 1."""
     world = world_with_vm(terms=terms)
     world.permit(world.request("vm", cu(6)), at=10.0)
@@ -176,8 +176,8 @@ def test_where_published_agents_may_serve_no_read_is_asked_for_that_could_end_no
     assert silent(terms=EVERYWHERE).tick(500.0) == []
 
 
-@pytest.mark.parametrize("terms", [Terms(HERE, is_first_start=True), EVERYWHERE])
-def test_the_claim_of_a_silent_agent_ends_by_a_read(terms: Terms) -> None:
+@pytest.mark.parametrize("terms", [SchedulerConfig(HERE, is_first_start=True), EVERYWHERE])
+def test_the_claim_of_a_silent_agent_ends_by_a_read(terms: SchedulerConfig) -> None:
     world = world_with_vm(terms=terms)
     world.other_pod("filler", cu(9))
     world.permit(world.request("vm", cu(5), claim=cu(5)), at=0.0)
@@ -343,4 +343,4 @@ def test_the_audit_finds_a_sum_that_is_wrong() -> None:
     assert account is not None
     account.reserved += UNIT
     assert len(world.core.audit()) == 1
-    assert account.terms.reservable == cu(10)
+    assert account.capacity.reservable == cu(10)

@@ -1,4 +1,4 @@
-"""Lives of pods, VMs and nodes: what has ended holds nothing, what comes back is known again, and the clock's agenda."""
+"""Lives of pods, VMs and nodes: what has ended holds nothing, what comes back is known again, and the clock's timers."""
 
 import random
 from collections.abc import Callable
@@ -7,12 +7,12 @@ import pytest
 
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
-from protocol.wire import Resources as Slots
-from scheduler.core import clock, events, journal
-from scheduler.core.book import Terms, VmRecord
-from scheduler.core.judging import Desk
+from protocol.wire import SlotResources
+from scheduler.core import events, journal, timers
+from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause
 from scheduler.core.model import Amounts, Holder, Kind, PodSpec, pod_holds
+from scheduler.core.vms import SchedulerConfig, VmRecord
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     EVERYWHERE,
@@ -72,7 +72,7 @@ def test_a_vm_that_ended_holds_nothing_and_is_not_found() -> None:
     for at in (1.0, 2.0):
         world.see_ended("vm", at=at)
         assert world.node_reserved() == ZERO
-    assert world.core.book.find(pod("vm")) is None
+    assert world.core.vms.find(pod("vm")) is None
     assert isinstance(world.send(world.request("vm", cu(1))), events.LookNeeded)
     assert world.ticked(500.0) == ()
 
@@ -80,7 +80,7 @@ def test_a_vm_that_ended_holds_nothing_and_is_not_found() -> None:
 def test_a_vm_that_is_first_seen_ended_is_none() -> None:
     world = AuditedWorld()
     world.see_ended("vm", at=0.0)
-    assert (world.node_reserved(), len(world.core.book), list(world.core.ledger.rows())) == (ZERO, 0, [])
+    assert (world.node_reserved(), len(world.core.vms), list(world.core.ledger.rows())) == (ZERO, 0, [])
 
 
 def test_the_end_of_an_older_vm_of_the_name_is_not_the_end_of_this_one() -> None:
@@ -135,7 +135,7 @@ def test_a_vm_that_comes_back_after_the_hand_over_is_new(tick: bool) -> None:
     world = returned(gone_s=60.0, tick=tick)
     assert (world.record().settled, world.floors()) == (True, [])
     assert world.permit(world.request("vm", cu(2), seq=1), at=71.0) == cu(2)
-    assert world.core.book.retired() == {}
+    assert world.core.vms.retired() == {}
 
 
 def test_a_vm_that_comes_back_and_goes_again_is_kept_anew() -> None:
@@ -154,7 +154,7 @@ def test_what_went_in_turn_is_forgotten_in_turn() -> None:
         world.apply(events.VmGone(pod(name), f"uid-{name}", number * 10.0))
     for at, left in ((59.9, 3), (60.0, 2), (79.9, 1), (80.0, 0)):
         world.ticked(at)
-        assert len(world.core.book.retired()) == left
+        assert len(world.core.vms.retired()) == left
 
 
 def test_a_terminal_vm_that_comes_back_alive_keeps_its_gate() -> None:
@@ -193,19 +193,19 @@ def test_a_node_that_went_and_came_back_knows_its_rows_again() -> None:
     assert world.permit(world.request("vm", cu(9))) == cu(5)
 
 
-# ------------------------------------------------------------ the agenda
+# ------------------------------------------------------------ the timers
 
 
 def looked_at(world: AuditedWorld, at: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The VMs that the clock looks at."""
     seen: list[str] = []
-    elapse = clock.elapse
+    elapse = timers.elapse
 
-    def counted(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
+    def counted(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
         seen.append(record.spec.pod.name)
-        return elapse(desk, record, now_s)
+        return elapse(core, record, now_s)
 
-    monkeypatch.setattr(clock, "elapse", counted)
+    monkeypatch.setattr(timers, "elapse", counted)
     world.ticked(at)
     monkeypatch.undo()
     return seen
@@ -230,8 +230,8 @@ def test_a_vm_that_has_gone_leaves_nothing_due(monkeypatch: pytest.MonkeyPatch) 
 
 
 def is_empty(world: AuditedWorld) -> bool:
-    """Whether nothing at all is on the agenda."""
-    return world.core.agenda._heap == [] and world.core.agenda._due == {}
+    """Whether nothing at all is on the timers."""
+    return world.core.timers._heap == [] and world.core.timers._due == {}
 
 
 def test_no_entry_is_left_over_when_nothing_can_change_any_more() -> None:
@@ -241,9 +241,9 @@ def test_no_entry_is_left_over_when_nothing_can_change_any_more() -> None:
     for round_ in range(50):
         at = float(round_)
         world.take(world.request("vm", cu(2 + round_ % 3)), round_, at=at)
-        world.told(round_, events.PoolWord(), at=at)
+        world.told(round_, events.PoolVerdict(), at=at)
     world.permit(world.request("vm", cu(1), agent=NEXT_AGENT, started=2000), at=50.0)
-    assert len(world.core.agenda._heap) < 20
+    assert len(world.core.timers._heap) < 20
     world.ticked(110.0)
     assert is_empty(world)
 
@@ -261,7 +261,9 @@ def test_times_that_are_rounded_do_not_hold_the_clock(term: float) -> None:
         world = AuditedWorld(terms=EVERYWHERE)
         world.vm("vm")
         world.permit(world.request("vm", cu(6)), at=start)
-        world.published("vm", Slots(6, 6), at=start, use=UNIT)  # a bystander: its silence ends the floor
+        world.published(
+            "vm", SlotResources(6, 6), at=start, use=UNIT
+        )  # a bystander: its silence ends the floor
     looks = counting(world)
     world.ticked(start + term)
     world.ticked(start + term + 0.001)
@@ -269,31 +271,31 @@ def test_times_that_are_rounded_do_not_hold_the_clock(term: float) -> None:
 
 
 def counting(world: AuditedWorld) -> list[None]:
-    """Counts what is put on the agenda, and stops a clock that never ends."""
+    """PermitStats what is put on the timers, and stops a clock that never ends."""
     looks: list[None] = []
-    look_after = world.core.agenda.look_after
+    look_after = world.core.timers.look_after
 
-    def counted(desk: Desk, record: VmRecord) -> None:
+    def counted(core: CoreState, record: VmRecord) -> None:
         looks.append(None)
         assert len(looks) < 100, "the clock is held"
-        look_after(desk, record)
+        look_after(core, record)
 
-    world.core.agenda.look_after = counted  # type: ignore[method-assign]  # a spy
+    world.core.timers.look_after = counted  # type: ignore[method-assign]  # a spy
     return looks
 
 
 class Scanning(AuditedWorld):
-    """A world whose clock looks at every VM at every tick, and has no agenda to go wrong."""
+    """A world whose clock looks at every VM at every tick, and has no timers to go wrong."""
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """One input; at a tick all VMs are due."""
         if isinstance(event, events.ClockTicked):
-            agenda = self.core.agenda = clock.Agenda()
-            self.core.cluster._agenda = agenda
-            for record in self.core.book:
+            queue = self.core.timers = timers.TimerQueue()
+            self.core.cluster._timers = queue
+            for record in self.core.vms:
                 uid = record.spec.uid
-                record.due_s = agenda._due[uid] = event.now_s
-                agenda._heap.append((event.now_s, uid))
+                record.due_s = queue._due[uid] = event.now_s
+                queue._heap.append((event.now_s, uid))
         return super().apply(event)
 
 
@@ -313,7 +315,7 @@ def _step(
     agent, flag, kind = dice.choice((AGENT, NEXT_AGENT)), dice.random() < 0.5, dice.randrange(9)
 
     def step(world: AuditedWorld) -> tuple[events.Output, ...]:
-        if world.core.book.find(pod(name)) is None:
+        if world.core.vms.find(pod(name)) is None:
             world.vm(name, cu(size), is_new=flag, at=now_s, most=cu(5))
             world.see(name, None, at=now_s, pool="blue" if name == "a" else None)
             return ()
@@ -328,10 +330,10 @@ def _step(
             case 3:
                 world.read(name, cu(size), at=now_s, target=cu(other) if flag else None)
             case 4:
-                return world.take_published(name, Slots(size, other), ticket, at=now_s, use=cu(other))
+                return world.take_published(name, SlotResources(size, other), ticket, at=now_s, use=cu(other))
             case 5:
-                waiting = next(iter(world.core.desk.consults), 0)
-                return world.told(waiting, events.PoolWord(size) if flag else None, at=now_s)
+                waiting = next(iter(world.core.state.admission_calls), 0)
+                return world.told(waiting, events.PoolVerdict(size) if flag else None, at=now_s)
             case 6:
                 world.apply(events.VmGone(pod(name), f"uid-{name}", now_s))
             case _:
@@ -348,7 +350,7 @@ def state_of(world: AuditedWorld) -> str:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_clock_does_what_a_look_at_every_vm_would(seed: int) -> None:
-    terms = Terms(HERE, is_first_start=True, published_agents=("n1",) if seed % 2 else ())
+    terms = SchedulerConfig(HERE, is_first_start=True, published_agents=("n1",) if seed % 2 else ())
     one, other = AuditedWorld(cu(12), terms=terms), Scanning(cu(12), terms=terms)
     for number, step in enumerate(script(seed)):
         assert sorted(map(repr, step(one))) == sorted(map(repr, step(other)))
@@ -363,14 +365,14 @@ def test_one_vm_that_cannot_be_looked_at_keeps_no_other_from_it(monkeypatch: pyt
         world.vm(name, UNIT)
         world.permit(world.request(name, cu(2)), at=0.0)
         world.permit(world.request(name, UNIT, agent=NEXT_AGENT, started=2000, claim=cu(2)), at=1.0)
-    elapse = clock.elapse
+    elapse = timers.elapse
 
-    def fails_for_a(desk: Desk, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
+    def fails_for_a(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
         assert record.spec.pod.name != "a", "ours"
-        return elapse(desk, record, now_s)
+        return elapse(core, record, now_s)
 
     with monkeypatch.context() as broken:
-        broken.setattr(clock, "elapse", fails_for_a)
+        broken.setattr(timers, "elapse", fails_for_a)
         with pytest.raises(AssertionError, match="ours"):
             world.ticked(70.0)
     world.ticked(71.0)

@@ -6,8 +6,8 @@ from protocol.extension import ExtendedResponse
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
+from scheduler.core.vms import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     ELSEWHERE,
@@ -305,7 +305,7 @@ def test_the_integers_of_a_permit_are_rounded_down() -> None:
 
 
 def test_the_epoch_and_instance_of_the_terms_are_told() -> None:
-    world = world_with_vm(terms=Terms(ELSEWHERE, is_first_start=True, epoch=12))
+    world = world_with_vm(terms=SchedulerConfig(ELSEWHERE, is_first_start=True, epoch=12))
     answer = world.send(world.request("vm", cu(2), agent=AGENT, names=ELSEWHERE))
     assert isinstance(answer, events.Decided)
     assert isinstance(answer.response, ExtendedResponse)

@@ -8,13 +8,13 @@ import pytest
 from protocol.reasons import ReasonCode
 from protocol.values import Resources
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
-from scheduler.core.model import PoolTerms
+from scheduler.core.model import PoolSpec
+from scheduler.core.vms import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, UNIT, World, cu
 
 UNIX_S = 1_790_000_000.0
-TERMS = Terms(HERE, unix_offset_s=UNIX_S)
+TERMS = SchedulerConfig(HERE, unix_offset_s=UNIX_S)
 """A process that may have had one before it; its clock begins at `UNIX_S`."""
 
 
@@ -23,7 +23,7 @@ def started_ms(at: float) -> int:
     return round((UNIX_S + at) * 1000)
 
 
-def started(terms: Terms = TERMS) -> World:
+def started(terms: SchedulerConfig = TERMS) -> World:
     """A process that serves since 100 s and found one VM of 2 units."""
     world = World(terms=terms)
     world.vm("vm", cu(2), is_new=False, at=99.0)
@@ -147,7 +147,7 @@ def test_a_refusal_of_the_node_says_for_how_long_an_earlier_agent_may_hold_its_r
 @pytest.mark.parametrize(("at", "says"), [(110.0, "6 of its 8 units are kept"), (161.0, "")])
 def test_a_refusal_of_the_pool_says_how_much_of_it_is_kept(at: float, says: str) -> None:
     world = World(cu(40), terms=TERMS)
-    world.apply(events.PoolSeen(PoolTerms("blue", UNIT, max_units=2)))
+    world.apply(events.PoolSeen(PoolSpec("blue", UNIT, max_units=2)))
     world.vm("vm", cu(2), is_new=False, at=99.0)
     world.see("vm", None, at=99.0, pool="blue")
     world.tick(100.0)

@@ -43,7 +43,7 @@ def _live(world: RecordingWorld, dice: random.Random, steps: int) -> None:
     for step in range(steps):
         now_s += dice.choice((0.0, 0.5, 3.0, 20.0))
         name = dice.choice(("a", "b", "c"))
-        known = world.core.book.find(pod(name))
+        known = world.core.vms.find(pod(name))
         if known is None:
             world.vm(name, dice.choice((cu(1), cu(2), None)), most=cu(4), is_new=dice.random() < 0.5)
             continue
@@ -62,7 +62,7 @@ def _live(world: RecordingWorld, dice: random.Random, steps: int) -> None:
                 )
             case 4:
                 world.published(
-                    name, wire.Resources(dice.randint(1, 4), 2), at=now_s, use=dice.choice((cu(1), cu(2)))
+                    name, wire.SlotResources(dice.randint(1, 4), 2), at=now_s, use=dice.choice((cu(1), cu(2)))
                 )
             case 5:
                 world.tick(now_s)
@@ -169,4 +169,4 @@ def test_huge_amounts_are_kept_exactly() -> None:
     running = _replay(world.lines)
     account = running.core.ledger.node("huge")
     assert account is not None
-    assert account.terms.reservable == huge
+    assert account.capacity.reservable == huge

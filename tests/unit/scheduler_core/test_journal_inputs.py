@@ -11,13 +11,12 @@ import pytest
 from protocol import codec, hot
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO
-from protocol.wire import Metrics
-from protocol.wire import Resources as Slots
+from protocol.wire import Metrics, SlotResources
 from scheduler.core import events, journal
-from scheduler.core.book import Terms
 from scheduler.core.ledger import OverCause
-from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec, PoolTerms
+from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec, PoolSpec
 from scheduler.core.rules import DefaultPool, NodeOverride, Rules, Watermark
+from scheduler.core.vms import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     GIB,
@@ -32,7 +31,7 @@ from tests.unit.scheduler_core.core_worlds import (
 )
 
 WHY = Reason(ReasonCode.POOL, "quota: “blue” is used up", "cpu", 1.5)
-TERMS = Terms(HERE, is_first_start=True, epoch=3, published_agents=("n1",), consult_s=7.0)
+TERMS = SchedulerConfig(HERE, is_first_start=True, epoch=3, published_agents=("n1",), admission_call_s=7.0)
 RULES = rules(
     system=UNIT,
     overrides=(NodeOverride(("n*",), watermark=Watermark(500_000, 1)), NodeOverride(("x",), system=ZERO)),
@@ -117,12 +116,12 @@ INPUTS: list[events.Input] = [
     events.VmSeen(SPEC, READING, 1.25, is_new=True),
     events.VmSeen(vm.record().spec, None, 1.0),
     events.VmGone(pod("vm"), "uid-vm", 7.0),
-    events.ConsultEnded(3, None, 1.0),
-    events.ConsultEnded(3, events.PoolWord(), 1.0),
-    events.ConsultEnded(3, events.PoolWord(0, WHY), 1.0),
-    events.ConsultEnded(3, events.PoolWord(7, WHY, 2), 1.0),
-    events.PoolSeen(PoolTerms("blue", UNIT)),
-    events.PoolSeen(PoolTerms("blue", cu(0.5), 3, 9, 2, is_deleting=True)),
+    events.AdmissionCallEnded(3, None, 1.0),
+    events.AdmissionCallEnded(3, events.PoolVerdict(), 1.0),
+    events.AdmissionCallEnded(3, events.PoolVerdict(0, WHY), 1.0),
+    events.AdmissionCallEnded(3, events.PoolVerdict(7, WHY, 2), 1.0),
+    events.PoolSeen(PoolSpec("blue", UNIT)),
+    events.PoolSeen(PoolSpec("blue", cu(0.5), 3, 9, 2, is_deleting=True)),
     events.PoolGone("blue"),
     *(events.PlacementAssumed(4, holder, "ns/p", "n1", cu(1, 2), 9.5, 1.0) for holder in HOLDERS),
     *(events.PlacementConfirmed(holder) for holder in HOLDERS),
@@ -172,12 +171,12 @@ def lively(world: RecordingWorld) -> None:
     first = world.request("a", cu(5))
     world.take(first, 2, at=1.0)
     world.take(first, 3, at=1.5)
-    world.told(2, events.PoolWord(3, WHY), at=2.0)
+    world.told(2, events.PoolVerdict(3, WHY), at=2.0)
     world.take(world.request("a", cu(6)), 4, at=3.0)
     world.take(world.request("a", cu(2)), 5, at=4.0)
     world.take(world.request("a", cu(2), seq=1), 6, at=4.0)
-    world.take_published("b", Slots(0, 1), 7, at=5.0)
-    world.take_published("b", Slots(3, 3), 8, at=5.0)
+    world.take_published("b", SlotResources(0, 1), 7, at=5.0)
+    world.take_published("b", SlotResources(3, 3), 8, at=5.0)
     world.assume(HOLDERS[0], cu(2), at=6.0)
     world.assume(HOLDERS[1], cu(50), at=6.0)
     world.ticked(7.0)
@@ -203,7 +202,7 @@ def consulting(world: RecordingWorld) -> None:
     request = world.request("a", cu(5, 3))
     world.take(request, 11, at=1.0)
     world.take(request, 12, at=2.0)
-    world.take_published("b", Slots(4, 4), 13, at=2.0)
+    world.take_published("b", SlotResources(4, 4), 13, at=2.0)
 
 
 def middle_of_a_consult(world: RecordingWorld) -> Callable[[], None]:
@@ -212,8 +211,8 @@ def middle_of_a_consult(world: RecordingWorld) -> Callable[[], None]:
 
     def after() -> None:
         world.take(world.request("a", cu(5, 3), seq=1), 14, at=3.0)
-        assert len(world.told(11, events.PoolWord(2, WHY), at=3.0)) == 3
-        assert len(world.told(13, events.PoolWord(), at=3.0)) == 1
+        assert len(world.told(11, events.PoolVerdict(2, WHY), at=3.0)) == 3
+        assert len(world.told(13, events.PoolVerdict(), at=3.0)) == 1
 
     return after
 
@@ -313,8 +312,8 @@ def migrations(world: RecordingWorld) -> Callable[[], None]:
 def floors_of_all_kinds(world: RecordingWorld) -> Callable[[], None]:
     """Hand-over, told, claimed, observed and start-up floors, with their times."""
     world.vm("a", cu(2))
-    world.take_published("a", Slots(6, 6), 1, at=0.0)
-    world.take_published("a", Slots(3, 3), 2, at=1.0, use=cu(2))
+    world.take_published("a", SlotResources(6, 6), 1, at=0.0)
+    world.take_published("a", SlotResources(3, 3), 2, at=1.0, use=cu(2))
     world.take(world.request("a", cu(2), claim=cu(2)), 3, at=2.0)
     world.take(world.request("a", cu(2), agent=NEXT_AGENT, started=2000, names=None), 4, at=3.0)
     world.vm("b", cu(2), is_new=False)
@@ -363,8 +362,8 @@ def test_the_rules_and_terms_are_kept(rules_: Rules) -> None:
     world.configure(rules_)
     world.cut()
     running = replayed(world.lines)
-    assert running.core.desk.rules == rules_
-    assert running.core.terms == TERMS
+    assert running.core.state.rules == rules_
+    assert running.core.config == TERMS
 
 
 def test_what_is_restored_twice_is_shared_by_nobody() -> None:
@@ -377,12 +376,14 @@ def test_what_is_restored_twice_is_shared_by_nobody() -> None:
     for core, ticket in ((one, 21), (other, 22), (world.core, 23)):
         assert core.apply(events.RequestArrived(ticket, again, 3.0)) == (events.Joined(ticket, 11),)
     assert journal.snapshot_line(taken) == before
-    answers = [len(core.apply(events.ConsultEnded(11, events.PoolWord(), 3.0))) for core in (one, other)]
+    answers = [
+        len(core.apply(events.AdmissionCallEnded(11, events.PoolVerdict(), 3.0))) for core in (one, other)
+    ]
     assert answers == [3, 3]
 
 
 def test_vms_that_are_due_in_one_tick_are_told_in_one_order() -> None:
-    """`a` was heard twice before the snapshot, so that its earlier time still stood on the agenda then."""
+    """`a` was heard twice before the snapshot, so that its earlier time still stood on the timers then."""
     world = RecordingWorld()
     world.node("n2", cu(10))
     for name in ("a", "b"):
@@ -404,7 +405,7 @@ def test_lively_clusters_replay_from_any_point(seed: int) -> None:
             check(world)
             world.cut()
         name = dice.choice("abcd")
-        if world.core.book.find(pod(name)) is None:
+        if world.core.vms.find(pod(name)) is None:
             world.vm(name, cu(dice.randint(1, 3)), is_new=dice.random() < 0.6, at=now_s)
             world.see(name, None, at=now_s, pool="blue" if name in "ab" else None)
         else:
@@ -413,8 +414,8 @@ def test_lively_clusters_replay_from_any_point(seed: int) -> None:
 
 
 def _live(world: RecordingWorld, dice: random.Random, name: str, ticket: int, now_s: float) -> None:
-    waiting = next(iter(world.core.desk.consults), 0)
-    leaving = next((record.spec.uid for record in world.core.book if record.is_leaving), "nobody")
+    waiting = next(iter(world.core.state.admission_calls), 0)
+    leaving = next((record.spec.uid for record in world.core.vms if record.is_leaving), "nobody")
     agent = dice.choice((AGENT, AGENT, NEXT_AGENT))
     acts: list[Callable[[], Any]] = [
         lambda: world.take(
@@ -428,8 +429,8 @@ def _live(world: RecordingWorld, dice: random.Random, name: str, ticket: int, no
             ticket,
             at=now_s,
         ),
-        lambda: world.take_published(name, Slots(dice.randint(1, 5), 2), ticket, at=now_s),
-        lambda: world.told(waiting, dice.choice((None, events.PoolWord(2, WHY))), at=now_s),
+        lambda: world.take_published(name, SlotResources(dice.randint(1, 5), 2), ticket, at=now_s),
+        lambda: world.told(waiting, dice.choice((None, events.PoolVerdict(2, WHY))), at=now_s),
         lambda: world.ticked(now_s),
         lambda: world.apply(dice.choice((events.MigrationStarted, events.MigrationEnded))(leaving)),
         lambda: world.apply(events.MigrationFailed(leaving, now_s + 10)),
@@ -448,7 +449,7 @@ def _live(world: RecordingWorld, dice: random.Random, name: str, ticket: int, no
 @pytest.mark.parametrize(
     "broken",
     [
-        '{"input":{"type":"ConsultEnded","ticket":1,"word":{"type":"Nonsense"},"now_s":1},"outputs":[]}',
+        '{"input":{"type":"AdmissionCallEnded","ticket":1,"word":{"type":"Nonsense"},"now_s":1},"outputs":[]}',
         '{"input":{"type":"MigrationStarted","uid":{"enum":"Kind","value":"none"}},"outputs":[]}',
         '{"input":{"type":"VmRecordings"},"outputs":[]}',
     ],

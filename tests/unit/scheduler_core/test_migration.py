@@ -8,7 +8,7 @@ from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import Metrics
 from scheduler.core import events
-from scheduler.core.ledger import NodeAccount, NodeTerms
+from scheduler.core.ledger import NodeAccount, NodeCapacity
 from scheduler.core.migration import is_under_pressure
 from scheduler.core.model import Holder, Kind, Migration
 from tests.unit.scheduler_core.core_worlds import NEXT_AGENT, UNIT, AuditedWorld, codes, cu, pod, rules
@@ -41,7 +41,7 @@ def published(
 def test_pressure_is_what_the_published_rule_says_repaired(
     mark: Resources, reserved: Resources, buffer: Resources, pressure: Resources, accounted: Resources
 ) -> None:
-    account = NodeAccount(NodeTerms("n1", cu(100), mark), reserved, buffer, pressure, accounted)
+    account = NodeAccount(NodeCapacity("n1", cu(100), mark), reserved, buffer, pressure, accounted)
     assert is_under_pressure(account) == published(mark, reserved, buffer, pressure, accounted)
 
 
@@ -61,7 +61,7 @@ def test_pressure_is_what_the_published_rule_says_repaired(
 def test_the_edges_of_pressure(
     reserved: Resources, pressure: Resources, accounted: Resources, expected: bool
 ) -> None:
-    account = NodeAccount(NodeTerms("n1", cu(10), cu(7)), reserved, ZERO, pressure, accounted)
+    account = NodeAccount(NodeCapacity("n1", cu(10), cu(7)), reserved, ZERO, pressure, accounted)
     assert is_under_pressure(account) is expected
 
 
@@ -390,7 +390,7 @@ def test_a_node_that_may_be_tried_again_is_not_remembered() -> None:
     world.apply(events.MigrationFailed("uid-a", 31.0))
     world.apply(events.NodeGone("n1"))
     assert wanted(world, 31.0) == []
-    assert world.core.desk.migrate_after_s == {}
+    assert world.core.state.migrate_after_s == {}
 
 
 def test_a_failed_start_keeps_other_nodes_free() -> None:
@@ -431,7 +431,7 @@ def test_a_victim_that_waits_for_a_pool_gets_no_more() -> None:
     assert wanted(world) == ["a"]
     world.apply(events.MigrationStarted("uid-a"))
     assert (world.account().accounted, world.account().buffer) == (cu(3), UNIT)
-    (answer,) = world.told(11, events.PoolWord(), at=2.0)
+    (answer,) = world.told(11, events.PoolVerdict(), at=2.0)
     assert isinstance(answer, events.Decided)
     assert (answer.permit, answer.migrate) == (cu(3), True)
     assert (world.account().reserved, world.account().accounted) == (

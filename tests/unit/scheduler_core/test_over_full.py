@@ -6,7 +6,7 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Resources
-from protocol.wire import Resources as Slots
+from protocol.wire import SlotResources
 from scheduler.core import events
 from scheduler.core.ledger import Cause, Obstacle, OverCause
 from scheduler.core.model import Holder, Kind
@@ -130,7 +130,7 @@ def test_what_a_caller_without_the_extension_uses_already() -> None:
     world = AuditedWorld(terms=EVERYWHERE)
     world.other_pod("filler", cu(8))
     world.vm("vm", cu(1))
-    world.published("vm", Slots(4, 4), use=cu(4))
+    world.published("vm", SlotResources(4, 4), use=cu(4))
     assert (world.state().current, world.over()) == (cu(4), {OverCause.OBSERVED})
 
 
@@ -259,7 +259,7 @@ def test_while_over_full_the_sum_rises_only_by_what_is_documented(seed: int) -> 
     for ticket in range(120):
         now_s += dice.choice((0.0, 1.0, 6.0, 30.0))
         name = dice.choice("abc")
-        before, reservable = world.node_reserved(), world.account().terms.reservable
+        before, reservable = world.node_reserved(), world.account().capacity.reservable
         match dice.randrange(8):
             case 0:
                 world.other_pod("filler", cu(dice.randint(0, 7)))
@@ -273,8 +273,8 @@ def test_while_over_full_the_sum_rises_only_by_what_is_documented(seed: int) -> 
             case 3:
                 world.ticked(now_s)
             case 4:
-                waiting = next(iter(world.core.desk.consults), 0)
-                world.told(waiting, events.PoolWord(dice.choice((None, 0, 3))), at=now_s)
+                waiting = next(iter(world.core.state.admission_calls), 0)
+                world.told(waiting, events.PoolVerdict(dice.choice((None, 0, 3))), at=now_s)
             case 5:
                 world.assume(Holder(Kind.POD, "p"), cu(dice.randint(0, 4)), until=now_s + 10, at=now_s)
             case _:

@@ -112,7 +112,7 @@ def test_placement_sees_what_growth_waits_for() -> None:
     world.see("vm", None, at=0.0, pool="blue")
     world.take(world.request("vm", cu(8)), 11)
     assert "default/vm 7 CPU (pending)" in refusal(world.assume(holder(), cu(3))).reason.message
-    world.told(11, events.PoolWord(0))
+    world.told(11, events.PoolVerdict(0))
     assert world.assume(holder(), cu(3)) == PLACED
 
 
@@ -185,7 +185,7 @@ def test_it_is_forgotten_when_a_read_begun_after_its_time_does_not_show_it(kind:
     world.passed(9.999)
     assert world.node_reserved() == cu(3)
     world.passed(10.0)
-    assert (world.node_reserved(), world.core.desk.placements) == (ZERO, {})
+    assert (world.node_reserved(), world.core.state.placements) == (ZERO, {})
 
 
 def test_neither_the_clock_nor_an_older_read_ends_it() -> None:
@@ -220,7 +220,7 @@ def test_it_may_be_forgotten_before_and_after_it_is_confirmed(is_confirmed: bool
     world = confirmed() if is_confirmed else placed()
     world.apply(events.PlacementForgotten(holder()))
     world.apply(events.PlacementForgotten(holder()))
-    assert (world.node_reserved(), world.core.desk.placements) == (ZERO, {})
+    assert (world.node_reserved(), world.core.state.placements) == (ZERO, {})
     world.apply(events.PlacementConfirmed(holder()))
     assert list(world.core.ledger.rows()) == []
 
@@ -264,7 +264,7 @@ def test_what_the_cluster_shows_is_the_clusters_to_end() -> None:
         assert world.assume(known, cu(9)) == PLACED
     world.passed(100.0)
     assert world.node_reserved() == cu(4)
-    assert world.core.desk.placements == {}
+    assert world.core.state.placements == {}
 
 
 def test_a_holder_that_the_cluster_shows_elsewhere_is_told_so() -> None:
@@ -314,7 +314,7 @@ def test_an_unsettled_vm_takes_its_row_over_at_its_maximum() -> None:
     world = placed(Kind.VM)
     world.vm("new", cu(2), is_new=False)
     assert world.floors("new") == [(Cause.START_UP, cu(8))]
-    assert world.core.desk.placements == {}
+    assert world.core.state.placements == {}
 
 
 @pytest.mark.parametrize("is_confirmed", [False, True])
@@ -338,7 +338,7 @@ def test_a_vm_that_ended_before_it_was_seen_frees_its_room(is_confirmed: bool, t
     seen = events.VmSeen(spec, None, 1.0)
     world.apply(seen if terminal else events.VmGone(spec.pod, spec.uid, 1.0))
     assert world.node_reserved() == ZERO
-    assert world.core.desk.placements == {}
+    assert world.core.state.placements == {}
 
 
 # ------------------------------------------------------------ names

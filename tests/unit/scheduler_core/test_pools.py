@@ -6,10 +6,10 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import Bounds, Resources
-from protocol.wire import Resources as Slots
+from protocol.wire import SlotResources
 from scheduler.core import events
 from scheduler.core.ledger import Cause
-from scheduler.core.model import PoolTerms
+from scheduler.core.model import PoolSpec
 from tests.unit.scheduler_core.core_worlds import (
     ELSEWHERE,
     EVERYWHERE,
@@ -20,12 +20,12 @@ from tests.unit.scheduler_core.core_worlds import (
     cu,
 )
 
-ALL = events.PoolWord()
+ALL = events.PoolVerdict()
 
 
 def pool(world: AuditedWorld, name: str = "blue", unit: Resources = UNIT, **terms: Any) -> None:
     """The pool of that name is described like this from now on."""
-    world.apply(events.PoolSeen(PoolTerms(name, unit, **terms)))
+    world.apply(events.PoolSeen(PoolSpec(name, unit, **terms)))
 
 
 def member(world: AuditedWorld, name: str, use: Resources = UNIT, of: str | None = "blue", **vm: Any) -> None:
@@ -54,10 +54,10 @@ def held(world: AuditedWorld, name: str = "blue") -> int:
     return account.units if account is not None else 0
 
 
-def waits(world: AuditedWorld, name: str, want: Resources, ticket: int) -> events.ConsultNeeded:
+def waits(world: AuditedWorld, name: str, want: Resources, ticket: int) -> events.AdmissionCallNeeded:
     """The growth of a VM waits for its pool."""
     *_, needed = world.take(world.request(name, want), ticket)
-    assert isinstance(needed, events.ConsultNeeded), needed
+    assert isinstance(needed, events.AdmissionCallNeeded), needed
     return needed
 
 
@@ -65,7 +65,7 @@ def gets(
     world: AuditedWorld, ticket: int, total: int | None, generation: int | None = None
 ) -> events.Decided:
     """What becomes of a request that waits once its word is there."""
-    (answer,) = world.told(ticket, events.PoolWord(total, generation=generation))
+    (answer,) = world.told(ticket, events.PoolVerdict(total, generation=generation))
     assert isinstance(answer, events.Decided), answer
     return answer
 
@@ -416,8 +416,8 @@ def published_world(use: Resources = UNIT, *, is_new: bool = True) -> AuditedWor
 
 def test_a_caller_without_the_extension_waits_as_well() -> None:
     world = published_world()
-    (needed,) = world.take_published("a", Slots(4, 4), 1)
-    assert isinstance(needed, events.ConsultNeeded)
+    (needed,) = world.take_published("a", SlotResources(4, 4), 1)
+    assert isinstance(needed, events.AdmissionCallNeeded)
     member(world, "b", cu(2))
     assert gets(world, 1, 5).permit == cu(3)
     assert held(world) == 5
@@ -425,15 +425,15 @@ def test_a_caller_without_the_extension_waits_as_well() -> None:
 
 def test_what_such_a_caller_uses_it_gets_without_a_word() -> None:
     world = published_world()
-    (answer,) = world.take_published("a", Slots(3, 3), 1, use=cu(3))
-    assert isinstance(answer, events.ConsultNeeded)
+    (answer,) = world.take_published("a", SlotResources(3, 3), 1, use=cu(3))
+    assert isinstance(answer, events.AdmissionCallNeeded)
     assert gets(world, 1, 0).permit == cu(3)
     assert held(world) == 3
 
 
 def test_an_unsettled_vm_of_such_a_caller_counts_at_its_maximum_until_a_read_shows_less() -> None:
     world = published_world(is_new=False)
-    (answer,) = world.take_published("a", Slots(1, 1), 1)
+    (answer,) = world.take_published("a", SlotResources(1, 1), 1)
     assert isinstance(answer, events.Decided)
     assert (world.causes("a"), held(world)) == ({Cause.TOLD}, 8)
     world.read("a", UNIT, at=5.0)
@@ -463,7 +463,7 @@ def test_fewer_units_of_another_size_are_no_room() -> None:
     world.vm("a", cu(6))
     world.see("a", None, at=0.0, pool="blue")
     before = world.core.ledger.freed_units
-    world.apply(events.PoolSeen(PoolTerms("blue", cu(3), 2)))
+    world.apply(events.PoolSeen(PoolSpec("blue", cu(3), 2)))
     account = world.core.ledger.pool("blue")
     assert account is not None
     assert (account.units, account.freed_units, world.core.ledger.freed_units) == (2, 0, before)

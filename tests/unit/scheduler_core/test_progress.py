@@ -8,9 +8,9 @@ from protocol.extension import ExtendedRequest
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import Bounds, Resources
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.ledger import Cause
 from scheduler.core.rules import Rules
+from scheduler.core.vms import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     HERE,
     NEXT_AGENT,
@@ -22,8 +22,8 @@ from tests.unit.scheduler_core.core_worlds import (
     rules,
 )
 
-ALL = events.PoolWord()
-NONE = events.PoolWord(0)
+ALL = events.PoolVerdict()
+NONE = events.PoolVerdict(0)
 LEADER = 11
 
 
@@ -31,7 +31,7 @@ def pooled(
     use: Resources = UNIT,
     *,
     reservable: Resources | None = None,
-    terms: Terms | None = None,
+    terms: SchedulerConfig | None = None,
     most: Resources | None = None,
 ) -> AuditedWorld:
     """A world with one VM, `vm`, whose growth waits for the pool `blue`."""
@@ -41,10 +41,10 @@ def pooled(
     return world
 
 
-def begin(world: AuditedWorld, want: Resources, *, at: float = 0.0) -> events.ConsultNeeded:
+def begin(world: AuditedWorld, want: Resources, *, at: float = 0.0) -> events.AdmissionCallNeeded:
     """An agent's growth to `want` waits under the ticket `LEADER`."""
     (needed,) = world.take(world.request("vm", want), LEADER, at=at)
-    assert isinstance(needed, events.ConsultNeeded), needed
+    assert isinstance(needed, events.AdmissionCallNeeded), needed
     return needed
 
 
@@ -72,7 +72,9 @@ def again(world: AuditedWorld, want: Resources) -> ExtendedRequest:
 
 def test_growth_asks_the_pool_and_keeps_what_is_wanted() -> None:
     world = pooled()
-    assert begin(world, cu(4)) == events.ConsultNeeded(LEADER, pod("vm"), "uid-vm", "blue", UNIT, cu(4), UNIT)
+    assert begin(world, cu(4)) == events.AdmissionCallNeeded(
+        LEADER, pod("vm"), "uid-vm", "blue", UNIT, cu(4), UNIT
+    )
     assert (world.state().current, world.floors()) == (UNIT, [(Cause.PENDING, cu(4))])
 
 
@@ -123,8 +125,12 @@ def test_the_decrease_in_a_mixed_request_counts_at_once() -> None:
     assert world.permit(world.request("other", cu(8, 1))) == cu(8, 1)
 
 
-@pytest.mark.parametrize(("word", "permit"), [(ALL, cu(2, 5)), (events.PoolWord(4), cu(2, 4)), (NONE, cu(2))])
-def test_a_mixed_request_is_told_as_the_change_that_it_is(word: events.PoolWord, permit: Resources) -> None:
+@pytest.mark.parametrize(
+    ("word", "permit"), [(ALL, cu(2, 5)), (events.PoolVerdict(4), cu(2, 4)), (NONE, cu(2))]
+)
+def test_a_mixed_request_is_told_as_the_change_that_it_is(
+    word: events.PoolVerdict, permit: Resources
+) -> None:
     world = pooled(cu(4, 2))
     begin(world, cu(2, 5))
     answer = decided(world.told(LEADER, word))
@@ -138,31 +144,31 @@ def test_a_mixed_request_is_told_as_the_change_that_it_is(word: events.PoolWord,
     ("word", "permit"),
     [
         (ALL, cu(4)),
-        (events.PoolWord(4), cu(4)),
-        (events.PoolWord(9), cu(4)),
-        (events.PoolWord(3), cu(3)),
-        (events.PoolWord(1), UNIT),
+        (events.PoolVerdict(4), cu(4)),
+        (events.PoolVerdict(9), cu(4)),
+        (events.PoolVerdict(3), cu(3)),
+        (events.PoolVerdict(1), UNIT),
         (NONE, UNIT),
     ],
 )
-def test_the_word_is_the_last_limit(word: events.PoolWord, permit: Resources) -> None:
+def test_the_word_is_the_last_limit(word: events.PoolVerdict, permit: Resources) -> None:
     world = consulting()
     answer = decided(world.told(LEADER, word))
     assert (answer.ticket, answer.permit, answer.changed) == (LEADER, permit, permit != UNIT)
     assert codes(answer) == ([] if permit == cu(4) else [ReasonCode.POOL])
     assert (world.state().current, world.floors()) == (permit, [])
-    assert world.core.desk.consults == {}
+    assert world.core.state.admission_calls == {}
 
 
 def test_the_pools_own_reason_is_told() -> None:
     why = Reason(ReasonCode.POOL, "quota of blue is used up", retry_after_s=7.5)
-    answer = decided(consulting().told(LEADER, events.PoolWord(2, why)))
+    answer = decided(consulting().told(LEADER, events.PoolVerdict(2, why)))
     assert (answer.permit, answer.reasons) == (cu(2), (why,))
 
 
 def test_a_reason_without_a_cut_is_not_told() -> None:
     why = Reason(ReasonCode.POOL, "nearly full")
-    assert decided(consulting().told(LEADER, events.PoolWord(4, why))).reasons == ()
+    assert decided(consulting().told(LEADER, events.PoolVerdict(4, why))).reasons == ()
 
 
 def test_a_refusal_of_the_pool_is_no_pressure_on_the_node() -> None:
@@ -170,21 +176,21 @@ def test_a_refusal_of_the_pool_is_no_pressure_on_the_node() -> None:
     world.other_pod("filler", cu(5))
     begin(world, cu(8))
     assert world.account().pressure == cu(3)
-    decided(world.told(LEADER, events.PoolWord(3)))
+    decided(world.told(LEADER, events.PoolVerdict(3)))
     assert world.account().pressure == cu(0)
 
 
 def test_a_word_for_nobody_changes_nothing() -> None:
     world = consulting()
     assert world.told(99, ALL) == ()
-    decided(world.told(LEADER, events.PoolWord(2)))
+    decided(world.told(LEADER, events.PoolVerdict(2)))
     assert world.told(LEADER, ALL) == ()
     assert world.state().current == cu(2)
 
 
 def test_the_answer_is_remembered_for_retries() -> None:
     world = consulting()
-    decided(world.told(LEADER, events.PoolWord(2)))
+    decided(world.told(LEADER, events.PoolVerdict(2)))
     answer = decided(world.take(again(world, cu(4)), 12))
     assert (answer.permit, codes(answer), answer.changed) == (cu(2), [ReasonCode.POOL], False)
 
@@ -210,7 +216,7 @@ def test_the_same_number_is_processed_anew_after_that() -> None:
     world = consulting()
     world.told(LEADER, None)
     (needed,) = world.take(again(world, cu(4)), 12)
-    assert isinstance(needed, events.ConsultNeeded)
+    assert isinstance(needed, events.AdmissionCallNeeded)
     assert world.told(LEADER, ALL) == ()  # the old question is over
     assert decided(world.told(12, ALL)).permit == cu(4)
 
@@ -230,14 +236,14 @@ def test_the_core_gives_a_silent_pool_up_by_itself(at: float) -> None:
     assert world.ticked(4.999) == ()
     *refused, cancelled = [out for out in world.ticked(at) if not isinstance(out, events.ReadNeeded)]
     assert [out.ticket for out in refused if isinstance(out, events.Refused)] == [LEADER, 12]
-    assert cancelled == events.ConsultCancelled(LEADER)
+    assert cancelled == events.AdmissionCallCancelled(LEADER)
     assert world.floors() == []
     assert world.told(LEADER, ALL, at=at) == ()
-    assert isinstance(world.take(again(world, cu(4)), 13, at=at)[0], events.ConsultNeeded)
+    assert isinstance(world.take(again(world, cu(4)), 13, at=at)[0], events.AdmissionCallNeeded)
 
 
 def test_the_time_of_the_core_is_a_term() -> None:
-    world = pooled(terms=Terms(HERE, is_first_start=True, consult_s=1.5))
+    world = pooled(terms=SchedulerConfig(HERE, is_first_start=True, admission_call_s=1.5))
     begin(world, cu(4), at=10.0)
     assert world.ticked(11.4) == ()
     assert len(world.ticked(11.5)) == 2
@@ -251,7 +257,7 @@ def test_duplicates_join_and_get_the_same_answer_with_their_own_tickets() -> Non
     duplicate = again(world, cu(4))
     assert world.take(duplicate, 12) == (events.Joined(12, LEADER),)
     assert world.take(duplicate, 13) == (events.Joined(13, LEADER),)
-    first, *others = world.told(LEADER, events.PoolWord(3))
+    first, *others = world.told(LEADER, events.PoolVerdict(3))
     assert isinstance(first, events.Decided)
     assert [out.ticket for out in others if isinstance(out, events.Decided)] == [12, 13]
     for other in others:
@@ -283,7 +289,7 @@ def test_a_higher_number_cancels_and_the_late_word_changes_nothing() -> None:
     world = consulting()
     world.take(again(world, cu(4)), 12)
     cancelled, first, second, answer = world.take(world.request("vm", UNIT), 14)
-    assert cancelled == events.ConsultCancelled(LEADER)
+    assert cancelled == events.AdmissionCallCancelled(LEADER)
     for refused, ticket in ((first, LEADER), (second, 12)):
         assert isinstance(refused, events.Refused)
         assert (refused.ticket, refused.status, refused.code) == (ticket, 409, ErrorCode.SEQUENCE_STALE)
@@ -297,7 +303,7 @@ def test_a_higher_number_cancels_and_the_late_word_changes_nothing() -> None:
 def test_a_higher_number_may_wait_in_turn() -> None:
     world = consulting(cu(8))
     *_, needed = world.take(world.request("vm", cu(3)), 12)
-    assert isinstance(needed, events.ConsultNeeded)
+    assert isinstance(needed, events.AdmissionCallNeeded)
     assert world.floors() == [(Cause.PENDING, cu(3))]
     assert decided(world.told(12, ALL)).permit == cu(3)
 
@@ -313,7 +319,7 @@ def superseded() -> tuple[AuditedWorld, tuple[events.Output, ...]]:
 
 def test_a_later_life_cancels_and_takes_over_nothing_that_was_only_pending() -> None:
     world, (cancelled, refused, answer) = superseded()
-    assert cancelled == events.ConsultCancelled(LEADER)
+    assert cancelled == events.AdmissionCallCancelled(LEADER)
     assert isinstance(refused, events.Refused)
     assert (refused.ticket, refused.status) == (LEADER, 409)
     assert isinstance(answer, events.Decided)
@@ -342,7 +348,7 @@ def test_bounds_lowered_meanwhile_hold() -> None:
 def test_a_stop_meanwhile_holds() -> None:
     world = consulting(cu(6))
     world.configure(rules(stopped=True))
-    answer = decided(world.told(LEADER, events.PoolWord(3)))
+    answer = decided(world.told(LEADER, events.PoolVerdict(3)))
     assert (answer.permit, codes(answer)) == (UNIT, [ReasonCode.STOPPED, ReasonCode.POOL])
 
 
@@ -405,7 +411,7 @@ def test_another_unit_meanwhile_makes_no_more_of_the_pools_units(unit: Resources
     """Three units of 1 CPU were admitted."""
     world = consulting(cu(8))
     world.see("vm", None, at=0.0, compute_unit=unit)
-    assert decided(world.told(LEADER, events.PoolWord(3))).permit == permit
+    assert decided(world.told(LEADER, events.PoolVerdict(3))).permit == permit
 
 
 def test_a_unit_that_is_lost_meanwhile_grants_nothing() -> None:
@@ -418,7 +424,7 @@ def test_a_unit_that_is_lost_meanwhile_grants_nothing() -> None:
 def test_a_vm_that_leaves_its_pool_meanwhile_is_answered() -> None:
     world = consulting()
     world.see("vm", None, at=0.0, pool=None)
-    answer = decided(world.told(LEADER, events.PoolWord(2)))
+    answer = decided(world.told(LEADER, events.PoolVerdict(2)))
     assert (answer.permit, codes(answer), answer.reasons[0].retry_after_s) == (UNIT, [ReasonCode.POOL], 0.0)
 
 
@@ -441,10 +447,10 @@ def test_a_vm_that_goes_meanwhile_is_404_to_all_who_wait(how: str) -> None:
         events.VmGone(spec.pod, spec.uid, 1.0) if how == "gone" else events.VmSeen(seen, None, 1.0)
     )
     cancelled, *refused = outputs
-    assert cancelled == events.ConsultCancelled(LEADER)
+    assert cancelled == events.AdmissionCallCancelled(LEADER)
     assert [(out.ticket, out.status) for out in refused if isinstance(out, events.Refused)] == [
         (LEADER, 404),
         (12, 404),
     ]
     assert world.told(LEADER, ALL) == ()
-    assert world.core.desk.consults == {}
+    assert world.core.state.admission_calls == {}

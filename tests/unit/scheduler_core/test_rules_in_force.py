@@ -45,27 +45,27 @@ def asked(world: AuditedWorld, want: Resources, claim: Resources | None = None) 
 def test_the_system_share_is_taken_off_what_may_be_reserved() -> None:
     world = world_of()
     world.configure(rules(system=cu(2, 1)))
-    assert world.account().terms.reservable == cu(8, 9)
+    assert world.account().capacity.reservable == cu(8, 9)
 
 
 def test_a_share_beyond_the_node_leaves_nothing_and_never_less() -> None:
     world = world_of()
     world.configure(rules(system=cu(11, 3)))
-    assert world.account().terms.reservable == cu(0, 7)
-    assert world.account().terms.watermark.vcpu_milli == 0
+    assert world.account().capacity.reservable == cu(0, 7)
+    assert world.account().capacity.watermark.vcpu_milli == 0
 
 
 def test_the_watermark_is_a_share_of_what_may_be_reserved() -> None:
     world = world_of()
     world.configure(rules(system=cu(2), watermark=0.5))
-    assert world.account().terms.watermark == cu(4)
+    assert world.account().capacity.watermark == cu(4)
 
 
 def test_a_nodes_own_values_go_first() -> None:
     own = NodeSpec("n2", cu(10), cu(2), ZERO)
     world = world_of(own, NodeSpec("n3", cu(10)))
     world.configure(rules(system=cu(3), unit=cu(0.5)))
-    terms = {account.terms.name: account.terms for account in world.core.ledger.nodes()}
+    terms = {account.capacity.name: account.capacity for account in world.core.ledger.nodes()}
     assert (terms["n2"].reservable, terms["n2"].compute_unit) == (cu(10), cu(2))
     assert (terms["n3"].reservable, terms["n3"].compute_unit) == (cu(7), cu(0.5))
     assert (terms["n1"].reservable, terms["n1"].compute_unit) == (cu(7), UNIT)
@@ -83,7 +83,7 @@ def test_overrides_hold_for_the_nodes_that_they_name() -> None:
             ),
         )
     )
-    terms = {account.terms.name: account.terms for account in world.core.ledger.nodes()}
+    terms = {account.capacity.name: account.capacity for account in world.core.ledger.nodes()}
     assert [terms[name].reservable for name in ("n1", "big-1", "big-2")] == [cu(9), cu(6), cu(6)]
     assert terms["big-1"].watermark == cu(3)
     assert [terms[name].compute_unit for name in ("big-1", "big-2")] == [cu(2), cu(4)]
@@ -93,7 +93,10 @@ def test_a_node_that_comes_later_has_the_rules_of_now() -> None:
     world = world_of()
     world.configure(rules(system=cu(3), unit=cu(2)))
     world.apply(events.NodeSeen(NodeSpec("n2", cu(10))))
-    assert (world.account("n2").terms.reservable, world.account("n2").terms.compute_unit) == (cu(7), cu(2))
+    assert (world.account("n2").capacity.reservable, world.account("n2").capacity.compute_unit) == (
+        cu(7),
+        cu(2),
+    )
 
 
 def test_the_unit_of_the_rules_is_the_step_of_growth() -> None:
@@ -258,10 +261,10 @@ def test_the_pool_comes_last() -> None:
     world.see("vm", None, at=0.0, pool="blue")
     world.other_pod("filler", cu(6))
     world.take(world.request("vm", cu(9), claim=cu(2)), 11)
-    (answer,) = world.told(11, events.PoolWord(4))
+    (answer,) = world.told(11, events.PoolVerdict(4))
     assert codes(answer) == [ROOM, POOL, BOUNDS]
     world.take(world.request("vm", cu(9), claim=cu(4)), 12)
-    assert world.told(12, events.PoolWord(4)) == ()  # nothing could grow, so the pool was not asked
+    assert world.told(12, events.PoolVerdict(4)) == ()  # nothing could grow, so the pool was not asked
 
 
 def test_a_pool_below_the_node_binds() -> None:
@@ -270,7 +273,7 @@ def test_a_pool_below_the_node_binds() -> None:
     world.see("vm", None, at=0.0, pool="blue")
     world.other_pod("filler", cu(5))
     world.take(world.request("vm", cu(8), claim=cu(2)), 11)
-    (answer,) = world.told(11, events.PoolWord(4))
+    (answer,) = world.told(11, events.PoolVerdict(4))
     assert isinstance(answer, events.Decided)
     assert (answer.permit, codes(answer)) == (cu(4), [POOL, ROOM])
 
@@ -357,4 +360,4 @@ def test_a_vms_own_unit_may_come_and_go() -> None:
     assert asked(world, cu(8)).permit == cu(4)
     world.vm("vm", cu(4))
     assert asked(world, cu(8), cu(4)).permit == cu(5)
-    assert world.core.book.find(pod("vm")) is not None
+    assert world.core.vms.find(pod("vm")) is not None

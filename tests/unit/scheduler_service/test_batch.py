@@ -348,8 +348,8 @@ class Faulty(Core):
         bad = PodName("bad", "d")
         if isinstance(event, events.Asked) and event.ask.pod == bad:
             raise AssertionError("ours")
-        if isinstance(event, events.ConsultEnded):
-            record = self.desk.consults.get(event.ticket)
+        if isinstance(event, events.AdmissionCallEnded):
+            record = self.state.admission_calls.get(event.ticket)
             if record is not None and record.name == "d/late-bad":
                 super().apply(event)
                 raise AssertionError("ours, too")

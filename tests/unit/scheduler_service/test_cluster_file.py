@@ -10,12 +10,12 @@ import pytest
 
 from hosting import settings, watched_file
 from hosting.settings import SettingsError
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, Observation, Resources
 from protocol.wire import PodName
+from scheduler.clusters.file import ClusterFile, FileCluster
 from scheduler.core import events
-from scheduler.core.model import NodeSpec, PodSpec, Reading, VmSpec
-from scheduler.service.cluster_file import ClusterFile, FileCluster
-from scheduler.service.ports import ClusterUnreachableError
+from scheduler.core.model import NodeSpec, PodSpec, VmSpec
+from scheduler.ports import ClusterUnreachableError
 
 GIB = 2**30
 NODE_SPEC = NodeSpec("n1", Resources(10_000, 40 * GIB), Resources(1000, 2 * GIB), Resources(1000, 4 * GIB))
@@ -84,7 +84,7 @@ async def test_a_good_file_becomes_events(cluster: Cluster) -> None:
     size = Resources(2000, 4 * GIB)
     first = VmSpec(PodName("a", "d"), "u1", "n1", bounds)
     second = VmSpec(PodName("b", "d"), "u2", "n1", bounds)
-    reading = Reading(size, size, 100.0)
+    reading = Observation(size, size, 100.0)
     assert found == [
         events.NodeSeen(NODE_SPEC),
         events.PodSeen(PodSpec(PodName("p", "d"), "u9", "n1", Resources(1000, GIB))),
@@ -126,7 +126,7 @@ def test_a_name_with_control_characters_is_a_fault(written: str) -> None:
 async def test_a_target_is_shown_beside_the_size(cluster: Cluster) -> None:
     more = f"{SIZED}, target: {{cpu: 3, memory: 4Gi}}"
     seen = (await cluster.refresh(NODE + "vms:\n" + vm(more=more)))[-1]
-    assert seen.reading == Reading(Resources(2000, 4 * GIB), Resources(3000, 4 * GIB), 100.0)
+    assert seen.reading == Observation(Resources(2000, 4 * GIB), Resources(3000, 4 * GIB), 100.0)
 
 
 FAULTY = f"""
@@ -264,7 +264,7 @@ async def test_what_others_wrote_as_it_was_is_not_shown_before_it_is_told(cluste
     assert cluster.file.look(told.vm.pod).reading == told.reading
     again, _ = await cluster.file.read([told.vm.pod])
     assert isinstance(again, events.VmSeen)
-    assert again.reading == Reading(told.reading.size, told.reading.target, 200.0)
+    assert again.reading == Observation(told.reading.size, told.reading.target, 200.0)
     assert cluster.file.look(told.vm.pod).reading == again.reading
 
 

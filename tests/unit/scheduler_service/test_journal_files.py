@@ -13,9 +13,9 @@ from hosting import logs
 from parley import replay
 from protocol.values import Resources
 from scheduler.core import events, journal
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec
+from scheduler.core.vms import SchedulerConfig
 from scheduler.service import journal_files
 from scheduler.service.journal_files import JournalWriter, files_of, lines
 
@@ -23,7 +23,7 @@ LOG = logs.logger("test")
 
 
 def _core() -> Core:
-    return Core(Terms(uuid.UUID(int=1)))
+    return Core(SchedulerConfig(uuid.UUID(int=1)))
 
 
 def _record(writer: JournalWriter, core: Core, count: int, first: int = 0) -> None:

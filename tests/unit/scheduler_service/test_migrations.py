@@ -18,17 +18,17 @@ import pytest
 
 from hosting.server import HangUp, Reply, Request
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, Observation, Resources
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.book import Terms, VmRecord
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
-from scheduler.core.model import Migration, NodeSpec, PoolTerms, Reading, VmSpec
+from scheduler.core.model import Migration, NodeSpec, PoolSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES
+from scheduler.core.vms import SchedulerConfig, VmRecord
+from scheduler.ports import Journal, Migrator, MigratorError
 from scheduler.service.batch import BatchService
 from scheduler.service.permits import PermitService
-from scheduler.service.ports import Journal, Migrator, MigratorError
 from tests import virtual_time
 from tests.unit.hosting.raw_peers import recorded
 from tests.virtual_time import VirtualLoop
@@ -36,7 +36,7 @@ from tests.virtual_time import VirtualLoop
 GIB = 2**30
 INSTANCE = UUID(int=5)
 P = ParamSpec("P")
-Word = events.PoolWord
+Word = events.PoolVerdict
 now_s = virtual_time.now_s
 
 
@@ -72,16 +72,16 @@ class Bank:
     """A pool that says what `behaviour` says; at first it waits until `word` is set."""
 
     def __init__(self) -> None:
-        self.asked: list[events.ConsultNeeded] = []
+        self.asked: list[events.AdmissionCallNeeded] = []
         self.ended = 0
         self.at_once: Word | None = None
         """The answer within the call, as plugins that only compute give it."""
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.word: asyncio.Future[Any] | None = None
-        self.behaviour: Callable[[events.ConsultNeeded], Awaitable[Any]] = self._wait
+        self.behaviour: Callable[[events.AdmissionCallNeeded], Awaitable[Any]] = self._wait
 
     def consult(
-        self, needed: events.ConsultNeeded, deadline_s: float, answer: Callable[[Word], object]
+        self, needed: events.AdmissionCallNeeded, deadline_s: float, answer: Callable[[Word], object]
     ) -> None:
         """The port."""
         self.asked.append(needed)
@@ -93,7 +93,7 @@ class Bank:
         task.add_done_callback(lambda _: self.tasks.pop(needed.ticket, None))
 
     async def _answer(
-        self, needed: events.ConsultNeeded, deadline_s: float, answer: Callable[[Word], object]
+        self, needed: events.AdmissionCallNeeded, deadline_s: float, answer: Callable[[Word], object]
     ) -> None:
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -117,7 +117,7 @@ class Bank:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _wait(self, _: events.ConsultNeeded) -> Any:
+    async def _wait(self, _: events.AdmissionCallNeeded) -> Any:
         if self.word is None:
             self.word = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self.word)
@@ -130,7 +130,7 @@ class Bank:
     def says(self, word: object) -> None:
         """Answer at once from now on."""
 
-        async def answer(_: events.ConsultNeeded) -> Any:
+        async def answer(_: events.AdmissionCallNeeded) -> Any:
             return word
 
         self.behaviour = answer
@@ -160,7 +160,7 @@ class Sight:
 
     def look(self, pod: PodName) -> events.Look:
         """The port: what the core knows by now."""
-        record = self._core.book.find(pod)
+        record = self._core.vms.find(pod)
         return events.Look(record is not None, record.reading if record is not None else None)
 
 
@@ -176,13 +176,13 @@ class House:
         journal: Journal | None = None,
         migrator: Migrator | None = None,
     ) -> None:
-        self.core = core(Terms(INSTANCE, is_first_start=True, published_agents=("*",)))
+        self.core = core(SchedulerConfig(INSTANCE, is_first_start=True, published_agents=("*",)))
         self.bank, self.sight = Bank(), Sight(self.core)
         log, self.lines = recorded()
         self.service = PermitService(self.core, self.sight, now_s, log, journal, self.bank, migrator)
-        self.batches = BatchService(self.service, self.core.book)
+        self.batches = BatchService(self.service, self.core.vms)
         self.core.apply(events.NodeSeen(NodeSpec("n1", cu(room), cu(1))))
-        self.core.apply(events.PoolSeen(PoolTerms("bank", cu(1))))
+        self.core.apply(events.PoolSeen(PoolSpec("bank", cu(1))))
         for name in names:
             self.core.apply(seen(name, pool=pool))
 
@@ -193,7 +193,7 @@ class House:
 
     def record(self, name: str = "a") -> VmRecord:
         """What the core knows of a VM."""
-        found = self.core.book.find(PodName(name, "d"))
+        found = self.core.vms.find(PodName(name, "d"))
         assert found is not None
         return found
 
@@ -220,7 +220,7 @@ class House:
         assert self.service._waiting == {}
         assert self.service._looking == 0
         assert self.service._effects._tasks == {}
-        assert self.core.desk.consults == {}
+        assert self.core.state.admission_calls == {}
         assert self.core.audit() == []
         return not any(
             floor.cause is Cause.PENDING for row in self.core.ledger.rows() for floor in row.state.floors
@@ -232,7 +232,7 @@ def seen(
 ) -> events.VmSeen:
     """The cluster shows a VM of one unit."""
     spec = VmSpec(PodName(name, "d"), f"uid-{name}", "n1", Bounds(cu(1), cu(most)), GIB, cu(1), pool=pool)
-    return events.VmSeen(spec, Reading(cu(1), cu(1), 0.0) if has_size else None, 0.0, is_new=is_new)
+    return events.VmSeen(spec, Observation(cu(1), cu(1), 0.0) if has_size else None, 0.0, is_new=is_new)
 
 
 def plain(name: str, cpus: int) -> bytes:
@@ -444,7 +444,7 @@ async def test_a_vm_that_comes_back_while_its_old_migration_starts_leaves_no_tas
     await ticks(house, 3)
     house.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
     event = seen("a", pool=None)
-    reading = Reading(cu(1), cu(1), now_s() + 120)
+    reading = Observation(cu(1), cu(1), now_s() + 120)
     house.service.take(replace(event, vm=replace(event.vm, migration=Migration.ALWAYS)))
     house.service.take(replace(event, reading=reading, vm=replace(event.vm, migration=Migration.ALWAYS)))
     house.record().settled, house.record().load1 = True, 0.5

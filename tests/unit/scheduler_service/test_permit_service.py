@@ -10,14 +10,14 @@ import pytest
 
 from hosting.server import HangUp, Reply, Request
 from hosting.settings import SettingsError
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, Observation, Resources
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, Reading, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, VmSpec
+from scheduler.core.vms import SchedulerConfig
+from scheduler.ports import ClusterUnreachableError
 from scheduler.service.permits import PermitService
-from scheduler.service.ports import ClusterUnreachableError
 from tests.unit.hosting.raw_peers import recorded
 
 GIB = 2**30
@@ -75,7 +75,7 @@ class Cluster:
         return await self.refresh()
 
     def look(self, pod: PodName) -> events.Look:
-        return events.Look(pod == POD, Reading(SIZE, SIZE, 0.0) if pod == POD else None)
+        return events.Look(pod == POD, Observation(SIZE, SIZE, 0.0) if pod == POD else None)
 
 
 class BrokenCore(Core):
@@ -91,12 +91,14 @@ class Setting:
     """A service with its surroundings."""
 
     def __init__(self, core: type[Core] = Core) -> None:
-        self.core = core(Terms(INSTANCE, is_first_start=True, published_agents=("*",), hold_first_s=0.0))
+        self.core = core(
+            SchedulerConfig(INSTANCE, is_first_start=True, published_agents=("*",), hold_first_s=0.0)
+        )
         self.cluster = Cluster()
         log, self.lines = recorded()
         self.service = PermitService(self.core, self.cluster, lambda: 1.0, log)
         self.core.apply(events.NodeSeen(NodeSpec("n1", UNIT * 20, UNIT)))
-        self.core.apply(events.VmSeen(VM, Reading(SIZE, SIZE, 0.0), 0.0, is_new=True))
+        self.core.apply(events.VmSeen(VM, Observation(SIZE, SIZE, 0.0), 0.0, is_new=True))
 
     async def reply(self, body: bytes, method: str = "POST", *, header: bool = False) -> Reply:
         got = await self.answer(body, method, header=header)
@@ -255,7 +257,7 @@ async def test_what_a_refresh_shows_is_applied() -> None:
     setting = Setting()
     setting.cluster.changes = (events.VmGone(POD, "u1", 0.0),)
     assert await setting.service.refresh()
-    assert setting.core.book.find(POD) is None
+    assert setting.core.vms.find(POD) is None
     await setting.service.tick()
     assert setting.core.audit() == []
 
@@ -263,7 +265,7 @@ async def test_what_a_refresh_shows_is_applied() -> None:
 async def test_a_change_that_fails_by_our_fault_takes_no_other_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    core = Core(Terms(INSTANCE, is_first_start=True))
+    core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
     apply = core.apply
 
     def failing(event: events.Input) -> tuple[events.Output, ...]:

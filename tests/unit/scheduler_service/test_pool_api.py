@@ -9,7 +9,7 @@ import pytest
 
 from hosting import server
 from hosting.server import Reply, Request
-from scheduler.pool.errors import (
+from scheduler.pools.core.errors import (
     AppError,
     Scope,
     new_insufficient_resources,
@@ -17,9 +17,9 @@ from scheduler.pool.errors import (
     new_invalid_spec,
     too_many_requests,
 )
-from scheduler.pool.values import ADMITTED, Admission, Context, Pool, PoolLimits
-from scheduler.service.pool_api import MAX_BODY_BYTES, PoolApi
-from tests.unit.scheduler_pool.pool_houses import Doorman, PoolHouse, Shelf, hangs, raises, until
+from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
+from scheduler.pools.http.api import MAX_BODY_BYTES, PoolApi
+from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, Shelf, hangs, raises, until
 from tests.unit.scheduler_service.test_migrations import cu, now_s, virtually
 
 UNIT = {"cpu": "1", "memory": "1Gi"}
@@ -35,7 +35,7 @@ class Api:
         self.house = PoolHouse(self.doorman, state=shelf)
         house = self.house
         api = PoolApi(
-            house.objects, house.room, house.core.ledger, house.core.book, now_s, wall=lambda: WALL, **more
+            house.objects, house.room, house.core.ledger, house.core.vms, now_s, wall=lambda: WALL, **more
         )
         self._router = server._Router(api.routes(), None)
 

@@ -7,12 +7,12 @@ import pytest
 from hosting import settings
 from hosting.settings import SettingsError
 from protocol.values import Resources
+from scheduler.clusters.file import ClusterFile, FileCluster
 from scheduler.core import events
 from scheduler.core.rules import DefaultPool
-from scheduler.pool.chain import ChainConfig, Named
-from scheduler.pool.standing import COOLDOWN_S
-from scheduler.pool.values import Pool, PoolLimits
-from scheduler.service.cluster_file import ClusterFile, FileCluster
+from scheduler.pools.chain.config import ChainConfig, Named
+from scheduler.pools.core.admission_state import COOLDOWN_S
+from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.service.config_file import Config, rules_of
 from tests.unit.scheduler_service.test_cluster_file import NODE, vm
 

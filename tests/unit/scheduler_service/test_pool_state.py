@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from hosting.settings import SettingsError
 from protocol.values import Resources
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.pool.chain import ChainConfig, Named, Registries
-from scheduler.pool.errors import AppError
-from scheduler.pool.objects import Entry
-from scheduler.pool.registry import PluginRegistry, ProviderRegistry
-from scheduler.pool.standing import Parking
-from scheduler.pool.values import Admission, Pool, PoolLimits
-from scheduler.service.pool_state import PoolState
-from scheduler.service.pools import PoolHouse
+from scheduler.core.vms import SchedulerConfig
+from scheduler.pools.chain.config import ChainConfig, Named, Registries
+from scheduler.pools.chain.objects import Entry
+from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry
+from scheduler.pools.core.admission_state import Parking
+from scheduler.pools.core.errors import AppError
+from scheduler.pools.core.values import Admission, Pool, PoolLimits
+from scheduler.pools.service import PoolService
+from scheduler.pools.state import PoolState
 from tests.unit.hosting.raw_peers import recorded
-from tests.unit.scheduler_pool.pool_houses import Doorman
+from tests.unit.scheduler_pools.pool_houses import Doorman
 from tests.unit.scheduler_service.test_migrations import INSTANCE, cu
 
 WHOLE = Pool(
@@ -234,9 +234,9 @@ def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------ restarts
 
 
-def house(directory: Path) -> PoolHouse:
+def house(directory: Path) -> PoolService:
     """A process with a state directory."""
-    core = Core(Terms(INSTANCE, is_first_start=True))
+    core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
     plugins = PluginRegistry()
     plugins.register("a", lambda *_: Doorman(label="a"))
     plugins.register("b", lambda *_: Doorman(label="b"))
@@ -244,10 +244,12 @@ def house(directory: Path) -> PoolHouse:
         plugins, ProviderRegistry("quota provider"), ProviderRegistry("instance type provider")
     )
     log, _ = recorded()
-    return PoolHouse(core, core.apply, lambda: 0.0, log, state_directory=directory, registries=lambda: known)
+    return PoolService(
+        core, core.apply, lambda: 0.0, log, state_directory=directory, registries=lambda: known
+    )
 
 
-async def started(directory: Path, plugin: str, args: object = None) -> PoolHouse:
+async def started(directory: Path, plugin: str, args: object = None) -> PoolService:
     """A process that has read its configuration and its state."""
     found = house(directory)
     await found.configure(ChainConfig((Named(plugin, args),)), Path("config.yaml"))

@@ -4,17 +4,18 @@ import json
 from dataclasses import replace
 
 from hosting.metrics import Family
+from protocol.values import Observation
 from scheduler.core import events
-from scheduler.core.book import Terms
 from scheduler.core.core import Core
-from scheduler.core.model import NodeSpec, Reading
-from scheduler.pool.chain import Registries
-from scheduler.pool.registry import PluginRegistry
-from scheduler.pool.values import Pool, PoolLimits
-from scheduler.service.pool_metrics import pool_families
-from scheduler.service.pools import PoolHouse as Pools
+from scheduler.core.model import NodeSpec
+from scheduler.core.vms import SchedulerConfig
+from scheduler.pools.chain.config import Registries
+from scheduler.pools.chain.registry import PluginRegistry
+from scheduler.pools.core.values import Pool, PoolLimits
+from scheduler.pools.http.metrics import pool_families
+from scheduler.pools.service import PoolService as Pools
 from tests.unit.hosting.raw_peers import recorded
-from tests.unit.scheduler_pool.pool_houses import Doorman, until
+from tests.unit.scheduler_pools.pool_houses import Doorman, until
 from tests.unit.scheduler_service.test_migrations import INSTANCE, cu, now_s, permit, seen, virtually
 from tests.unit.scheduler_service.test_pool_api import BANK, Api
 
@@ -35,7 +36,7 @@ async def test_a_pool_is_frozen_by_a_limit_of_nothing_and_thaws_with_another_one
 
 @virtually
 async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log() -> None:
-    core = Core(Terms(instance=INSTANCE, is_first_start=True))
+    core = Core(SchedulerConfig(instance=INSTANCE, is_first_start=True))
     log, lines = recorded()
     house = Pools(core, core.apply, now_s, log, registries=lambda: Registries(PluginRegistry()))
     core.apply(events.NodeSeen(NodeSpec("n1", cu(100))))
@@ -43,7 +44,7 @@ async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log
     await house.objects.create(Pool("bank", cu(1), PoolLimits(2)))
     for name in "abcde":
         event = seen(name, pool="bank")
-        core.apply(replace(event, is_new=True, reading=Reading(cu(1), cu(1), 0.0)))
+        core.apply(replace(event, is_new=True, reading=Observation(cu(1), cu(1), 0.0)))
     await house.flush()
     await house.flush()
     said = [line for line in lines if "beyond" in line["event"]]

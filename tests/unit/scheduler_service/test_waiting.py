@@ -11,9 +11,9 @@ from hosting.server import HangUp, Reply
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.core import events
-from scheduler.core.model import PoolTerms
+from scheduler.core.model import PoolSpec
+from scheduler.ports import ClusterUnreachableError
 from scheduler.service import permits
-from scheduler.service.ports import ClusterUnreachableError
 from tests.unit.scheduler_service.test_migrations import (
     House,
     Word,
@@ -234,12 +234,12 @@ async def test_changes_that_a_look_brings_are_taken_whole_whoever_waits_for_them
     names = [f"vm-{number}" for number in range(50)]
     house.sight.changes = tuple(seen(name, pool=None) for name in names)
     task = asyncio.create_task(house.post(ask("unknown", 1)))
-    while len(house.core.book) == 0:
+    while len(house.core.vms) == 0:
         await turns(1)
     task.cancel()  # the caller goes, or his time is up
     await asyncio.wait([task])
     await asyncio.sleep(10)
-    assert len(house.core.book) == len(names)
+    assert len(house.core.vms) == len(names)
     assert await house.service.refresh()
     assert await house.is_clean()
 
@@ -494,7 +494,7 @@ async def test_a_pool_that_hangs_takes_no_room_from_others(monkeypatch: pytest.M
     monkeypatch.setattr(permits, "POOL_SHARE", 2)
     monkeypatch.setattr(permits, "SURE_SHARE", 1)
     house = await _full("z")
-    house.core.apply(events.PoolSeen(PoolTerms("other", cu(1))))
+    house.core.apply(events.PoolSeen(PoolSpec("other", cu(1))))
     house.core.apply(seen("a", pool="other"))
     waits = await house.begin(ask("a", 4))
     assert not waits.done(), "the first of its own pool"

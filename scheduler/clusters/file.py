@@ -1,0 +1,315 @@
+"""A cluster described by a YAML file: `--cluster FILE`. It is read again whenever it changes.
+
+A new file with faults is reported with all of them, and the old one stays in force. VMs may carry a `size` (and a
+`target`), which then is what a read of the cluster shows; without one the cluster shows no sizes.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from hosting import logs
+from hosting.settings import Cpu, Memory, Name, PositiveResources, Resources, Settings, bounds_fault
+from hosting.watched_file import FileUnreachableError, WatchedFile
+from protocol import values
+from protocol.values import Bounds, Observation
+from protocol.wire import PodName
+from scheduler.core import events
+from scheduler.core.model import POOL_LABEL, Amounts, Migration, NodeSpec, PodSpec, VmSpec, pod_holds
+from scheduler.pools.core.values import Pool
+from scheduler.pools.entry import Labels, PoolEntry
+from scheduler.ports import ClusterUnreachableError
+
+Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+_ENDED: Final = ("Succeeded", "Failed")
+Uid = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class NodeEntry(Settings):
+    """A node: what it can allocate, the share of the system, and its compute unit."""
+
+    name: Name
+    allocatable: Resources
+    system: Resources | None = None
+    compute_unit: PositiveResources | None = None
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The system's share and one compute unit are part of what the node can allocate."""
+        allocatable, system, unit = (found.get(name) for name in ("allocatable", "system", "compute_unit"))
+        if allocatable is None:
+            return
+        if system is not None and not system.fits_in(allocatable):
+            yield (
+                "system",
+                f"must not exceed allocatable in either resource: {system} does not fit in {allocatable}",
+            )
+            return
+        left = allocatable - (system or values.ZERO)
+        if unit is not None and not unit.fits_in(left):
+            yield "computeUnit", f"must fit in what the node has for VMs: {unit} does not fit in {left}"
+
+    def spec(self) -> NodeSpec:
+        """The node as the core sees it."""
+        return NodeSpec(self.name, self.allocatable, self.compute_unit, self.system)
+
+
+class VmEntry(Settings):
+    """A VM: the pod it runs in, its node and bounds, and, where the cluster shows it, its size.
+
+    One whose `phase` is Succeeded or Failed holds nothing. `migration` says whether it may be chosen to leave its node.
+    It belongs to the pool that its label `parley.dev/pool` names.
+    """
+
+    namespace: Name
+    name: Name
+    uid: Uid
+    node: Name
+    min: PositiveResources
+    max: Resources
+    slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
+    compute_unit: PositiveResources | None = None
+    size: Resources | None = None
+    target: Resources | None = None
+    phase: Phase = "Running"
+    migration: Literal["auto", "always", "never"] = "auto"
+    labels: Labels = Field(default_factory=dict)
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The bounds fit together, and a target is where a size moves to."""
+        yield from bounds_fault(found.get("min"), found.get("max"))
+        if found.get("target") is not None and "size" in found and found["size"] is None:
+            yield "target", "needs a size beside it"
+
+
+class PartEntry(Settings):
+    """An amount of which either part may be left open."""
+
+    cpu: Annotated[int, Cpu] | None = None
+    memory: Annotated[int, Memory] | None = None
+
+    def amounts(self) -> Amounts:
+        """The amount as the core sees it."""
+        return Amounts(self.cpu, self.memory)
+
+
+class PodEntry(Settings):
+    """A pod that is no VM. It holds its requests; its limits, where it requests nothing; nothing once it has ended."""
+
+    namespace: Name
+    name: Name
+    uid: Uid
+    node: Name
+    requests: PartEntry = PartEntry()
+    limits: PartEntry = PartEntry()
+    phase: Phase = "Running"
+
+    def spec(self) -> PodSpec:
+        """The pod as the core sees it."""
+        holds = pod_holds(self.requests.amounts(), self.limits.amounts())
+        pod = PodName(self.name, self.namespace)
+        return PodSpec(pod, self.uid, self.node, holds, self.phase in _ENDED)
+
+
+def _entries(data: object, key: str) -> list[tuple[str, dict[Any, Any]]]:
+    """The mappings in a list of the raw file, each with its path."""
+    found = data.get(key) if isinstance(data, dict) else None
+    if not isinstance(found, list):
+        return []
+    return [(f"{key}[{index}]", entry) for index, entry in enumerate(found) if isinstance(entry, dict)]
+
+
+def _repeated(places: list[tuple[str, object]], what: str) -> list[str]:
+    counts = Counter(repr(value) for _, value in places if value is not None)
+    return [
+        f"{path}: {what} {value!r} is used more than once"
+        for path, value in places
+        if value is not None and counts[repr(value)] > 1
+    ]
+
+
+def _units_too_large(
+    nodes: list[tuple[str, dict[Any, Any]]], vms: list[tuple[str, dict[Any, Any]]]
+) -> list[str]:
+    """VMs whose compute unit is larger than all that their node can allocate: they could never grow."""
+    read: dict[str, values.Resources | None] = {}
+    adapter = TypeAdapter(Resources)
+
+    def amount(written: object) -> values.Resources | None:
+        key = repr(written)  # few units stand in a file, each many times
+        if key not in read:
+            read[key] = None
+            with contextlib.suppress(ValidationError):  # a fault of its own
+                read[key] = adapter.validate_python(written)
+        return read[key]
+
+    rooms = {repr(entry.get("name")): amount(entry.get("allocatable")) for _, entry in nodes}
+    faults = []
+    for path, entry in vms:
+        room, unit = rooms.get(repr(entry.get("node"))), amount(entry.get("computeUnit"))
+        if room is not None and unit is not None and not unit.fits_in(room):
+            faults.append(
+                f"{path}.computeUnit: must fit in the node {entry['node']!r}: {unit} does not fit in {room}"
+            )
+    return faults
+
+
+class ClusterFile(Settings):
+    """The whole file."""
+
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    vms: list[VmEntry] = Field(default_factory=list)
+    pods: list[PodEntry] = Field(default_factory=list)
+    pools: list[PoolEntry] = Field(default_factory=list)
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Names used twice, VMs or pods on nodes that the file does not have, and compute units that no node could grow by."""
+        nodes, vms, pods = (_entries(data, key) for key in ("nodes", "vms", "pods"))
+        known = {repr(entry.get("name")) for _, entry in nodes}
+        faults = _repeated([(f"{path}.name", entry.get("name")) for path, entry in nodes], "node name")
+        pools = _entries(data, "pools")
+        faults += _repeated([(f"{path}.name", entry.get("name")) for path, entry in pools], "pool name")
+        names = [
+            (f"{path}.name", f"{entry.get('namespace')}/{entry.get('name')}") for path, entry in vms + pods
+        ]
+        faults += _repeated([place for place in names if "None" not in str(place[1]).split("/")], "pod")
+        faults += _repeated([(f"{path}.uid", entry.get("uid")) for path, entry in vms + pods], "UID")
+        for path, entry in vms + pods:
+            node = entry.get("node")
+            if isinstance(node, str) and repr(node) not in known:
+                faults.append(f"{path}.node: there is no node {node!r} in this file")
+        return faults + _units_too_large(_entries(data, "nodes"), vms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Vm:
+    spec: VmSpec
+    size: values.Resources | None
+    target: values.Resources | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    nodes: dict[str, NodeSpec]
+    vms: dict[PodName, _Vm]
+    pods: dict[str, PodSpec]
+    pools: dict[str, Pool]
+
+
+def _contents(file: ClusterFile) -> _Contents:
+    nodes = {entry.name: entry.spec() for entry in file.nodes}
+    vms = {}
+    for entry in file.vms:
+        spec = VmSpec(
+            PodName(entry.name, entry.namespace),
+            entry.uid,
+            entry.node,
+            Bounds(entry.min, entry.max),
+            entry.slot_size,
+            entry.compute_unit,
+            Migration(entry.migration),
+            pool=entry.labels.get(POOL_LABEL) or None,
+            terminal=entry.phase in _ENDED,
+            labels=tuple(sorted(entry.labels.items())),
+        )
+        vms[spec.pod] = _Vm(spec, entry.size, entry.target)
+    pods = {entry.uid: entry.spec() for entry in file.pods}
+    pools = {entry.name: entry.pool() for entry in file.pools}
+    return _Contents(nodes, vms, pods, pools)
+
+
+class FileCluster:
+    """The `Cluster` port over a file. `unix_offset_s` is what to add to a time of `clock` for seconds of Unix time."""
+
+    def __init__(self, path: Path, clock: Callable[[], float], unix_offset_s: float) -> None:
+        self._log = logs.logger("cluster file")
+        self._file = WatchedFile(path, ClusterFile, _contents)
+        self._clock = clock
+        self._unix_offset_s = unix_offset_s
+        self._now = _Contents({}, {}, {}, {})
+        self._has_begun = False
+        self._told_s: dict[PodName, float] = {}
+        """From when the sizes are that were told last."""
+        self._written_s: float | None = None
+        """When the file was written that was there at our start; None once it was written since."""
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """The pools that the file describes, by name; another object whenever the file was read again."""
+        return self._now.pools
+
+    async def refresh(self) -> tuple[events.Input, ...]:
+        """What changed in the file. Raises `ClusterUnreachableError`; `SettingsError` with every fault."""
+        return await self.read(())
+
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        """What changed in the file, and what it says of `pods` now."""
+        begun_s = self._clock()
+        try:
+            read = await self._file.refresh()
+        except FileUnreachableError as error:
+            raise ClusterUnreachableError(str(error)) from None
+        changes = self._take(read, begun_s) if read is not None else []
+        told = {change.vm.pod for change in changes if isinstance(change, events.VmSeen)}
+        for pod in dict.fromkeys(pods):
+            if pod in self._now.vms and pod not in told:
+                changes.append(self._tell(pod, begun_s))
+        return (*changes, events.ClusterRead(begun_s))
+
+    def _take(self, read: _Contents, begun_s: float) -> list[events.Input]:
+        """Make what was read the view. What differs from the one before comes back, to be told."""
+        old, self._now = self._now, read
+        self._written_s = None if self._has_begun else self._file.written_unix_s - self._unix_offset_s
+        changes = self._changes(old, begun_s)
+        if self._has_begun:
+            counts = Counter(type(change).__name__ for change in changes)
+            self._log.info("cluster file read again", **dict(sorted(counts.items())))
+        self._has_begun = True
+        return changes
+
+    def _tell(self, pod: PodName, begun_s: float, *, is_new: bool = False) -> events.VmSeen:
+        """A VM as a read begun at `begun_s` shows it.
+
+        Whoever keeps its size up to date writes the file; what nobody has written since before our start shows what was.
+        """
+        self._told_s[pod] = begun_s if self._written_s is None else min(begun_s, self._written_s)
+        return events.VmSeen(self._now.vms[pod].spec, self._reading(pod), begun_s, is_new)
+
+    def _reading(self, pod: PodName) -> Observation | None:
+        vm = self._now.vms[pod]
+        if vm.size is None:
+            return None
+        return Observation(vm.size, vm.target if vm.target is not None else vm.size, self._told_s[pod])
+
+    def look(self, pod: PodName) -> events.Look:
+        """What was told last of one pod."""
+        found = self._now.vms.get(pod)
+        if found is None or found.spec.terminal:
+            return events.Look(found=False)
+        return events.Look(found=True, reading=self._reading(pod))
+
+    def _changes(self, old: _Contents, now_s: float) -> list[events.Input]:
+        """Deletions first, so that a pod that was made anew under its name is never mistaken for the old one."""
+        read = self._now
+        changes: list[events.Input] = []
+        for pod, vm in old.vms.items():
+            if pod not in read.vms or read.vms[pod].spec.uid != vm.spec.uid:
+                changes.append(events.VmGone(pod, vm.spec.uid, now_s))
+                del self._told_s[pod]
+        changes += [events.PodGone(pod) for uid, pod in old.pods.items() if uid not in read.pods]
+        changes += [events.NodeGone(name) for name in old.nodes if name not in read.nodes]
+        changes += [events.NodeSeen(node) for name, node in read.nodes.items() if old.nodes.get(name) != node]
+        changes += [events.PodSeen(pod) for uid, pod in read.pods.items() if old.pods.get(uid) != pod]
+        known = {vm.spec.uid: vm for vm in old.vms.values()}
+        for pod, vm in read.vms.items():
+            if known.get(vm.spec.uid) != vm:
+                is_new = self._has_begun and vm.spec.uid not in known
+                changes.append(self._tell(pod, now_s, is_new=is_new))
+        return changes

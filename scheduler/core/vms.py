@@ -1,0 +1,176 @@
+"""What the scheduler remembers of each VM beside its row: the gate, the last reply, when it heard of whom."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from protocol import wire
+from protocol.hot import Ask
+from protocol.reasons import Reason
+from protocol.sequence import AgentGate
+from protocol.values import Observation, Resources, Value
+from protocol.wire import PodName
+from scheduler.core.ledger import Row
+from scheduler.core.model import VmSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What this scheduler process goes by.
+
+    `instance` tells this process from others, `epoch` fences it (0 standalone). `handover_s` is how long a silent
+    agent may still hold what it was granted; `command_deadline_s` how long a command that was sent may still take
+    effect. `published_agents` are node globs where callers without the extension are served; `trust_published`
+    lets their word count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
+    named in every refusal that it causes. A pool that has not answered after `admission_call_s` is given up. What an agent has
+    reported as free and the last read still showed is read again after `read_again_s`.
+
+    `started_s` is when the process started: a read begun before shows what was, not what is. `unix_offset_s` is what to
+    add to a time for seconds of Unix time. `is_first_start` says that no scheduler and no agent has ever run here, so
+    that nobody holds anything that this process has not permitted. The first request of a caller without the extension
+    is held for up to `hold_first_s` for a look that helps.
+    """
+
+    instance: UUID
+    epoch: int = 0
+    started_s: float = 0.0
+    unix_offset_s: float = 0.0
+    is_first_start: bool = False
+    handover_s: float = 60.0
+    command_deadline_s: float = 5.0
+    hold_first_s: float = 3.0
+    published_agents: tuple[str, ...] = ()
+    trust_published: bool = False
+    unsettled_s: float = 120.0
+    admission_call_s: float = 5.0
+    read_again_s: float = 1.0
+
+
+class Reply(Value, frozen=True):
+    """The answer to the last request of the gate: what was permitted, of which request, and why."""
+
+    request: Resources
+    unit: Resources
+    permit: Resources
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """The request of a pod that waits for its pool's word. `joined` are the duplicates that wait for the same answer.
+
+    `before` was the permit before the request; `pool` is asked for `wanted`, in steps of `unit`. `is_void` says that the
+    pool was deleted meanwhile: one of that name that comes later counts its generations anew, and the word is not its.
+    """
+
+    ticket: int
+    request: Ask | wire.AgentRequest
+    began_s: float
+    before: Resources
+    wanted: Resources
+    unit: Resources
+    pool: str
+    joined: list[int] = field(default_factory=list)
+    is_void: bool = False
+
+
+@dataclass(slots=True)
+class VmRecord:
+    """One VM. Times are None until it happened once.
+
+    `heard_s` is the last answer to an agent with the extension, `published_heard_s` to a caller without it. `load1` is the last load average known. `due_s` is
+    when the clock looks at the VM next. `is_leaving` says that its migration is being started, `is_late` that the VM
+    came, or came back, while this process served already. `told` is what this process last told a caller without the
+    extension. `may_follow_another` says that the first life that this process heard may have superseded one that it did
+    not hear, and that may still hold something.
+    """
+
+    spec: VmSpec
+    row: Row
+    settled: bool
+    known_since_s: float
+    reading: Observation | None = None
+    gate: AgentGate = field(default_factory=AgentGate)
+    reply: Reply | None = None
+    heard_s: float | None = None
+    published_heard_s: float | None = None
+    owned_by_published: bool = False
+    condition: str = ""
+    read_asked_s: float | None = None
+    load1: float | None = None
+    due_s: float | None = None
+    progress: Progress | None = None
+    is_leaving: bool = False
+    is_late: bool = False
+    told: Resources | None = None
+    may_follow_another: bool = False
+
+    @property
+    def name(self) -> str:
+        """`namespace/name`, as people name it."""
+        return f"{self.spec.pod.namespace}/{self.spec.pod.name}"
+
+    def silent_since_s(self) -> float:
+        """When an agent with the extension was last heard; before the first time, when the VM became known."""
+        return self.heard_s if self.heard_s is not None else self.known_since_s
+
+
+class Retired(Value, frozen=True):
+    """What is kept of a VM that has gone, for the case that it comes back: its gate, until `until_s`."""
+
+    gate: AgentGate
+    until_s: float
+
+
+class VmTable:
+    """All VMs by the name of their pod and by their UID, and the gates of those that went lately."""
+
+    def __init__(self) -> None:
+        self._by_pod: dict[PodName, VmRecord] = {}
+        self._by_uid: dict[str, VmRecord] = {}
+        self._retired: dict[str, Retired] = {}
+
+    def find(self, pod: PodName) -> VmRecord | None:
+        """The live VM of that name."""
+        return self._by_pod.get(pod)
+
+    def by_uid(self, uid: str) -> VmRecord | None:
+        """The live VM of that UID."""
+        return self._by_uid.get(uid)
+
+    def add(self, record: VmRecord) -> None:
+        """Add a VM."""
+        assert record.spec.pod not in self._by_pod
+        assert record.spec.uid not in self._by_uid
+        self._by_pod[record.spec.pod] = self._by_uid[record.spec.uid] = record
+
+    def remove(self, record: VmRecord) -> None:
+        """Forget a VM."""
+        del self._by_pod[record.spec.pod], self._by_uid[record.spec.uid]
+
+    def retire(self, record: VmRecord, until_s: float) -> None:
+        """Keep the gate of a VM that goes, so that a late packet of an old agent stays old should it come back."""
+        self._retired[record.spec.uid] = Retired(record.gate, until_s)
+
+    def revive(self, uid: str, now_s: float) -> Retired | None:
+        """What is still kept of a VM that comes back."""
+        retired = self._retired.pop(uid, None)
+        return retired if retired is not None and retired.until_s > now_s else None
+
+    def retired(self) -> dict[str, Retired]:
+        """What is kept, by UID."""
+        return self._retired
+
+    def forget_retired(self, now_s: float) -> None:
+        """Drop what was kept for long enough. Retired in the order of time, so the oldest is the first."""
+        while self._retired:
+            uid, oldest = next(iter(self._retired.items()))
+            if oldest.until_s > now_s:
+                break
+            del self._retired[uid]
+
+    def __iter__(self) -> Iterator[VmRecord]:
+        return iter(self._by_pod.values())
+
+    def __len__(self) -> int:
+        return len(self._by_pod)

@@ -1,0 +1,168 @@
+"""Work that waits only where it must: steps as a generator, run at once as far as nothing has to be awaited.
+
+A chain of plugins that only compute is decided without a task and without a turn of the loop. What must be awaited is
+yielded as a `Call` with its own time-out; a call that does not end in time is cancelled and left behind, because a plugin
+that swallows its cancellation must not hold anybody up.
+"""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+from scheduler.pools.core.errors import Interrupt
+
+T = TypeVar("T")
+
+MAX_STRAYS: Final = 8
+"""Calls of one plugin about one pool that may still run after their time before it is not asked about that one any more."""
+
+
+class LateError(TimeoutError):
+    """The time that we give to a call is over; a `TimeoutError` of the plugin's own is something else."""
+
+
+class AbandonedCalls:
+    """Calls of one plugin that were given up and have not ended yet. Names need not be unique, so each has its own."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, set[asyncio.Future[Any]]] = {}
+
+    def is_full(self, about: str) -> bool:
+        """Whether there are too many calls about one pool that do not end. Those about others hold only these up."""
+        return len(self._tasks.get(about, ())) >= MAX_STRAYS
+
+    def add(self, task: "asyncio.Future[Any]", about: str) -> None:
+        """Keep a call that was cancelled until it has ended; what it still says is of no interest."""
+        task.cancel()
+        self._tasks.setdefault(about, set()).add(task)
+        task.add_done_callback(lambda done: self._ended(done, about))
+        task.add_done_callback(_drop)
+
+    def _ended(self, task: "asyncio.Future[Any]", about: str) -> None:
+        left = self._tasks[about]
+        left.discard(task)
+        if not left:
+            del self._tasks[about]
+
+    def count(self) -> int:
+        """How many there are."""
+        return sum(map(len, self._tasks.values()))
+
+
+def at_once(function: Callable[..., object], *arguments: object) -> object:
+    """Call a plugin. What it raises here is its own failure and comes as an `Exception`: nobody can be cancelled where
+    nothing is awaited, the program's own signals raise nothing (`hosting.lifecycle`), and no plugin ends the program."""
+    try:
+        return function(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"it raised {error!r}") from error
+
+
+async def _contained(awaitable: Awaitable[object]) -> object:
+    """What it gives. A task passes these two on to the loop, which they would end with the program."""
+    try:
+        return await awaitable
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise RuntimeError(f"it raised {error!r}") from error
+
+
+def _drop(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled():
+        task.exception()  # looked at, so that nobody is warned of it
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Something to await for at most `timeout_s`; `about` is the pool in question."""
+
+    awaitable: Awaitable[object]
+    timeout_s: float
+    abandoned: AbandonedCalls
+    about: str = ""
+
+
+Steps: TypeAlias = Generator[Call, object, T]
+"""Yields what must be awaited, is sent the outcome (or has the exception thrown in), and returns its result."""
+
+
+def begin(steps: Steps[T]) -> tuple[T, None] | tuple[None, Call]:
+    """Run as far as nothing must be awaited: the result, or the first thing to await."""
+    try:
+        return None, next(steps)
+    except StopIteration as stop:
+        return stop.value, None
+
+
+async def go_on(
+    steps: Steps[T],
+    call: Call,
+    deadline_s: float = math.inf,
+    clock: Callable[[], float] | None = None,
+    cut: "asyncio.Future[None] | None" = None,
+) -> T:
+    """Await what the steps want, one after the other, to their end. Cancellation passes through and closes the steps.
+
+    At `deadline_s` of `clock`, or as soon as `cut` is done, what they wait for is given up, and they are interrupted.
+    """
+    now = clock if clock is not None else asyncio.get_running_loop().time
+    try:
+        while True:
+            try:
+                outcome = await _await(call, deadline_s - now(), cut)
+                if cut is not None and cut.done():
+                    raise Interrupt
+            except (Exception, Interrupt) as error:  # noqa: BLE001 - the steps decide what a failure means
+                call = steps.throw(Interrupt() if cut is not None and cut.done() else error)
+            else:
+                call = steps.send(outcome)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def drop(steps: Steps[T], call: Call) -> None:
+    """Give up steps that wait for something which nobody has begun to await."""
+    steps.close()
+    if inspect.iscoroutine(call.awaitable):
+        call.awaitable.close()
+
+
+async def run(steps: Steps[T]) -> T:
+    """Run steps to their end."""
+    try:
+        call = next(steps)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    return await go_on(steps, call)
+
+
+async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" = None) -> object:
+    """What the call gives. Raises `LateError` when its time is over, `Interrupt` when all time (`left_s`) is or `cut` is
+    done, and whatever the call raises."""
+    task = asyncio.ensure_future(_contained(call.awaitable))
+    awaited: set[asyncio.Future[Any]] = {task} if cut is None else {task, cut}
+    timeout_s = max(min(call.timeout_s, left_s), 0.0)
+    try:
+        await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        call.abandoned.add(task, call.about)
+        raise
+    if not task.done():
+        call.abandoned.add(task, call.about)
+        if left_s < call.timeout_s or (cut is not None and cut.done()):
+            raise Interrupt
+        raise LateError(f"no answer within {call.timeout_s:g} s")
+    if task.cancelled():  # by the plugin itself: that is its failure, not our end
+        raise RuntimeError("the call cancelled itself")
+    error = task.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise RuntimeError(f"it raised {error!r}") from error
+    return task.result()

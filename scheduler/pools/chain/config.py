@@ -1,0 +1,167 @@
+"""The chain as it is configured: which plugins in which order, with which args; built, and told from another one."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hosting.logs import Logger
+from scheduler.pools.chain import calls
+from scheduler.pools.chain.manager import PluginManager, Watch
+from scheduler.pools.chain.plugin import FrameworkHandle, Handle, Plugin
+from scheduler.pools.chain.registry import (
+    INSTANCE_TYPE_GROUP,
+    QUOTA_GROUP,
+    PluginRegistry,
+    ProviderRegistry,
+    RegistryError,
+    build,
+    standard,
+)
+from scheduler.pools.core.admission_state import COOLDOWN_S
+from scheduler.pools.core.providers import ProviderSet
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A plugin or provider of the configuration: its registered name and its parameters. `instance` is what a plugin is
+    called instead, where the same one is there several times."""
+
+    name: str
+    args: Any = None
+    instance: str = ""
+
+    @property
+    def called(self) -> str:
+        """What it is called among others."""
+        return self.instance or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ChainConfig:
+    """The pool section of the configuration. Plugins are asked in their order; `cooldown_s` is that of a full pool."""
+
+    plugins: tuple[Named, ...] = ()
+    quota: Named | None = None
+    instance_type: Named | None = None
+    cooldown_s: float = COOLDOWN_S
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal plugins and providers; what was parked under another one is not parked any more."""
+        parts = [
+            [each.name, each.args, *([each.instance] if each.instance else [])] if each is not None else None
+            for each in (*self.plugins, self.quota, self.instance_type)
+        ]
+        return hashlib.sha256(_canonical(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def _canonical(value: object) -> str:
+    """The same text for the same value of a settings file: keys may be of any sort there."""
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ",".join(sorted(f"{_canonical(key)}:{_canonical(each)}" for key, each in value.items()))
+            + "}"
+        )
+    if isinstance(value, set | frozenset):
+        return "set(" + ",".join(sorted(map(_canonical, value))) + ")"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_canonical, value)) + "]"
+    return f"{type(value).__name__} {value!r}"
+
+
+class ChainError(ValueError):
+    """The chain cannot be built. `faults` are lines with the path in the configuration, one for each thing that is wrong."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("; ".join(faults))
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """What a chain may be built from."""
+
+    plugins: PluginRegistry
+    quota: ProviderRegistry = field(default_factory=lambda: ProviderRegistry("quota provider"))
+    instance_type: ProviderRegistry = field(
+        default_factory=lambda: ProviderRegistry("instance type provider")
+    )
+
+
+def installed() -> Registries:
+    """Ours, what was registered in this process, and what installed distributions offer.
+
+    Raises `RegistryError` where two use one name.
+    """
+    found = Registries(standard())
+    found.quota.load_entry_points(QUOTA_GROUP)
+    found.instance_type.load_entry_points(INSTANCE_TYPE_GROUP)
+    return found
+
+
+def build_chain(
+    config: ChainConfig,
+    registries: Registries,
+    handle: Handle,
+    log: Logger | None = None,
+    watch: Watch | None = None,
+) -> PluginManager:
+    """Build every provider and plugin. Raises `ChainError` with every fault; then nothing was started."""
+    faults: list[str] = []
+    providers = ProviderSet(
+        _provider(registries.quota, config.quota, "pools.providers.quota", faults),
+        _provider(registries.instance_type, config.instance_type, "pools.providers.instanceType", faults),
+    )
+    plugins: list[Plugin] = []
+    taken: dict[str, int] = {}
+    for index, entry in enumerate(config.plugins):
+        path = f"pools.plugins[{index}]"
+        if entry.called in taken:
+            faults.append(
+                f"{path}.{'instance' if entry.instance else 'name'}: {entry.called!r} is there already, as "
+                f"pools.plugins[{taken[entry.called]}]; give each an instance of its own"
+            )
+            continue
+        taken[entry.called] = index
+        own = handle
+        if entry.instance:
+            own = FrameworkHandle(handle.client, handle.cache, handle.log.bind(instance=entry.instance))
+        try:
+            plugins.append(build(entry.name, own, providers, entry.args, registries.plugins))
+        except RegistryError as error:
+            faults.append(f"{path}.name: {error}")
+        except ValueError as error:
+            faults += _args_faults(f"{path}.args", error)
+    if not faults:
+        try:
+            names = [entry.instance for entry in config.plugins]
+            return PluginManager(*plugins, names=names, log=log, watch=watch)
+        except Exception as error:  # noqa: BLE001 - anybody may write a plugin and its name
+            faults.append(f"pools.plugins: {error}")
+    raise ChainError(faults)
+
+
+def _provider(registry: ProviderRegistry, entry: Named | None, path: str, faults: list[str]) -> Any:
+    if entry is None:
+        return None
+    try:
+        return calls.at_once(registry.get(entry.name), entry.args)
+    except RegistryError as error:
+        faults.append(f"{path}.name: {error}")
+    except Exception as error:  # noqa: BLE001 - anybody may write a provider
+        faults += _args_faults(f"{path}.args", error)
+    return None
+
+
+def _args_faults(path: str, error: BaseException) -> Iterator[str]:
+    """A factory's faults, each with its path: those that it lists, else its text."""
+    source = error.__cause__ if error.__cause__ is not None else error
+    listed = getattr(source, "faults", None)
+    if isinstance(listed, list) and listed:
+        for fault in listed:
+            whole = str(fault).removeprefix("(file): ")
+            yield f"{path}: {whole}" if whole != fault else f"{path}.{fault}"
+    else:
+        yield f"{path}: {' '.join(str(source).split()) or repr(source)}"

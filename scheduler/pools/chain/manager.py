@@ -1,0 +1,381 @@
+"""The chain: plugins in the order of the configuration, each bounded in time, none able to break what is around it.
+
+Source: seed 000, `PluginManager`; what it lacks (time-outs, a barrier for exceptions) is added here.
+"""
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+from hosting.logs import Logger
+from protocol.values import Resources
+from scheduler.pools.chain import calls
+from scheduler.pools.chain.calls import AbandonedCalls, Call, Steps
+from scheduler.pools.chain.plugin import Handle, Plugin, is_name
+from scheduler.pools.core import validation
+from scheduler.pools.core.errors import AppError, detail_of, new_internal
+from scheduler.pools.core.values import (
+    ADMITTED,
+    POD_ADMITTED,
+    Admission,
+    Context,
+    PodAdmission,
+    PodManifest,
+    Pods,
+    Pool,
+    PoolLimits,
+    ProbeEnd,
+    merged,
+)
+
+PLUGIN_TIMEOUT_S: Final = 0.5
+MAX_WAIT_S: Final = 1e9
+"""The longest wait that a plugin can name (30 years); more is a mistake, such as a time of day in its place."""
+START_TIMEOUT_S: Final = 30.0
+"""For `start` and `stop` of one plugin: they may open connections and read catalogues."""
+
+
+class PluginStartError(Exception):
+    """A plugin did not start. The text names it."""
+
+
+class Watch(Protocol):
+    """Is told of every call; for metrics."""
+
+    def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:
+        """A hook has answered; `error` is its refusal."""
+        ...
+
+
+class PluginManager:
+    """An ordered chain of plugins. Without any, every hook admits at once, and `bool(manager)` is False.
+
+    `names` are what they are called in the place of their own names, in the same order; an empty one changes nothing.
+    """
+
+    def __init__(
+        self,
+        *plugins: Plugin,
+        names: Sequence[str] = (),
+        timeout_s: float = PLUGIN_TIMEOUT_S,
+        log: Logger | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._plugins = tuple(
+            (name or _name(plugin), plugin, AbandonedCalls())
+            for name, plugin in zip(names or [""] * len(plugins), plugins, strict=True)
+        )
+        self._timeout_s = timeout_s
+        self._log = log
+        self._watch = watch
+        self._listeners = tuple(
+            (name, hook)
+            for name, plugin, _ in self._plugins
+            if callable(hook := getattr(plugin, "probe_ended", None))
+        )
+        self._started = 0
+        self._awaited: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._plugins)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The plugins' names in their order."""
+        return tuple(name for name, *_ in self._plugins)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether any plugin wants to know what became of a search."""
+        return bool(self._listeners)
+
+    @property
+    def abandoned(self) -> int:
+        """Calls that were given up and still run."""
+        return sum(abandoned.count() for *_, abandoned in self._plugins)
+
+    def is_awaited(self, plugin: str) -> bool:
+        """Whether a plugin of that name has ever had to be waited for, so that its word is not to be had at once."""
+        return plugin in self._awaited
+
+    async def start(self, handle: Handle) -> None:
+        """Start every plugin in order. Raises `PluginStartError` at the first that fails; the later ones are not started."""
+        self._started = 0
+        for name, plugin, abandoned in self._plugins:
+            try:
+                await _awaited(calls.at_once(plugin.start, handle), abandoned)
+                self._started += 1
+            except Exception as error:
+                text = str(error) or repr(error)
+                raise PluginStartError(f'plugin "{name}" start: {text}') from error
+
+    async def stop(self) -> None:
+        """Stop every plugin, the last one first. What one raises is logged; the others are stopped all the same."""
+        await self._stop(len(self._plugins))
+
+    async def stop_started(self) -> None:
+        """Stop those that have started, of a chain that has not as a whole."""
+        await self._stop(self._started)
+
+    async def _stop(self, count: int) -> None:
+        for name, plugin, abandoned in reversed(self._plugins[:count]):
+            try:
+                await _awaited(calls.at_once(plugin.stop), abandoned)
+            except Exception as error:  # noqa: BLE001 - one that fails must not keep the others from ending
+                if self._log is not None:
+                    self._log.warning("pool plugin did not stop", plugin=name, error=repr(error))
+
+    async def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
+        """Call the hook of every plugin until one refuses."""
+        return await calls.run(self._chain("pre_create_pool", ctx, pool))
+
+    async def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
+        """Call the hook of every plugin until one refuses."""
+        return await calls.run(self.update_steps(ctx, new_pool, pods))
+
+    async def pre_delete_pool(self, ctx: Context, pool: Pool) -> Admission:
+        """Call the hook of every plugin until one refuses."""
+        return await calls.run(self._chain("pre_delete_pool", ctx, pool))
+
+    async def pre_create_pod_hooks(self, ctx: Context, pod: PodManifest, pool: Pool) -> PodAdmission:
+        """Call the pod's hook of every plugin until one refuses. Each sees what the ones before changed."""
+        return await calls.run(self._pod_chain(ctx, pod, pool))
+
+    def statuses(self) -> list[tuple[str, object]]:
+        """What each plugin shows of itself, by name; None where it has no `status()`, or that fails."""
+        return [(name, _status_of(plugin)) for name, plugin, *_ in self._plugins]
+
+    def update_steps(self, ctx: Context, new_pool: Pool, pods: Pods) -> Steps[Admission]:
+        """`pre_update_pool` as steps, for whoever wants to wait only where it must."""
+        return self._chain("pre_update_pool", ctx, new_pool, tuple(pods))
+
+    def still_admits(self, ctx: Context, new_pool: Pool, pods: Pods) -> bool:
+        """Whether the plugins that only compute admit `new_pool` now, without waiting for anything.
+
+        For a grant about to be made after others were made meanwhile: two pools must not both get what is left of one
+        quota. What plugins that wait have said still counts.
+        """
+        for place, (_, plugin, _) in enumerate(self._plugins):
+            if inspect.iscoroutinefunction(plugin.pre_update_pool):
+                continue
+            steps = self._call(place, "pre_update_pool", Admission, ctx, new_pool, tuple(pods))
+            own, call = calls.begin(steps)
+            if call is not None:
+                steps.close()
+                if inspect.iscoroutine(call.awaitable):
+                    call.awaitable.close()
+            elif (
+                own is None or own.error is not None or own.admitted_or(new_pool.replicas) < new_pool.replicas
+            ):
+                return False
+        return True
+
+    def probe_ended(self, end: ProbeEnd) -> None:
+        """Tell the plugins that want to know (`probe_ended`, which is optional) what became of a search."""
+        for name, hook in self._listeners:
+            try:
+                calls.at_once(hook, end)
+            except Exception as error:  # noqa: BLE001 - anybody may write a plugin
+                if self._log is not None:
+                    self._log.warning(
+                        "pool plugin failed", plugin=name, hook="probe_ended", error=repr(error)
+                    )
+
+    # ------------------------------------------------------------ one hook over the chain
+
+    def _chain(self, hook: str, ctx: Context, pool: Pool, *more: object) -> Steps[Admission]:
+        """The fold: a later plugin sees what earlier ones changed; the first error ends it.
+
+        `pool` of the result is the changed pool, where it differs from the given one, also beside an error.
+        """
+        found, seen = ADMITTED, pool
+        for place, (name, *_) in enumerate(self._plugins):
+            own = yield from self._call(place, hook, Admission, ctx, seen, *more)
+            if own.pool is not None:
+                seen = own.pool
+            if own is not ADMITTED:
+                found = merged(found, own, name)
+            if own.error is not None:
+                break
+        if found.pool is not None and found.pool == pool:
+            return replace(found, pool=None)
+        return found
+
+    def _pod_chain(self, ctx: Context, pod: PodManifest, pool: Pool) -> Steps[PodAdmission]:
+        found, seen = POD_ADMITTED, pod
+        for place, (name, *_) in enumerate(self._plugins):
+            # A manifest can be changed in place: each plugin gets a copy of its own.
+            own = yield from self._call(place, "pre_create_pod", PodAdmission, ctx, copy.deepcopy(seen), pool)
+            if own.pod is not None:
+                seen = own.pod
+                found = replace(found, pod=seen)
+            if own.error is not None:
+                return replace(found, error=own.error, plugin=name)
+        return found
+
+    def _call(
+        self, place: int, hook: str, kind: type[Any], ctx: Context, seen: Any, *more: object
+    ) -> Steps[Any]:
+        """One hook of one plugin. Whatever it does, an answer of `kind` comes of it; only cancellation passes through."""
+        name, plugin, abandoned = self._plugins[place]
+        about = next(each.name for each in (seen, *more) if isinstance(each, Pool))
+        began_s = perf_counter() if self._watch is not None else 0.0
+        cause: BaseException | None = None
+        try:
+            if abandoned.is_full(about):
+                raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls about pool {about} have not ended yet")
+            answer = calls.at_once(getattr(plugin, hook), ctx, seen, *more)
+            if inspect.isawaitable(answer):
+                self._awaited.add(name)
+                answer = yield Call(answer, self._timeout_s, abandoned, about)
+            answer = _sound(answer, kind, seen, hook)
+        except AppError as refusal:
+            # One error may be raised for every call: its traceback would grow each time, and keep every frame.
+            answer = kind(error=refusal.with_traceback(None))
+            problem = _problem(answer) or _text_problem(refusal)
+            if problem:
+                cause = ValueError(problem)
+                answer = kind(error=new_internal(f"{name} failed", cause))
+        except calls.LateError as error:
+            cause = error
+            answer = kind(error=new_internal(f"{name} did not answer within {self._timeout_s:g} s", error))
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is an answer: Internal
+            cause = error
+            answer = kind(error=new_internal(f"{name} failed", error))
+        if cause is not None and self._log is not None:
+            trace = (
+                None if isinstance(cause, calls.LateError) else cause
+            )  # where it waited is of no use to anybody
+            self._log.warning("pool plugin failed", plugin=name, hook=hook, error=repr(cause), exc_info=trace)
+        elif answer.error is not None and answer.error.cause is not None and self._log is not None:
+            self._log.debug("pool plugin refused", plugin=name, hook=hook, error=repr(answer.error.cause))
+        if self._watch is not None:
+            self._watch.called(name, hook, answer.error, perf_counter() - began_s)
+        return answer
+
+
+def new_plugin_manager(*plugins: Plugin, **options: Any) -> PluginManager | None:
+    """A manager of the given plugins; None without any. Source: seed 000, `NewPluginManager`."""
+    return PluginManager(*plugins, **options) if plugins else None
+
+
+def _status_of(plugin: Plugin) -> object:
+    show = getattr(plugin, "status", None)
+    try:
+        return calls.at_once(show) if callable(show) else None
+    except Exception:  # noqa: BLE001 - anybody may write a plugin; what it shows is for people only
+        return None
+
+
+async def _awaited(answer: object, abandoned: AbandonedCalls) -> None:
+    if inspect.isawaitable(answer):
+        await calls.run(_one(Call(answer, START_TIMEOUT_S, abandoned)))
+
+
+def _one(call: Call) -> Steps[object]:
+    return (yield call)
+
+
+def _name(plugin: Plugin) -> str:
+    name = calls.at_once(plugin.name)
+    if not is_name(name):
+        raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
+    return str(name)
+
+
+def _sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
+    """The answer, without what it must not change. Raises what is wrong with it otherwise."""
+    if not isinstance(answer, kind):
+        raise TypeError(f"a hook gives {kind.__name__}, not {type(answer).__name__}")
+    problem = _problem(answer)
+    if problem:
+        raise ValueError(problem)
+    if answer.error is not None:
+        str(answer.error.message)  # raises where it has no text
+    if isinstance(answer, PodAdmission):
+        # The plugin may keep its manifest and go on changing it.
+        return answer if answer.pod is None else replace(answer, pod=copy.deepcopy(answer.pod))
+    return answer if answer.pool is None else _checked(answer, seen, hook)
+
+
+def _checked(own: Admission, seen: Pool, hook: str) -> Admission:
+    """What a plugin may change: labels, annotations, finalizers, and, but for a deletion, unit and limits."""
+    assert own.pool is not None
+    kept = replace(
+        own.pool,
+        name=seen.name,
+        uid=seen.uid,
+        generation=seen.generation,
+        replicas=seen.replicas,
+        is_deleting=seen.is_deleting,
+    )
+    if hook == "pre_delete_pool":
+        kept = replace(kept, compute_unit=seen.compute_unit, limits=seen.limits)
+    if kept != own.pool:
+        refusal = new_internal("a plugin changed what is not a plugin's to change, such as replicas")
+        return replace(own, pool=None, error=own.error or refusal)
+    return own
+
+
+def _problem(answer: Any) -> str:
+    """What is wrong with an answer; anybody may write a plugin."""
+    if answer.error is not None:
+        if not isinstance(answer.error, AppError):
+            return f"error must be an AppError, not {type(answer.error).__name__}"
+        problem = _wait_problem(detail_of(answer.error).retry_after_s)
+        if problem:
+            return problem
+    if isinstance(answer, PodAdmission):
+        is_manifest = answer.pod is None or isinstance(answer.pod, Mapping)
+        return "" if is_manifest else f"pod must be a manifest, not {type(answer.pod).__name__}"
+    if answer is ADMITTED:
+        return ""
+    cap = answer.admitted
+    if cap is not None and (type(cap) is not int or cap < 0):
+        return f"admitted must be a whole number from 0, not {cap!r}"
+    problem = _wait_problem(answer.retry_after_s)
+    if problem:
+        return problem
+    if answer.pool is not None and not isinstance(answer.pool, Pool):
+        return f"pool must be a Pool, not {type(answer.pool).__name__}"
+    if not (isinstance(answer.reason, str) and isinstance(answer.message, str)):
+        return "reason and message must be texts"
+    return pool_problem(answer.pool) if answer.pool is not None else ""
+
+
+def pool_problem(pool: Any) -> str:
+    """What is wrong with the fields that a plugin may change; empty where a pool can be stored and read again."""
+    if not (isinstance(pool.compute_unit, Resources) and pool.compute_unit.is_positive()):
+        return f"compute_unit must be a positive amount of each resource, not {pool.compute_unit!r}"
+    if not isinstance(pool.limits, PoolLimits):
+        return f"limits must be PoolLimits, not {type(pool.limits).__name__}"
+    limits = pool.limits
+    given = [(limits.max_units, 0), (limits.max_units_per_vm, 1)]
+    given = [(limit, least) for limit, least in given if limit is not None]
+    for limit, least in (*given, (limits.min_units, 0)):
+        if type(limit) is not int or limit < least:
+            return f"a limit must be a whole number from {least}, not {limit!r}"
+    if limits.max_units is not None and limits.min_units > limits.max_units:
+        return f"min_units must not exceed max_units ({limits.max_units}), as {limits.min_units} does"
+    texts = (*pool.labels, *pool.labels.values(), *pool.annotations, *pool.annotations.values())
+    if not all(isinstance(text, str) for text in (*texts, *pool.finalizers)):
+        return "labels, annotations and finalizers must be texts"
+    return validation.problem_of(pool)
+
+
+def _text_problem(error: AppError) -> str:
+    try:
+        str(error.message)
+    except Exception as unreadable:  # noqa: BLE001 - anybody may write a plugin
+        return f"the message cannot be read: {unreadable!r}"
+    return ""
+
+
+def _wait_problem(wait_s: Any) -> str:
+    is_number = isinstance(wait_s, int | float) and not isinstance(wait_s, bool)
+    if wait_s is None or (is_number and 0 <= wait_s <= MAX_WAIT_S):
+        return ""
+    return f"retry_after_s must be a number of seconds from 0, not {wait_s!r}"

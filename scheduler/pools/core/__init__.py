@@ -1,0 +1,1 @@
+"""What is decided about pools: admission state, probing, claims, values. Pure."""

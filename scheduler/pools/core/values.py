@@ -1,0 +1,273 @@
+"""What hooks see and give: pools, their members, who asks, admissions. All of it is frozen.
+
+A hook cannot change what it was handed; it returns an `Admission` that may carry a changed copy
+(`dataclasses.replace`). So a probe changes nothing, whatever the plugin does.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeAlias
+
+from protocol.values import Resources
+from protocol.wire import PodName
+from scheduler.pools.core.errors import AppError
+
+
+class Texts(Mapping[str, str]):
+    """Names with their texts (labels, annotations), which nobody can change; copies of it are itself."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self._texts = dict(texts) if texts else {}
+
+    def __getitem__(self, name: str) -> str:
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return self._texts == other._texts
+        return self._texts == other if isinstance(other, Mapping) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._texts.items()))
+
+    def __copy__(self) -> "Texts":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Texts":
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self._texts)
+
+
+NO_TEXTS: Final = Texts()
+
+
+def frozen_texts(texts: Mapping[str, str]) -> Texts:
+    """What nobody can change."""
+    return texts if isinstance(texts, Texts) else Texts(texts) if texts else NO_TEXTS
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """The pool's own limits in its compute units; None is no limit."""
+
+    max_units: int | None = None
+    """All members together. 0 freezes the pool: nothing grows in it."""
+    max_units_per_vm: int | None = None
+    """At least 1."""
+    min_units: int = 0
+    """A warm minimum, at most `max_units`: kept for the pool, used or not, by whoever counts over several pools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A named group of VMs that share a limit. Source: seed 000, `SandboxPool`.
+
+    `replicas` are the units of `compute_unit` that its VMs hold together; in `pre_update_pool` the number that is asked
+    about. VMs belong to it by the label `parley.dev/pool`. `generation` rises with every change of what a hook may
+    change: labels, annotations, finalizers, compute unit and limits. While it has finalizers, a pool that is being
+    deleted (`is_deleting`) stays.
+    """
+
+    name: str
+    compute_unit: Resources
+    limits: PoolLimits = PoolLimits()
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_TEXTS)
+    annotations: Mapping[str, str] = field(default_factory=lambda: NO_TEXTS)
+    finalizers: tuple[str, ...] = ()
+    replicas: int = 0
+    uid: str = ""
+    generation: int = 0
+    is_deleting: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", frozen_texts(self.labels))
+        object.__setattr__(self, "annotations", frozen_texts(self.annotations))
+        object.__setattr__(self, "finalizers", tuple(self.finalizers))
+
+    def with_replicas(self, replicas: int) -> "Pool":
+        """The same pool, asked about with another number of units. Made for every probe, so nothing is checked again."""
+        pool = object.__new__(Pool)
+        for name in _POOL_FIELDS:
+            object.__setattr__(pool, name, getattr(self, name))
+        object.__setattr__(pool, "replicas", replicas)
+        return pool
+
+
+_POOL_FIELDS: Final = tuple(each.name for each in fields(Pool))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A VM of the pool as it was when the call began. Source: seed 000, the pods of `PreUpdatePool`.
+
+    `current` is its permit, `reserved` what the ledger keeps for it, `units` its share of the pool in the pool's units.
+    """
+
+    pod: PodName
+    uid: str
+    node: str
+    labels: Mapping[str, str]
+    current: Resources
+    reserved: Resources
+    units: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", frozen_texts(self.labels))
+
+
+@dataclass(frozen=True, slots=True)
+class VmRequest:
+    """A VM that wants to grow: from `current` to `wanted`, in the pool's units from `units` to `wanted_units`."""
+
+    pod: PodName
+    uid: str
+    node: str
+    labels: Mapping[str, str]
+    current: Resources
+    wanted: Resources
+    units: int
+    wanted_units: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", frozen_texts(self.labels))
+
+
+class Purpose(enum.StrEnum):
+    """Why a hook is called."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    """The pool's description changes."""
+    DELETE = "delete"
+    PROBE = "probe"
+    """VMs want to grow; the call may come again with another number of replicas, and must change nothing outside."""
+    BIND = "bind"
+    """A pod is about to be bound to a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known about a call beside the pool.
+
+    `requests` are the VMs whose growth the call would admit, in the order in which they are served, and `request` the
+    first of them; both are empty unless VMs want to grow. `question` is the same for all calls of one search and tells it
+    from others; empty outside of searches. `deadline_s` is when the answer is of no use any more, on the
+    clock of `time.monotonic`; None is never.
+    """
+
+    purpose: Purpose
+    requests: tuple[VmRequest, ...] = ()
+    deadline_s: float | None = None
+    question: str = ""
+
+    @property
+    def request(self) -> VmRequest | None:
+        """The VM that asks, the first one where several do."""
+        return self.requests[0] if self.requests else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEnd:
+    """What became of a search: the chain was asked for up to `asked` replicas in all and admitted `admitted` of them, of
+    which `committed` were given to VMs beyond what they had. What was admitted beyond is free again. `pool` is as it is now.
+    """
+
+    question: str
+    pool: Pool
+    asked: int
+    admitted: int
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a hook says of a pool. `Admission()` admits everything and changes nothing.
+
+    `pool` is the pool with what the hook changed. `admitted` is the largest number of replicas that it admits now, from
+    0; None is no limit. A hook that knows the number says it here, and is not asked again and again. `retry_after_s` tells
+    when asking again may help, `reason` (CamelCase) and `message` why less was admitted; `error` refuses. `plugin` is
+    the name of the one that cut or refused; the manager fills it in. Source: seed 000's `(updated, error)`, and the
+    `PoolAdmission` of later versions.
+    """
+
+    pool: Pool | None = None
+    admitted: int | None = None
+    retry_after_s: float | None = None
+    reason: str = ""
+    message: str = ""
+    error: AppError | None = None
+    plugin: str = ""
+
+    @property
+    def updated(self) -> bool:
+        """Whether it carries a changed pool."""
+        return self.pool is not None
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether it states a number."""
+        return self.admitted is not None
+
+    def admitted_or(self, replicas: int) -> int:
+        """The number that it states, or `replicas`."""
+        return replicas if self.admitted is None else self.admitted
+
+
+ADMITTED: Final = Admission()
+"""Everything, unchanged."""
+
+PodManifest: TypeAlias = Mapping[str, Any]
+"""A Kubernetes pod as its API writes it, in JSON's types."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAdmission:
+    """What a hook says of a pod that is about to be bound. `pod` is the changed manifest, a copy."""
+
+    pod: PodManifest | None = None
+    error: AppError | None = None
+    plugin: str = ""
+
+    @property
+    def updated(self) -> bool:
+        """Whether it carries a changed pod."""
+        return self.pod is not None
+
+
+POD_ADMITTED: Final = PodAdmission()
+Pods: TypeAlias = Sequence[Member]
+
+
+def merged(so_far: Admission, own: Admission, plugin: str) -> Admission:
+    """What a chain says once one more plugin has spoken. Pure; the order is that of the chain.
+
+    The smallest cap wins and brings its reason, message and plugin (ties keep the earlier one's); the longest
+    `retry_after_s` wins whosever it is; the latest changed pool stays, also beside an error.
+    """
+    capped = so_far
+    if own.admitted is not None and (so_far.admitted is None or own.admitted < so_far.admitted):
+        capped = own
+    wait_s = own.retry_after_s
+    if wait_s is None or (so_far.retry_after_s is not None and so_far.retry_after_s > wait_s):
+        wait_s = so_far.retry_after_s
+    # Made anew rather than with `replace`, which takes five times as long: this is done for every plugin of a probe.
+    return Admission(
+        own.pool if own.pool is not None else so_far.pool,
+        capped.admitted,
+        wait_s,
+        capped.reason,
+        capped.message,
+        own.error,
+        plugin if own.error is not None or capped is own else so_far.plugin,
+    )

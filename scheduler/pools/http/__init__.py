@@ -1,0 +1,1 @@
+"""Pools over HTTP: the API `/v1/pools`, and metrics."""

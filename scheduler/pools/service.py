@@ -1,0 +1,157 @@
+"""Pools, put together: the room where growth waits, the objects, their state, and the chain as it is configured."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from hosting import server
+from hosting.logs import Logger
+from hosting.settings import SettingsError
+from scheduler.core import events
+from scheduler.core.core import Core
+from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
+from scheduler.pools.chain.config import ChainConfig, ChainError, Registries, build_chain, installed
+from scheduler.pools.chain.manager import PluginManager, PluginStartError
+from scheduler.pools.chain.objects import PoolObjects
+from scheduler.pools.chain.plugin import FrameworkHandle
+from scheduler.pools.chain.stats import PoolStats
+from scheduler.pools.core.values import Pool
+from scheduler.pools.http.api import PoolApi
+from scheduler.pools.state import PoolState
+
+RETRY_S: Final = 10.0
+"""How long after pools of the file could not be taken up they are tried again."""
+
+
+class PoolService:
+    """One per process. `tell` takes inputs to the core; `state_directory` None keeps nothing across restarts.
+
+    Raises `OSError` where the directory cannot be used, or another scheduler uses it.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        tell: Callable[[events.Input], object],
+        clock: Callable[[], float],
+        log: Logger,
+        *,
+        state_directory: Path | None = None,
+        writes_from_anywhere: bool = False,
+        registries: Callable[[], Registries] = installed,
+    ) -> None:
+        self._ledger = core.ledger
+        self._clock = clock
+        self._log = log
+        self._registries = registries
+        self.counts = PoolStats()
+        self._state = PoolState(state_directory) if state_directory is not None else None
+        self.objects = PoolObjects(core.ledger, tell, log, self._state)
+        self.room = PoolAdmissionQueue(core.ledger, core.vms, self.objects, clock, log, self.counts)
+        self.objects.attach(self.room)
+        self._api = PoolApi(
+            self.objects, self.room, core.ledger, core.vms, clock, writes_from_anywhere=writes_from_anywhere
+        )
+        self._handle = FrameworkHandle(self.objects, self.objects, log.bind(part="pool plugin"))
+        self._config = ChainConfig()
+        self._manager = PluginManager()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._described: Mapping[str, Pool] | None = None
+        self._faults: tuple[str, ...] = ()
+        self._tried_s = 0.0
+        self._beyond: dict[str, int] = {}
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """Where pools are served."""
+        return self._api.routes()
+
+    # ------------------------------------------------------------ the chain
+
+    async def configure(self, config: ChainConfig, path: Path) -> None:
+        """Build and start the chain that the file at `path` describes; it is in force when this returns.
+
+        Raises `SettingsError` with every fault; then the chain before is still in force.
+        """
+        if config.fingerprint != self._config.fingerprint:
+            try:
+                manager = build_chain(config, self._registries(), self._handle, self._handle.log, self.counts)
+            except ChainError as error:
+                raise SettingsError(path, error.faults) from error
+            except ValueError as error:
+                raise SettingsError(path, [f"pools.plugins: {error}"]) from error
+            try:
+                await manager.start(self._handle)
+            except PluginStartError as error:
+                await manager.stop_started()
+                raise SettingsError(path, [f"pools.plugins: {error}"]) from error
+            self._use(manager)
+            self._log.info("pool plugins", chain=list(manager.names))
+        self._config = config
+        self.room.cooldown_s = config.cooldown_s
+        if self._state is not None:
+            self._state.chain = config.fingerprint
+
+    def _use(self, manager: PluginManager) -> None:
+        before, self._manager = self._manager, manager
+        self.objects.use(manager)
+        self.room.use(manager)
+        ending = asyncio.create_task(before.stop(), name="pool plugins before")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    # ------------------------------------------------------------ the pools
+
+    def load(self, *, is_chain_known: bool = True) -> None:
+        """Take up what a former process stored. Raises `SettingsError` with every fault.
+
+        Where the chain is not known, because the configuration has faults, nothing that is parked is forgotten.
+        """
+        if self._state is None:
+            return
+        entries, chain = self._state.load()
+        self._state.chain = self._config.fingerprint
+        self.objects.restore(entries, keep_parking=not is_chain_known or chain == self._config.fingerprint)
+        if entries:
+            self._log.info("pools restored", pools=len(entries))
+
+    async def follow(self, described: Mapping[str, Pool]) -> None:
+        """Bring the pools in line with the file, where it was read again; what failed is tried again after a while."""
+        now_s = self._clock()
+        if described is self._described and not (self._faults and now_s >= self._tried_s + RETRY_S):
+            return
+        self._described, self._tried_s = described, now_s
+        faults = await self.objects.follow(described)
+        for fault in faults:
+            if fault not in self._faults:
+                self._log.warning("pool of the file not taken up", error=fault)
+        self._faults = faults
+
+    async def flush(self) -> None:
+        """Store what is parked, where that has changed, and say which VMs came beyond a limit since the last time."""
+        self._say_beyond()
+        await self.objects.flush()
+
+    def _say_beyond(self) -> None:
+        """Nobody is asked before a VM is born or labelled, so that a limit is exceeded is only to be seen afterwards."""
+        for account in self._ledger.pools():
+            new = account.came_beyond - self._beyond.get(account.name, 0)
+            if new > 0 and account.spec is not None:
+                self._log.warning(
+                    "VMs came into a pool beyond its limit; nothing grows there until it is at or below",
+                    pool=account.name,
+                    vms=new,
+                    units=account.units,
+                    limit=account.spec.max_units,
+                )
+        self._beyond = {account.name: account.came_beyond for account in self._ledger.pools()}
+
+    async def close(self) -> None:
+        """End what is under way, stop the plugins, store what is parked and free the directory."""
+        await self.room.close()
+        await self._manager.stop()
+        if self._ending:
+            await asyncio.wait(self._ending)
+        await self.objects.flush()
+        if self._state is not None:
+            self._state.close()

@@ -1,0 +1,127 @@
+"""Pools across restarts: `--state DIR`. One JSON file, replaced as a whole, so that no half of it is ever read."""
+
+import asyncio
+import os
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from pydantic import Field
+
+from hosting.directory_lock import locked
+from hosting.settings import Settings, SettingsError, parse_json
+from hosting.threads import in_own_thread
+from scheduler.pools.chain.objects import Entry
+from scheduler.pools.core.admission_state import Parking
+from scheduler.pools.entry import WrittenPool, shown
+
+FORMAT: Final = 1
+_FILE: Final = "pools.json"
+
+
+class _Parked(Settings):
+    message: str
+    plugin: str = ""
+
+
+class _Stored(Settings):
+    pool: WrittenPool
+    parked: _Parked | None = None
+    parked_vms: dict[str, _Parked] = Field(default_factory=dict)
+
+
+class _File(Settings):
+    format: Literal[1]
+    chain: str
+    pools: list[_Stored] = Field(default_factory=list)
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """Pools that are there twice."""
+        pools = data.get("pools") if isinstance(data, dict) else None
+        found = (
+            [each.get("pool") for each in pools if isinstance(each, dict)] if isinstance(pools, list) else []
+        )
+        counts = Counter(str(each.get("name")) for each in found if isinstance(each, dict))
+        return [f"pools: {name!r} is there {count} times" for name, count in counts.items() if count > 1]
+
+
+class PoolState:
+    """The directory's pools. Holds its lock until `close`. Raises `OSError` where another scheduler uses it."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._path = directory / _FILE
+        self._lock = locked(directory, "another scheduler keeps its pools there")
+        self._replacing = threading.Lock()
+        self.chain = ""
+        """What tells one configuration of the plugins from another; parking holds only under the same one."""
+
+    def load(self) -> tuple[tuple[Entry, ...], str]:
+        """What is stored, and the chain under which it was. Raises `SettingsError` with every fault."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return (), ""
+        except OSError as error:
+            raise SettingsError(self._path, [f"cannot be read: {error.strerror}"]) from None
+        read = parse_json(self._path, content, _File)
+        return tuple(_entry(each) for each in read.pools), read.chain
+
+    async def save(self, entries: tuple[Entry, ...]) -> None:
+        """Keep these and nothing else. Raises `OSError`; then what was kept before still is."""
+        content = {
+            "format": FORMAT,
+            "chain": self.chain,
+            "pools": [_written(entry) for entry in entries if entry.is_stored],
+        }
+        text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+        work = in_own_thread(lambda: self._replace(text))
+        await asyncio.shield(work)  # whoever waits may go away in the middle; the file is whole all the same
+
+    def _replace(self, text: bytes) -> None:
+        new = self._path.with_suffix(".new")
+        with self._replacing:  # nobody may wait for the one before any more, while it still writes
+            with new.open("wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def close(self) -> None:
+        """Free the directory."""
+        self._lock.close()
+
+
+def _entry(stored: _Stored) -> Entry:
+    written = stored.pool
+    pool = replace(
+        written.pool(), uid=written.uid, generation=written.generation, is_deleting=written.deleting
+    )
+    parked = _parking(stored.parked, pool.generation) if stored.parked is not None else None
+    vms = {uid: _parking(each, pool.generation) for uid, each in stored.parked_vms.items()}
+    return Entry(pool, is_stored=True, parked=parked, parked_vms=vms)
+
+
+def _parking(parked: _Parked, generation: int) -> Parking:
+    return Parking(generation, parked.message, parked.plugin)
+
+
+def _written(entry: Entry) -> dict[str, Any]:
+    written: dict[str, Any] = {"pool": shown(entry.pool)}
+    if entry.parked is not None:
+        written["parked"] = {"message": entry.parked.message, "plugin": entry.parked.plugin}
+    if entry.parked_vms:
+        written["parkedVms"] = {
+            uid: {"message": each.message, "plugin": each.plugin} for uid, each in entry.parked_vms.items()
+        }
+    return written

@@ -1,0 +1,153 @@
+"""What the permit service needs of the world. Implementations are adapters; the core sees their events only."""
+
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
+
+from protocol.wire import PodName
+from scheduler.core import events
+
+LOOK_DEADLINE_S: Final = 2.0
+"""How long a request may wait for a fresh look at the cluster."""
+ADMISSION_DEADLINE_S: Final = 2.0
+"""How long a request may wait for its pool, from its arrival."""
+MIGRATE_DEADLINE_S: Final = 5.0
+"""How long starting a migration may take."""
+
+
+class ClusterUnreachableError(Exception):
+    """The cluster cannot be read now; what was read before stays in force."""
+
+
+class Cluster(Protocol):
+    """A view of nodes, VMs and pods. All implementations pass one conformance suite (tests/conformance/test_cluster.py).
+
+    **Calls** may overlap, fail and be cancelled. What they tell counts in the order in which they return. Each change is told
+    once, and states in between may be left out; a call that fails or is cancelled takes nothing with it, so nobody else
+    may run between the decision what to tell and the return.
+
+    **Versions.** What is told of one object is never older than what was told of it before: where lists, reads and a
+    watch race, the adapter goes by the object's resourceVersion. An older description is never told after a newer one,
+    and the deletion of a pod never after the pod that was made anew under its name; an object that is made anew has
+    another UID, and the end of the old one is told first. What a list does not hold has gone only if nothing newer than the
+    list is known of it.
+
+    **`begun_s`** of a `Reading`: no change of that object that the cluster accepted before that moment is missing. For a list
+    or a read it is when that was sent. For an event of a watch it is when the last list was sent whose own
+    resourceVersion is not above the event's: at first the list that the watch began at. A list of a few objects, or of
+    none, will do, if it is consistent and not from a cache; a read of one object will not, because its resourceVersion is that
+    of the object's last change, and says nothing of others. For sizes in a source that others write as they please
+    (a file) it is when the source was last written, until that happens while this process runs. It never goes back for
+    one object.
+
+    **`begun_s`** of `ClusterRead`: every change of any object that the cluster accepted before that moment has been told. For a
+    list it is when that was sent; for a watch it is when the last list was sent whose resourceVersion the watch has
+    reached, with an event or a bookmark. A file says itself which objects there are: there it is when the read of it began.
+    """
+
+    async def refresh(self) -> tuple[events.Input, ...]:
+        """Bring the view up to date and return what changed since the last call of either kind, ready to apply.
+
+        `ClusterRead` comes last, where everything that it stands for has been told; where nothing changes, one whose moment
+        is later comes after a while. Raises `ClusterUnreachableError`, or `SettingsError` with every fault of what was read;
+        then what was told before stays in force.
+        """
+        ...
+
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        """A fresh look at these pods, begun after the call: one `VmSeen` for each VM that is there, changed or not, with
+        sizes or without, and what changed beside. As in `refresh`, a `ClusterRead` comes last.
+
+        A source that can read one object reads no more than these; one that is watched answers from what it has seen as
+        soon as that is known to be later than the call. Ends within `LOOK_DEADLINE_S`, or of the end of an older call that it
+        has to wait for. Raises as `refresh` does.
+        """
+        ...
+
+    def look(self, pod: PodName) -> events.Look:
+        """What `refresh` or `read` told last of one VM's pod; not found where that has gone or ended."""
+        ...
+
+
+class Pools(Protocol):
+    """Who has a say before the VMs of a pool grow. `scheduler.pools.chain.admission_queue.PoolAdmissionQueue` is it."""
+
+    def consult(
+        self,
+        needed: events.AdmissionCallNeeded,
+        deadline_s: float,
+        answer: Callable[[events.PoolVerdict], object],
+    ) -> None:
+        """Ask the pool. `answer` is called exactly once, now or by `deadline_s` (monotonic), unless `cancel` comes first.
+
+        Words for one pool are given in the order in which they count.
+        """
+        ...
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for the word on the request of `ticket` any more."""
+        ...
+
+    async def close(self) -> None:
+        """End every question. Whoever still waits is not answered."""
+        ...
+
+
+class NoPools:
+    """Nobody has a say."""
+
+    def consult(
+        self,
+        needed: events.AdmissionCallNeeded,
+        deadline_s: float,
+        answer: Callable[[events.PoolVerdict], object],
+    ) -> None:
+        """All of it."""
+        del needed, deadline_s
+        answer(events.PoolVerdict())
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits."""
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
+class MigratorError(Exception):
+    """A migration could not be started. The text is for a person."""
+
+
+class Migrator(Protocol):
+    """Moves VMs to other nodes."""
+
+    async def start(self, wanted: events.MigrationWanted) -> None:
+        """Start the migration of a VM and return when it is under way.
+
+        Raises `MigratorError`; then nothing has happened. Cancelled after `MIGRATE_DEADLINE_S`.
+        """
+        ...
+
+
+class Journal(Protocol):
+    """Where what goes through the core is recorded. Calls never wait and never fail."""
+
+    def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
+        """An input that is no request, and what came of it."""
+        ...
+
+    def request(
+        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+    ) -> None:
+        """A request with the bytes that it came as, and what came of it."""
+        ...
+
+
+class NoJournal:
+    """Records nothing."""
+
+    def input(self, event: events.Input, outputs: tuple[events.Output, ...]) -> None:
+        """Nothing."""
+
+    def request(
+        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+    ) -> None:
+        """Nothing."""

@@ -1,0 +1,290 @@
+"""The configured chain: all faults at once with their paths, what tells one from another, its start and its end."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from hosting.settings import SettingsError
+from scheduler.core.core import Core
+from scheduler.core.vms import SchedulerConfig
+from scheduler.pools.chain.config import ChainConfig, ChainError, Named, Registries, build_chain
+from scheduler.pools.chain.plugin import BasePlugin, FrameworkHandle, Handle
+from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, RegistryError, standard
+from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
+from scheduler.pools.service import PoolService
+from tests.unit.hosting.raw_peers import Lines, recorded
+from tests.unit.scheduler_pools.pool_houses import Doorman
+from tests.unit.scheduler_pools.pool_talkers import HANDLE
+from tests.unit.scheduler_service.test_migrations import INSTANCE, now_s, virtually
+
+FILE = Path("config.yaml")
+Factory = Callable[[Handle, Providers, Any], Any]
+
+
+class ListedError(ValueError):
+    """An error of a factory with several faults."""
+
+    def __init__(self) -> None:
+        super().__init__("2 faults")
+        self.faults = ["limit: is required", "teams[0]: must be a text"]
+
+
+def refuses(error: Exception) -> Factory:
+    def factory(handle: Handle, providers: Providers, args: Any) -> Any:
+        raise error
+
+    return factory
+
+
+def registries(**factories: Factory) -> Registries:
+    """What a chain may be built from: these plugins, and a provider of each sort that gives its args back."""
+    plugins, quota = PluginRegistry(), ProviderRegistry("quota provider")
+    types = ProviderRegistry("instance type provider")
+    for name, factory in factories.items():
+        plugins.register(name, factory)
+    quota.register("book", lambda args: args)
+    types.register("list", lambda args: args)
+    quota.register("broken", lambda _: _raise(ValueError("no such book")))
+    return Registries(plugins, quota, types)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def door(label: str) -> Factory:
+    return lambda *_: Doorman(label=label)
+
+
+def faults(config: ChainConfig, known: Registries) -> list[str]:
+    with pytest.raises(ChainError) as caught:
+        build_chain(config, known, HANDLE)
+    return caught.value.faults
+
+
+def test_a_chain_is_built_in_its_order_and_asks_its_providers() -> None:
+    heard: list[tuple[Any, Any, Any]] = []
+
+    def factory(handle: Handle, providers: Providers, args: Any) -> Doorman:
+        heard.append((handle, providers, args))
+        return Doorman(label="b")
+
+    config = ChainConfig((Named("b", {"x": 1}), Named("a")), Named("book", "pages"), None)
+    manager = build_chain(config, registries(a=door("a"), b=factory), HANDLE)
+    assert manager.names == ("b", "a")
+    handle, providers, args = heard[0]
+    assert (handle, providers.quota, args) == (HANDLE, "pages", {"x": 1})
+    assert isinstance(providers.instance_type, NoInstanceTypes)
+
+
+def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
+    heard: list[Handle] = []
+
+    def factory(handle: Handle, providers: Providers, args: Any) -> Doorman:
+        heard.append(handle)
+        return Doorman(label="door")
+
+    host = FrameworkHandle(cast("Any", "client"), cast("Any", "cache"), recorded()[0])
+    named = (Named("a", 1), Named("a", 2, "front"), Named("a", 3, "back"))
+    manager = build_chain(ChainConfig(named), registries(a=factory), host)
+    assert manager.names == ("door", "front", "back")
+    assert heard[0] is host
+    assert {(str(handle.client), str(handle.cache)) for handle in heard} == {("client", "cache")}
+    twice = (*named, Named("a", 4), Named("b", 5, "back"), Named("b", 6, "a"))
+    with pytest.raises(ChainError) as caught:
+        build_chain(ChainConfig(twice), registries(a=factory, b=factory), host)
+    assert caught.value.faults == [
+        "pools.plugins[3].name: 'a' is there already, as pools.plugins[0]; give each an instance of its own",
+        "pools.plugins[4].instance: 'back' is there already, as pools.plugins[2]; give each an instance of its own",
+        "pools.plugins[5].instance: 'a' is there already, as pools.plugins[0]; give each an instance of its own",
+    ]
+    assert len({ChainConfig((Named("a", 1, each),)).fingerprint for each in ("", "x", "y")}) == 3
+
+
+def test_without_anything_there_is_no_chain_and_no_op_providers() -> None:
+    assert not build_chain(ChainConfig(), registries(), HANDLE)
+    seen: list[Providers] = []
+
+    def factory(handle: Handle, providers: Providers, args: Any) -> Doorman:
+        seen.append(providers)
+        return Doorman()
+
+    build_chain(ChainConfig((Named("a"),)), registries(a=factory), HANDLE)
+    assert isinstance(seen[0].quota, NoQuota)
+
+
+def test_all_faults_are_told_at_once_with_their_paths() -> None:
+    known = registries(a=door("a"), listed=refuses(ListedError()), told=refuses(ValueError("two\n lines")))
+    config = ChainConfig(
+        (Named("quote"), Named("a"), Named("listed", {}), Named("a"), Named("told")),
+        Named("broken"),
+        Named("nobody"),
+    )
+    found = faults(config, known)
+    assert [fault.split(": ")[0] for fault in found] == [
+        "pools.providers.quota.args",
+        "pools.providers.instanceType.name",
+        "pools.plugins[0].name",
+        "pools.plugins[2].args.limit",
+        "pools.plugins[2].args.teams[0]",
+        "pools.plugins[3].name",
+        "pools.plugins[4].args",
+    ]
+    assert "'quote' is not registered (there are: a, listed, told)" in found[2]
+    assert "pools.plugins[1]" in found[5]
+    assert "\n" not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [None, "quota", object(), BasePlugin, Doorman(label=""), Doorman(label=cast("str", None))],
+    ids=["nothing", "text", "object", "class", "no name", "name that is no text"],
+)
+def test_what_is_no_plugin_is_a_fault_of_its_place(made: object) -> None:
+    (fault,) = faults(ChainConfig((Named("a"),)), registries(a=lambda *_: made))
+    assert fault.startswith("pools.plugins")
+
+
+def test_a_plugin_whose_name_fails_is_a_fault() -> None:
+    class Nameless(Doorman):
+        def name(self) -> str:
+            raise RuntimeError("I have none")
+
+    (fault,) = faults(ChainConfig((Named("a"),)), registries(a=lambda *_: Nameless()))
+    assert "I have none" in fault
+
+
+def test_the_plugins_that_are_shipped_are_known() -> None:
+    assert {"quota", "http-admission"} <= set(standard().names())
+    (fault,) = faults(ChainConfig((Named("quota", {"nonsense": 1}),)), Registries(standard()))[:1]
+    assert fault.startswith("pools.plugins[0].args")
+
+
+# ------------------------------------------------------------ what tells one from another
+
+CHANGES = {
+    "another plugin": ChainConfig((Named("b"),)),
+    "one more": ChainConfig((Named("a"), Named("b"))),
+    "args": ChainConfig((Named("a", {"limit": 1}),)),
+    "other args": ChainConfig((Named("a", {"limit": 2}),)),
+    "args of another kind": ChainConfig((Named("a", {"limit": "1"}),)),
+    "true is no one": ChainConfig((Named("a", {"limit": True}),)),
+    "a key of another kind": ChainConfig((Named("a", {"1": "x"}),)),
+    "a number as key": ChainConfig((Named("a", {1: "x"}),)),
+    "a day": ChainConfig((Named("a", {"since": dt.date(2026, 1, 1)}),)),
+    "the text of a day": ChainConfig((Named("a", {"since": "2026-01-01"}),)),
+    "keys of two kinds": ChainConfig((Named("a", {1: "x", "b": "y"}),)),
+    "a day as key": ChainConfig((Named("a", {dt.date(2026, 1, 1): 1}),)),
+    "an empty mapping": ChainConfig((Named("a", {}),)),
+    "a provider": ChainConfig((Named("a"),), Named("book")),
+    "the other provider": ChainConfig((Named("a"),), None, Named("book")),
+    "another order": ChainConfig((Named("b"), Named("a"))),
+    "nothing": ChainConfig(),
+}
+
+
+def test_every_change_of_plugins_and_providers_is_told() -> None:
+    prints = {name: config.fingerprint for name, config in CHANGES.items()}
+    prints["first"] = ChainConfig((Named("a"),)).fingerprint
+    assert len(set(prints.values())) == len(prints), prints
+
+
+def test_the_order_of_keys_and_the_cool_down_are_no_change() -> None:
+    one = ChainConfig((Named("a", {"x": 1, "y": {"p": 1, "q": 2}}),), cooldown_s=5)
+    other = ChainConfig((Named("a", {"y": {"q": 2, "p": 1}, "x": 1}),), cooldown_s=9)
+    assert one.fingerprint == other.fingerprint
+
+
+# ------------------------------------------------------------ its life in a process
+
+
+class Lively(Doorman):
+    """Notes its life in `life`."""
+
+    def __init__(self, label: str, life: list[str], fault: Exception | None = None) -> None:
+        super().__init__(label=label)
+        self.life = life
+        self.fault = fault
+
+    async def start(self, _: Handle) -> None:
+        self.life.append(f"start {self.label}")
+        await asyncio.sleep(0.1)
+        if self.fault is not None:
+            raise self.fault
+
+    def stop(self) -> None:
+        self.life.append(f"stop {self.label}")
+
+
+class House:
+    """A pool house whose registries have `a`, `b` and a `sick` one."""
+
+    def __init__(self) -> None:
+        self.life: list[str] = []
+        log, self.lines = recorded()
+        lines: Lines = self.lines
+        assert lines == []
+        core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
+        life = self.life
+        known = registries(
+            a=lambda *_: Lively("a", life),
+            b=lambda *_: Lively("b", life),
+            sick=lambda *_: Lively("sick", life, RuntimeError("no connection")),
+        )
+        self.house = PoolService(core, core.apply, now_s, log, registries=lambda: known)
+
+    async def configure(self, *names: str) -> None:
+        await self.house.configure(ChainConfig(tuple(map(Named, names))), FILE)
+
+
+@virtually
+async def test_the_old_chain_ends_when_the_new_one_has_started() -> None:
+    house = House()
+    await house.configure("a")
+    await house.configure("a")
+    assert house.life == ["start a"]
+    await house.configure("b", "a")
+    await house.house.close()
+    assert house.life[1:3] == ["start b", "start a"]
+    assert sorted(house.life[3:]) == ["stop a", "stop a", "stop b"]
+
+
+@virtually
+async def test_a_chain_that_does_not_start_leaves_the_old_one_in_force_and_nothing_running() -> None:
+    house = House()
+    await house.configure("a")
+    with pytest.raises(SettingsError) as caught:
+        await house.configure("b", "sick")
+    assert caught.value.faults == ['pools.plugins: plugin "sick" start: no connection']
+    assert house.house._manager.names == ("a",)
+    assert house.life[1:] == ["start b", "start sick", "stop b"], "what was started is stopped again"
+    await house.house.close()
+    assert house.life[-1] == "stop a"
+
+
+@virtually
+async def test_a_start_that_hangs_is_given_up() -> None:
+    house = House()
+
+    class Hanging(Doorman):
+        async def start(self, _: Handle) -> None:
+            await asyncio.sleep(10_000)
+
+    house.house._registries = lambda: registries(a=lambda *_: Hanging())
+    with pytest.raises(SettingsError):
+        await house.configure("a")
+    assert now_s() <= 31
+    await house.house.close()
+
+
+@virtually
+async def test_two_distributions_with_one_name_are_a_fault_of_the_configuration() -> None:
+    house = House()
+    house.house._registries = lambda: _raise(RegistryError("pool plugin 'a' is registered already"))
+    with pytest.raises(SettingsError, match="registered already"):
+        await house.configure("a")
+    await house.house.close()

@@ -1,0 +1,201 @@
+"""Claims: what was refused and may be come back for, as an account and as rooms keep it."""
+
+from scheduler.pools.chain.admission_queue import WAKE_S
+from scheduler.pools.core.admission_state import COOLDOWN_S
+from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S, Claims
+from scheduler.pools.core.errors import new_internal
+from scheduler.pools.core.values import Admission, PoolLimits
+from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, raises, until
+from tests.unit.scheduler_service.test_migrations import now_s, permit, virtually
+
+# ------------------------------------------------------------ the account
+
+
+def refused(*vms: tuple[str, int, int], wait_s: float = 60.0) -> Claims:
+    claims = Claims()
+    for uid, units, wanted in vms:
+        claims.refuse(uid, units, wanted, 100.0, wait_s)
+    return claims
+
+
+def test_claims_add_up_and_each_vm_has_one() -> None:
+    claims = refused(("a", 4, 7), ("b", 0, 2), ("a", 4, 9))
+    assert (len(claims), claims.units) == (2, 7)
+
+
+def test_who_got_everything_claims_nothing() -> None:
+    assert len(refused(("a", 4, 7), ("a", 7, 7))) == 0
+
+
+def test_a_claim_is_what_is_still_missing() -> None:
+    claims = refused(("a", 4, 7))
+    claims.holds("a", 6)
+    assert claims.units == 1
+    claims.holds("a", 8)
+    assert (len(claims), claims.ended) == (0, 0), "met, not given up"
+
+
+def test_who_gives_something_back_wants_no_more() -> None:
+    claims = refused(("a", 4, 7))
+    claims.holds("a", 3)
+    assert (len(claims), claims.units) == (0, 0)
+
+
+def test_claims_end_a_while_after_the_time_at_which_the_vm_was_told_to_come_back() -> None:
+    claims = refused(("a", 4, 7))
+    claims.refuse("b", 0, 1, 130.0, 60.0)
+    assert (claims.next_s, claims.until_s) == (100 + 60 + CLAIM_S, 130 + 60 + CLAIM_S)
+    claims.expire(claims.next_s - 0.1)
+    assert (len(claims), claims.ended) == (2, 0)
+    claims.expire(claims.next_s)
+    assert (len(claims), claims.units, claims.ended) == (1, 1, 1)
+
+
+def test_however_long_a_plugin_lets_it_wait_a_claim_is_bounded() -> None:
+    assert refused(("a", 4, 7), wait_s=86_400).until_s == 100 + MAX_CLAIM_S
+
+
+def test_what_is_withdrawn_was_given_up_once() -> None:
+    claims = refused(("a", 4, 7), ("b", 1, 2))
+    claims.withdraw("a")
+    claims.withdraw("a")
+    claims.clear()
+    assert (len(claims), claims.units, claims.ended) == (0, 0, 2)
+
+
+# ------------------------------------------------------------ in rooms
+
+
+@virtually
+async def test_refused_growth_is_claimed_until_it_is_granted() -> None:
+    doorman = Doorman(10)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    assert await house.grow("a", 20) == (9, ["pool"])
+    claiming = house.room.claiming
+    assert (claiming.of("bank"), house.objects.claims()) == ((11, COOLDOWN_S + CLAIM_S), {"bank": 11})
+    assert await house.grow("b", 3) == (1, ["pool-saturated"])
+    assert house.objects.claims() == {"bank": 13}
+    assert house.objects.claims() is house.objects.claims()
+    assert await house.grow("a", 2) == (2, [])
+    assert house.objects.claims() == {"bank": 2}
+    assert await house.grow("b", 3) == (3, [])
+    assert house.objects.claims() == {}
+
+
+@virtually
+async def test_a_pool_claims_no_more_than_its_own_limit_leaves() -> None:
+    house = await PoolHouse(Doorman(4)).open(most=6)
+    house.born("a", "b")
+    assert (await house.grow("a", 5))[0] == 3
+    assert (await house.grow("b", 3))[0] == 1
+    assert house.objects.claims() == {"bank": 2}
+
+
+@virtually
+async def test_failures_leave_no_claim_and_take_none_away() -> None:
+    doorman = Doorman(10)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    doorman.says = raises(new_internal("no"))
+    await house.grow("b", 5)
+    assert house.objects.claims() == {}
+    doorman.says = None
+    await house.grow("a", 20)
+    await until(COOLDOWN_S + 1)
+    doorman.says = raises(new_internal("no"))
+    await house.grow("a", 20)
+    assert house.objects.claims() == {"bank": 11}
+
+
+@virtually
+async def test_who_asks_for_less_claims_no_more_than_that() -> None:
+    house = await PoolHouse(Doorman(10)).open()
+    house.born("a")
+    await house.grow("a", 20)
+    await house.grow("a", 12)
+    assert house.objects.claims() == {"bank": 2}
+
+
+@virtually
+async def test_claims_end_with_the_vm_the_label_the_chain_and_the_pool() -> None:
+    for end in ("gone", "label", "chain", "deleted"):
+        house = await PoolHouse(Doorman(10)).open()
+        house.born("a")
+        await house.grow("a", 20)
+        assert house.objects.claims() == {"bank": 10}
+        if end == "gone":
+            house.gone("a")
+        elif end == "label":
+            house.relabelled("a", None)
+        elif end == "chain":
+            house.use(Doorman())
+        else:
+            await house.objects.delete("bank")
+        assert house.objects.claims() == {}, end
+
+
+@virtually
+async def test_a_full_pool_whose_plugin_computes_is_asked_at_once_when_others_have_given_something_back() -> (
+    None
+):
+    """The plugin counts over both pools, as a quota does."""
+    doorman = Doorman()
+    house = PoolHouse(doorman)
+    doorman.says = lambda _, pool: Admission(
+        admitted=10 - house.units("other" if pool.name == "bank" else "bank")
+    )
+    await house.open("bank", "other")
+    house.born("a")
+    house.born("b", pool="other")
+    assert await house.grow("b", 8) == (8, [])
+    assert await house.grow("a", 5) == (2, ["pool"])
+    doorman.heard.clear()
+    assert await house.grow("a", 5) == (2, ["pool-saturated"])
+    assert doorman.heard == [], "nothing was freed"
+    await house.grow("b", 6)
+    assert await house.grow("a", 5) == (4, ["pool"])
+    assert now_s() == 0.0
+
+
+@virtually
+async def test_a_plugin_that_must_be_waited_for_is_not_asked_about_a_full_pool_more_than_once_a_second() -> (
+    None
+):
+    doorman = Doorman(10, 0.01)
+    house = await PoolHouse(doorman).open("bank", "other")
+    house.born("a")
+    house.born("b", pool="other")
+    await house.grow("b", 9)
+    assert await house.grow("a", 20) == (10, ["pool"])
+    doorman.heard.clear()
+    began_s = now_s()
+    for units in (8, 7, 6):
+        await house.grow("b", units)
+        assert await house.grow("a", 20) == (10, ["pool-saturated"])
+    assert doorman.heard == []
+    doorman.most = 12
+    await until(began_s + WAKE_S)
+    assert await house.grow("a", 20) == (12, ["pool"])
+
+
+@virtually
+async def test_another_pool_that_is_changed_wakes_who_waits() -> None:
+    """It may have gone to another tenant."""
+    doorman = Doorman(10)
+    house = await PoolHouse(doorman).open("bank", "other")
+    house.born("a")
+    await house.grow("a", 20)
+    doorman.most = 12
+    assert await house.grow("a", 20) == (10, ["pool-saturated"])
+    await house.change("other")
+    assert await house.grow("a", 20) == (12, ["pool"])
+
+
+@virtually
+async def test_a_limit_of_the_pool_itself_leaves_nothing_to_claim() -> None:
+    house = await PoolHouse(Doorman()).open()
+    house.born("a")
+    await house.change(limits=PoolLimits(max_units=3))
+    assert permit(await house.reply(house.body("a", 9))) == (3, ["pool"])
+    assert house.objects.claims() == {}

@@ -1,0 +1,287 @@
+"""The tree of tenants, the split, and the rule by which tenants borrow: worked examples."""
+
+import pytest
+
+from scheduler.pools.core import fair_split
+from scheduler.pools.core.fair_split import Accounts, Cause, Ceiling, Demand, Tenant, Tree
+
+ORG = (
+    Tenant("org", limit_units=20),
+    Tenant("ci", "org", 6, weight=2),
+    Tenant("dev", "org", 4),
+    Tenant("batch", "org"),
+)
+
+
+def accounts(tenants: tuple[Tenant, ...] = ORG, *, reserves_shares: bool = True, **used: int) -> Accounts:
+    """Accounts in which the tenants use so much."""
+    tree = Tree(tenants)
+    made = Accounts(tree, reserves_shares=reserves_shares)
+    for name, units in used.items():
+        made.add(tree.places[name], units)
+    return made
+
+
+def claims(made: Accounts, **units: int) -> Accounts:
+    """The accounts when these tenants claim so many units beyond what they use."""
+    for name, claimed in units.items():
+        made.add(made._tree.places[name], 0, claimed)
+    return made
+
+
+def most(made: Accounts, name: str) -> int | None:
+    return made.ceiling(made._tree.places[name]).units
+
+
+# ------------------------------------------------------------ the split
+
+
+@pytest.mark.parametrize(
+    ("total", "claims", "shares"),
+    [
+        (10, (), {}),
+        (0, (Demand("a"), Demand("b")), {"a": 0, "b": 0}),
+        (10, (Demand("a", 2), Demand("b", 1)), {"a": 7, "b": 3}),
+        (10, (Demand("a", 1, 2), Demand("b", 1)), {"a": 2, "b": 8}),
+        (10, (Demand("a", 1, 2), Demand("b", 1, 3)), {"a": 2, "b": 3}),
+        # What `a` cannot take goes to the others by their weights, and lifts nobody above what he may have.
+        (20, (Demand("a", 5, 1), Demand("b", 2, 9), Demand("c", 1)), {"a": 1, "b": 9, "c": 10}),
+        (7, (Demand("a", 1, 0), Demand("b", 1)), {"a": 0, "b": 7}),
+        # The exact share of `a`, 1⅓, is just above what it may have: it must not be rounded up.
+        (2, (Demand("a", 2, 1), Demand("b", 1)), {"a": 1, "b": 1}),
+        (2**70 + 1, (Demand("a"), Demand("b")), {"a": 2**69 + 1, "b": 2**69}),
+    ],
+)
+def test_splits(total: int, claims: tuple[Demand, ...], shares: dict[str, int]) -> None:
+    assert fair_split.fair_split(total, claims) == shares
+
+
+def test_of_equal_remainders_the_name_that_sorts_first_gets_the_unit() -> None:
+    claims = [Demand("c"), Demand("a"), Demand("b")]
+    assert fair_split.fair_split(4, claims) == {"a": 2, "b": 1, "c": 1}
+    assert fair_split.fair_split(5, claims) == {"a": 2, "b": 2, "c": 1}
+
+
+def test_a_larger_remainder_comes_before_a_name() -> None:
+    assert fair_split.fair_split(3, [Demand("a", 3), Demand("z", 5)]) == {"a": 1, "z": 2}
+
+
+# ------------------------------------------------------------ the tree
+
+
+@pytest.mark.parametrize(
+    ("tenants", "faults"),
+    [
+        (ORG, []),
+        ((Tenant("a"), Tenant("a")), ["1.name: 'a' is the name of tenants[0]"]),
+        ((Tenant("a", "b"),), ["0.parent: there is no tenant 'b'"]),
+        ((Tenant("a", "a"),), ["0.parent: 'a' does not lead to a tenant without parent"]),
+        (
+            (Tenant("a", "b"), Tenant("b", "a"), Tenant("c", "a")),
+            [
+                "0.parent: 'b' does not lead to a tenant without parent",
+                "1.parent: 'a' does not lead to a tenant without parent",
+                "2.parent: 'a' does not lead to a tenant without parent",
+            ],
+        ),
+        ((Tenant("a", guaranteed_units=3, limit_units=2),), ["0.guaranteed: 3 exceeds its limit of 2"]),
+        (
+            (Tenant("a", guaranteed_units=5), Tenant("b", "a", 4), Tenant("c", "a", 2)),
+            [
+                "0.guaranteed: 5 is less than the 6 that tenants below it are guaranteed; leave it out to have the sum"
+            ],
+        ),
+        (
+            (Tenant("a", limit_units=5), Tenant("b", "a"), Tenant("c", "b", 6)),
+            ["0.limit: 5 is less than the 6 that tenants below it are guaranteed"],
+        ),
+        # An empty name stands for one that could not be read: nothing is said of it here.
+        ((Tenant("", "a"), Tenant(""), Tenant("a")), []),
+    ],
+)
+def test_what_is_no_tree(tenants: tuple[Tenant, ...], faults: list[str]) -> None:
+    assert [f"{each.index}.{each.field}: {each.text}" for each in fair_split.tree_faults(tenants)] == faults
+
+
+def test_a_tree_with_faults_is_refused_with_all_of_them() -> None:
+    with pytest.raises(ValueError, match=r"tenants\[1\]\.name: .*; tenants\[1\]\.parent: "):
+        Tree((Tenant("a"), Tenant("a", "b")))
+
+
+def test_the_guarantee_of_a_parent_is_that_of_its_children_unless_it_has_one() -> None:
+    tree = Tree(
+        (Tenant("a"), Tenant("b", "a", 9), Tenant("c", "b", 2), Tenant("d", "b", 3), Tenant("e", "a", 1))
+    )
+    assert [node.guaranteed_units for node in tree.nodes] == [10, 9, 2, 3, 1]
+    assert [node.is_leaf for node in tree.nodes] == [False, False, True, True, True]
+
+
+# ------------------------------------------------------------ who may use how much
+
+
+def test_the_example_of_the_module() -> None:
+    made = accounts(ci=15)
+    assert most(accounts(), "ci") == 16
+    assert most(made, "dev") == 5, "its guarantee, and of its share of 3 what nobody has borrowed"
+    made.add(2, 5, 2)
+    assert most(made, "ci") == 13, "below what it has: it does not grow"
+    made.add(1, -2, 5)
+    assert most(made, "dev") == 7
+    made.add(2, 2)
+    assert most(made, "batch") == 0, "its share is 3, but 7 and 3 are borrowed"
+    made.add(1, -2)
+    made.add(2, -1)
+    assert most(made, "batch") == 3, "it takes part and wins the tie"
+    made.add(3, 3)
+    assert (most(made, "ci"), most(made, "dev")) == (11, 6)
+
+
+def test_what_nobody_claims_is_there_for_whoever_asks() -> None:
+    """`ci` borrows 2 and wants no more: of the 10 `dev` may borrow 8, though half as heavy."""
+    made = accounts(ci=8, dev=7)
+    assert most(made, "dev") == 12
+    assert most(claims(made, ci=1), "dev") == 11
+    assert most(claims(made, ci=10), "dev") == 7, "its own share, once `ci` wants all of its own"
+
+
+def test_against_a_claim_nobody_grows_beyond_its_own_share() -> None:
+    made = claims(accounts(ci=14, dev=4), dev=3)
+    assert most(made, "ci") == 13
+    assert most(made, "dev") == 6, "what is free now"
+    assert most(made, "batch") == 2, "its share of the 10 is 3"
+    assert most(claims(made, dev=-3), "ci") == 16, "once the claim has ended"
+
+
+def test_a_claim_within_the_guarantee_takes_nothing_of_what_is_lent() -> None:
+    assert most(claims(accounts(dev=1), dev=3), "ci") == 16
+
+
+def test_nobody_claims_what_limits_keep_from_him_anyway() -> None:
+    tenants = (Tenant("p", limit_units=10), Tenant("a", "p", limit_units=3), Tenant("b", "p"))
+    assert most(claims(accounts(tenants, a=2), a=50), "b") == 7
+
+
+def test_the_example_of_the_module_without_reserved_shares() -> None:
+    made = claims(accounts(reserves_shares=False, ci=13, dev=5), dev=9)
+    assert (most(made, "ci"), most(made, "dev"), most(made, "batch")) == (15, 7, 2)
+
+
+def test_guarantees_that_are_not_used_are_not_lent() -> None:
+    assert most(accounts((Tenant("p", limit_units=10), Tenant("a", "p"), Tenant("b", "p", 10))), "a") == 0
+
+
+def test_without_limits_anybody_may_have_anything() -> None:
+    made = accounts((Tenant("p"), Tenant("a", "p", 3), Tenant("b", "p")), a=1000)
+    assert made.ceiling(2) == Ceiling(None, Cause.NOTHING, 2, 0)
+
+
+def test_a_tenant_at_the_top_has_its_limit() -> None:
+    assert accounts((Tenant("a", limit_units=5),), a=9).ceiling(0) == Ceiling(5, Cause.LIMIT, 0, 5)
+
+
+def test_the_guarantee_stands_when_others_keep_more_than_there_is() -> None:
+    """Births may lift a tenant above what it may use. The others' guarantees hold as long as the parent has units."""
+    made = accounts(ci=18)
+    assert made.ceiling(2) == Ceiling(2, Cause.LIMIT, 0, 20)
+    assert most(accounts(ci=25), "dev") == 0
+    assert most(accounts(ci=16), "dev") == 4
+    assert accounts(batch=16).ceiling(1) == Ceiling(4, Cause.LIMIT, 0, 20)
+
+
+def test_the_guarantee_stands_when_what_is_guaranteed_above_is_used_by_others() -> None:
+    tenants = (
+        Tenant("top", limit_units=10),
+        Tenant("p", "top"),
+        Tenant("a", "p", 3),
+        Tenant("b", "p"),
+        Tenant("q", "top"),
+        Tenant("r", "top", 2),
+    )
+    assert most(accounts(tenants, b=2, q=5), "a") == 3, (
+        "q has taken more than it may; the limit is not reached yet"
+    )
+
+
+def test_the_ceiling_names_who_binds() -> None:
+    below = (
+        Tenant("top", limit_units=12),
+        Tenant("a", "top"),
+        Tenant("b", "top"),
+        Tenant("a1", "a"),
+        Tenant("a2", "a"),
+    )
+    assert accounts(below).ceiling(3) == Ceiling(12, Cause.FAIR_SHARE, 3, 12)
+    assert claims(accounts(below, b=1), b=9).ceiling(3) == Ceiling(6, Cause.FAIR_SHARE, 3, 6)
+    assert claims(accounts(below, b=1, a2=1), b=9, a2=9).ceiling(3) == Ceiling(3, Cause.FAIR_SHARE, 3, 3)
+    assert claims(accounts(below, b=1, a2=5), b=9).ceiling(3) == Ceiling(1, Cause.FAIR_SHARE, 1, 6)
+    assert accounts(below, b=10).ceiling(3) == Ceiling(2, Cause.RESERVED, 0, 12)
+
+
+def test_the_guarantee_of_a_parent_is_shared_by_its_children_alone() -> None:
+    tenants = (
+        Tenant("top", limit_units=10),
+        Tenant("a", "top", 6),
+        Tenant("a1", "a", 1),
+        Tenant("a2", "a"),
+        Tenant("b", "top"),
+    )
+    assert most(accounts(tenants), "b") == 4
+    assert most(accounts(tenants, b=4), "a1") == 6
+    assert most(claims(accounts(tenants, b=2, a1=2), b=9, a1=9), "a2") == 3, (
+        "8 for `a`, so 7 that it lends: 4 to a1, 3 to a2"
+    )
+    assert most(claims(accounts(tenants, b=2, a2=3), b=9, a2=9), "a1") == 5
+    assert most(accounts(tenants, b=4, a2=3), "a1") == 3, (
+        "what `a` may borrow is borrowed: its guarantee remains"
+    )
+
+
+@pytest.mark.parametrize("limit", [None, 10])
+def test_a_parent_takes_no_larger_share_than_those_below_it_could_use(limit: int | None) -> None:
+    tenants = (
+        Tenant("top", limit_units=20),
+        Tenant("a", "top", limit_units=limit),
+        Tenant("a1", "a", limit_units=2),
+        Tenant("a2", "a", 1, limit_units=3),
+        Tenant("b", "top"),
+    )
+    assert most(claims(accounts(tenants, a1=1), a1=9, a2=9), "b") == 15, "of 19, `a` could borrow 4"
+
+
+def test_many_splits_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_split, "MAX_SPLITS", 1)
+    made = claims(accounts(ci=7), ci=9)
+    assert [most(made, name) for name in ("ci", "dev", "batch", "dev")] == [16, 7, 3, 7]
+
+
+# ------------------------------------------------------------ what can be seen
+
+
+def test_the_status_shows_who_borrows_and_who_lends() -> None:
+    org, ci, dev, batch = claims(accounts(ci=9, dev=1, batch=2), ci=4, batch=1).status()
+    assert (org.name, org.parent, org.limit_units, org.guaranteed_units) == ("org", "", 20, 10)
+    assert (org.used_units, org.guaranteed_used_units, org.lent_units, org.borrowed_units) == (12, 10, 5, 5)
+    assert (org.fair_share_units, org.left_units) == (10, 8)
+    assert (ci.guaranteed_used_units, ci.borrowed_units, ci.fair_share_units, ci.left_units) == (6, 3, 7, 4)
+    assert (dev.guaranteed_used_units, dev.borrowed_units, dev.fair_share_units, dev.left_units) == (
+        1,
+        0,
+        2,
+        5,
+    )
+    assert (org.claimed_units, ci.claimed_units, dev.claimed_units, batch.claimed_units) == (5, 4, 0, 1)
+    assert (batch.borrowed_units, batch.lent_units, batch.fair_share_units, batch.left_units) == (2, 0, 3, 1)
+
+
+def test_without_limits_the_status_has_no_share() -> None:
+    (status,) = accounts((Tenant("a", guaranteed_units=3),), a=5).status()
+    assert (status.fair_share_units, status.left_units, status.borrowed_units) == (None, None, 2)
+
+
+def test_an_audit_finds_what_does_not_add_up() -> None:
+    made = claims(accounts(ci=3, batch=1), batch=2)
+    made.audit([0, 3, 0, 1], {3: 2})
+    with pytest.raises(AssertionError, match="_wanted"):
+        made.audit([0, 3, 0, 1])
+    with pytest.raises(AssertionError, match="_used"):
+        made.audit([0, 3, 0, 2])

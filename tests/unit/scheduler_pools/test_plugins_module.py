@@ -1,0 +1,157 @@
+"""What plugin authors import: every name of the seed, and nothing loaded before it is used."""
+
+import ast
+import enum
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parley import plugins
+from scheduler.pools.chain import manager, plugin, probing, registry
+from scheduler.pools.core import errors, probe, providers, values
+
+ROOT = Path(__file__).parents[3]
+
+SEED = {
+    "NewInsufficientResources": ("new_insufficient_resources", errors.new_insufficient_resources),
+    "NewInternal": ("new_internal", errors.new_internal),
+    "NewInvalidSpec": ("new_invalid_spec", errors.new_invalid_spec),
+    "Register": ("register", registry.register),
+    "BasePlugin": ("BasePlugin", plugin.BasePlugin),
+    "Factory": ("Factory", plugin.Factory),
+    "Get": ("get", registry.get),
+    "Plugin": ("Plugin", plugin.Plugin),
+    "Build": ("build", registry.build),
+    "PluginErrorKind": ("PluginErrorKind", errors.PluginErrorKind),
+    "KindFromAppError": ("kind_from_app_error", errors.kind_from_app_error),
+    "PluginManager": ("PluginManager", manager.PluginManager),
+    "NewPluginManager": ("new_plugin_manager", manager.new_plugin_manager),
+    "ProbeResult": ("ProbeResult", probe.ProbeResult),
+    "ProbeAcceptedReplicas": ("probe_accepted_replicas", probing.probe_accepted_replicas),
+    "ProbeResultKind": ("ProbeResultKind", probe.ProbeResultKind),
+    "domain.AppError": ("AppError", errors.AppError),
+    "framework.Handle": ("Handle", plugin.Handle),
+    "framework.Args": ("Args", plugin.Args),
+    "providerset.Set": ("ProviderSet", providers.ProviderSet),
+    "SandboxPool": ("Pool", values.Pool),
+}
+
+
+@pytest.mark.parametrize(("name", "found"), SEED.values(), ids=SEED)
+def test_every_name_of_the_seed_is_there(name: str, found: object) -> None:
+    assert getattr(plugins, name) is found
+    assert name in plugins.__all__
+
+
+@pytest.mark.parametrize(
+    ("kind", "members"),
+    [
+        ("PluginErrorKind", ["UNKNOWN", "INSUFFICIENT_RESOURCES", "INTERNAL", "INVALID_SPEC"]),
+        ("ProbeResultKind", ["OK", "INSUFFICIENT_RESOURCES", "INTERNAL_ERROR", "INVALID_SPEC"]),
+    ],
+)
+def test_every_constant_of_the_seed_is_there_in_its_order(kind: str, members: list[str]) -> None:
+    found: type[enum.Enum] = getattr(plugins, kind)
+    assert [member.name for member in found] == members
+
+
+def test_the_outcomes_have_the_numbers_of_the_seed() -> None:
+    assert [int(kind) for kind in plugins.ProbeResultKind] == [0, 1, 2, 3]
+    assert {"kind", "accepted", "error"} <= set(inspect.signature(plugins.ProbeResult).parameters)
+
+
+@pytest.mark.parametrize("kind", ["Plugin", "BasePlugin"])
+def test_every_hook_of_the_seed_is_there(kind: str) -> None:
+    hooks = {
+        "name": [],
+        "start": ["handle"],
+        "pre_create_pool": ["ctx", "pool"],
+        "pre_update_pool": ["ctx", "new_pool", "pods"],
+        "pre_delete_pool": ["ctx", "pool"],
+        "pre_create_pod": ["ctx", "pod", "pool"],
+    }
+    found = {
+        hook: list(inspect.signature(getattr(getattr(plugins, kind), hook)).parameters)[1:] for hook in hooks
+    }
+    assert found == hooks
+
+
+@pytest.mark.parametrize(
+    "method", ["start", "pre_create_pod_hooks", "pre_create_pool", "pre_update_pool", "pre_delete_pool"]
+)
+def test_every_method_of_the_seeds_manager_is_there(method: str) -> None:
+    assert inspect.iscoroutinefunction(getattr(plugins.PluginManager, method))
+
+
+def test_every_name_is_found_once_and_is_the_one_of_its_home() -> None:
+    assert len(set(plugins.__all__)) == len(plugins.__all__)
+    assert dir(plugins) == sorted(plugins.__all__)
+    for home, names in plugins._HOMES.items():
+        for name in names.split():
+            assert getattr(plugins, name) is getattr(sys.modules[home], name)
+
+
+@pytest.mark.parametrize("name", ["NewInternal", "new_internals", "_Loading", "__path__", "", "scheduler"])
+def test_another_name_is_an_attribute_error(name: str) -> None:
+    assert not hasattr(plugins, name)
+    with pytest.raises(AttributeError, match=r"parley\.plugins"):
+        getattr(plugins, name)
+
+
+def test_a_star_gives_every_name() -> None:
+    found: dict[str, Any] = {}
+    exec("from parley.plugins import *", found)
+    assert set(plugins.__all__) <= set(found)
+
+
+def _type_checked_imports() -> dict[str, str]:
+    """The names that type checkers see, with their homes."""
+    found: dict[str, str] = {}
+    for node in ast.parse((ROOT / "parley" / "plugins.py").read_text()).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for line in node.body:
+                assert isinstance(line, ast.ImportFrom), ast.unparse(line)
+                found |= {alias.asname or alias.name: line.module or "" for alias in line.names}
+    return found
+
+
+def test_what_is_exported_is_written_out() -> None:
+    """Type checkers read nothing else: under `mypy --strict` no name could be imported from here."""
+    (written,) = [
+        node.value
+        for node in ast.parse((ROOT / "parley" / "plugins.py").read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert isinstance(written, ast.List)
+    assert [ast.unparse(name) for name in written.elts] == [repr(name) for name in plugins.__all__]
+
+
+def test_type_checkers_see_every_name_as_what_it_is() -> None:
+    """Else each would be `Any`, and no plugin could be checked: a class of base `Any` is refused by `mypy --strict`."""
+    homes = {name: home for home, names in plugins._HOMES.items() for name in names.split()}
+    assert _type_checked_imports() == homes
+    assert set(plugins.__all__) == set(homes)
+
+
+def test_nothing_of_the_scheduler_is_imported_before_it_is_used() -> None:
+    """In a process of its own, because here everything is loaded."""
+    code = """
+import sys
+import parley.plugins
+loaded = [name for name in sys.modules if name.split(".")[0] in ("scheduler", "hosting", "protocol", "pydantic")]
+assert loaded == [], loaded
+dir(parley.plugins)
+assert "scheduler" not in sys.modules
+parley.plugins.AppError
+assert "scheduler.pools.core.errors" in sys.modules
+assert "scheduler.pools.chain.manager" not in sys.modules
+assert "AppError" in vars(parley.plugins)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,346 @@
+"""What changes while a pool is asked: who asks, its members, its description, the chain. Every word counts for what it
+was said of, and nobody waits for what is of no use any more."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hosting.server import Reply
+from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
+from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, hangs, until
+from tests.unit.scheduler_service.test_migrations import now_s, permit, turns, virtually
+
+TICK_S = 0.01
+
+
+def status(got: object) -> int:
+    """The status of a reply."""
+    assert isinstance(got, Reply)
+    return got.status
+
+
+# ------------------------------------------------------------ who asks
+
+
+@virtually
+async def test_an_asker_that_is_overtaken_while_it_is_asked_about_holds_nothing() -> None:
+    doorman = Doorman(10, 0.4)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    first = await house.growing("a", 9)
+    behind = await house.growing("b", 9)
+    assert permit(house.service.decide(house.body("a", 1))) == (1, [])
+    assert status(await first) == 409
+    assert permit(await behind) == (9, [])
+    assert house.units() == 10
+    assert await house.clean()
+
+
+@virtually
+async def test_an_asker_that_is_overtaken_while_it_waits_is_not_asked_about() -> None:
+    doorman = Doorman(100, 0.2)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b", "c")
+    tasks = [await house.growing(name, 5) for name in ("a", "b", "c")]
+    assert permit(house.service.decide(house.body("b", 1))) == (1, [])
+    got = [await task for task in tasks]
+    assert [status(each) for each in got] == [200, 409, 200]
+    assert [question.names for question in doorman.heard] == [("a",), ("c",)]
+    assert await house.clean()
+
+
+@virtually
+async def test_a_question_that_nobody_waits_for_any_more_holds_nobody_up() -> None:
+    """Its only waiter has gone: who comes next does not wait for the end of a search that is of no use."""
+    doorman = Doorman(3, 0.4)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    first = await house.growing("a", 100)
+    await until(0.1)
+    assert permit(house.service.decide(house.body("a", 1))) == (1, [])
+    assert status(await first) == 409
+    began_s = now_s()
+    assert permit(await house.reply(house.body("b", 2))) == (2, [])
+    assert now_s() - began_s == pytest.approx(0.4, abs=TICK_S)
+    assert await house.clean()
+
+
+@virtually
+async def test_a_caller_that_goes_away_leaves_its_request_to_be_found_again() -> None:
+    doorman = Doorman(100, 0.2)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    body = house.body("a", 5)
+    first = await house.begin(body)
+    other = await house.growing("b", 5)
+    first.cancel()
+    await asyncio.wait([first])
+    assert permit(await house.reply(body)) == (5, [])
+    assert permit(await other) == (5, [])
+    assert await house.clean()
+
+
+@virtually
+async def test_a_vm_that_goes_while_its_pool_is_asked_frees_what_was_kept_for_it() -> None:
+    doorman = Doorman(10, 0.4)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    tasks = [await house.growing(name, 9) for name in ("a", "b")]
+    house.gone("a")
+    got = [await task for task in tasks]
+    assert status(got[0]) == 404
+    assert permit(got[1]) == (9, ["pool"]) or permit(got[1]) == (9, [])
+    assert house.units() == 9
+    assert await house.clean()
+
+
+# ------------------------------------------------------------ members
+
+
+@virtually
+async def test_a_birth_while_the_pool_is_asked_takes_from_the_grant() -> None:
+    doorman = Doorman(10, 0.2)
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    task = await house.growing("a", 10)
+    house.born("c", units=4)
+    assert permit(await task) == (6, ["pool"])
+    assert house.units() == 10
+    assert await house.clean()
+
+
+@virtually
+async def test_a_decrease_of_another_member_while_the_pool_is_asked_is_not_granted_away_unasked() -> None:
+    """The plugin admitted a total: what another one gave back meanwhile may be used within that total only."""
+    doorman = Doorman(10, 0.2)
+    house = await PoolHouse(doorman).open()
+    house.born("b", units=8)
+    house.born("a")
+    task = await house.growing("a", 9)
+    assert permit(house.service.decide(house.body("b", 2))) == (2, [])
+    house.shows("b", 2)
+    units, _ = permit(await task)
+    assert units + house.held("b") <= 10
+    assert units >= 2
+    assert await house.grow("a", 8) == (8, [])
+    assert await house.clean()
+
+
+@virtually
+async def test_a_vm_that_has_left_the_pool_while_it_waited_is_not_asked_about() -> None:
+    doorman = Doorman(100, 0.2)
+    house = await PoolHouse(doorman).open("bank", "other")
+    house.born("a", "b")
+    first, second = await house.growing("a", 2), await house.growing("b", 2)
+    house.relabelled("b", "other")
+    assert permit(await first) == (2, [])
+    assert permit(await second) == (1, ["pool"])
+    assert [question.names for question in doorman.heard] == [("a",)]
+    assert await house.clean()
+
+
+@virtually
+async def test_a_vm_that_leaves_the_pool_while_it_is_asked_about_asks_its_new_one() -> None:
+    doorman = Doorman(100, 0.2)
+    house = await PoolHouse(doorman).open("bank", "other")
+    house.born("a")
+    task = await house.growing("a", 5)
+    house.relabelled("a", "other")
+    assert permit(await task) == (1, ["pool"])
+    assert await house.grow("a", 5) == (5, [])
+    assert [question.pool for question in doorman.heard] == ["bank", "other"]
+
+
+# ------------------------------------------------------------ the pool
+
+
+@virtually
+async def test_a_pool_that_is_changed_while_it_is_asked_is_asked_again() -> None:
+    doorman = Doorman(100, 0.2)
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    task = await house.growing("a", 9)
+    await until(0.1)
+    await house.change(limits=PoolLimits(4))
+    assert permit(await task) == (4, ["pool"])
+    assert [question.replicas for question in doorman.heard][-1] <= 9
+    assert len(doorman.heard) == 2
+    assert await house.clean()
+
+
+@virtually
+async def test_a_pool_that_is_deleted_while_it_is_asked_grants_nothing() -> None:
+    doorman = Doorman(100, 0.2)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    tasks = [await house.growing(name, 9) for name in ("a", "b")]
+    await house.objects.delete("bank")
+    got = [permit(await task) for task in tasks]
+    assert [(units, codes[0]) for units, codes in got] == [(1, "pool")] * 2
+    assert house.units() == 0
+    assert await house.clean()
+
+
+@virtually
+async def test_a_pool_that_is_made_anew_while_it_is_asked_is_another_one() -> None:
+    """Same name, same generation, other unit: what was said of the old one must not be granted in the new one."""
+    doorman = Doorman()
+
+    async def slowly() -> Admission:
+        await asyncio.sleep(0.2)
+        return ADMITTED
+
+    doorman.says = lambda *_: slowly()
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    task = await house.growing("a", 9)
+    await until(0.1)
+    await house.objects.delete("bank")
+    doorman.says, doorman.most = None, 1
+    await house.open()
+    units, codes = permit(await task)
+    assert (units, codes[0]) == (1, "pool")
+    assert house.units() == 1
+    assert await house.clean()
+
+
+@virtually
+async def test_a_pool_that_is_made_anew_while_the_old_one_hangs_is_served_at_once() -> None:
+    doorman = Doorman()
+    doorman.says = hangs
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b")
+    task = await house.growing("a", 2)
+    await house.objects.delete("bank")
+    doorman.says = None
+    await house.open()
+    assert await house.grow("b", 2) == (2, [])
+    await task
+    members = {member.pod.name: member.units for member in house.room.members("bank")}
+    assert members == {"a": house.held("a"), "b": 2}
+    assert await house.clean()
+
+
+@virtually
+async def test_a_pool_that_is_being_deleted_does_not_grow() -> None:
+    house = await PoolHouse(Doorman()).open()
+    await house.change(finalizers=("keep",))
+    await house.objects.delete("bank")
+    house.born("a")
+    assert await house.grow("a", 2) == (1, ["pool"])
+
+
+@virtually
+async def test_what_a_probe_changes_is_dropped() -> None:
+    def changing(ctx: Context, pool: Pool) -> Admission:
+        return Admission(pool=replace(pool, labels={"by": "probe"}))
+
+    doorman = Doorman()
+    doorman.says = changing
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    assert await house.grow("a", 3) == (3, [])
+    pool = await house.objects.get("bank")
+    assert (dict(pool.labels), pool.generation, pool.replicas) == ({}, 1, 3)
+
+
+# ------------------------------------------------------------ the chain
+
+
+@virtually
+async def test_the_word_of_a_chain_that_was_replaced_counts_for_nothing() -> None:
+    old, new = Doorman(100, 0.2, "old"), Doorman(4, 0.0, "new")
+    house = await PoolHouse(old).open()
+    house.born("a")
+    task = await house.growing("a", 9)
+    house.use(new)
+    assert permit(await task) == (4, ["pool"])
+    assert await house.clean()
+
+
+@virtually
+async def test_a_chain_that_was_replaced_is_not_asked_any_more() -> None:
+    """It was stopped: the search under way ends, and begins anew with the chain that is in force."""
+    old, new = Doorman(1, 0.3, "old"), Doorman(4, 0.0, "new")
+    house = await PoolHouse(old).open()
+    house.born("a")
+    task = await house.growing("a", 90)
+    await until(0.1)
+    house.use(new)
+    old.stop()
+    assert permit(await task) == (4, ["pool"])
+    assert old.asked_in_vain == 0
+    assert await house.clean()
+
+
+@virtually
+async def test_a_chain_that_parked_a_pool_is_replaced() -> None:
+    house = await PoolHouse(Doorman(5, 0.0, "old")).open()
+    house.born("a")
+    assert await house.grow("a", 9) == (5, ["pool"])
+    house.use()
+    assert await house.grow("a", 9) == (9, [])
+
+
+# ------------------------------------------------------------ any course of things
+
+
+MOVE = st.one_of(
+    st.tuples(st.just("ask"), st.integers(0, 4), st.integers(1, 12)),
+    st.tuples(st.just("wait"), st.integers(0, 9), st.integers(0, 3)),
+    st.tuples(st.just("change"), st.just(0), st.just(0)),
+    st.tuples(st.just("unpark"), st.just(0), st.just(0)),
+    st.tuples(st.just("chain"), st.just(0), st.just(0)),
+    st.tuples(st.just("gone"), st.integers(0, 4), st.just(0)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MOVE, min_size=1, max_size=40), st.integers(5, 25), st.sampled_from([0.0, 0.15, 0.4, 0.6]))
+def test_whatever_happens_the_limit_holds_and_everybody_is_answered_in_time(
+    moves: list[tuple[str, int, int]], most: int, delay_s: float
+) -> None:
+    _walk(moves, most, delay_s)
+
+
+@virtually
+async def _walk(moves: list[tuple[str, int, int]], most: int, delay_s: float) -> None:
+    doorman = Doorman(most, delay_s)
+    house = await PoolHouse(doorman).open()
+    names = [f"v{number}" for number in range(5)]
+    house.born(*names)
+    waiting: list[tuple[float, asyncio.Task[float]]] = []
+
+    async def timed(body: bytes) -> float:
+        got = await house.post(body)
+        assert isinstance(got, Reply)
+        assert got.status in (200, 404, 409)
+        return now_s()
+
+    for kind, which, amount in moves:
+        if kind == "ask":
+            if house.core.vms.by_uid(f"uid-{names[which]}") is None:
+                continue
+            task = asyncio.create_task(timed(house.body(names[which], amount)))
+            waiting.append((now_s(), task))
+            await turns(3)
+        elif kind == "wait":
+            await asyncio.sleep(which / 10 + amount * 20)
+        elif kind == "change":
+            await house.change()
+        elif kind == "unpark":
+            house.room.unpark("bank")
+        elif kind == "chain":
+            house.use(doorman)
+        elif kind == "gone" and house.core.vms.by_uid(f"uid-{names[which]}") is not None:
+            house.gone(names[which])
+        assert house.units() <= most
+    for began_s, task in waiting:
+        ended_s = await task
+        assert ended_s - began_s <= 2.0 + TICK_S
+    await asyncio.sleep(3)
+    assert house.units() <= most
+    assert await house.clean()

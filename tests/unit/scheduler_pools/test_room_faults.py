@@ -1,0 +1,481 @@
+"""Plugins that hang, raise, answer late or change their mind: every agent has its answer in time, growth only is held up.
+
+A plugin that is a plain function and blocks holds the whole process, and nothing here can help that: it is documented.
+"""
+
+import asyncio
+import gc
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from hosting.server import Reply
+from scheduler.pools.core.errors import (
+    AppError,
+    Detail,
+    PluginErrorKind,
+    Scope,
+    new_insufficient_resources,
+    new_invalid_spec,
+)
+from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool
+from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, Says, hangs, raises, swallows, until
+from tests.unit.scheduler_service.test_migrations import now_s, permit, turns, virtually
+
+TICK_S = 0.01
+
+
+def reasons(got: object) -> str:
+    """What a reply says for people."""
+    assert isinstance(got, Reply)
+    return " | ".join(reason["message"] for reason in json.loads(got.body)["reasons"])
+
+
+def later(say: Says, after_s: float = 0.1) -> Says:
+    """The same after a while."""
+
+    async def answer(ctx: Context, pool: Pool) -> Any:
+        await asyncio.sleep(after_s)
+        return say(ctx, pool)
+
+    return answer
+
+
+class Unreadable:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def _foreign(ctx: Context, pool: Pool) -> Any:
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    loop.close()
+    return future
+
+
+def _cancelled_future(ctx: Context, pool: Pool) -> Any:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    return future.result()
+
+
+async def _cancels_itself(ctx: Context, pool: Pool) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(1)
+
+
+FAILURES: dict[str, Says] = {
+    "raises": raises(RuntimeError("broken")),
+    "raises later": later(raises(RuntimeError("broken"))),
+    "stops an iteration": raises(StopIteration()),
+    "is cancelled itself": raises(asyncio.CancelledError()),
+    "looks at a cancelled future": _cancelled_future,
+    "cancels its own call": _cancels_itself,
+    "is cancelled itself later": later(raises(asyncio.CancelledError())),
+    "answers nothing": lambda *_: None,
+    "answers a text": later(lambda *_: "yes"),
+    "awaits what is another loop's": _foreign,
+    "a cap below zero": lambda *_: Admission(admitted=-1),
+    "waits for ever": raises(new_insufficient_resources("x", retry_after_s=float("inf"))),
+    "an error without a text": raises(AppError(503, cast("str", Unreadable()))),
+    "an error without a text later": later(raises(AppError(503, cast("str", Unreadable())))),
+    "a time-out of its own": raises(TimeoutError()),
+    "memory": raises(MemoryError()),
+    "ends the program": raises(SystemExit(3)),
+    "ends the program later": later(raises(SystemExit(3))),
+    "interrupts": raises(KeyboardInterrupt()),
+    "interrupts later": later(raises(KeyboardInterrupt())),
+}
+
+
+@pytest.mark.parametrize("say", FAILURES.values(), ids=FAILURES)
+@virtually
+async def test_whatever_a_plugin_does_the_agent_keeps_its_permit_and_is_told(say: Says) -> None:
+    doorman = Doorman()
+    doorman.says = say
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b", units=3)
+    got = await asyncio.wait_for(house.post(house.body("a", 5)), 2 + TICK_S)
+    assert permit(got) == (3, ["pool-failed"])
+    assert not house.is_pending()
+    doorman.says = None
+    assert await house.grow("b", 5) == (5, [])
+    assert await house.clean()
+
+
+@pytest.mark.parametrize("say", FAILURES.values(), ids=FAILURES)
+@virtually
+async def test_whatever_a_plugin_does_who_waits_behind_is_answered_too(say: Says) -> None:
+    doorman = Doorman(100, 0.1)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b", "c", units=3)
+    first = await house.growing("a", 5)
+    doorman.says = say
+    rest = [await house.growing(name, 5) for name in ("b", "c")]
+    assert permit(await first) == (5, [])
+    got = await asyncio.wait_for(asyncio.gather(*rest), 2 + TICK_S)
+    assert [permit(each) for each in got] == [(3, ["pool-failed"])] * 2
+    assert await house.clean()
+
+
+@virtually
+async def test_a_plugin_that_hangs_is_given_up_after_its_time() -> None:
+    doorman = Doorman()
+    doorman.says = hangs
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    got = await house.reply(house.body("a", 5))
+    assert now_s() == pytest.approx(0.5, abs=TICK_S)
+    assert permit(got) == (1, ["pool-failed"])
+    assert "doorman did not answer within 0.5 s" in reasons(got)
+    assert house.manager.abandoned == 0
+    assert await house.clean()
+
+
+@virtually
+async def test_a_chain_of_slow_plugins_is_given_up_at_the_deadline() -> None:
+    chain = [Doorman(100, 0.45, f"d{number}") for number in range(6)]
+    house = await PoolHouse(*chain).open()
+    house.born("a")
+    got = await house.reply(house.body("a", 5))
+    assert now_s() == pytest.approx(2.0, abs=TICK_S)
+    assert permit(got) == (1, ["probe-deadline"])
+    assert [len(doorman.heard) for doorman in chain] == [1, 1, 1, 1, 1, 0]
+    assert sum(doorman.running for doorman in chain) == 0, "what is given up is cancelled"
+    assert await house.clean()
+
+
+@virtually
+async def test_a_plugin_that_swallows_its_cancellation_holds_nobody_up() -> None:
+    doorman = Doorman()
+    doorman.says = swallows(60.0)
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    house.born("c", pool=None)
+    for _ in range(8):
+        began_s = now_s()
+        assert await house.grow("a", 5) == (1, ["pool-failed"])
+        assert now_s() - began_s == pytest.approx(0.5, abs=TICK_S)
+    assert house.manager.abandoned == 8
+    asked, began_s = len(doorman.heard), now_s()
+    assert await house.grow("a", 5) == (1, ["pool-failed"])
+    assert (len(doorman.heard), now_s()) == (asked, began_s), "it is not called any more, and not waited for"
+    await until(70.0)
+    assert house.manager.abandoned == 0
+    doorman.says = None
+    assert await house.grow("a", 5) == (5, [])
+    assert await house.clean()
+
+
+@virtually
+async def test_a_late_word_counts_for_nothing() -> None:
+    doorman = Doorman(3, 0.0)
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    doorman.says = swallows(1.0)
+    assert await house.grow("a", 5) == (1, ["pool-failed"])
+    doorman.says = None
+    assert await house.grow("a", 5) == (3, ["pool"])
+    await until(2.0)
+    assert (house.held("a"), house.units()) == (3, 3)
+    assert await house.clean()
+
+
+@virtually
+async def test_tasks_that_a_plugin_leaves_behind_change_nothing() -> None:
+    left: list[asyncio.Task[None]] = []
+
+    def leaks(ctx: Context, pool: Pool) -> Admission:
+        left.append(asyncio.create_task(asyncio.sleep(1000), name="leaked"))
+        return ADMITTED
+
+    doorman = Doorman()
+    doorman.says = leaks
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    assert await house.grow("a", 5) == (5, [])
+    await house.service.close()
+    assert [task.done() for task in left] == [False]
+    left[0].cancel()
+    assert await house.clean()
+
+
+@virtually
+async def test_a_plugin_that_changes_its_mind_grants_no_more_than_it_admitted() -> None:
+    words = iter([False, True, False, True, True, False])
+    doorman = Doorman()
+
+    def moody(ctx: Context, pool: Pool) -> Admission:
+        if next(words):
+            return ADMITTED
+        raise new_insufficient_resources(f"not {pool.replicas}")
+
+    doorman.says = moody
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    units, codes = await house.grow("a", 17)
+    admitted = [replicas for replicas, said in zip(doorman.replicas, [0, 1, 0, 1, 1], strict=False) if said]
+    assert (units, codes) == (max(admitted), ["pool"])
+    assert units < min(set(doorman.replicas) - set(admitted))
+    assert await house.clean()
+
+
+@virtually
+async def test_a_pool_that_hangs_beside_one_that_does_not() -> None:
+    """190 requests for one hanging pool: each is answered in time, and the healthy pool as if it were alone."""
+    doorman = Doorman()
+    doorman.says = lambda ctx, pool: hangs(ctx, pool) if pool.name == "sick" else ADMITTED
+    house = await PoolHouse(doorman, room=10_000).open("sick", "well")
+    sick = [f"s{number:03}" for number in range(190)]
+    house.born(*sick, pool="sick")
+    house.born("a", pool="well", most=1000)
+    tasks = []
+    for name in sick:
+        tasks.append(await house.growing(name, 2))
+        assert permit(house.service.decide(house.body("a", house.held("a") + 1)))[1] == []
+    assert now_s() == 0.0
+    got = await asyncio.wait_for(asyncio.gather(*tasks), 2 + TICK_S)
+    assert {permit(each)[0] for each in got} == {1}
+    assert {permit(each)[1][0] for each in got} <= {"pool-failed", "probe-deadline"}
+    assert house.held("a") == 191
+    assert await house.clean()
+
+
+# ------------------------------------------------------------ deadlines
+
+
+@virtually
+async def test_who_waits_behind_others_has_the_answer_by_the_deadline_of_its_own_arrival() -> None:
+    doorman = Doorman(100, 0.45)
+    doorman.most = 3
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b", most=100)
+    first = await house.growing("a", 90)
+    await until(1.0)
+    second = await house.growing("b", 3)
+    assert permit(await first)[1] in (["pool"], ["probe-deadline"])
+    assert now_s() <= 2.0 + TICK_S
+    assert permit(await second)[1] != []
+    assert now_s() <= 3.0 + TICK_S
+    assert await house.clean()
+
+
+@virtually
+async def test_time_that_was_spent_on_a_look_is_part_of_the_deadline() -> None:
+    """The cluster took a second to show the VM: its pool has one second left, and the others lose nothing."""
+    chain = [Doorman(100, 0.3, f"d{number}") for number in range(10)]
+    house = await PoolHouse(*chain).open()
+    house.born("b")
+    body = b""
+
+    async def slowly() -> None:
+        await asyncio.sleep(1.5)
+        house.born("a")
+
+    house.sight.before = slowly
+    house.born("a")
+    body = house.body("a", 3)
+    house.gone("a")
+    unknown = await house.begin(body)
+    other = await house.growing("b", 3)
+    assert permit(await unknown)[1] == ["probe-deadline"]
+    assert now_s() == pytest.approx(2.0, abs=TICK_S)
+    assert permit(await other)[1] == ["probe-deadline"]
+    assert now_s() == pytest.approx(2.0, abs=TICK_S)
+    assert await house.clean()
+
+
+@virtually
+async def test_a_round_ends_at_the_earliest_deadline_in_it_and_the_others_go_on() -> None:
+    chain = [Doorman(100, 0.4, f"d{number}") for number in range(4)]
+    house = await PoolHouse(*chain).open()
+    house.born("a", "b", "c")
+    first = await house.growing("a", 2)  # a round of 1.6 s
+    second = await house.growing("b", 2)
+    await until(1.2)
+    third = await house.growing("c", 2)
+    assert permit(await first) == (2, [])
+    assert permit(await second) == (1, ["probe-deadline"])
+    assert now_s() == pytest.approx(2.0, abs=TICK_S)
+    assert permit(await third)[0] in (1, 2)
+    assert now_s() <= 3.2 + TICK_S
+    assert await house.clean()
+
+
+# ------------------------------------------------------------ InvalidSpec about one VM
+
+
+def _blames(uid: str, *, is_named: bool) -> Says:
+    def say(ctx: Context, pool: Pool) -> Admission:
+        if uid in [each.uid for each in ctx.requests]:
+            raise new_invalid_spec("too wide", scope=Scope.VM, vm_uid=uid if is_named else "")
+        return ADMITTED
+
+    return later(say)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@virtually
+async def test_one_wrong_vm_among_many_is_parked_and_the_others_grow(is_named: bool) -> None:
+    doorman = Doorman()
+    doorman.says = _blames("uid-c", is_named=is_named)
+    house = await PoolHouse(doorman).open()
+    house.born(*"abcde")
+    tasks = {name: await house.growing(name, 2) for name in "abcde"}
+    got = {name: permit(await task) for name, task in tasks.items()}
+    assert got.pop("c") == (1, ["pool-parked"])
+    assert list(got.values()) == [(2, [])] * 4
+    assert set(house.room.standing_of("bank").parked_vms) == {"uid-c"}
+    assert house.room.standing_of("bank").parked is None
+    assert await house.clean()
+
+
+@virtually
+async def test_who_is_asked_about_alone_does_not_push_in_front_of_those_before() -> None:
+    doorman = Doorman()
+    doorman.says = _blames("uid-c", is_named=False)
+    house = await PoolHouse(doorman).open()
+    house.born(*"abcdef")
+    tasks = [await house.growing(name, 2) for name in "abcde"]
+    await until(0.15)
+    tasks.append(await house.growing("f", 2))
+    for task in tasks:
+        await task
+    assert [question.names for question in doorman.heard] == [
+        ("a",),
+        ("b", "c", "d", "e"),
+        ("b",),
+        ("c",),
+        ("d",),
+        ("e",),
+        ("f",),
+    ]
+
+
+@virtually
+async def test_a_vm_that_has_left_its_round_may_still_be_named() -> None:
+    doorman = Doorman()
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b", "c")
+    doorman.says = later(raises(new_invalid_spec("too wide", scope=Scope.VM, vm_uid="uid-b")))
+    first = await house.growing("a", 2)
+    rest = [await house.growing(name, 2) for name in ("b", "c")]
+    await until(0.15)
+    house.gone("b")
+    doorman.says = None
+    assert permit(await first)[0] == 1
+    got = [await task for task in rest]
+    assert isinstance(got[0], Reply)
+    assert (got[0].status, permit(got[1])) == (404, (2, []))
+    assert await house.clean()
+
+
+@virtually
+async def test_a_detail_with_a_kind_of_its_own_decides() -> None:
+    doorman = Doorman()
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    doorman.says = raises(AppError(503, "wrong", detail=Detail(PluginErrorKind.INVALID_SPEC)))
+    assert await house.grow("a", 2) == (1, ["pool-parked"])
+    house.room.unpark("bank")
+    doorman.says = raises(AppError(422, "full", detail=PluginErrorKind.INSUFFICIENT_RESOURCES))
+    assert await house.grow("a", 2) == (1, ["pool"])
+
+
+@virtually
+async def test_words_of_a_plugin_are_bounded_in_a_reply() -> None:
+    doorman = Doorman()
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    for number, text in enumerate(("x" * 10**6, "\ud800" * 2000, "\x00\x7f\x9b\ufffe" * 500, "")):
+        doorman.says = raises(new_insufficient_resources(text))
+        house.room.unpark("bank")
+        got = await house.reply(house.body("a", 5, number + 1))
+        assert permit(got) == (1, ["pool"])
+        assert len(reasons(got)) <= 1024
+
+
+Phase = Callable[[PoolHouse, Doorman], Any]
+
+
+async def _first_question(house: PoolHouse, doorman: Doorman) -> None:
+    await turns()
+
+
+async def _later_question(house: PoolHouse, doorman: Doorman) -> None:
+    await until(0.6)
+
+
+async def _after_a_word(house: PoolHouse, doorman: Doorman) -> None:
+    doorman.says = None
+    await until(0.45)
+
+
+async def _deleted(house: PoolHouse, doorman: Doorman) -> None:
+    await turns()
+    await house.objects.delete("bank")
+
+
+async def _made_anew(house: PoolHouse, doorman: Doorman) -> None:
+    await turns()
+    await house.objects.delete("bank")
+    await house.open()
+
+
+PHASES: dict[str, Phase] = {
+    "within the first question": _first_question,
+    "within a later question": _later_question,
+    "after a word": _after_a_word,
+    "when the pool was deleted": _deleted,
+    "when the pool was made anew": _made_anew,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
+@virtually
+async def test_at_the_end_nobody_waits_and_no_task_is_left(phase: Phase) -> None:
+    doorman = Doorman(5, 0.4)
+    house = await PoolHouse(doorman).open()
+    house.born("a", "b", "c")
+    bodies = [house.body(name, 50) for name in ("a", "b", "c")]
+    tasks = [asyncio.ensure_future(_awaited(house.service.decide(body))) for body in bodies]
+    await phase(house, doorman)
+    await house.service.close()
+    await turns()
+    left = {task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("pool ")}
+    assert left == set()
+    got = await asyncio.wait_for(asyncio.gather(*tasks), TICK_S)
+    assert all(isinstance(each, Reply) for each in got)
+    assert not house.is_pending()
+    assert doorman.running == 0
+    assert await house.is_clean()
+
+
+async def _awaited(outcome: Any) -> Any:
+    return outcome if isinstance(outcome, Reply) else await outcome
+
+
+@virtually
+async def test_who_ends_at_once_leaves_no_question_that_nobody_awaits() -> None:
+    """The question was begun and the loop has not turned since: nothing is left to warn of."""
+    doorman = Doorman(5, 0.4)
+    house = await PoolHouse(doorman).open()
+    house.born("a")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        outcome = house.service.decide(house.body("a", 3))
+        await house.service.close()
+        got = await _awaited(outcome)
+        assert isinstance(got, Reply)
+        assert got.status == 500
+        assert await house.is_clean()
+        del outcome, got, house
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []

@@ -1,0 +1,241 @@
+"""What chains say together, and that nobody can change what a hook is handed."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from protocol.values import Resources
+from protocol.wire import PodName
+from scheduler.pools.core.errors import new_insufficient_resources, new_internal
+from scheduler.pools.core.values import (
+    ADMITTED,
+    POD_ADMITTED,
+    Admission,
+    Context,
+    Member,
+    PodAdmission,
+    Pool,
+    PoolLimits,
+    Purpose,
+    VmRequest,
+    merged,
+)
+
+UNIT = Resources(1000, 2**30)
+FULL = new_insufficient_resources("full")
+POOL = Pool(
+    "blue",
+    UNIT,
+    PoolLimits(8, 4),
+    labels={"team": "a"},
+    annotations={"note": "b"},
+    finalizers=("keep",),
+    replicas=3,
+    uid="uid-blue",
+    generation=2,
+)
+MEMBER = Member(PodName("vm", "default"), "uid-vm", "n1", {"team": "a"}, UNIT, UNIT, 1)
+REQUEST = VmRequest(PodName("vm", "default"), "uid-vm", "n1", {"team": "a"}, UNIT, UNIT * 2, 1, 2)
+CONTEXT = Context(Purpose.PROBE, (REQUEST,), 5.0)
+HANDED = [POOL, POOL.limits, MEMBER, REQUEST, CONTEXT, Admission(POOL), PodAdmission({}), MEMBER.pod]
+
+
+def chained(*words: Admission) -> Admission:
+    found = ADMITTED
+    for number, word in enumerate(words):
+        found = merged(found, word, f"p{number}")
+    return found
+
+
+# ------------------------------------------------------------ merging
+
+
+def test_an_empty_admission_admits_everything() -> None:
+    assert chained() is ADMITTED
+    assert chained(Admission(), Admission()) == ADMITTED
+    assert (ADMITTED.updated, ADMITTED.is_capped) == (False, False)
+    assert (ADMITTED.admitted_or(7), ADMITTED.error) == (7, None)
+
+
+def test_a_cap_of_zero_is_a_cap() -> None:
+    none = Admission(admitted=0)
+    assert none.is_capped
+    assert none.admitted_or(7) == 0
+    assert chained(none, Admission(admitted=3)).admitted == 0
+    assert chained(Admission(admitted=3), none).admitted == 0
+
+
+def test_the_smallest_cap_wins_and_brings_its_texts_and_name() -> None:
+    found = chained(
+        Admission(admitted=5, reason="Five", message="five"),
+        Admission(admitted=3, reason="Three", message="three"),
+        Admission(admitted=4, reason="Four", message="four"),
+    )
+    assert (found.admitted, found.reason, found.message, found.plugin) == (3, "Three", "three", "p1")
+
+
+def test_a_tie_keeps_the_earlier_texts() -> None:
+    found = chained(
+        Admission(admitted=3, reason="First"), Admission(admitted=3, reason="Second", message="2")
+    )
+    assert (found.reason, found.message, found.plugin) == ("First", "", "p0")
+
+
+def test_a_smaller_cap_without_texts_does_not_borrow_those_of_another() -> None:
+    found = chained(Admission(admitted=5, reason="Five", message="five"), Admission(admitted=3))
+    assert (found.reason, found.message, found.plugin) == ("", "", "p1")
+
+
+def test_texts_without_a_cap_are_not_passed_on() -> None:
+    found = chained(Admission(reason="Odd", message="odd"), Admission(admitted=3))
+    assert (found.reason, found.message, found.plugin) == ("", "", "p1")
+    assert chained(Admission(admitted=3, reason="Three"), Admission(reason="Odd")).reason == "Three"
+
+
+def test_the_longest_wait_wins_whosever_it_is() -> None:
+    words = [
+        Admission(admitted=2, retry_after_s=1.0),
+        Admission(retry_after_s=9.0),
+        Admission(admitted=5, retry_after_s=0.0),
+        Admission(),
+    ]
+    for order in itertools.permutations(words):
+        found = chained(*order)
+        assert (found.admitted, found.retry_after_s) == (2, 9.0)
+    assert chained(Admission(retry_after_s=0.0), Admission()).retry_after_s == 0.0
+
+
+def test_an_error_brings_its_own_name_and_keeps_the_cap_of_others() -> None:
+    found = chained(Admission(admitted=3, reason="Three"), Admission(error=FULL))
+    assert (found.error, found.plugin, found.admitted, found.reason) == (FULL, "p1", 3, "Three")
+
+
+def test_the_cap_and_the_wait_beside_an_error_count() -> None:
+    found = chained(
+        Admission(admitted=3, retry_after_s=1.0), Admission(admitted=2, retry_after_s=4.0, error=FULL)
+    )
+    assert (found.admitted, found.retry_after_s, found.error) == (2, 4.0, FULL)
+
+
+def test_the_latest_changed_pool_stays_also_beside_an_error() -> None:
+    first, second = POOL.with_replicas(1), POOL.with_replicas(2)
+    assert chained(Admission(pool=first), Admission(error=FULL)).pool is first
+    assert chained(Admission(pool=first), Admission(pool=second, error=FULL)).pool is second
+    assert chained(Admission(pool=first), Admission(admitted=1)).updated
+
+
+def test_the_name_that_a_plugin_gives_itself_is_not_believed() -> None:
+    assert chained(Admission(admitted=1, plugin="other")).plugin == "p0"
+    assert chained(Admission(error=FULL, plugin="other")).plugin == "p0"
+    assert chained(Admission(plugin="other")).plugin == ""
+
+
+def test_caps_do_not_depend_on_the_order() -> None:
+    words = [Admission(admitted=cap) for cap in (None, 0, 3, 3, 7)]
+    assert {chained(*order).admitted for order in itertools.permutations(words)} == {0}
+
+
+def test_merging_changes_neither_side() -> None:
+    one, other = Admission(admitted=3, reason="Three"), Admission(admitted=1, error=new_internal("down"))
+    before = replace(one), replace(other)
+    merged(one, other, "p")
+    assert (one, other) == before
+
+
+# ------------------------------------------------------------ nothing can be changed
+
+
+@pytest.mark.parametrize("value", HANDED, ids=lambda value: type(value).__name__)
+def test_no_field_can_be_set_removed_or_added(value: Any) -> None:
+    for name in [field.name for field in fields(value)]:
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, name, None)
+        with pytest.raises(FrozenInstanceError):
+            delattr(value, name)
+    with pytest.raises((AttributeError, TypeError)):
+        value.extra = 1
+    assert not hasattr(value, "__dict__")
+
+
+def test_resources_cannot_be_changed() -> None:
+    amount: Any = POOL.compute_unit
+    with pytest.raises(AttributeError):
+        amount.vcpu_milli = 0
+    amount += UNIT
+    assert POOL.compute_unit == UNIT
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [POOL.labels, POOL.annotations, MEMBER.labels, REQUEST.labels, Pool("p", UNIT).labels],
+    ids=["pool labels", "annotations", "member labels", "request labels", "no labels"],
+)
+def test_no_text_can_be_changed(texts: Any) -> None:
+    before = dict(texts)
+    with pytest.raises(TypeError):
+        texts["team"] = "mine"
+    for change in ("clear", "pop", "popitem", "setdefault", "update", "__delitem__", "__ior__"):
+        assert not hasattr(texts, change) or change == "__ior__"
+    with pytest.raises(TypeError):
+        texts |= {"team": "mine"}
+    assert dict(texts) == before
+
+
+def _live(mapping: dict[str, str]) -> list[Mapping[str, str]]:
+    return [mapping, MappingProxyType(mapping)]
+
+
+@pytest.mark.parametrize("place", ["labels", "annotations"])
+@pytest.mark.parametrize("view", [0, 1], ids=["a dict", "a view of a dict"])
+def test_who_made_a_pool_cannot_change_its_texts_later(place: str, view: int) -> None:
+    texts = {"team": "a"}
+    given: dict[str, Any] = {place: _live(texts)[view]}
+    pool = Pool("blue", UNIT, **given)
+    texts["team"] = "mine"
+    texts["more"] = "b"
+    assert dict(getattr(pool, place)) == {"team": "a"}
+
+
+@pytest.mark.parametrize("view", [0, 1], ids=["a dict", "a view of a dict"])
+def test_who_made_a_member_or_request_cannot_change_its_labels_later(view: int) -> None:
+    texts = {"team": "a"}
+    member, request = (replace(value, labels=_live(texts)[view]) for value in (MEMBER, REQUEST))
+    texts["team"] = "mine"
+    assert (dict(member.labels), dict(request.labels)) == ({"team": "a"}, {"team": "a"})
+
+
+def test_finalizers_become_a_tuple_of_their_own() -> None:
+    names: Any = ["keep"]
+    pool = Pool("blue", UNIT, finalizers=names)
+    names.append("more")
+    assert pool.finalizers == ("keep",)
+
+
+# ------------------------------------------------------------ small things
+
+
+def test_another_number_of_replicas_changes_nothing_else() -> None:
+    other = POOL.with_replicas(9)
+    assert other.replicas == 9
+    assert other.with_replicas(POOL.replicas) == POOL
+    assert POOL.replicas == 3
+
+
+def test_pools_are_compared_by_what_is_in_them() -> None:
+    assert replace(POOL, labels={"team": "a"}) == POOL
+    assert replace(POOL, labels={"team": "b"}) != POOL
+
+
+def test_the_first_request_is_the_one_that_asks() -> None:
+    assert Context(Purpose.CREATE).request is None
+    second = replace(REQUEST, uid="uid-2")
+    assert Context(Purpose.PROBE, (REQUEST, second)).request is REQUEST
+
+
+def test_a_pod_is_updated_where_a_manifest_is_given() -> None:
+    assert not POD_ADMITTED.updated
+    assert PodAdmission({}).updated
