@@ -12,6 +12,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from protocol import quantities, values, wire
+from protocol.wire import RequestExtension as RequestExtension
 from protocol.fields import PodUid, Positive64, Text, Uint64, WireQuantity
 from protocol.fields import wire as named
 from protocol.reasons import Reason, ReasonCode
@@ -116,6 +117,21 @@ class ExtendedRequest(wire.AgentRequest):
     scheduler_instance: Annotated[UUID | None, named("schedulerInstance")]
     """The scheduler process last heard from; None at first."""
     raw: Annotated[RawRequest, named("raw")]
+
+    @property
+    def extension(self) -> wire.RequestExtension:
+        """Interim."""
+        return wire.RequestExtension(
+            self.agent_id,
+            self.agent_started_at_ms,
+            self.pod_uid,
+            self.sequence_number,
+            self.seen_epoch,
+            self.scheduler_instance,
+            self.raw.resources,
+            self.raw.last_permit,
+            self.raw.compute_unit,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from scheduler.clusters.file import FileCluster
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.rules import Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
 from scheduler.ports import ClusterUnreachableError

@@ -20,10 +20,10 @@ from scheduler.core import extended, judging, pools, progress, published
 from scheduler.core.cluster import Cluster
 from scheduler.core.core import Core
 from scheduler.core.events import VmSeen
-from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
 from scheduler.core.limits import Limit
 from scheduler.core.model import VmSpec
+from scheduler.core.state import CoreState
 from tests.machines import ledger_world
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm

@@ -346,7 +346,7 @@ class Faulty(Core):
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         bad = PodName("bad", "d")
-        if isinstance(event, events.Asked) and event.ask.pod == bad:
+        if isinstance(event, events.RequestArrived) and event.request.pod == bad:
             raise AssertionError("ours")
         if isinstance(event, events.AdmissionCallEnded):
             record = self.state.admission_calls.get(event.ticket)
@@ -411,7 +411,7 @@ class Recorder:
         """The port."""
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """The port."""
         del arrived

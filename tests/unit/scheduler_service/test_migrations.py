@@ -25,7 +25,8 @@ from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
 from scheduler.core.model import Migration, NodeSpec, PoolSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES
-from scheduler.core.vms import SchedulerConfig, VmRecord
+from scheduler.core.state import SchedulerConfig
+from scheduler.core.vms import VmRecord
 from scheduler.ports import Journal, Migrator, MigratorError
 from scheduler.service.batch import BatchService
 from scheduler.service.permits import PermitService

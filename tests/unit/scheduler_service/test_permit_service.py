@@ -15,7 +15,7 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, VmSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.ports import ClusterUnreachableError
 from scheduler.service.permits import PermitService
 from tests.unit.hosting.raw_peers import recorded
@@ -82,7 +82,7 @@ class BrokenCore(Core):
     """A core with a fault of ours."""
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
-        if isinstance(event, events.RequestArrived | events.Asked):
+        if isinstance(event, events.RequestArrived):
             raise AssertionError("ours")
         return super().apply(event)
 
