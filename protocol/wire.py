@@ -12,9 +12,9 @@ from uuid import UUID
 from pydantic import ConfigDict
 
 from protocol import quantities
-from protocol.values import Resources, Value
 from protocol.fields import UINT16_MAX, UINT32_MAX, Float32, Uint, Uint16, Uint64, WireQuantity, wire
 from protocol.quantities import Quantity
+from protocol.values import Resources, Value
 from protocol.versions import InformantProtoVersion, PluginProtoVersion, VersionRange
 
 NIL_UUID: Final = UUID(int=0)

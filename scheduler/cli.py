@@ -233,7 +233,7 @@ class Program:
                 if self._config_fault:
                     self._log.info("configuration usable again")
                 self._config_fault = ""
-        self._service.counts.rules_stale = bool(self._config_fault)
+        self._service.stats.rules_stale = bool(self._config_fault)
 
     def _stop_first(self, rules: Rules) -> None:
         """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""
@@ -272,7 +272,7 @@ class Program:
     def _families(self) -> list[metrics.AnyFamily]:
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
-            *families(self._core, self._service.counts, self._server, lost),
+            *families(self._core, self._service.stats, self._server, lost),
             *pool_families(self._core.ledger, self._pools.room, self._pools.counts),
         ]
 

@@ -79,6 +79,7 @@ def gate(
 
 def settle(decision: Decision) -> events.Answer | None:
     """The row's state once the request settles it: up to the use it counts as permitted. Posted with the answer."""
+    decision.base = decision.record.row.state
     if not decision.record.settled:
         decision.base = told.settled(decision.base, decision.least)
     return None

@@ -14,7 +14,7 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.service import batch, permits
+from scheduler.service import batch, waiting
 from scheduler.service.answers import Answers
 from scheduler.service.batch import MAX_BODY_BYTES
 from tests.unit.scheduler_service.test_migrations import (
@@ -318,9 +318,9 @@ async def test_a_batch_whose_caller_goes_leaves_nothing_behind() -> None:
 
 @virtually
 async def test_batches_are_no_way_around_the_limit_of_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permits, "MAX_LOOKING", 5)
-    monkeypatch.setattr(permits, "POOL_SHARE", 0)
-    monkeypatch.setattr(permits, "SURE_SHARE", 0)
+    monkeypatch.setattr(waiting, "MAX_LOOKING", 5)
+    monkeypatch.setattr(waiting, "POOL_SHARE", 0)
+    monkeypatch.setattr(waiting, "SURE_SHARE", 0)
     house = House("a", "b")
     free = asyncio.Event()
 
