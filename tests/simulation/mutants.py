@@ -49,7 +49,7 @@ def row_falls_too_early_at_silence() -> Patch:
 def claim_ignored() -> Iterator[None]:
     """After a restart a row settles at what the cluster shows, whatever its agent holds, and no floor keeps that either."""
     with (
-        _patch(extended, "_settled_at", lambda record, _: record.reading.use),
+        _patch(extended, "_settled_use", lambda record, _: record.reading.use),
         _patch(extended, "_note_claim", lambda *_: None),
     ):
         yield
