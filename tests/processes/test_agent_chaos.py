@@ -158,7 +158,7 @@ class Cluster:
         return True
 
     async def ticks(self, count: int) -> None:
-        """Wait shown every runner has counted so many more ticks."""
+        """Wait until every runner has counted so many more ticks."""
         before = {vm["vm"]: vm["counts"]["ticks"] for vm in await self.vms()}
 
         async def passed() -> bool:

@@ -273,7 +273,7 @@ def test_a_batch_over_http(tmp_path: Path) -> None:
 
 
 class Crowd:
-    """Callers in threads of their own, each with a connection and a VM, shown_blocking told otherwise."""
+    """Callers in threads of their own, each with a connection and a VM, until told otherwise."""
 
     def __init__(self, port: int, names: list[str]) -> None:
         self.stop = threading.Event()
@@ -398,7 +398,7 @@ def test_a_scheduler_that_is_killed_and_started_again_under_load_is_unsettled_an
 
 
 def test_a_vm_that_nobody_speaks_for_keeps_its_maximum_after_a_restart(tmp_path: Path) -> None:
-    """The other one is told why it cannot grow, shown_blocking the first one has spoken."""
+    """The other one is told why it cannot grow, until the first one has spoken."""
     with scheduler(tmp_path, room=5) as (program, port):
         a, b = Agent(port, "a").settle(), Agent(port, "b").settle()
         assert (a.ask(2), b.ask(3)) == ((2, []), (3, []))
