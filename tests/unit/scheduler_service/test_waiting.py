@@ -15,19 +15,8 @@ from scheduler.core.model import PoolSpec
 from scheduler.ports import ClusterUnreachableError
 from scheduler.service import cluster_reader, permits
 from scheduler.service import waiting as limits
-from tests.unit.scheduler_service.test_migrations import (
-    House,
-    Word,
-    ask,
-    cu,
-    now_s,
-    permit,
-    plain,
-    refusal,
-    seen,
-    turns,
-    virtually,
-)
+from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_service.test_migrations import House, Word, ask, cu, permit, plain, refusal, seen
 
 REFUSAL = Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=30.0))
 
