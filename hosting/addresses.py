@@ -9,9 +9,8 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-import click
 from pydantic import AfterValidator, Field
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -102,7 +101,8 @@ def _split(text: str) -> tuple[str, int | None]:
     return host, int(digits)
 
 
-def _checked_text(text: str) -> str:
+def checked_advertise(text: str) -> str:
+    """The setting `advertise` as it is written. Raises `AddressError` for what others cannot call."""
     host, _ = _split(text)
     address = _parsed(host)
     if address is None:
@@ -124,21 +124,8 @@ def _checked(address: _Address) -> _Address:
     return address
 
 
-AdvertiseSetting = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_checked_text)]
+AdvertiseSetting = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_advertise)]
 """What a settings file says under `advertise`; `advertised` makes an address of it."""
-
-
-class Advertise(click.ParamType[str]):
-    """The same setting on the command line."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The setting. Fails for what cannot be told to others."""
-        try:
-            return _checked_text(str(value))
-        except AddressError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
 
 
 def interfaces_of_this_machine() -> dict[str, list[str]]:
@@ -168,7 +155,7 @@ def advertised(
                 "they shall call, such as 10.0.0.7, [fd00::7] or eth0"
             )
         return Advertised(listening.removeprefix("[").removesuffix("]"))
-    host, port = _split(_checked_text(setting))
+    host, port = _split(checked_advertise(setting))
     if _parsed(host) is not None or "." in host:
         return Advertised(host, port)
     return Advertised(_address_of(host, listening, interfaces()), port)

@@ -13,10 +13,11 @@ from typing import Final, TypedDict, Unpack
 import click
 
 from hosting import lifecycle, logs
-from hosting.addresses import AddressError, Advertise, Advertised, advertised, endpoint
+from hosting.addresses import AddressError, Advertised, advertised, endpoint
 from hosting.client import Client
+from hosting.options import Advertise, FiniteRange, daemon
 from hosting.server import Limits, Server
-from hosting.settings import FiniteRange, SettingsError, daemon, load
+from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from informant import diagnose
 from informant.core.workload import Shape, Workload

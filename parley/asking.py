@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hosting import tokens
+from hosting import options, tokens
 from hosting.addresses import is_own
 
 DEFAULT_AGENT: Final = "http://127.0.0.1:10300"
@@ -57,7 +57,7 @@ class CaFile(click.Path):
 token_option = click.option(
     "--token-file",
     "token",
-    type=tokens.TokenFile(),
+    type=options.TokenFile(),
     help=f"Show the token in this file ({tokens.RULE}), which the agent was started with as --token-file.",
 )
 ca_option = click.option(

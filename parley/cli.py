@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hosting.settings import FiniteRange
+from hosting.options import FiniteRange
 from parley.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from parley.top.command import top
 

@@ -22,7 +22,7 @@ from rich.live import Live
 
 from hosting import lifecycle, logs
 from hosting.client import Answered, Client
-from hosting.directory_lock import locked
+from hosting.files import locked
 from parley import scene as scenes
 from parley import view
 from parley.burner import Burner, Room

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from hosting import files
 from parley.children import Program
 from protocol.values import Resources
 
@@ -151,13 +152,10 @@ def write_files(scene: Scene) -> None:
     }
     # This machine's memory is none of the demo's business, nor is its priority.
     informant = {"protect": False, "memory": {"waitingShare": None, "left": 0, "leftShare": 0}}
-    files = {"cluster.yaml": cluster, "agent.yaml": agent, "informant.yaml": informant}
-    for name, content in files.items():
-        new = (
-            scene.directory / f"{name}.new"
-        )  # the programs read these files again when they change: never a half
-        new.write_text(json.dumps(content, indent=1))
-        new.replace(scene.directory / name)
+    contents = {"cluster.yaml": cluster, "agent.yaml": agent, "informant.yaml": informant}
+    for name, content in contents.items():
+        # The programs read these files again when they change.
+        files.replace(scene.directory / name, json.dumps(content, indent=1).encode(), is_durable=False)
 
 
 def programs(scene: Scene) -> tuple[Program, ...]:
