@@ -28,7 +28,7 @@ from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Latencies, Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import AddressError, advertised, bracketed, endpoint, is_own
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.fault_log import FaultLog
 from hosting.files import FileLock
 from hosting.options import Advertise, TokenFile, daemon
@@ -113,11 +113,11 @@ class Daemon:
             return 1
         self._serve_addr = self._reach.advertised.endpoint(port)
         async with (
-            Client(
+            HttpClient(
                 max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=self._reach.tls
             ) as to_scheduler,
-            Client(max_connections=512) as to_informants,
-            Client(max_connections=512) as to_exporters,
+            HttpClient(max_connections=512) as to_informants,
+            HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
             scheduler = self._scheduler = SchedulerLink(
@@ -196,8 +196,8 @@ class Daemon:
         entry: VmEntry,
         backend: SimulatedBackend,
         scheduler: SchedulerLink,
-        informants: Client,
-        exporters: Client,
+        informants: HttpClient,
+        exporters: HttpClient,
     ) -> Runner:
         vm, timing = entry.vm(), self._settings.timing()
         configured = annotations.Configured(vm.bounds, vm.slot_bytes, tuple(self._settings.policies))

@@ -68,20 +68,20 @@ def share(least: float, most: float) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-class _Amount(Settings):
+class _WrittenAmount(Settings):
     cpu: Annotated[int, Cpu]
     memory: Annotated[int, Memory]
 
 
-class _WrittenAsAmount:
+class _AsAmount:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def convert(amount: _Amount) -> values.Resources:
+        def convert(amount: _WrittenAmount) -> values.Resources:
             return values.Resources(amount.cpu, amount.memory)
 
-        return core_schema.no_info_after_validator_function(convert, handler(_Amount))
+        return core_schema.no_info_after_validator_function(convert, handler(_WrittenAmount))
 
 
-Resources = Annotated[values.Resources, _WrittenAsAmount()]
+Resources = Annotated[values.Resources, _AsAmount()]
 """An amount written as `{cpu: 2, memory: 4Gi}`; both are Kubernetes quantities."""
 
 

@@ -42,7 +42,7 @@ Outcome: TypeAlias = Answered | Unanswered
 _KEEP_ALIVE_S: Final = 45.0
 
 
-class Client:
+class HttpClient:
     """An HTTP session for one kind of peer: bounded connections, bounded answers, no redirects, no proxies."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Send one request and read its answer within `deadline_s` seconds. Cancellation passes through."""
-        assert self._session is not None, "use `async with Client(...)`"
+        assert self._session is not None, "use `async with HttpClient(...)`"
         sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
         try:
             async with (

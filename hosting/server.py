@@ -86,7 +86,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """What one server allows."""
 
     connections: int = 512
@@ -235,7 +235,7 @@ class Server:
         routes: tuple[Route, ...],
         *,
         fallback: Route | None = None,
-        limits: Limits = Limits(),
+        limits: ServerLimits = ServerLimits(),
     ) -> None:
         self._log = log
         self._router = _Router(routes, fallback)

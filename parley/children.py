@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramSpec:
     """A child: its name, and the module with its arguments; `at_first` are those of its first start only."""
 
     name: str
@@ -53,7 +53,7 @@ class Children:
         self._is_stopping = False
         self.restarts: dict[str, int] = {}
 
-    def start(self, program: Program) -> None:
+    def start(self, program: ProgramSpec) -> None:
         """Run a program and keep it running."""
         self._supervisor.start(program.name, lambda: self._keep(program))
 
@@ -68,7 +68,7 @@ class Children:
         if not names:
             await self._supervisor.stop()  # those that had no process yet
 
-    async def _keep(self, program: Program) -> None:
+    async def _keep(self, program: ProgramSpec) -> None:
         loop, failures, how = asyncio.get_running_loop(), 0, ""
         while True:
             began = loop.time()
@@ -98,7 +98,7 @@ class Children:
     def _path(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    async def _run_once(self, program: Program, before: str) -> int:
+    async def _run_once(self, program: ProgramSpec, before: str) -> int:
         """Run it to its end; the exit code. `before` says how it ended the last time, and is empty the first time."""
         self._logs.mkdir(parents=True, exist_ok=True)
         with self._path(program.name).open("ab") as output:

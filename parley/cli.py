@@ -71,7 +71,7 @@ def demo(
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 
-    sys.exit(program.run(program.Options(vms, seconds, load, seed, output, quiet, directory)))
+    sys.exit(program.run(program.DemoOptions(vms, seconds, load, seed, output, quiet, directory)))
 
 
 @click.command()

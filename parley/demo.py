@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 
 from hosting import lifecycle, logs
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.files import locked
 from parley import scene as scenes
 from parley import view
@@ -43,7 +43,7 @@ NOTE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """The command line."""
 
     vms: int
@@ -109,7 +109,7 @@ async def _burn() -> list[asyncio.subprocess.Process]:
 class Demo:
     """One run of the demo."""
 
-    def __init__(self, options: Options, scene: Scene) -> None:
+    def __init__(self, options: DemoOptions, scene: Scene) -> None:
         self._options = options
         self._scene = scene
         self._console = Console(stderr=options.output == "json")
@@ -144,7 +144,7 @@ class Demo:
         for program in scenes.programs(self._scene):
             self._children.start(program)
         try:
-            async with Client() as client:
+            async with HttpClient() as client:
                 await self._watch(client, stop, began_s)
         finally:
             if self._burner is not None:
@@ -191,7 +191,7 @@ class Demo:
             for each in summary.split("\n")
         )
 
-    async def _watch(self, client: Client, stop: lifecycle.Stop, began_s: float) -> None:
+    async def _watch(self, client: HttpClient, stop: lifecycle.Stop, began_s: float) -> None:
         is_live = self._console.is_terminal and not self._options.quiet
         live = Live(console=self._console, auto_refresh=False, transient=False) if is_live else None
         if live is not None:
@@ -210,7 +210,7 @@ class Demo:
             if live is not None:
                 live.stop()
 
-    async def _look(self, client: Client) -> None:
+    async def _look(self, client: HttpClient) -> None:
         url = f"http://127.0.0.1:{self._scene.agent_port}/v1/vms"
         outcome = await client.call("GET", url, deadline_s=1.0)
         if isinstance(outcome, Answered) and outcome.status == 200:
@@ -288,7 +288,7 @@ class Demo:
         }
 
 
-def run(options: Options) -> int:
+def run(options: DemoOptions) -> int:
     """Run the demo in `options.directory`, or in a temporary one that is removed unless there was trouble."""
     logs.configure("error", "console")
     try:
@@ -303,7 +303,7 @@ def run(options: Options) -> int:
         return NOTHING_RAN
 
 
-def _run_in(directory: Path, options: Options) -> int:
+def _run_in(directory: Path, options: DemoOptions) -> int:
     """Run it in a directory that exists; refused where that is in use, or has the VMs of another demo."""
     try:
         lock = locked(directory, "in use")
@@ -324,7 +324,7 @@ def _run_in(directory: Path, options: Options) -> int:
         return lifecycle.run(lambda stop: Demo(options, scene).run(stop))
 
 
-def _run_in_a_new_directory(options: Options) -> int:
+def _run_in_a_new_directory(options: DemoOptions) -> int:
     made = Path(tempfile.mkdtemp(prefix="parley-demo-"))
     try:
         code = _run_in(made, options)

@@ -15,7 +15,7 @@ from protocol.values import ZERO, Resources
 
 
 @dataclass(slots=True)
-class _Vm:
+class _ObservedVm:
     size: Resources = ZERO
     target: Resources = ZERO
     held: dict[str, Resources] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Observer:
 
     def __init__(self, reservable: Mapping[str, Resources]) -> None:
         self._reservable = dict(reservable)
-        self._vms: dict[str, dict[str, _Vm]] = {node: {} for node in reservable}
+        self._vms: dict[str, dict[str, _ObservedVm]] = {node: {} for node in reservable}
         self.largest: dict[str, Resources] = dict.fromkeys(reservable, ZERO)
         self.overcommits: list[Overcommit] = []
         self.sizes: list[SizeChange] = []
@@ -66,7 +66,7 @@ class Observer:
             for vm in vms.values():
                 vm.held.clear()
             return
-        vm = vms.setdefault(line["vm"], _Vm())
+        vm = vms.setdefault(line["vm"], _ObservedVm())
         amount = Resources(line["cpu"], line["memory"])
         match kind:
             case "held":

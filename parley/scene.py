@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hosting import files
-from parley.children import Program
+from parley.children import ProgramSpec
 from protocol.values import Resources
 
 NODE: Final = "demo-node"
@@ -158,20 +158,20 @@ def write_files(scene: Scene) -> None:
         files.replace(scene.directory / name, json.dumps(content, indent=1).encode(), is_durable=False)
 
 
-def programs(scene: Scene) -> tuple[Program, ...]:
+def programs(scene: Scene) -> tuple[ProgramSpec, ...]:
     """The programs in the order of their start."""
     cluster, agent = scene.directory / "cluster.yaml", scene.directory / "agent.yaml"
     informants = tuple(
-        Program(f"informant-{vm.name}", "informant", ("--port", str(vm.informant_port), *vm.informant))
+        ProgramSpec(f"informant-{vm.name}", "informant", ("--port", str(vm.informant_port), *vm.informant))
         for vm in scene.vms
     )
     return (
-        Program(
+        ProgramSpec(
             "scheduler",
             "scheduler",
             ("--cluster", str(cluster), "--port", str(scene.scheduler_port)),
             at_first=("--first-start",),  # nobody was here before; whoever restarts must not say so
         ),
         *informants,
-        Program("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
+        ProgramSpec("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
     )

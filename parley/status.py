@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from hosting import lifecycle, tokens
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.tls import Tls
 from parley import view
 from parley.top.source import DEADLINE_S, MAX_ANSWER_BYTES, vms_of
@@ -20,7 +20,7 @@ def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     found: list[Mapping[str, Any] | str] = []
 
     async def fetch(_: lifecycle.Stop) -> int:
-        async with Client(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls) as client:
+        async with HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls) as client:
             outcome = await client.call(
                 "GET", f"{url}/v1/vms", deadline_s=DEADLINE_S, headers=tokens.headers(token)
             )

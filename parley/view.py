@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from parley.top.texts import MAX_LINE, Amount, amount, clean
+from parley.top.texts import MAX_LINE, ShownAmount, amount, clean
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]
@@ -40,7 +40,7 @@ def permit(vm: Mapping[str, Any]) -> str:
     return f"{cpus(vm['permit'])}{' (lapsed)' if is_lapsed else ''}"
 
 
-def _is_below(held: Amount, permitted: Amount) -> bool:
+def _is_below(held: ShownAmount, permitted: ShownAmount) -> bool:
     """Whether it is less in CPU or in memory; amounts that cannot be read are not."""
     if held.worth is None or permitted.worth is None:
         return False

@@ -5,7 +5,7 @@ from typing import Final
 from uuid import UUID
 
 from agent.core import events
-from hosting.client import Answered, Client, Outcome
+from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
 from protocol.values import Resources
@@ -25,7 +25,7 @@ class InformantLink:
     """Calls one VM's informant. `serve_addr` is where our callbacks listen, `host:port` with a path prefix to come."""
 
     def __init__(
-        self, client: Client, url: str, serve_addr: str, deadline_s: float, rng: random.Random
+        self, client: HttpClient, url: str, serve_addr: str, deadline_s: float, rng: random.Random
     ) -> None:
         self._client = client
         self._url = url

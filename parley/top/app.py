@@ -33,14 +33,14 @@ from parley.top.model import (
     AgentView,
     Column,
     Order,
-    Row,
+    VmRow,
     arranged,
     columns,
     notices,
     title,
     trouble,
 )
-from parley.top.source import Agents, Heard, News, Source
+from parley.top.source import AgentPoller, DocumentSource, Heard, News
 
 MAX_FILTER: Final = 80
 SLOW_S: Final = 0.1
@@ -48,32 +48,32 @@ _Line: TypeAlias = list[tuple[str, str]]
 _KINDS: Final = {"heading": "bold $primary", "plain": "", "fault": "$error"}
 
 
-class VmTable(DataTable[Text]):
+class VmGrid(DataTable[Text]):
     """The table. It keeps its cursor on the VM, wherever that moves."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"vms--trouble", "vms--away", "vms--changed", "vms--plain"}
     DEFAULT_CSS = """
-    VmTable { height: 1fr; }
-    VmTable > .vms--trouble { color: $error; text-style: bold; }
-    VmTable > .vms--away { color: $warning; text-style: italic; }
-    VmTable > .vms--changed { text-style: bold; }
+    VmGrid { height: 1fr; }
+    VmGrid > .vms--trouble { color: $error; text-style: bold; }
+    VmGrid > .vms--away { color: $warning; text-style: italic; }
+    VmGrid > .vms--changed { text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Details")]
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row", fixed_columns=1, id="vms")
         self._drawn: list[_Line] = []
-        self._rows: list[Row] = []
+        self._rows: list[VmRow] = []
         self._widths: dict[Column, int] = {}
         self._order: Order | None = None
         self._styles: dict[str, Style] = {}
 
-    def current(self) -> Row | None:
+    def current(self) -> VmRow | None:
         """The VM under the cursor."""
         return self._rows[self.cursor_row] if 0 <= self.cursor_row < len(self._rows) else None
 
     def draw(
-        self, rows: list[Row], views: Iterable[AgentView], shown: Sequence[Column], order: Order
+        self, rows: list[VmRow], views: Iterable[AgentView], shown: Sequence[Column], order: Order
     ) -> None:
         """Show these rows, in this order; only cells that are not so already are touched."""
         self._styles = {
@@ -125,7 +125,7 @@ class VmTable(DataTable[Text]):
         return Text(text, self._styles[style], no_wrap=True, end="")
 
 
-def _line(row: Row, shown: Sequence[Column], changed: frozenset[Column]) -> _Line:
+def _line(row: VmRow, shown: Sequence[Column], changed: frozenset[Column]) -> _Line:
     """The cells of a row, each with its style."""
     if row.state == AWAY:
         return [(row.cell(column), "vms--away") for column in shown]
@@ -153,7 +153,7 @@ class VmScreen(Screen[None]):
         Binding("escape,enter", "app.pop_screen", "Back"),
     ]
 
-    def __init__(self, source: Source, row: Row) -> None:
+    def __init__(self, source: DocumentSource, row: VmRow) -> None:
         super().__init__()
         self._source = source
         self._row = row
@@ -206,7 +206,7 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DocumentSource) -> None:
         super().__init__()
         self._source = source
         self._views = {agent: AgentView(agent) for agent in source.agents}
@@ -218,7 +218,7 @@ class TopApp(App[None]):
         # Held here, not looked up: the details may lie over them, and news may come while all is taken apart.
         self._title = Static(id="title", markup=False)
         self._notices = Static(id="notices", markup=False)
-        self._table = VmTable()
+        self._table = VmGrid()
         self._words = Static(id="words", markup=False)
         self._filter = Input(
             id="filter",
@@ -351,7 +351,7 @@ def run(agents: tuple[str, ...], token: str | None, tls: Tls | None = None) -> i
     """Show the view until it is left, or until a signal asks for the end. Returns the exit code."""
 
     async def main(stop: lifecycle.Stop) -> int:
-        async with Agents(agents, token, tls) as source:
+        async with AgentPoller(agents, token, tls) as source:
             app = TopApp(source)
 
             async def end() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from parley.top.texts import Amount, amount, clean, figure, items, mapping, number
+from parley.top.texts import ShownAmount, amount, clean, figure, items, mapping, number
 
 MAX_VMS: Final = 5000
 """VMs of one agent that are shown; an agent has hundreds at most."""
@@ -55,7 +55,7 @@ def columns(agents: int) -> tuple[Column, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VmRow:
     """One VM. `agent` and `vm` name it exactly; all else is fit to be shown."""
 
     agent: str
@@ -63,11 +63,11 @@ class Row:
     name: str
     node: str = ""
     state: str = ""
-    size: Amount | None = None
-    target: Amount | None = None
-    goal: Amount | None = None
-    permit: Amount | None = None
-    held: Amount | None = None
+    size: ShownAmount | None = None
+    target: ShownAmount | None = None
+    goal: ShownAmount | None = None
+    permit: ShownAmount | None = None
+    held: ShownAmount | None = None
     load: float | None = None
     load_text: str = ""
     reason: str = ""
@@ -134,8 +134,10 @@ class Row:
                 found = self._amount(column)
                 return found.worth if found is not None else None
 
-    def _amount(self, column: Column) -> Amount | None:
-        found: Amount | None = getattr(self, column.value)  # these columns are called as their fields are
+    def _amount(self, column: Column) -> ShownAmount | None:
+        found: ShownAmount | None = getattr(
+            self, column.value
+        )  # these columns are called as their fields are
         return found
 
 
@@ -167,13 +169,13 @@ class Order:
         return self.turned() if column is self.column else Order(column)
 
 
-def matches(row: Row, wanted: str) -> bool:
+def matches(row: VmRow, wanted: str) -> bool:
     """Whether each word of `wanted` occurs in the name, the state or the reason, in whatever case."""
     text = f"{row.name}\n{row.state}\n{row.reason}".casefold()
     return all(word in text for word in wanted.casefold().split())
 
 
-def arranged(rows: Iterable[Row], order: Order, wanted: str = "") -> list[Row]:
+def arranged(rows: Iterable[VmRow], order: Order, wanted: str = "") -> list[VmRow]:
     """The rows that match, in order. Equal ones are in the order of their names, whatever the direction."""
     kept = sorted(
         (row for row in rows if matches(row, wanted)), key=lambda row: (_natural(row.name), row.key)
@@ -188,7 +190,7 @@ _WATCHED: Final = tuple(column for column in Column if column is not Column.LOAD
 Changed: TypeAlias = Mapping[tuple[str, str], frozenset[Column]]
 
 
-def changes(before: Sequence[Row], after: Sequence[Row]) -> dict[tuple[str, str], frozenset[Column]]:
+def changes(before: Sequence[VmRow], after: Sequence[VmRow]) -> dict[tuple[str, str], frozenset[Column]]:
     """The cells that are not what they were; of a new VM its name. The load, which always moves, does not count."""
     known = {row.key: row for row in before}
     found = {}
@@ -208,7 +210,7 @@ class AgentView:
     """What is known of one agent. Its rows stay when it goes away, in the state `away`."""
 
     url: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[VmRow, ...] = ()
     changed: Changed = field(default_factory=dict)
     is_heard: bool = False
     notice: str = ""
@@ -233,12 +235,12 @@ def trouble(fault: str, failures: int, retry_s: float | None) -> str:
     return f"{clean(fault)}{times}{again}"
 
 
-def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[Row, ...], int]:
+def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[VmRow, ...], int]:
     """The rows of an agent's document, and how many of its VMs cannot be shown."""
     node = clean(document.get("node"))
     listed = document.get("vms")
     given = len(listed) if isinstance(listed, list) else 0
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, str], VmRow] = {}
     for item in items(listed, MAX_VMS):
         row = _row(agent, node, mapping(item))
         if row is not None and row.key not in found:
@@ -246,13 +248,13 @@ def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[Row, ...], i
     return tuple(found.values()), given - len(found)
 
 
-def _row(agent: str, node: str, vm: Mapping[str, Any]) -> Row | None:
+def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
     name = vm.get("vm")
     shown = clean(name)
     if not isinstance(name, str) or not shown or len(name) > MAX_NAME:
         return None
     load, load_text = _load(vm)
-    return Row(
+    return VmRow(
         agent,
         name,
         shown,

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 
 from hosting import tokens
 from hosting.backoff import Backoff
-from hosting.client import Answered, Client, Outcome, Unanswered
+from hosting.client import Answered, HttpClient, Outcome, Unanswered
 from hosting.tls import Tls
 from parley.top import details, texts
 
@@ -39,7 +39,7 @@ News: TypeAlias = Heard | Missed
 Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
 
-class Source(Protocol):
+class DocumentSource(Protocol):
     """Where the view gets its documents from. Both calls go on until they are cancelled."""
 
     @property
@@ -53,7 +53,7 @@ class Source(Protocol):
         """Tell what `agent` says of one VM, again and again."""
 
 
-class Agents:
+class AgentPoller:
     """Agents over HTTP. Use it as `async with`; `pause` is how it waits between two questions."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Agents:
         self._headers = tokens.headers(token)
         self._rng = rng or random.Random()
         self._pause = pause
-        self._client = Client(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls)
+        self._client = HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()

@@ -67,14 +67,14 @@ def figure(value: float, digits: int = 2) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class ShownAmount:
     """CPU and memory: the agent's own words, and what they are worth for sorting (None where they are no quantities)."""
 
     text: str
     worth: tuple[int, int] | None
 
 
-def amount(value: object) -> Amount | None:
+def amount(value: object) -> ShownAmount | None:
     """An amount `{"cpu": …, "memory": …}`; None where there is none."""
     found = mapping(value)
     cpu, memory = clean(found.get("cpu"), MAX_AMOUNT), clean(found.get("memory"), MAX_AMOUNT)
@@ -83,8 +83,8 @@ def amount(value: object) -> Amount | None:
     try:
         worth = quantities.parse(cpu).nanos, quantities.parse(memory).nanos
     except quantities.QuantityError:
-        return Amount(f"{cpu or '?'}/{memory or '?'}", None)
-    return Amount(f"{cpu}/{memory}", worth)
+        return ShownAmount(f"{cpu or '?'}/{memory or '?'}", None)
+    return ShownAmount(f"{cpu}/{memory}", worth)
 
 
 def amount_text(value: object) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from hosting import logs
-from hosting.client import Answered, Client
-from hosting.server import HangUp, Limits, Reply, Request, Route, Server, text
+from hosting.client import Answered, HttpClient
+from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits, text
 from protocol import codec, wire
 from protocol.versions import InformantProtoVersion
 from tests.processes.programs import Program, free_port
@@ -63,7 +63,7 @@ class Peer:
     async def listen(self) -> None:
         """Begin to listen, always on the same port."""
         route = Route("*", "*", self._handle, 512 * 1024)
-        self._server = Server(QUIET, (), fallback=route, limits=Limits(drain_s=0.05))
+        self._server = Server(QUIET, (), fallback=route, limits=ServerLimits(drain_s=0.05))
         self.port = await self._server.start(self.host, self.port)
 
     async def die(self) -> None:
@@ -96,7 +96,7 @@ class Peer:
 class Guest(Peer):
     """The informant and the exporter of one VM, which wants so many units."""
 
-    def __init__(self, number: int, rng: random.Random, client: Client) -> None:
+    def __init__(self, number: int, rng: random.Random, client: HttpClient) -> None:
         super().__init__(f"127.0.1.{number + 1}", rng)
         self.name = f"vm-{number}"
         self.wants = rng.randint(1, 3)
@@ -170,7 +170,7 @@ def _json(content: object) -> Reply:
 class Middle(Peer):
     """Stands between the agent and the real scheduler, which it can kill and start again."""
 
-    def __init__(self, rng: random.Random, client: Client, directory: Path, cluster: Path) -> None:
+    def __init__(self, rng: random.Random, client: HttpClient, directory: Path, cluster: Path) -> None:
         super().__init__("127.0.0.1", rng)
         self.behind = free_port()
         self._client = client

@@ -9,7 +9,7 @@ import pytest
 from hosting import logs
 from hosting.backoff import Backoff
 from parley import children as module
-from parley.children import Children, Program
+from parley.children import Children, ProgramSpec
 from tests.unit.hosting.raw_peers import until
 
 FAILING = """
@@ -27,10 +27,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return []
 
 
-def program(directory: Path, code: str) -> Program:
+def program(directory: Path, code: str) -> ProgramSpec:
     """A program of this code, found by its module's name."""
     (directory / "short_lived.py").write_text(code)
-    return Program("a", "short_lived", ())
+    return ProgramSpec("a", "short_lived", ())
 
 
 async def run(directory: Path, said: list[tuple[str, str]], code: str, enough: int) -> Children:
