@@ -43,7 +43,7 @@ Memory = BeforeValidator(_memory)
 
 
 def millionths(value: object) -> int | None:
-    """A share in parts per million, exactly as it is written; None for what is no number of at most six decimals.
+    """A share in parts per million, exactly as it is written; None for anything but a number of at most six decimals.
 
     A float counts as the decimals that it is written with.
     """

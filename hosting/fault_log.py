@@ -9,7 +9,7 @@ class FaultLog:
     """Logs the faults of one task that is done again and again.
 
     A fault is logged as a warning with the text `begun` where it is new or another than the last time, and with `over` as
-    information when the task works again. `about` tells faults of several objects apart.
+    information when the task works again. `about` keeps the faults of several objects apart.
     """
 
     def __init__(self, log: Logger, begun: str, over: str, *, is_ours: bool = False) -> None:

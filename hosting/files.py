@@ -46,7 +46,7 @@ class FileLock:
 
     async def acquire(self) -> None:
         """Wait without a deadline until no other process holds the lock; the caller logs that, and may cancel the wait."""
-        while not self.try_acquire():  # noqa: ASYNC110 - another process holds it, no event of ours can tell
+        while not self.try_acquire():  # noqa: ASYNC110 - another process frees it, which no event of ours shows
             await asyncio.sleep(POLL_S)
 
     def is_in_place(self) -> bool:

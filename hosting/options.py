@@ -1,4 +1,4 @@
-"""Options of the command line that several programs have: types that say what is wrong, and what every daemon takes."""
+"""Options of the command line that several programs have: types with clear errors, and the options of every daemon."""
 
 import math
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from hosting import addresses, logs, tokens
 
 
 class FiniteRange(click.FloatRange):
-    """A number of the command line within a range; NaN lies in none, although click lets it through."""
+    """A finite number within a range; click's own range lets NaN through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number. Fails for what is no finite number of the range."""
+        """The number. Fails for anything else."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
@@ -22,7 +22,7 @@ class FiniteRange(click.FloatRange):
 
 
 def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function the command of a daemon, with what all of them take: version, host, port, log level."""
+    """Makes a function the command of a daemon, with the options of every daemon: version, host, port, log level."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
         port = click.IntRange(0, 65535)
@@ -42,12 +42,12 @@ def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]:
 
 
 class Advertise(click.ParamType[str]):
-    """The address that others are told, as `addresses.AdvertiseSetting` reads it from a file."""
+    """The setting `advertise`, as `addresses.AdvertiseSetting` reads it from a file."""
 
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The setting. Fails for an address that others cannot call."""
+        """The setting. Fails for an address that peers cannot call."""
         try:
             return addresses.checked_advertise(str(value))
         except addresses.AddressError as error:

@@ -1,6 +1,6 @@
 """Settings files: YAML, read safely, checked by a pydantic model; every fault at once with path, value and rule.
 
-Faults of fields and of rules between fields are told together: a rule is judged by the fields that are right in themselves.
+Faults of fields and of rules between fields are reported together: a rule is judged by the fields that are valid by themselves.
 """
 
 import functools
@@ -36,7 +36,7 @@ M = TypeVar("M", bound="Settings")
 
 _ABSENT: Final = object()
 _RULE: Final = "rule"
-"""The type of a fault between fields; its text says everything."""
+"""The type of a fault between fields; its text is the whole message."""
 
 
 class Settings(BaseModel):
@@ -48,15 +48,15 @@ class Settings(BaseModel):
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Faults between the fields of one mapping, each as the path of a field as it is written, and what is wrong.
 
-        `found` has the fields that are right in themselves, by their Python names, defaults included; a rule that needs
-        another one says nothing.
+        `found` has the fields that are valid by themselves, by their Python names, defaults included; a rule that needs
+        another field yields nothing.
         """
         del found
         yield from ()
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Faults between parts of the raw `data` (a name that is used twice, say), found whatever else is wrong."""
+        """Faults between parts of the raw `data` (such as a name that is used twice), found whatever else is wrong."""
         del data
         return []
 
@@ -102,7 +102,7 @@ def _or_absent(value: object, handler: ValidatorFunctionWrapHandler) -> object:
 
 @functools.cache
 def _tolerant(model: type[Settings]) -> type[BaseModel]:
-    """The same fields, of which each that is wrong or missing is absent."""
+    """A model with the same fields, in which a field that is wrong or missing is absent."""
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         default: Any = {"default": _ABSENT} if field.is_required() else {"default_factory": field.get_default}
@@ -114,7 +114,7 @@ def _tolerant(model: type[Settings]) -> type[BaseModel]:
 
 
 def _right_fields(model: type[Settings], data: dict[Any, Any]) -> dict[str, Any]:
-    """The fields of a mapping that are right in themselves, by their Python names."""
+    """The fields of a mapping that are valid by themselves, by their Python names."""
     read = _tolerant(model).model_validate(data)
     return {name: value for name, value in read.__dict__.items() if value is not _ABSENT}
 
@@ -138,7 +138,7 @@ class FaultsError(ValueError):
 
 
 def check(data: object, model: type[M]) -> M:
-    """Check data that was read already, such as a part of a file. Raises `FaultsError` with every fault."""
+    """Check data that was parsed already, such as a part of a file. Raises `FaultsError` with every fault."""
     faults: list[str] = []
     try:
         read = model.model_validate({} if data is None else data)
@@ -176,7 +176,7 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
 def parse_json(path: Path, content: bytes, model: type[M]) -> M:
     """Check JSON that a program has written, such as the body of a request. Raises `SettingsError` with every fault.
 
-    The YAML reader takes most of it, but neither every character nor every escape, and it needs ten times as long.
+    The YAML reader takes most JSON, but neither every character nor every escape, and it needs ten times as long.
     """
     faults: list[str] = []
 
@@ -275,8 +275,8 @@ def _fault(item: ErrorDetails) -> str:
         return f"{path}: must {rule}{f' (found {len(found)})' if isinstance(found, list | dict) else shown}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message.replace("Input should be", "must be", 1)
-    is_told = isinstance(found, dict | list) or (isinstance(found, str) and message.startswith(repr(found)))
-    return f"{path}: {message}{'' if is_told else shown}"
+    names_it = isinstance(found, dict | list) or (isinstance(found, str) and message.startswith(repr(found)))
+    return f"{path}: {message}{'' if names_it else shown}"
 
 
 def _name(value: str) -> str:
@@ -288,4 +288,4 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""The name of a node, a namespace, a pod. Kubernetes allows fewer characters; what nobody could type or read is refused."""
+"""The name of a node, a namespace, a pod. Kubernetes allows fewer characters; characters that cannot be read are refused."""

@@ -1,4 +1,4 @@
-"""Bearer tokens: read from a file, shown in a header, compared without telling how much of a guess was right."""
+"""Bearer tokens: read from a file, shown in a header, compared in constant time."""
 
 import hmac
 from collections.abc import Mapping
