@@ -33,7 +33,7 @@ def main() -> None:
 @click.group("kubectl-parley", context_settings=_CONTEXT)
 @click.version_option(package_name="parley-autoscaler")
 def kubectl_main() -> None:
-    """Parley from kubectl (`kubectl parley …`): ask an agent, by its address."""
+    """Parley from kubectl (`kubectl parley …`): show an agent's VMs, by its address."""
 
 
 @main.command()

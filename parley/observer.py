@@ -47,7 +47,7 @@ class SizeChange:
 
 
 class Observer:
-    """Folds lines. `largest` is the largest use of each node so far, `overcommits` every line that broke the law."""
+    """Folds lines. `largest` is the largest use of each node so far, `overcommits` every line after which it exceeded `reservable`."""
 
     def __init__(self, reservable: Mapping[str, Resources]) -> None:
         self._reservable = dict(reservable)
@@ -58,7 +58,7 @@ class Observer:
         self.lines = 0
 
     def fold(self, line: Mapping[str, Any]) -> None:
-        """Take one line. Raises `KeyError` or `ValueError` for what is none."""
+        """Take one line. Raises `KeyError` or `ValueError` for a line that is not of a change log."""
         self.lines += 1
         node, kind, at_s = line["node"], line["kind"], float(line["at_s"])
         vms = self._vms[node]
@@ -90,8 +90,8 @@ class Observer:
 
 
 class Tail:
-    """Reads what was appended to a change log since the last call. `is_broken`: the log that was read is not there any
-    more, or is not whole; what was written meanwhile is not known.
+    """Reads the lines that were appended to a change log since the last call. `is_broken`: the log was removed, replaced or
+    cut, so that some lines are not known.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`parley status`: ask an agent what its VMs have and why."""
+"""`parley status`: what the VMs of an agent have, and why."""
 
 import json
 import sys
@@ -41,8 +41,8 @@ def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     if not document["vms"]:
         click.echo(f"{document.get('node', url)}: the agent answers, and has no VMs")
     elif console.is_terminal:
-        asked = f"agent {document['daemon']} at {url}"
-        console.print(view.screen(document["node"], document["vms"], [asked], console.width))
+        footer = [f"agent {document['daemon']} at {url}"]
+        console.print(view.screen(document["node"], document["vms"], footer, console.width))
     else:
         for vm in document["vms"]:
             click.echo(view.line(vm))

@@ -1,6 +1,6 @@
 """Draws the live view with textual and takes the keys. The one module that imports textual.
 
-Nothing that an agent says is read as markup: cells are rich texts, everything else is content that was put together from parts.
+Texts of an agent are never read as markup: cells are rich texts, everything else is content that is assembled from parts.
 """
 
 import asyncio
@@ -159,10 +159,10 @@ class VmScreen(Screen[None]):
         self._row = row
         # Held here, not looked up: news may come while the screen is taken apart.
         self._notice = Static(classes="notices", markup=False)
-        self._details = Static(Content("asking the agent"), id="details", markup=False)
+        self._details = Static(Content("waiting for the agent"), id="details", markup=False)
 
     def compose(self) -> ComposeResult:
-        """A title, what goes wrong, and the lines."""
+        """A title, the agent's fault, and the lines."""
         where = f"{self._row.node or '-'}, agent {self._row.agent}"
         yield Static(Content(f"{self._row.name} on {where}"), classes="title", markup=False)
         yield self._notice
@@ -228,7 +228,7 @@ class TopApp(App[None]):
         )
 
     def compose(self) -> ComposeResult:
-        """A title, what goes wrong, the table, all words on the VM under the cursor, a legend, and where the filter is typed."""
+        """A title, faults of agents, the table, the reasons of the VM under the cursor, a legend, and the filter's input."""
         yield self._title
         yield self._notices
         yield self._table
@@ -257,9 +257,9 @@ class TopApp(App[None]):
         self._draw_soon()
 
     def _draw_soon(self) -> None:
-        """Draw once for all that comes meanwhile: dozens of agents may answer at the same time.
+        """Draw once for all answers that come meanwhile: dozens of agents may answer at the same time.
 
-        Drawing thousands of VMs takes a while; then it waits, so that most of the time is left for keys.
+        Drawing thousands of VMs takes a while; the next drawing then waits, so that most of the time is left for keys.
         """
         if not self._is_due:
             self._is_due = True
@@ -281,12 +281,12 @@ class TopApp(App[None]):
         self._notices.display = bool(said)
         self._notices.update(Content("\n".join(said)))
         self._table.draw(rows[:MAX_SHOWN], views, self._shown, self._order)
-        self._tell_words()
+        self._show_words()
         self._drawing_s = time.perf_counter() - began_s
 
     @on(DataTable.RowHighlighted)
-    def _tell_words(self) -> None:
-        """Say all about the VM under the cursor: the table has short codes, or is cut at the edge of the terminal."""
+    def _show_words(self) -> None:
+        """Show the reasons of the VM under the cursor: the table has short codes, or is cut at the edge of the terminal."""
         row = self._table.current()
         self._words.display = row is not None and bool(row.words)
         if row is not None:
@@ -310,7 +310,7 @@ class TopApp(App[None]):
         self._reorder(self._order.turned())
 
     def _reorder(self, order: Order) -> None:
-        """Another order shows its first rows; only what moves by itself is followed."""
+        """Another order shows its first rows; the cursor follows its VM only when the rows move by themselves."""
         self._order = order
         self._redraw()
         self._table.move_cursor(row=0)
@@ -348,7 +348,7 @@ class TopApp(App[None]):
 
 
 def run(agents: tuple[str, ...], token: str | None, tls: Tls | None = None) -> int:
-    """Show the view until it is left, or until a signal asks for the end. Returns the exit code."""
+    """Show the view until it is left, or until a signal ends it. Returns the exit code."""
 
     async def main(stop: lifecycle.Stop) -> int:
         async with AgentPoller(agents, token, tls) as source:

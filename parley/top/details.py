@@ -1,4 +1,4 @@
-"""What the view of one VM shows: lines from `/v1/vms/NAMESPACE/NAME` of its agent. Pure."""
+"""The view of one VM: lines from `/v1/vms/NAMESPACE/NAME` of its agent. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ Kind = Literal["heading", "plain", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class DetailLine:
-    """A line, and how it is meant."""
+    """A line, and its kind."""
 
     text: str
     kind: Kind = "plain"
 
 
 def path(vm: str) -> str | None:
-    """Where an agent tells of one VM; None for a name that no path can carry."""
+    """The path of a VM's document; None for a name that no path can carry."""
     namespace, _, name = vm.partition("/")
     if {namespace, name} & {"", ".", ".."}:
         return None
@@ -31,7 +31,7 @@ def path(vm: str) -> str | None:
 
 
 def lines(document: Mapping[str, Any]) -> list[DetailLine]:
-    """One VM in full: what it has and may use, the plan, the reasons, and what happened last."""
+    """One VM in full: its amounts, the plan, the reasons, and the last events."""
     return [*_amounts(document), *_plan(document), *_reasons(document), *_journal(document)]
 
 

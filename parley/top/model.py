@@ -1,4 +1,4 @@
-"""What the table shows: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
+"""The table: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
 
 import enum
 import functools
@@ -12,14 +12,14 @@ from parley.top.texts import ShownAmount, amount, clean, figure, items, mapping,
 MAX_VMS: Final = 5000
 """VMs of one agent that are shown; an agent has hundreds at most."""
 MAX_SHOWN: Final = 1000
-"""Rows of the table. Who has more VMs finds the others by filter or order."""
+"""Rows of the table. Further VMs are found by filter or order."""
 MAX_NAME: Final = 512
 MAX_NOTICES: Final = 4
 MAX_CODE: Final = 24
 STALE_S: Final = 15.0
 """A load reading that is older is not shown, as in `parley status`."""
 AWAY: Final = "away"
-"""The state of every VM of an agent that does not answer; what is shown of it is what was heard last."""
+"""The state of every VM of an agent that does not answer; its other cells show the agent's last answer."""
 
 # What needs a person first. A state that is not known here comes before all of them.
 _URGENCY: Final = ("stuck", AWAY, "denied", "migrating", "starting", "dormant", "ok")
@@ -27,7 +27,7 @@ TROUBLED: Final = frozenset({"stuck", "denied"})
 
 
 class Column(enum.StrEnum):
-    """The columns; what comes first is seen on a narrow terminal, too. The node is shown where there are several agents."""
+    """The columns; a narrow terminal shows the first ones. The node is shown where there are several agents."""
 
     VM = "VM"
     NODE = "node"
@@ -77,17 +77,17 @@ class VmRow:
 
     @property
     def why(self) -> str:
-        """The last word in short: the peer with a fault, or the code of a refusal."""
+        """The reason in short: the peer with a fault, or the code of a refusal."""
         return self.faults[0].partition(":")[0] if self.faults else self.code
 
     @property
     def words(self) -> str:
-        """All that is said of the VM, in full."""
+        """All faults of the VM, and its reason."""
         return "; ".join(each for each in (*self.faults, self.reason) if each)
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells this VM from every other one."""
+        """The identity of the VM."""
         return self.agent, self.vm
 
     def cell(self, column: Column) -> str:
@@ -113,7 +113,7 @@ class VmRow:
                 return found.text if found is not None else "-"
 
     def rank(self, column: Column) -> tuple[Any, ...] | None:
-        """What the column sorts by; None where there is nothing to sort by, which comes last in both directions."""
+        """The value that the column sorts by; None for an empty cell, which comes last in both directions."""
         match column:
             case Column.VM:
                 return _natural(self.name)
@@ -191,7 +191,7 @@ Changed: TypeAlias = Mapping[tuple[str, str], frozenset[Column]]
 
 
 def changes(before: Sequence[VmRow], after: Sequence[VmRow]) -> dict[tuple[str, str], frozenset[Column]]:
-    """The cells that are not what they were; of a new VM its name. The load, which always moves, does not count."""
+    """The cells that have changed; of a new VM its name. The load, which always moves, does not count."""
     known = {row.key: row for row in before}
     found = {}
     for row in after:
@@ -207,7 +207,7 @@ def changes(before: Sequence[VmRow], after: Sequence[VmRow]) -> dict[tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What is known of one agent. Its rows stay when it goes away, in the state `away`."""
+    """The present view of one agent. Its rows stay when it does not answer any more, in the state `away`."""
 
     url: str
     rows: tuple[VmRow, ...] = ()
@@ -229,7 +229,7 @@ class AgentView:
 
 
 def trouble(fault: str, failures: int, retry_s: float | None) -> str:
-    """What went wrong, how often in a row, and when the next try comes (None: never)."""
+    """A fault for people, with the number of failures in a row and the wait before the next try (None: there is none)."""
     times = f" ({failures} times)" if failures > 1 else ""
     again = f"; trying again in {retry_s:.1f} s" if retry_s is not None else ""
     return f"{clean(fault)}{times}{again}"
