@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from protocol import quantities, values, wire
+from protocol import values, wire
 from protocol.wire import RequestExtension as RequestExtension
 from protocol.fields import PodUid, Positive64, Text, Uint64, WireQuantity
 from protocol.fields import wire as named
@@ -40,8 +40,7 @@ class RawAmount(wire.Message):
     @classmethod
     def from_resources(cls, amount: values.Resources) -> "RawAmount":
         """The amount as it travels."""
-        memory = quantities.from_value(amount.memory_bytes, binary=True)
-        return cls(quantities.from_milli(amount.vcpu_milli), memory)
+        return cls(*amount.as_quantities())
 
 
 class ExactAmount:

@@ -14,7 +14,9 @@ import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
-from hosting.settings import FiniteRange, SettingsError, daemon
+from hosting.fault_log import FaultLog
+from hosting.options import FiniteRange, daemon
+from hosting.settings import SettingsError
 from hosting.supervisor import Supervisor
 from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError
@@ -91,7 +93,9 @@ class Program:
         self._batches = BatchService(self._service, self._core.vms)
         config = options["config"]
         self._config = ConfigFile(config, migrator_present=False) if config is not None else None
-        self._config_fault = ""
+        self._config_faults = FaultLog(
+            self._log, "configuration not usable, the old one stays in force", "configuration usable again"
+        )
         self._untaken: Configuration | None = None
         self._retry_s = 0.0
         self._server = server.Server(self._log, self._routes())
@@ -225,15 +229,11 @@ class Program:
         try:
             await self._configure()
         except (SettingsError, ClusterUnreachableError, FileUnreachableError) as error:
-            if str(error) != self._config_fault:
-                self._log.warning("configuration not usable, the old one stays in force", error=str(error))
-            self._config_fault = str(error)
+            self._config_faults.failed(error)
         else:
             if self._untaken is None:  # else it waits for its next try
-                if self._config_fault:
-                    self._log.info("configuration usable again")
-                self._config_fault = ""
-        self._service.stats.rules_stale = bool(self._config_fault)
+                self._config_faults.worked()
+        self._service.stats.rules_stale = self._config_faults.is_present
 
     def _stop_first(self, rules: Rules) -> None:
         """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""

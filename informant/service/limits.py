@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
 from hosting.threads import in_own_thread
@@ -83,7 +84,12 @@ class LimitController:
         self._lacks = cgroup.lacks() if cgroup is not None else {}
         self._written = Limits()
         self._current_bytes: int | None = None
-        self._failed: dict[Control, str] = {}
+        self._failed = FaultLog(
+            log,
+            "a control file could not be written",
+            "the control file is written again",
+            is_ours=True,
+        )
         self._agreeing = asyncio.Lock()
         self._is_shrinking = False
         self._slow: dict[bool, asyncio.Task[None]] = {}
@@ -323,7 +329,7 @@ class LimitController:
                 wrong = wrong if error.errno in _GONE else refused
             else:
                 self._written = self._written.after(write)
-                self._failed.pop(write.control, None)
+                self._failed.worked(write.control, control=write.control)
         self._mind_the_freeze()
         return wrong
 
@@ -347,7 +353,7 @@ class LimitController:
             self._written = replace(self._written, high_bytes=before.high_bytes)
             self._refused(write, error)
             raise
-        self._failed.pop(write.control, None)
+        self._failed.worked(write.control, control=write.control)
 
     def _slow_is_over(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is None:
@@ -356,9 +362,7 @@ class LimitController:
     def _refused(self, write: Write, error: OSError) -> str:
         """A write failed: it is tried again with the next look, and said once."""
         told = f"{write.control}: {reason_of(error)}"
-        if self._failed.get(write.control) != told:
-            self._failed[write.control] = told
-            self._log.error("a control file could not be written", text=write.text, error=told)
+        self._failed.failed(told, write.control, text=write.text)
         return told
 
     def _mind_the_freeze(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
-from hosting.directory_lock import locked
+from hosting.files import locked
 from hosting.logs import Logger
 from protocol.values import Value
 from scheduler.core import events, journal

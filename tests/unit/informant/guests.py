@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from hosting.client import Answered, Client, Outcome
-from hosting.server import HangUp, Limits, Reply, Request, Route, Server
+from hosting.client import Answered, HttpClient, Outcome
+from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits
 from informant.core.report import Reading
 from informant.core.sessions import Phase
 from informant.guest.machine import GIB
@@ -19,7 +19,7 @@ from informant.service.limits import Guest as Seen
 from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
 from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
 
-LIMITS = Limits(drain_s=0.2)
+LIMITS = ServerLimits(drain_s=0.2)
 PATIENT = DeadlineSettings.model_validate({"id": 10, "resume": 10, "suspend": 10, "tryUpscale": 10})
 
 
@@ -107,7 +107,7 @@ class Guest:
 
     informant: Informant
     url: str
-    client: Client
+    client: HttpClient
     machine: Machine
     lines: Lines
     log: list[str] = field(default_factory=list)
@@ -169,7 +169,7 @@ async def guest(
 ) -> AsyncIterator[Guest]:
     log, lines = recorded()
     machine = Machine()
-    async with Client() as client, Client() as ours:
+    async with HttpClient() as client, HttpClient() as ours:
         seen = seen or Seen(machine, approves_all=approves_all)
         informant = Informant(seen, settings, client, log, random.Random(1))
         server = Server(log, informant.routes(), limits=LIMITS)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from hosting.client import Client, Outcome
+from hosting.client import HttpClient, Outcome
 from hosting.server import Request
 from informant.core.sessions import MAX_SESSIONS, Phase, Session
 from informant.service.informant import Informant
@@ -185,7 +185,7 @@ async def test_what_a_call_brings_does_not_touch_an_agent_that_registered_anew_m
 
 
 async def test_a_fault_of_ours_within_a_call_leaves_no_agent_half_way() -> None:
-    class Broken(Client):
+    class Broken(HttpClient):
         async def call(self, method: str, url: str, **options: Any) -> Outcome:
             if url.endswith("/resume"):
                 raise RuntimeError("ours")
