@@ -26,8 +26,8 @@ from tests.peers import resources
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
-from tests.peers.recording import until
 from tests.peers.support import BareAgent, agent_knobs, informant_knobs, running
+from tests.support.waiting import until
 from tests.unit.agent.peers import world
 from tests.unit.hosting.raw_peers import Wire, recorded, request_bytes
 from tests.unit.informant.guests import guest

@@ -17,17 +17,8 @@ from scheduler.core.core import Core
 from scheduler.service import batch, permits
 from scheduler.service.answers import Answers
 from scheduler.service.batch import MAX_BODY_BYTES
-from tests.unit.scheduler_service.test_migrations import (
-    House,
-    Word,
-    ask,
-    cu,
-    now_s,
-    plain,
-    seen,
-    turns,
-    virtually,
-)
+from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_service.test_migrations import House, Word, ask, cu, plain, seen
 
 Given = list[tuple[int, Any]]
 

@@ -5,13 +5,12 @@ what to do, in virtual time: when nothing is left to do, the clock jumps to the 
 """
 
 import asyncio
-import functools
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, ParamSpec
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,43 +28,17 @@ from scheduler.core.vms import SchedulerConfig, VmRecord
 from scheduler.ports import Journal, Migrator, MigratorError
 from scheduler.service.batch import BatchService
 from scheduler.service.permits import PermitService
-from tests import virtual_time
+from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.hosting.raw_peers import recorded
-from tests.virtual_time import VirtualLoop
 
 GIB = 2**30
 INSTANCE = UUID(int=5)
-P = ParamSpec("P")
 Word = events.PoolVerdict
-now_s = virtual_time.now_s
 
 
 def cu(count: int) -> Resources:
     """So many units."""
     return Resources(1000 * count, GIB * count)
-
-
-def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an asynchronous test in virtual time; at its end nothing but itself may run."""
-
-    async def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        await test(*args, **kwargs)
-        await turns(3)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert {task.get_name() for task in left} == set()
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(checked(*args, **kwargs))
-
-    return run
-
-
-async def turns(count: int = 10) -> None:
-    """Let everybody else go on who can."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 class Bank:

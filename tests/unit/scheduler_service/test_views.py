@@ -20,17 +20,9 @@ from scheduler.core.ledger import Cause, Floor, OverCause, RowState
 from scheduler.core.model import NodeSpec, PodSpec
 from scheduler.service.inspect import Inspection
 from scheduler.service.metrics import families
+from tests.support.virtual_time import virtually
 from tests.unit.hosting.raw_peers import Running, recorded, serving
-from tests.unit.scheduler_service.test_migrations import (
-    GIB,
-    House,
-    Word,
-    ask,
-    cu,
-    plain,
-    seen,
-    virtually,
-)
+from tests.unit.scheduler_service.test_migrations import GIB, House, Word, ask, cu, plain, seen
 
 Samples = dict[tuple[tuple[str, str], ...], float]
 

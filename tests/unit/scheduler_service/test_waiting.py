@@ -14,19 +14,8 @@ from scheduler.core import events
 from scheduler.core.model import PoolSpec
 from scheduler.ports import ClusterUnreachableError
 from scheduler.service import permits
-from tests.unit.scheduler_service.test_migrations import (
-    House,
-    Word,
-    ask,
-    cu,
-    now_s,
-    permit,
-    plain,
-    refusal,
-    seen,
-    turns,
-    virtually,
-)
+from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_service.test_migrations import House, Word, ask, cu, permit, plain, refusal, seen
 
 REFUSAL = Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=30.0))
 
