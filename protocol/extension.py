@@ -12,10 +12,10 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from protocol import values, wire
-from protocol.wire import RequestExtension as RequestExtension
 from protocol.fields import PodUid, Positive64, Text, Uint64, WireQuantity
 from protocol.fields import wire as named
 from protocol.reasons import Reason, ReasonCode
+from protocol.wire import RequestExtension as RequestExtension
 
 AGENT_HEADER = "Parley-Agent"
 """Request header with the agentID, so that overload can be answered before the body is parsed."""
