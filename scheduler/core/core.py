@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from protocol.extension import ExtendedRequest
 from protocol.hot import Ask, ask_of
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO
@@ -87,7 +86,7 @@ class Core:
 
     def _arrived(self, arrived: events.RequestArrived) -> tuple[events.Output, ...]:
         request = arrived.request
-        if isinstance(request, ExtendedRequest):
+        if request.extension is not None:
             return self._asked(events.Asked(arrived.ticket, ask_of(request), arrived.now_s, arrived.look))
         version = request.proto_version
         refusal = _wrong_version(arrived.ticket, int(version), has_metrics=request.metrics is not None)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from protocol import translate, wire
-from protocol.extension import ExtendedResponse, RawReply
+from protocol.extension import RawReply, ReplyExtension
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason
 from protocol.values import Observation, Resources, Value
@@ -274,16 +274,14 @@ class Decided(Value, frozen=True):
         unit = translate.permit_slots(self.unit, self.slot_bytes)
         if self.echo is None:
             return wire.PluginResponse(permit, unit)
-        return ExtendedResponse(
-            permit,
-            unit,
+        extension = ReplyExtension(
             self.echo.sequence_number,
             self.echo.instance,
             self.echo.epoch,
             RawReply(self.permit, self.unit),
             self.reasons,
-            migrate=wire.MigrateResponse() if self.migrate else None,
         )
+        return wire.PluginResponse(permit, unit, wire.MigrateResponse() if self.migrate else None, extension)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import Final
 from hosting import server
 from protocol import codec, hot, wire
 from protocol.errors import RemoteProtocolError
-from protocol.extension import ExtendedRequest
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
 from scheduler.core.vms import VmTable
@@ -71,7 +70,7 @@ class BatchService:
             message = codec.decode(wire.AgentRequest, item)
         except RemoteProtocolError as error:
             return self._refused(str(error))
-        if isinstance(message, ExtendedRequest):
+        if message.extension is not None:
             return hot.ask_of(message)
         return self._refused("a request in a batch needs the extension's fields")
 

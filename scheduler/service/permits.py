@@ -17,7 +17,7 @@ from hosting.logs import Logger
 from hosting.settings import SettingsError
 from protocol import codec, hot, translate, wire
 from protocol.errors import RemoteProtocolError
-from protocol.extension import AGENT_HEADER, ExtendedRequest
+from protocol.extension import AGENT_HEADER
 from protocol.hot import Ask
 from protocol.reasons import ErrorCode
 from scheduler.core import events
@@ -225,7 +225,7 @@ class PermitService:
             message = hot.read_plain(body) or codec.decode(wire.AgentRequest, body)
         except RemoteProtocolError as error:
             return self._answers.error(error.status, error.code, str(error), for_extension=for_extension)
-        if isinstance(message, ExtendedRequest):
+        if message.extension is not None:
             return self.decide_ask(hot.ask_of(message), body)
         if self._published >= MAX_PUBLISHED or self._is_pool_full(message):
             return self._answers.hang_up(ErrorCode.OVERLOADED.value)

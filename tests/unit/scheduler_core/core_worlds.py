@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from protocol.extension import ExtendedRequest, ExtendedResponse, RawRequest
+from protocol.extension import RawRequest, RequestExtension
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
@@ -135,14 +135,10 @@ class World:
         uid: str | None = None,
         metrics: Metrics | None = METRICS,
         version: int = 2,
-    ) -> ExtendedRequest:
+    ) -> AgentRequest:
         """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names."""
         self.sent[name, agent] = seq if seq is not None else self.sent[name, agent] + 1
-        return ExtendedRequest(
-            PluginProtoVersion(version),
-            pod(name),
-            SlotResources(1, 1),
-            metrics,
+        extension = RequestExtension(
             agent,
             started,
             uid or f"uid-{name}",
@@ -151,6 +147,7 @@ class World:
             names,
             RawRequest(want, claim, unit),
         )
+        return AgentRequest(PluginProtoVersion(version), pod(name), SlotResources(1, 1), metrics, extension)
 
     def send(
         self,
@@ -169,8 +166,9 @@ class World:
         """The permit that a request gets; for callers with the extension `raw` says the same."""
         answer = self.send(request, at=at)
         assert isinstance(answer, events.Decided), answer
-        assert isinstance(answer.response, ExtendedResponse)
-        assert answer.response.raw.permit == answer.permit
+        extension = answer.response.extension
+        assert extension is not None
+        assert extension.permit == answer.permit
         return answer.permit
 
     def refusal(self, request: AgentRequest, *, at: float = 0.0) -> events.Refused:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from protocol.extension import ExtendedResponse
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events
@@ -29,10 +28,11 @@ def test_a_higher_number_is_processed_and_echoed() -> None:
     world.permit(world.request("vm", cu(2), seq=1))
     answer = world.send(world.request("vm", cu(3), seq=9))
     assert isinstance(answer, events.Decided)
-    assert isinstance(answer.response, ExtendedResponse)
-    assert (answer.sequence_number, answer.response.sequence_number) == (9, 9)
+    extension = answer.response.extension
+    assert extension is not None
+    assert (answer.sequence_number, extension.sequence_number) == (9, 9)
     assert (answer.permit, answer.changed, answer.reasons) == (cu(3), True, ())
-    assert (answer.response.scheduler_instance, answer.response.scheduler_epoch) == (HERE, 0)
+    assert (extension.scheduler_instance, extension.scheduler_epoch) == (HERE, 0)
 
 
 def test_a_retry_gets_the_remembered_permit_and_changes_nothing() -> None:
@@ -291,8 +291,9 @@ def test_the_unit_is_the_vms_else_the_requests_else_the_nodes(
     world.vm("vm", unit=of_vm)
     answer = world.send(world.request("vm", cu(7), unit=of_request))
     assert isinstance(answer, events.Decided)
-    assert isinstance(answer.response, ExtendedResponse)
-    assert (answer.permit, answer.response.raw.compute_unit) == (permit, unit)
+    extension = answer.response.extension
+    assert extension is not None
+    assert (answer.permit, extension.compute_unit) == (permit, unit)
 
 
 def test_the_integers_of_a_permit_are_rounded_down() -> None:
@@ -308,8 +309,9 @@ def test_the_epoch_and_instance_of_the_terms_are_told() -> None:
     world = world_with_vm(terms=SchedulerConfig(ELSEWHERE, is_first_start=True, epoch=12))
     answer = world.send(world.request("vm", cu(2), agent=AGENT, names=ELSEWHERE))
     assert isinstance(answer, events.Decided)
-    assert isinstance(answer.response, ExtendedResponse)
-    assert (answer.response.scheduler_instance, answer.response.scheduler_epoch) == (ELSEWHERE, 12)
+    extension = answer.response.extension
+    assert extension is not None
+    assert (extension.scheduler_instance, extension.scheduler_epoch) == (ELSEWHERE, 12)
 
 
 def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes() -> None:
