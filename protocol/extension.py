@@ -10,7 +10,7 @@ from uuid import UUID
 
 from msgspec import Meta, field
 
-from protocol import quantities, values
+from protocol import values
 from protocol.fields import As, Float64, Message, PodUid, Positive64, Uint64, WireQuantity
 from protocol.reasons import Reason, ReasonCode
 
@@ -38,8 +38,7 @@ class RawAmount(Message, frozen=True):
     @classmethod
     def from_resources(cls, amount: values.Resources) -> "RawAmount":
         """The amount as it travels."""
-        memory = quantities.from_value(amount.memory_bytes, binary=True)
-        return cls(quantities.from_milli(amount.vcpu_milli), memory)
+        return cls(*amount.as_quantities())
 
 
 class WireReason(Message, frozen=True):

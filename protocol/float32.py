@@ -8,7 +8,7 @@ import struct
 import msgspec
 
 _FORMAT = struct.Struct("<f")
-_PACK, _UNPACK = _FORMAT.pack, _FORMAT.unpack
+_PAIR = struct.Struct("<2f")
 _MAX_PLUS_HALF = 2.0**128 - 2.0**103
 """From here on a number rounds beyond the largest float32."""
 
@@ -16,12 +16,23 @@ _MAX_PLUS_HALF = 2.0**128 - 2.0**103
 def round32(number: float) -> float:
     """`number` rounded to the nearest float32. Raises `ValueError` for NaN, infinities and values out of range."""
     try:
-        rounded: float = _UNPACK(_PACK(number))[0]
+        rounded: float = _FORMAT.unpack(_FORMAT.pack(number))[0]
     except OverflowError:
         raise ValueError(f"{number} is beyond the range of a 32-bit float") from None
-    if rounded - rounded == 0:  # neither NaN nor infinite: one step on the path of every request
-        return rounded
-    raise ValueError(f"{number} is not a finite number")
+    if not math.isfinite(rounded):
+        raise ValueError(f"{number} is not a finite number")
+    return rounded
+
+
+def round_pair(one: float, other: float) -> tuple[float, float]:
+    """Both numbers as `round32` rounds them, in one step: it is on the path of every request."""
+    try:
+        first, second = _PAIR.unpack(_PAIR.pack(one, other))
+    except OverflowError:
+        return round32(one), round32(other)
+    if first - first + second - second == 0:  # neither is NaN or infinite
+        return first, second
+    return round32(one), round32(other)
 
 
 def shortest(number: float) -> str:

@@ -110,10 +110,10 @@ class Metrics(Message, frozen=True):
 
     def __post_init__(self) -> None:
         one, five = self.load_average_1min, self.load_average_5min
-        rounded_one, rounded_five = float32.round32(one), float32.round32(five)
-        if rounded_one != one or rounded_five != five:
-            force_setattr(self, "load_average_1min", rounded_one)
-            force_setattr(self, "load_average_5min", rounded_five)
+        rounded = float32.round_pair(one, five)
+        if rounded != (one, five):
+            force_setattr(self, "load_average_1min", rounded[0])
+            force_setattr(self, "load_average_5min", rounded[1])
 
 
 class AgentRequest(Message, frozen=True):
