@@ -134,6 +134,7 @@ class InformantSettings(Settings):
             memory.calm,
             self.wish.hold,
             memory.trial,
+            self.deadlines.reclaim,
         )
 
     def spare(self) -> Spare:

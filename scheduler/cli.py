@@ -24,7 +24,7 @@ from scheduler.clusters.file import FileCluster
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.rules import Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
 from scheduler.ports import ClusterUnreachableError
@@ -233,7 +233,7 @@ class Program:
         else:
             if self._untaken is None:  # else it waits for its next try
                 self._config_faults.worked()
-        self._service.counts.rules_stale = self._config_faults.is_present
+        self._service.stats.rules_stale = self._config_faults.is_present
 
     def _stop_first(self, rules: Rules) -> None:
         """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""
@@ -272,7 +272,7 @@ class Program:
     def _families(self) -> list[metrics.AnyFamily]:
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
-            *families(self._core, self._service.counts, self._server, lost),
+            *families(self._core, self._service.stats, self._server, lost),
             *pool_families(self._core.ledger, self._pools.room, self._pools.counts),
         ]
 

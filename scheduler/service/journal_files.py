@@ -43,7 +43,7 @@ class _Input(Value, frozen=True):
 
 
 class _Request(Value, frozen=True):
-    arrived: events.RequestArrived | events.Asked
+    arrived: events.RequestArrived
     body: bytes
     outputs: tuple[events.Output, ...]
 
@@ -88,7 +88,7 @@ class JournalWriter:
         self._put(_Input(event, outputs))
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Record a request with the bytes that it came as."""
         self._put(_Request(arrived, body, outputs))

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 
 from hosting import logs
 from hosting.client import HttpClient
@@ -28,7 +29,8 @@ async def test_the_documented_metrics_are_those_that_are_served() -> None:
     guest = Guest(ProcSource(), sources=sources)
     log = logs.logger("test")
     informant = Informant(guest, InformantSettings(), HttpClient(), log, random.Random(1))
-    informant.keeper.guard, _ = informant.keeper.guard.grown(Resources(1000, 2**30))
+    guard, _ = informant.limits.state.guard.grown(Resources(1000, 2**30))
+    informant.limits.state = replace(informant.limits.state, guard=guard)
     served = {}
     for key in informant.figures():
         found = NAME.fullmatch(key)
