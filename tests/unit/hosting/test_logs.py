@@ -136,7 +136,7 @@ VALUES = {
     "what cannot be shown": Broken(),
     "what cannot be shown, within": [Broken(), {"a": Broken()}],
     "an exception that cannot be shown": BrokenError(),
-    "a generator": (each for each in ()),
+    "a generator": (each for each in "a"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from hosting.server import Reply, Request, Route, ServerLimits
 from tests.unit.hosting.raw_peers import PATIENCE_S, Running, Wire, request_bytes, serving, until
 
 LARGE = 8_000_000
-SHORT_DRAIN = {"drain_s": 0.05, "request_deadline_s": 1000.0}
+SHORT_DRAIN = ServerLimits(drain_s=0.05, request_deadline_s=1000.0)
 
 
 class Held:
@@ -135,7 +136,7 @@ async def _deaf(running: Running, held: Held, requests: int = 1) -> Wire:
 
 async def test_a_peer_that_does_not_read_delays_only_itself() -> None:
     held = Held(LARGE)
-    async with serving(held.route, limits=ServerLimits(**SHORT_DRAIN)) as running:
+    async with serving(held.route, limits=SHORT_DRAIN) as running:
         await _deaf(running, held, requests=10)
         for _ in range(5):
             assert (await (await running.connect()).ask("POST", "/echo", b"x")).body == b"x"
@@ -144,7 +145,7 @@ async def test_a_peer_that_does_not_read_delays_only_itself() -> None:
 
 async def test_a_peer_that_reads_late_gets_everything() -> None:
     held = Held(LARGE)
-    async with serving(held.route, limits=ServerLimits(**SHORT_DRAIN)) as running:
+    async with serving(held.route, limits=SHORT_DRAIN) as running:
         wire = await _deaf(running, held, requests=2)
         wire.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
         assert [(await wire.response()).body for _ in range(2)] == [b"x" * LARGE] * 2
@@ -162,7 +163,7 @@ async def test_a_peer_that_never_reads_is_aborted() -> None:
 @pytest.mark.parametrize("how", ["close", "abort"])
 async def test_a_peer_that_leaves_in_mid_reply_is_no_fault(how: str) -> None:
     before, held = asyncio.all_tasks(), Held(LARGE)
-    async with serving(held.route, limits=ServerLimits(**SHORT_DRAIN)) as running:
+    async with serving(held.route, limits=SHORT_DRAIN) as running:
         wire = await _deaf(running, held, requests=2)
         getattr(wire.writer.transport, how)()
         await until(lambda: running.server.open_connections() == 0)
@@ -212,7 +213,7 @@ async def test_garbage_is_400_and_one_line_without_a_traceback(content: bytes) -
 
 
 async def test_at_the_cap_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
-    async with serving(limits=ServerLimits(connections=3, **SHORT_DRAIN)) as running:
+    async with serving(limits=replace(SHORT_DRAIN, connections=3)) as running:
         first, second, third = [await running.connected() for _ in range(3)]
         assert (await first.ask("GET", "/hello")).status == 200  # now the second is idle for the longest time
         fourth = await running.connected()
@@ -224,7 +225,7 @@ async def test_at_the_cap_the_longest_idle_connection_is_closed_for_a_new_one() 
 
 async def test_busy_connections_stay_at_the_cap() -> None:
     held = Held()
-    async with serving(held.route, limits=ServerLimits(connections=2, **SHORT_DRAIN)) as running:
+    async with serving(held.route, limits=replace(SHORT_DRAIN, connections=2)) as running:
         busy = await _held_request(running, held)
         idle = await running.connected()
         await running.connected()
@@ -234,7 +235,7 @@ async def test_busy_connections_stay_at_the_cap() -> None:
 
 
 async def test_hundreds_of_idle_connections_leave_a_server_with_a_small_cap_answering() -> None:
-    async with serving(limits=ServerLimits(connections=16, **SHORT_DRAIN)) as running:
+    async with serving(limits=replace(SHORT_DRAIN, connections=16)) as running:
         for _ in range(300):
             await running.connect()
         assert await running.is_alive()
@@ -245,7 +246,7 @@ async def test_hundreds_of_idle_connections_leave_a_server_with_a_small_cap_answ
 async def test_an_evicted_connection_whose_peer_does_not_read_gives_its_socket_back() -> None:
     held = Held(size=30_000)
     held.may_end.set()
-    async with serving(held.route, limits=ServerLimits(connections=1, **SHORT_DRAIN)) as running:
+    async with serving(held.route, limits=replace(SHORT_DRAIN, connections=1)) as running:
         deaf = await running.connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]  # every socket transport has it
         await until(lambda: running.server.open_connections() == 1)

@@ -349,7 +349,7 @@ def _bounded() -> None:
 
 
 def test_aliases_that_unfold_without_end_are_faults_and_cost_little(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", READ_THEM, tmp_path / "bomb.yaml"]
+    command = [sys.executable, "-c", READ_THEM, str(tmp_path / "bomb.yaml")]
     root = Path(__file__).parents[3]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=_bounded, cwd=root)
     assert done.returncode == 0, done.stderr[-2000:]
