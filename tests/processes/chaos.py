@@ -113,9 +113,9 @@ class Middle(FaultyPeer):
         self._arguments = ("--cluster", str(cluster), "--port", str(self.behind))
         self.program: Program | None = None
 
-    def start_scheduler(self) -> None:
+    def start_scheduler(self, *more: str) -> None:
         """Start the real one."""
-        self.program = Program("scheduler", *self._arguments, output=self._output)
+        self.program = Program("scheduler", *self._arguments, *more, output=self._output)
 
     def kill_scheduler(self) -> None:
         """It had no time to say good-bye."""
