@@ -110,12 +110,13 @@ class Middle(FaultyPeer):
         self.behind = free_port()
         self._client = client
         self._output = directory / "scheduler.log"
-        self._arguments = ("--cluster", str(cluster), "--port", str(self.behind))
+        # One agent lives through it all: nobody waits long for what another life of it may hold.
+        self._arguments = ("--cluster", str(cluster), "--port", str(self.behind), "--handover", "5")
         self.program: Program | None = None
 
-    def start_scheduler(self, *more: str) -> None:
+    def start_scheduler(self) -> None:
         """Start the real one."""
-        self.program = Program("scheduler", *self._arguments, *more, output=self._output)
+        self.program = Program("scheduler", *self._arguments, output=self._output)
 
     def kill_scheduler(self) -> None:
         """It had no time to say good-bye."""

@@ -26,13 +26,10 @@ async def until(condition: Callable[[], object], *, beside: "asyncio.Task[Any] |
 
 
 async def shown(
-    what: str,
-    look: Callable[[], Awaitable[T | None]],
-    not_yet: tuple[type[Exception], ...] = NOT_YET,
-    within_s: float = PATIENCE_S,
+    what: str, look: Callable[[], Awaitable[T | None]], not_yet: tuple[type[Exception], ...] = NOT_YET
 ) -> T:
     """What `look` gives, as soon as that is something. `look` asks another process, and may fail by `not_yet`."""
-    limit, last = time.monotonic() + within_s, ""
+    limit, last = time.monotonic() + PATIENCE_S, ""
     while time.monotonic() < limit:
         try:
             found = await look()
