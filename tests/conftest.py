@@ -3,7 +3,7 @@
 A new directory is entered here, else its tests are refused: so none can belong to no set, or to a slow one by accident.
 """
 
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
@@ -47,13 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _seconds_by_directory(reporter: pytest.TerminalReporter) -> dict[str, float]:
     """How long the tests of each directory took together, whichever worker ran them; the longest first."""
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for reports in reporter.stats.values():
         for each in reports:
             if isinstance(each, pytest.TestReport):
                 _, *directories, _ = Path(each.nodeid.partition("::")[0]).parts
                 found["/".join(directories[:2])] += each.duration
-    return dict(found.most_common())
+    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.server import HangUp, Reply, Request, text
 from protocol import codec, wire
 from protocol.versions import InformantProtoVersion
@@ -31,7 +31,7 @@ def tell(line: str) -> None:
 class Guest(FaultyPeer):
     """The informant and the exporter of one VM, which wants so many units."""
 
-    def __init__(self, number: int, rng: random.Random, client: Client) -> None:
+    def __init__(self, number: int, rng: random.Random, client: HttpClient) -> None:
         super().__init__(f"127.0.1.{number + 1}", rng)
         self.name = f"vm-{number}"
         self.wants = rng.randint(1, 3)
@@ -105,7 +105,7 @@ def _json(content: object) -> Reply:
 class Middle(FaultyPeer):
     """Stands between the agent and the real scheduler, which it can kill and start again."""
 
-    def __init__(self, rng: random.Random, client: Client, directory: Path, cluster: Path) -> None:
+    def __init__(self, rng: random.Random, client: HttpClient, directory: Path, cluster: Path) -> None:
         super().__init__("127.0.0.1", rng)
         self.behind = free_port()
         self._client = client

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import psutil
 import pytest
 
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from parley.observer import Observer, Tail
 from protocol.values import Resources
 from tests.processes.chaos import GUEST_FAULTS, SCHEDULER_FAULTS, Guest, Middle, tell
@@ -85,9 +85,9 @@ class Cluster:
         self.rng = rng
         self.state = directory / "state"
         self.port = free_port()
-        self.to_agent = Client(max_connections=4)
-        self.looking = Client(max_connections=1, max_answer_bytes=2**22)
-        self.to_scheduler = Client(max_connections=128, max_answer_bytes=2**20)
+        self.to_agent = HttpClient(max_connections=4)
+        self.looking = HttpClient(max_connections=1, max_answer_bytes=2**22)
+        self.to_scheduler = HttpClient(max_connections=128, max_answer_bytes=2**20)
         self.guests = [Guest(number, rng, self.to_agent) for number in range(VMS)]
         self.watch = Watch({f"d/{guest.name}": guest for guest in self.guests})
         self.middle = Middle(rng, self.to_scheduler, directory, _cluster_file(directory, self.guests))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from informant.core.guard import Control
+from informant.core.limits import Control
 from informant.core.report import CgroupReading
 from informant.guest import cgroup as cgroups
 from informant.guest.cgroup import CgroupError, FileCgroup, find, stalls
