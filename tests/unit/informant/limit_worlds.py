@@ -112,7 +112,7 @@ class PlannedGuest:
     def free(self) -> None:
         """The kernel has freed what it was asked for: the slow write that was begun first ends."""
         write, error = self._slow.pop(0)
-        self.take(events.WriteDone(write) if error is None else failed(write, error))
+        self.take(events.Done(write) if error is None else failed(write, error))
 
     def look(self) -> None:
         """It is time to look, or a file has changed."""
@@ -142,7 +142,7 @@ class PlannedGuest:
     def _ask(self, size: Resources, *, is_upscale: bool) -> AnswerRequest | None:
         self._number += 1
         before = len(self.answers)
-        self.take(events.SizeRequested(events.SizeRequest(self._number, size, is_upscale)))
+        self.take(events.SizeRequested(self._number, size, is_upscale))
         return self.answers[-1] if len(self.answers) > before else None
 
     # ------------------------------------------------------------ what is so
@@ -165,12 +165,12 @@ class PlannedGuest:
                 self.adopted.append(action)
                 self.met.append(action.grown.and_(self.wished[-1] if self.wished else NOTHING))
                 return events.SizeAdopted(self.met[-1])
-            case events.ReportShortage(shortage):
-                self.wished.append(shortage.resources())
-                return events.ShortageReported()
+            case events.ReportShortage():
+                self.wished.append(action.shortage.resources())
+                return events.Done(action)
             case AnswerRequest():
                 self.answers.append(action)
-                return events.RequestAnswered(action)
+                return events.Done(action)
             case _:
                 assert_never(action)
 
@@ -178,7 +178,7 @@ class PlannedGuest:
         try:
             return events.GuestRead(self.machine.read())
         except OSError as error:
-            return events.GuestUnreadable(str(error))
+            return events.GuestRead(None, str(error))
 
     def _write(self, write: Write) -> GuestEvent:
         error = None
@@ -189,7 +189,7 @@ class PlannedGuest:
         if write.is_slow:
             self._slow.append((write, error))
             return events.WriteBegun(write)
-        return events.WriteDone(write) if error is None else failed(write, error)
+        return events.Done(write) if error is None else failed(write, error)
 
 
 def failed(write: Write, error: OSError) -> events.WriteFailed:
