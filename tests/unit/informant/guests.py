@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from hosting.client import Answered, HttpClient, Outcome, Unanswered
-from hosting.server import ServerLimits, Reply, Request, Server
+from hosting.server import Reply, Request, Server, ServerLimits
 from informant.core.report import Reading
 from informant.core.sessions import SessionPhase
 from informant.guest.machine import GIB
