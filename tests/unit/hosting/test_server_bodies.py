@@ -15,11 +15,6 @@ from tests.unit.hosting.raw_peers import ECHO, PATIENCE_S, hello, request_bytes,
 LIMIT = ECHO.max_body_bytes
 
 
-@pytest.fixture(autouse=True)
-def _short_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "LINGER_S", 0.01)
-
-
 def chunked(*chunks: bytes) -> bytes:
     """A body in chunks."""
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
@@ -53,8 +48,6 @@ BODIES = {
         framed(chunked(gzip.compress(b"x" * 2 * LIMIT)), CHUNKED, encoding="gzip"),
         None,
     ),
-    "declared above it, and not sent": (framed(b"", f"Content-Length: {LIMIT + 1}"), None),
-    "a chunk above it, and not the end": (framed(b"65\r\n" + ABOVE + b"\r\n", CHUNKED), None),
 }  # fmt: skip
 
 
@@ -74,6 +67,22 @@ async def test_a_body_is_read_however_it_comes(content: bytes, body: bytes | Non
             assert (got.status, got.body) == (200, body)
             assert (await wire.ask("POST", "/echo", b"next")).body == b"next"
         assert running.lines == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [framed(b"", f"Content-Length: {LIMIT + 1}"), framed(b"65\r\n" + ABOVE + b"\r\n", CHUNKED)],
+    ids=["declared above it", "a chunk above it"],
+)
+async def test_a_body_above_the_limit_is_refused_before_its_end(
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LINGER_S", 0.01)
+    async with serving() as running:
+        wire = await running.connect()
+        await wire.send(content)
+        assert (await wire.response()).status == 413
+        assert await wire.rest() == b""
 
 
 PACKED_WRONGLY = {
