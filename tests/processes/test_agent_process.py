@@ -35,8 +35,8 @@ def test_a_second_agent_waits_for_the_node_lock_and_loads_no_optional_library(tm
         start = stack.enter_context
         arguments = ("--cluster", str(cluster), "--port", str(scheduler))
         start(running("scheduler", *arguments, output=tmp_path / "scheduler.log"))
-        arguments = ("--port", str(informant), "--approve-all")
-        start(running("informant", *arguments, output=tmp_path / "informant.log"))
+        options = ("--port", str(informant), "--approve-all")
+        start(running("informant", *options, output=tmp_path / "informant.log"))
         first = start(agent_of(tmp_path, first_port, "first"))
         shown_blocking("the first agent's permit", lambda: vms(first_port)["d/a"]["permit"])
         second = start(agent_of(tmp_path, second_port, "second", code=LOADED))
