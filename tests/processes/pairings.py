@@ -32,14 +32,15 @@ Entry = dict[str, Any]
 
 AGENT_WAITS = """
 from dataclasses import replace
-from agent.daemon import cli, settings
+from agent import cli
+from agent.daemon import settings
 given = settings.AgentSettings.timing
 settings.AgentSettings.timing = lambda self: replace(given(self), **{waits!r})
 cli.main()
 """
 SCHEDULER_WAITS = """
 from functools import partial
-from scheduler.service import cli
+from scheduler import cli
 cli.SchedulerConfig = partial(cli.SchedulerConfig, **{waits!r})
 cli.main()
 """
