@@ -12,7 +12,7 @@ from agent.daemon.settings import AgentSettings
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
-from agent.runner.runner import Latencies, Links, Runner, SeenEpoch
+from agent.runner.runner import Latencies, Peers, Runner, SeenEpoch
 from hosting.addresses import Advertised, bracketed, is_own
 from hosting.client import Client
 from hosting.logs import Logger
@@ -49,10 +49,10 @@ class RunnerFactory:
         if own.bounds is not None:
             vm = replace(vm, bounds=own.bounds)
         policy = own.policies or policies.build(self.settings.policies, self.registry)
-        links = self._links(spec, own.windows)
-        return Runner(vm, links, policy, self.settings.timing(), self.change_log, self.log, self.rng)
+        peers = self._peers(spec, own.windows)
+        return Runner(vm, peers, policy, self.settings.timing(), self.change_log, self.log, self.rng)
 
-    def _links(self, spec: VmSpec, own_windows: tuple[windows.Timed, ...] | None) -> Links:
+    def _peers(self, spec: VmSpec, own_windows: tuple[windows.Timed, ...] | None) -> Peers:
         host = urlsplit(spec.informant_url).hostname
         assert host is not None, "sources check URLs"
         if is_own(self.advertised.host) and not is_own(host):
@@ -62,7 +62,7 @@ class RunnerFactory:
                 informant=spec.informant_url,
                 advertised=self.callback_address,
             )
-        return Links(
+        return Peers(
             self.backend,
             self.scheduler,
             InformantLink(

@@ -68,7 +68,7 @@ class InformantLink:
     async def ask_downscale(
         self, amount: Resources
     ) -> events.DownscaleApproved | events.DownscaleDenied | events.InformantFailed:
-        """Ask whether the guest can live with `amount`."""
+        """PermitRequest whether the guest can live with `amount`."""
         outcome = await self._send("PUT", "/downscale", _raw(amount))
         if not isinstance(outcome, Answered) or outcome.status != 200:
             return self._failure(outcome)

@@ -19,14 +19,14 @@ from agent.core.condition import Condition, condition
 from agent.core.model import Vm
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
-from agent.core.policies.windows import Limits
+from agent.core.policies.windows import WindowLimits
 from agent.core.ports import BackendError, FencedOffError, Fencing, HeldLog, VmBackend
-from agent.core.state import Phase, State
+from agent.core.state import RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
-from agent.runner.told import told
+from agent.runner.event_json import event_document
 from hosting.logs import Logger
 from hosting.metrics import Durations
 from protocol.reasons import Reason, ReasonCode
@@ -50,7 +50,7 @@ class SeenEpoch:
 class Windows(Protocol):
     """Time windows of one VM, by the time of day in seconds since the epoch."""
 
-    def at(self, at_s: float) -> Limits:
+    def at(self, at_s: float) -> WindowLimits:
         """What holds then."""
         ...
 
@@ -65,11 +65,11 @@ class Latencies:
 
     metric_to_permit: Durations = field(default_factory=Durations)
     permit_to_size: Durations = field(default_factory=Durations)
-    wish_to_permit: Durations = field(default_factory=Durations)
+    try_upscale_to_permit: Durations = field(default_factory=Durations)
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class Peers:
     """The peers of one runner."""
 
     backend: VmBackend
@@ -94,7 +94,7 @@ class RunnerStats:
 
 
 @dataclass(slots=True)
-class _Clock:
+class _GrowthTimer:
     """When what began that is measured; None while nothing is."""
 
     metric_s: float | None = None
@@ -103,14 +103,18 @@ class _Clock:
     size: Resources = ZERO
     """What the VM should reach."""
 
-    def note(self, event: events.Event, before: State, after: State, now_s: float, found: Latencies) -> None:
+    def note(
+        self, event: events.Event, before: RunnerState, after: RunnerState, now_s: float, found: Latencies
+    ) -> None:
         """Take one event."""
         match event:
             case events.MetricsRead() if self.metric_s is None:
                 goal = goal_of(after)
                 if goal is not None and (after.vm.unit * goal.units).exceeds(after.held_at(now_s)):
                     self.metric_s = now_s
-            case events.UpscaleWished(wanted=wanted) if (wanted.cpu or wanted.memory) and self.wish_s is None:
+            case events.TryUpscaleReceived(more_resources=more) if (
+                more.cpu or more.memory
+            ) and self.wish_s is None:
                 self.wish_s = now_s
             case events.PermitGranted():
                 if after.held_at(now_s).exceeds(before.held_at(now_s)):
@@ -124,9 +128,9 @@ class _Clock:
             case _:
                 pass
 
-    def _permitted(self, after: State, now_s: float, found: Latencies) -> None:
+    def _permitted(self, after: RunnerState, now_s: float, found: Latencies) -> None:
         if self.wish_s is not None:
-            found.wish_to_permit.observe(now_s - self.wish_s)
+            found.try_upscale_to_permit.observe(now_s - self.wish_s)
         if self.metric_s is not None:
             found.metric_to_permit.observe(now_s - self.metric_s)
         self.metric_s = self.wish_s = None
@@ -139,7 +143,7 @@ class Runner:
     def __init__(
         self,
         vm: Vm,
-        links: Links,
+        peers: Peers,
         policy: Combined,
         timing: Timing,
         held_log: HeldLog,
@@ -147,11 +151,11 @@ class Runner:
         rng: random.Random,
     ) -> None:
         self.vm = vm
-        self.tally = RunnerStats()
+        self.stats = RunnerStats()
         self.last_plan: Plan | None = None
-        self._links = links
+        self._peers = peers
         self._policy = policy
-        self._timing = replace(timing, command_deadline_s=links.backend.capabilities.command_deadline_s)
+        self._timing = replace(timing, command_deadline_s=peers.backend.capabilities.command_deadline_s)
         self._held_log = held_log
         self._log = log.bind(vm=vm.name)
         self._rng = rng
@@ -163,8 +167,8 @@ class Runner:
         self._next_tick_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._clock = _Clock()
-        self.state = State(vm, self._new_life(), time.monotonic())
+        self._growth = _GrowthTimer()
+        self.state = RunnerState(vm, self._new_life(), time.monotonic())
 
     def condition(self, now_s: float) -> Condition:
         """How it is doing."""
@@ -201,13 +205,17 @@ class Runner:
         """Run lives of this VM until cancelled; a superseded life is followed by a new one after a while."""
         try:
             while True:
-                self.state = State(self.vm, self._new_life(), time.monotonic(), rivalry=self.state.rivalry)
+                self.state = RunnerState(
+                    self.vm, self._new_life(), time.monotonic(), rivalry=self.state.rivalry
+                )
                 while not self._inbox.empty():  # what happened to an earlier life, its faults included
                     self._inbox.get_nowait()
                 await self._live()
                 await self._step_back()
         except AssertionError:
-            self._log.error("invariant violated", journal=[told(event) for _, event in self._journal])
+            self._log.error(
+                "invariant violated", journal=[event_document(event) for _, event in self._journal]
+            )
             raise
         finally:
             await self._end_tasks()
@@ -216,7 +224,7 @@ class Runner:
         """Unregister from the informant: the daemon is going."""
         registration = self.state.informant.registration
         if registration is not None:
-            await self._links.informant.unregister(registration, deadline_s)
+            await self._peers.informant.unregister(registration, deadline_s)
 
     def _new_life(self) -> Life:
         return Life(
@@ -256,7 +264,7 @@ class Runner:
     def _share_epoch(self) -> None:
         """Learn the highest epoch that any runner of this process has seen, and pass ours on."""
         link = self.state.scheduler
-        seen = self._links.seen_epoch
+        seen = self._peers.seen_epoch
         highest = seen.highest = max(seen.highest, link.seen_epoch)
         if link.seen_epoch < highest:
             self.state = replace(self.state, scheduler=replace(link, seen_epoch=highest))
@@ -270,7 +278,7 @@ class Runner:
             wake_s = self._look_at_windows()
             now_s = time.monotonic()
             if now_s >= self._next_tick_s:
-                self.tally.ticks += 1
+                self.stats.ticks += 1
                 self._next_tick_s = now_s + self._timing.tick_s
             self.state = lapse(self.state, now_s, self._timing)
             self._share_epoch()
@@ -283,7 +291,7 @@ class Runner:
 
     def _look_at_windows(self) -> float:
         """Take up what holds at this time of day; in how many seconds that changes."""
-        windows = self._links.windows
+        windows = self._peers.windows
         if windows is None:
             return math.inf
         at_s = time.time()
@@ -319,7 +327,7 @@ class Runner:
         before = self.state
         self.state = apply(before, event, now_s, self._timing, self._policy)
         self._log_held(now_s)
-        self._clock.note(event, before, self.state, now_s, self._links.latencies)
+        self._growth.note(event, before, self.state, now_s, self._peers.latencies)
         self._tell(event, before)
 
     def _take_up(self, action: events.Action, now_s: float) -> None:
@@ -330,7 +338,7 @@ class Runner:
         self._journal.append((now_s, started))
         self.state = apply(self.state, started, now_s, self._timing, self._policy)
         self._log_held(now_s)  # a request lowers what we hold before the scheduler is told
-        self.tally.actions[type(action).__name__] += 1
+        self.stats.actions[type(action).__name__] += 1
         kind = f"{self.vm.name} {type(action).__name__}"
         task = asyncio.create_task(self._finish(started), name=kind)
         self._tasks.add(task)
@@ -350,22 +358,22 @@ class Runner:
         match started.action:
             case events.Fence() | events.Observe() | events.Resize():
                 return await self._on_backend(started.action)
-            case events.RequestPermit(ask):
-                return await self._links.scheduler.ask(self.vm, ask)
+            case events.RequestPermit(request):
+                return await self._peers.scheduler.ask(self.vm, request)
             case events.Register():
                 assert started.registration is not None
-                return await self._links.informant.register(started.registration)
+                return await self._peers.informant.register(started.registration)
             case events.AskDownscale(amount):
-                return await self._links.informant.ask_downscale(amount)
+                return await self._peers.informant.ask_downscale(amount)
             case events.AnnounceUpscale(amount):
-                return await self._links.informant.announce_upscale(amount)
+                return await self._peers.informant.announce_upscale(amount)
             case events.ReadMetrics(port):
-                return await self._links.exporter.read(port)
+                return await self._peers.exporter.read(port)
             case _:
                 assert_never(started.action)
 
     async def _on_backend(self, action: events.Fence | events.Observe | events.Resize) -> events.Event:
-        backend, deadline_s = self._links.backend, self._timing.backend_deadline_s
+        backend, deadline_s = self._peers.backend, self._timing.backend_deadline_s
         if isinstance(action, events.Fence):
             deadline_s += self._timing.command_deadline_s  # a fence may have to wait it out
         try:
@@ -418,13 +426,13 @@ class Runner:
             self._log.info("goal", desired=str(planned.desired), reason=planned.reason)
         self.last_plan = planned
 
-    def _tell(self, event: events.Event, before: State) -> None:
+    def _tell(self, event: events.Event, before: RunnerState) -> None:
         """Count an event, and log what a person would want to know."""
         match event:
             case events.PermitGranted():
-                self.tally.permits += 1
+                self.stats.permits += 1
                 for reason in event.reasons:
-                    self.tally.refusals[reason.code.value] += 1
+                    self.stats.refusals[reason.code.value] += 1
                 if self.state.scheduler.fault and not before.scheduler.fault:
                     self._log.warning("permit not usable", error=self.state.scheduler.fault)
                 elif event.permit != before.scheduler.permit or _codes(event.reasons) != _codes(
@@ -436,22 +444,22 @@ class Runner:
                 code = "no-answer"
                 if isinstance(event, events.PermitRefused):
                     code = event.body.body.code.value if event.body is not None else f"status-{event.status}"
-                self.tally.refusals[code] += 1
+                self.stats.refusals[code] += 1
                 if before.scheduler.fault != self.state.scheduler.fault:
                     self._log.warning("no permit", seq=event.number, error=self.state.scheduler.fault)
             case events.ResizeAccepted():
-                self.tally.resizes += 1
+                self.stats.resizes += 1
                 sent = before.backend.sent
                 self._log.info("resize", target=str(sent.target) if sent is not None else None)
             case events.DownscaleDenied():
-                self.tally.refusals["downscale-denied"] += 1
+                self.stats.refusals["downscale-denied"] += 1
                 self._log.info(
                     "downscale refused by the guest", amount=str(event.amount), reason=event.status
                 )
             case _:
                 self._tell_of_trouble(before)
 
-    def _tell_of_trouble(self, before: State) -> None:
+    def _tell_of_trouble(self, before: RunnerState) -> None:
         for link in ("backend", "informant", "metrics"):
             fault = getattr(self.state, link).fault
             if fault and fault != getattr(before, link).fault:
@@ -460,7 +468,10 @@ class Runner:
         if fault and fault != before.backend.resizing.fault:
             self._log.warning("trouble", action="resize", error=fault)
         phase = self.state.informant.phase
-        if phase is not before.informant.phase and phase in (Phase.ACTIVE, Phase.SUSPENDED):
+        if phase is not before.informant.phase and phase in (
+            RegistrationPhase.ACTIVE,
+            RegistrationPhase.SUSPENDED,
+        ):
             self._log.info("informant", phase=phase.value)
 
 

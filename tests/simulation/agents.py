@@ -18,7 +18,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.rivalry import Rivalry
-from agent.core.state import Ask, Phase, State
+from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from agent.links.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
@@ -73,7 +73,9 @@ class Life:
         self._held_until_s = 0.0
         self.planned: Plan | None = None
         agent_id = UUID(int=dice.getrandbits(128), version=4)
-        self.state = State(vm.agent_vm, LifeId(agent_id, started_ms), world.clock.now_s, rivalry=rivalry)
+        self.state = RunnerState(
+            vm.agent_vm, LifeId(agent_id, started_ms), world.clock.now_s, rivalry=rivalry
+        )
         self._go_on()
 
     # ------------------------------------------------------------ the process
@@ -196,8 +198,8 @@ class Life:
                 self.vm.observe(lambda answer: done(self._observed(answer)))
             case events.Resize():
                 self._resize(action)
-            case events.RequestPermit(ask):
-                self._request(ask)
+            case events.RequestPermit(request):
+                self._request(request)
             case events.Register():
                 assert registration is not None
                 failed: events.Event = events.RegisterFailed("no answer", self._dice.random())
@@ -251,18 +253,20 @@ class Life:
 
         self.vm.resize(action, self._generation, answered)
 
-    def _request(self, ask: Ask) -> None:
+    def _request(self, request: PermitRequest) -> None:
         world, sent_s = self.world, self._clock.now_s
-        failed = events.PermitFailed(ask.number, "no answer", self._dice.random())
+        failed = events.PermitFailed(request.number, "no answer", self._dice.random())
         call = Call[events.Event](self._once(failed, TIMING.request_deadline_s))
 
         def reply(answer: Answer | None) -> None:
-            event = permit_event(answer, ask, sent_s, self._dice.random())
+            event = permit_event(answer, request, sent_s, self._dice.random())
             world.network.reply(self.vm.name, call, event)
 
         def arrive() -> None:
-            world.trace.add(self._clock.now_s, self.vm.name, "asks", ask.resources, "and claims", ask.claim)
-            world.scheduler.receive(self.vm, ask_of(request_of(self.vm.agent_vm, ask)), reply)
+            world.trace.add(
+                self._clock.now_s, self.vm.name, "asks", request.resources, "and claims", request.claim
+            )
+            world.scheduler.receive(self.vm, ask_of(request_of(self.vm.agent_vm, request)), reply)
 
         world.network.request(self.vm.name, arrive)
 
@@ -296,16 +300,16 @@ class Life:
     @property
     def is_registered(self) -> bool:
         """Whether its informant uses it."""
-        return self.state.informant.phase is Phase.ACTIVE
+        return self.state.informant.phase is RegistrationPhase.ACTIVE
 
 
-def permit_event(answer: Answer | None, ask: Ask, sent_s: float, chance: float) -> events.Event:
+def permit_event(answer: Answer | None, request: PermitRequest, sent_s: float, chance: float) -> events.Event:
     """The scheduler's answer as the link to it tells the runner; None where nobody listens."""
     match answer:
         case Decided():
             assert answer.echo is not None
             return events.PermitGranted(
-                ask.number,
+                request.number,
                 answer.permit,
                 answer.unit,
                 sent_s,
@@ -319,9 +323,9 @@ def permit_event(answer: Answer | None, ask: Ask, sent_s: float, chance: float) 
         case Refused():
             last, started_ms = answer.last_sequence_number, answer.current_started_at_ms
             body = ReadErrorBody(ErrorBody(answer.message, answer.code, last, started_ms), None)
-            return events.PermitRefused(ask.number, answer.status, body, None, chance)
+            return events.PermitRefused(request.number, answer.status, body, None, chance)
         case HungUp() | None:
-            return events.PermitFailed(ask.number, "refused", chance)
+            return events.PermitFailed(request.number, "refused", chance)
 
 
 class Daemon:

@@ -312,7 +312,7 @@ class Informant:
         is_over = self._peers[session.serial].answers(session.agent_id) == 0
         is_answered = not is_over and self._ask(session)
         if is_answered:
-            self._peers[session.serial].hear(events.UpscaleWished(session.agent_id, tell.more))
+            self._peers[session.serial].hear(events.TryUpscaleReceived(session.agent_id, tell.more))
             self.sessions = self.sessions.told(session.agent_id, tell.more)
             self.wishes = self.wishes.told(tell, now_s)
         elif is_over:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.core.state import Phase
+from agent.core.state import RegistrationPhase
 from agent.daemon.callbacks import Callbacks
 from hosting.server import Server
 from protocol.values import Bounds, Observation, Resources
@@ -164,7 +164,7 @@ async def our_agent() -> AsyncIterator[str]:
         link = replace(
             runner.state.informant,
             registration=UUID(AGENT_ID),
-            phase=Phase.ACTIVE,
+            phase=RegistrationPhase.ACTIVE,
             version=InformantProtoVersion.V1_1,
         )
         runner.state = replace(runner.state, informant=link)

@@ -16,7 +16,7 @@ from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
-from agent.core.state import Ask, State
+from agent.core.state import PermitRequest, RunnerState
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode
@@ -47,7 +47,7 @@ def cu(cpus: float, gibibytes: float | None = None) -> Resources:
 
 
 def grant(
-    ask: Ask,
+    request: PermitRequest,
     permit: Resources | None = None,
     *,
     sent_s: float,
@@ -56,14 +56,14 @@ def grant(
     reasons: tuple[Reason, ...] = (),
     unit: Resources = UNIT,
 ) -> events.PermitGranted:
-    """The answer to `ask`; all of it unless told."""
+    """The answer to `request`; all of it unless told."""
     return events.PermitGranted(
-        ask.number,
-        ask.resources if permit is None else permit,
+        request.number,
+        request.resources if permit is None else permit,
         unit,
         sent_s,
         reasons,
-        None if instance is None else ask.number,
+        None if instance is None else request.number,
         instance,
         epoch,
         chance=CHANCE,
@@ -71,7 +71,7 @@ def grant(
 
 
 def refusal(
-    ask: Ask,
+    request: PermitRequest,
     status: int,
     code: ErrorCode | None = None,
     *,
@@ -82,7 +82,7 @@ def refusal(
 ) -> events.PermitRefused:
     """An error status; with a `code` it has a JSON body."""
     body = None if code is None else ReadErrorBody(ErrorBody("no", code, last, started_ms), supported)
-    return events.PermitRefused(ask.number, status, body, retry_after_s, CHANCE)
+    return events.PermitRefused(request.number, status, body, retry_after_s, CHANCE)
 
 
 class Driver:
@@ -111,12 +111,12 @@ class Driver:
         self.resumes = True
         self.is_heard = True
         """Whether the informant asks for our ID every few seconds."""
-        self.scheduler: Callable[[Ask], events.Event] = self.grants
+        self.scheduler: Callable[[PermitRequest], events.Event] = self.grants
         self.guest: Callable[[Resources], events.Event] = events.DownscaleApproved
         self._policy = policy
         self._busy_s = 0.0
         self._busy_until_s = self.now_s
-        self.state = State(vm, LIFE)
+        self.state = RunnerState(vm, LIFE)
         self.state = replace(self.state, scheduler=replace(self.state.scheduler, seen_epoch=seen_epoch))
 
     # ---------------------------------------------------------------- the clock
@@ -174,13 +174,13 @@ class Driver:
         self.end(action, *outcome)
         return self.settle()
 
-    def answer(self, event_of: Callable[[Ask], events.Event]) -> "Driver":
+    def answer(self, event_of: Callable[[PermitRequest], events.Event]) -> "Driver":
         """Answer the request that is under way."""
-        return self.finish(events.RequestPermit, event_of(self.ask()))
+        return self.finish(events.RequestPermit, event_of(self.request()))
 
     def wish(self, *, cpu: bool = False, memory: bool = False) -> "Driver":
         """The guest calls `/try-upscale`."""
-        return self.tell(events.UpscaleWished(self.registrations[-1], MoreResources(cpu, memory)))
+        return self.tell(events.TryUpscaleReceived(self.registrations[-1], MoreResources(cpu, memory)))
 
     def _apply(self, event: events.Event) -> None:
         self.state = apply(self.state, event, self.now_s, self.timing, self._policy)
@@ -197,9 +197,9 @@ class Driver:
 
     # ---------------------------------------------------------------- the well-behaved world
 
-    def grants(self, ask: Ask) -> events.Event:
+    def grants(self, request: PermitRequest) -> events.Event:
         """All that is asked for."""
-        return grant(ask, sent_s=self.now_s)
+        return grant(request, sent_s=self.now_s)
 
     def observation(self) -> Observation:
         """The VM as it is."""
@@ -220,8 +220,8 @@ class Driver:
                 return (events.Fenced(),)
             case events.Observe():
                 return (events.Observed(self.observation()),)
-            case events.RequestPermit(ask):
-                return (self.scheduler(ask),)
+            case events.RequestPermit(request):
+                return (self.scheduler(request),)
             case events.Resize(target, seen, not_after_s):
                 assert self.now_s <= not_after_s
                 if self.target not in (seen, target):
@@ -244,13 +244,13 @@ class Driver:
         """Everything of `kind` that was started."""
         return [each for each in self.log if isinstance(each, kind)]
 
-    def asks(self) -> list[Ask]:
+    def requests(self) -> list[PermitRequest]:
         """Every request that was started."""
-        return [each.ask for each in self.of(events.RequestPermit)]
+        return [each.request for each in self.of(events.RequestPermit)]
 
-    def ask(self) -> Ask:
+    def request(self) -> PermitRequest:
         """The last request."""
-        return self.asks()[-1]
+        return self.requests()[-1]
 
     def resizes(self) -> list[Resources]:
         """Every target that was commanded."""
@@ -279,7 +279,7 @@ def steady(
     size: Resources = UNIT * 2,
     *,
     timing: Timing = TIMING,
-    scheduler: Callable[[Ask], events.Event] | None = None,
+    scheduler: Callable[[PermitRequest], events.Event] | None = None,
 ) -> Driver:
     """A runner at rest at `size`, registered, with a permit, metrics and the scheduler's name, its log empty."""
     driver = Driver(size, timing=timing)

@@ -15,7 +15,7 @@ from agent.core.timing import Timing
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
-from agent.runner.runner import Links, Runner
+from agent.runner.runner import Peers, Runner
 from hosting import logs
 from hosting.client import Client
 from hosting.server import HangUp, Reply, Request, Route, Server
@@ -195,7 +195,7 @@ async def world() -> AsyncIterator[World]:
     url = f"http://127.0.0.1:{made.port}"
     rng = Certain(7)
     async with Client() as client:
-        links = Links(
+        links = Peers(
             made.backend,
             SchedulerLink(client, f"{url}/", 0.2, rng),
             InformantLink(client, url, "127.0.0.1:1", 1.0, rng),

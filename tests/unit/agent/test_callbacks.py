@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.core.state import Phase
+from agent.core.state import RegistrationPhase
 from agent.daemon.callbacks import Callbacks
 from agent.runner.runner import Runner
 from hosting.server import Reply, Request
@@ -18,7 +18,9 @@ REGISTRATION = UUID(int=9, version=4)
 OTHER = UUID(int=10, version=4)
 
 
-def _register(runner: Runner, registration: UUID = REGISTRATION, phase: Phase = Phase.ACTIVE) -> None:
+def _register(
+    runner: Runner, registration: UUID = REGISTRATION, phase: RegistrationPhase = RegistrationPhase.ACTIVE
+) -> None:
     link = replace(
         runner.state.informant,
         registration=registration,
@@ -103,7 +105,7 @@ async def test_a_wish_is_no_part_of_the_first_version() -> None:
 async def test_a_suspended_agent_takes_no_wish() -> None:
     async with world() as made:
         callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner, phase=Phase.SUSPENDED)
+        _register(made.runner, phase=RegistrationPhase.SUSPENDED)
         wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
         assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
         assert made.runner._inbox.empty()
@@ -112,7 +114,7 @@ async def test_a_suspended_agent_takes_no_wish() -> None:
 async def test_a_call_during_the_registration_is_taken() -> None:
     async with world() as made:
         callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner, phase=Phase.REGISTERING)
+        _register(made.runner, phase=RegistrationPhase.REGISTERING)
         assert (await _call(callbacks, "id"))[0] == 200
         assert (await _call(callbacks, "resume", expectedID=str(REGISTRATION)))[0] == 200
 

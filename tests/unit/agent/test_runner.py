@@ -215,7 +215,7 @@ async def test_an_informant_that_is_not_there_does_not_stop_growth() -> None:
 async def test_a_full_inbox_refuses_events() -> None:
     async with world() as made:
         registration = made.runner.state.life.agent_id
-        wish = events.UpscaleWished(registration, MoreResources(cpu=True, memory=True))
+        wish = events.TryUpscaleReceived(registration, MoreResources(cpu=True, memory=True))
         taken = [made.runner.offer(wish) for _ in range(100)]
         assert taken[0] is True
         assert taken[-1] is False

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from agent.backends import faults as faults_module
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults, Movement, Refusing, ways
-from agent.backends.simulated import Command, SimulatedBackend
+from agent.backends.simulated import SentCommand, SimulatedBackend
 from agent.core.ports import BackendError, Fencing
 from hosting.settings import FaultsError, SettingsError, check, load
 from protocol.values import Resources
@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 async def resized(backend: SimulatedBackend, target: Resources, fencing: Fencing) -> None:
-    """Command a target with what stands there as the one that was seen."""
+    """SentCommand a target with what stands there as the one that was seen."""
     stands = backend._settle(VM).target
     await backend.resize(VM, target, fencing, seen=stands, not_after_s=math.inf)
 
@@ -246,7 +246,7 @@ async def test_a_command_on_its_way_is_taken_only_where_the_target_stands_that_w
     place: Place, seen: Resources | None, comes: bool
 ) -> None:
     backend = place.open()
-    command = Command(1, cu(7), place.virtual.now_s + 1, seen)
+    command = SentCommand(1, cu(7), place.virtual.now_s + 1, seen)
     backend._write(VM, replace(backend._settle(VM), sent=1, on_way=(command,)))
     place.virtual.now_s += 3
     assert (await backend.observe(VM)).size == (cu(7) if comes else cu(2))
