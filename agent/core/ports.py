@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
+from uuid import UUID
 
+from agent.core import events
 from agent.core.model import Vm
+from agent.core.state import PermitRequest
 from protocol.values import Observation, Resources
 
 
@@ -61,6 +64,46 @@ class VmBackend(Protocol):
         After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `FencedOffError` for a
         fencing that a later life has replaced.
         """
+        ...
+
+
+class SchedulerPeer(Protocol):
+    """Grants permits. Every call has a deadline, and every outcome is an event."""
+
+    async def ask(
+        self, vm: Vm, request: PermitRequest
+    ) -> events.PermitGranted | events.PermitRefused | events.PermitFailed:
+        """Send a request."""
+        ...
+
+
+class InformantPeer(Protocol):
+    """The program in the VM. Every call has a deadline, and every outcome is an event."""
+
+    async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
+        """Register under a new ID."""
+        ...
+
+    async def unregister(self, registration: UUID, deadline_s: float) -> None:
+        """Say good-bye; a failure is no event, because the runner is going anyway."""
+        ...
+
+    async def ask_downscale(
+        self, amount: Resources
+    ) -> events.DownscaleApproved | events.DownscaleDenied | events.InformantFailed:
+        """Ask whether the guest can live with `amount`."""
+        ...
+
+    async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
+        """Tell the guest that it has `amount` now."""
+        ...
+
+
+class ExporterPeer(Protocol):
+    """Serves the load of the VM as metrics. Every call has a deadline, and every outcome is an event."""
+
+    async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
+        """Read the metrics on `port`."""
         ...
 
 

@@ -20,7 +20,8 @@ from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
 from agent.links.scheduler import SchedulerLink
-from agent.runner.runner import Latencies, Runner, SeenEpoch
+from agent.runner.runner import Runner, RunnerContext
+from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
 from hosting.client import Client
@@ -129,11 +130,7 @@ class Daemon:
             advertised,
             advertised.endpoint(port),
             policies.standard(),
-            self._latencies,
-            SeenEpoch(),
-            self._change_log,
-            self._log,
-            self._rng,
+            RunnerContext(self._change_log, self._log, self._rng, self._latencies),
         )
         return Fleet(factory.make, installed.prepare, self._supervisor, self._log, self._rng)
 

@@ -1,21 +1,19 @@
 """Makes the runner of a VM: its peers, and its policies, windows and bounds, as the settings and the VM's annotations say."""
 
-import random
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent.backends.change_log import ChangeLog
 from agent.core.ports import VmBackend, VmSpec
 from agent.daemon import annotations, policies, windows
 from agent.daemon.settings import AgentSettings
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
-from agent.runner.runner import Latencies, Peers, Runner, SeenEpoch
+from agent.runner.peers import Peers
+from agent.runner.runner import Runner, RunnerContext
 from hosting.addresses import Advertised, bracketed, is_own
 from hosting.client import Client
-from hosting.logs import Logger
 
 INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
@@ -33,11 +31,7 @@ class RunnerFactory:
     advertised: Advertised
     callback_address: str
     registry: policies.Registry
-    latencies: Latencies
-    seen_epoch: SeenEpoch
-    change_log: ChangeLog
-    log: Logger
-    rng: random.Random
+    context: RunnerContext
 
     def make(self, spec: VmSpec) -> Runner:
         """The runner of `spec`, not started. What is wrong with annotations is logged, and ignored."""
@@ -45,33 +39,33 @@ class RunnerFactory:
         defaults = annotations.VmDefaults(vm.bounds, vm.slot_bytes, tuple(self.settings.policies))
         own, faults = annotations.read(spec.annotations, defaults, self.registry)
         for fault in faults:
-            self.log.warning("annotation ignored", vm=vm.name, error=fault)
+            self.context.log.warning("annotation ignored", vm=vm.name, error=fault)
         if own.bounds is not None:
             vm = replace(vm, bounds=own.bounds)
         policy = own.policies or policies.build(self.settings.policies, self.registry)
-        peers = self._peers(spec, own.windows)
-        return Runner(vm, peers, policy, self.settings.timing(), self.change_log, self.log, self.rng)
+        schedule = (
+            windows.Schedule(own.windows) if own.windows is not None else windows.of(self.settings.windows)
+        )
+        return Runner(vm, self._peers(spec), self.context, policy, self.settings.timing(), schedule)
 
-    def _peers(self, spec: VmSpec, own_windows: tuple[windows.Timed, ...] | None) -> Peers:
+    def _peers(self, spec: VmSpec) -> Peers:
         host = urlsplit(spec.informant_url).hostname
         assert host is not None, "sources check URLs"
         if is_own(self.advertised.host) and not is_own(host):
-            self.log.warning(
+            self.context.log.warning(
                 "this informant cannot call back: it is told to call its own machine; set `advertise` and --host",
                 vm=spec.vm.name,
                 informant=spec.informant_url,
                 advertised=self.callback_address,
             )
+        rng = self.context.rng
         return Peers(
             self.backend,
             self.scheduler,
             InformantLink(
-                self.to_informants, spec.informant_url, self.callback_address, INFORMANT_DEADLINE_S, self.rng
+                self.to_informants, spec.informant_url, self.callback_address, INFORMANT_DEADLINE_S, rng
             ),
             ExporterLink(
-                self.to_exporters, bracketed(host), self.settings.metrics_prefix, METRICS_DEADLINE_S, self.rng
+                self.to_exporters, bracketed(host), self.settings.metrics_prefix, METRICS_DEADLINE_S, rng
             ),
-            self.seen_epoch,
-            self.latencies,
-            windows.Schedule(own_windows) if own_windows is not None else windows.of(self.settings.windows),
         )

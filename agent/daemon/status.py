@@ -8,7 +8,8 @@ from typing import Any
 
 from agent.core.condition import Health
 from agent.runner.event_json import amount, event_document, without_ids
-from agent.runner.runner import Latencies, Runner
+from agent.runner.runner import Runner
+from agent.runner.stats import Latencies
 from hosting.metrics import Family, HistogramFamily
 
 

@@ -30,10 +30,9 @@ from agent.core.timing import Timing
 from hosting.settings import check
 from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_simulated import PROFILES, FoldedLog
-from tests.unit.agent.driver import LIFE, VM, Driver, cu
+from tests.unit.agent.driver import LIFE, UTILISATION, VM, cu
 
 AMOUNTS = st.builds(cu, st.integers(1, 8), st.integers(1, 8))
-POLICY = Driver()._policy
 PATIENT_S = 5.0
 """How long a call may take before it is cut off."""
 
@@ -70,7 +69,7 @@ class Life:
     fencing: Fencing | None = None
 
     def apply(self, event: events.Event, now_s: float) -> None:
-        self.state = apply(self.state, event, now_s, self.timing, POLICY)
+        self.state = apply(self.state, event, now_s, self.timing, UTILISATION)
 
 
 @dataclass(eq=False)

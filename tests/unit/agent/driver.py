@@ -10,13 +10,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from agent.core import events
-from agent.core.apply import apply, lapse
+from agent.core.apply import lapse
 from agent.core.model import Sample, Vm
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.state import PermitRequest, RunnerState
+from agent.core.step import RunnerCore
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode
@@ -113,7 +114,8 @@ class Driver:
         """Whether the informant asks for our ID every few seconds."""
         self.scheduler: Callable[[PermitRequest], events.Event] = self.grants
         self.guest: Callable[[Resources], events.Event] = events.DownscaleApproved
-        self._policy = policy
+        self._core = RunnerCore(timing, policy, self._new_id)
+        self._inbox: list[events.Event] = []
         self._busy_s = 0.0
         self._busy_until_s = self.now_s
         self.state = RunnerState(vm, LIFE)
@@ -129,15 +131,21 @@ class Driver:
     def settle(self) -> "Driver":
         """Take up and answer until nothing happens at this moment any more."""
         for _ in range(50):
-            planned = self.plan()
-            if not planned.actions:
-                assert planned.wake_at_s > self.now_s, "a busy loop"
+            if not self._step():
                 return self
-            for action in planned.actions:
-                self._take_up(action)
             for action in [each for each in self.flying if type(each) not in self.by_hand]:
                 self.end(action, *self._outcome(action))
         raise AssertionError(f"it never comes to rest: {self.log[-6:]}")
+
+    def _step(self) -> bool:
+        """Step the core once; whether it started anything."""
+        inbox, self._inbox = self._inbox, []
+        step = self._core.step(self.state, inbox, self.now_s)
+        self.state = step.state
+        assert step.started or step.plan.wake_at_s > self.now_s, "a busy loop"
+        for started in step.started:
+            self._take_up(started.action)
+        return bool(step.started)
 
     def wait(self, seconds: float) -> "Driver":
         """Let time pass, waking whenever the plan says so."""
@@ -146,7 +154,7 @@ class Driver:
         while self.now_s < end_s:
             self._pass(min(self.plan().wake_at_s, end_s))
             if self.is_heard and self.registrations:
-                self._apply(events.InformantHeard(self.registrations[-1]))
+                self.hear(events.InformantHeard(self.registrations[-1]))
             self.settle()
         return self
 
@@ -157,16 +165,14 @@ class Driver:
     # ---------------------------------------------------------------- what happens
 
     def tell(self, *happened: events.Event) -> "Driver":
-        """Apply events, then settle."""
-        for event in happened:
-            self._apply(event)
+        """Something happens, and what comes of it."""
+        self.hear(*happened)
         return self.settle()
 
     def end(self, action: events.Action, *outcome: events.Event) -> None:
         """End an action that is under way."""
         self.flying.remove(action)
-        for event in outcome:
-            self._apply(event)
+        self.hear(*outcome)
 
     def finish(self, kind: type[object], *outcome: events.Event) -> "Driver":
         """End the action of `kind` that is under way with `outcome`, then settle."""
@@ -182,18 +188,18 @@ class Driver:
         """The guest calls `/try-upscale`."""
         return self.tell(events.TryUpscaleReceived(self.registrations[-1], MoreResources(cpu, memory)))
 
-    def _apply(self, event: events.Event) -> None:
-        self.state = apply(self.state, event, self.now_s, self.timing, self._policy)
+    def hear(self, *happened: events.Event) -> None:
+        """Put events into the inbox of the next step."""
+        self._inbox += happened
 
     def _take_up(self, action: events.Action) -> None:
         assert all(type(each) is not type(action) for each in self.flying), f"{action} is under way already"
-        registration = None
-        if isinstance(action, events.Register):
-            registration = UUID(int=100 + len(self.registrations), version=4)
-            self.registrations.append(registration)
         self.log.append(action)
         self.flying.append(action)
-        self._apply(events.Started(action, registration))
+
+    def _new_id(self) -> UUID:
+        self.registrations.append(UUID(int=100 + len(self.registrations), version=4))
+        return self.registrations[-1]
 
     # ---------------------------------------------------------------- the well-behaved world
 

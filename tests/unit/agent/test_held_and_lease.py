@@ -139,7 +139,7 @@ def test_an_answer_to_an_older_number_is_dropped() -> None:
     driver.busy_cpus = 2.9
     driver.wait(6)
     old = replace(driver.request(), number=driver.request().number - 1)
-    driver._apply(grant(old, cu(8), sent_s=driver.now_s))
+    driver.finish(events.RequestPermit, grant(old, cu(8), sent_s=driver.now_s))
     assert driver.held() == cu(2)
 
 

@@ -139,6 +139,7 @@ class World(Driver):
     def _begin_again(self) -> None:
         self.lives += 1
         self.flying.clear()
+        self._inbox.clear()
         self._pass(self.now_s + 0.1)  # the VM may be on its way still
         life = Life(UUID(int=1000 + self.lives, version=4), LIFE.started_at_ms + self.lives)
         self.state = RunnerState(self.state.vm, life, self.now_s)
@@ -157,9 +158,10 @@ class World(Driver):
         if how is Cut.LATE:
             self._late = action
         if how in (Cut.UNHEARD, Cut.HEARD):
-            for event in self._outcome(action):
-                if how is Cut.HEARD:
-                    self._apply(event)
+            outcome = self._outcome(action)
+            if how is Cut.HEARD:
+                self.hear(*outcome)
+                self._core.step(self.state, self._inbox, self.now_s)
         raise CutOffError
 
     def _judge(self, target: Resources) -> None:
@@ -232,7 +234,7 @@ class World(Driver):
 
     def bound(self, most: float) -> None:
         """The maximum becomes so much."""
-        self._apply(events.VmChanged(replace(VM, bounds=Bounds(UNIT, cu(most)))))
+        self.hear(events.VmChanged(replace(VM, bounds=Bounds(UNIT, cu(most)))))
 
     def scheduler_restarts(self) -> None:
         """Another process takes over."""
@@ -249,7 +251,7 @@ class World(Driver):
     def wants(self, *, cpu: bool = False, memory: bool = False) -> None:
         """The guest calls `/try-upscale`, where it knows anybody."""
         if self.inside.knows is not None:
-            self._apply(events.TryUpscaleReceived(self.inside.knows, MoreResources(cpu, memory)))
+            self.hear(events.TryUpscaleReceived(self.inside.knows, MoreResources(cpu, memory)))
 
     def has_room(self, units: float) -> None:
         """The node has room for so much in all."""

@@ -1,19 +1,21 @@
 """What the agent's page tells of a VM."""
 
 import json
-import time
 from typing import Any
 
+from agent.core import events
+from agent.core.state import PermitRequest
 from agent.daemon import status
-from hosting.server import Reply
-from protocol.extension import ExtendedRequest
-from protocol.reasons import Reason, ReasonCode
-from tests.unit.agent.driver import cu
-from tests.unit.agent.peers import World, permit, running, until, world
+from tests.unit.agent.driver import FULL, cu, grant
+from tests.unit.agent.peers import World, running, until
+from tests.virtual_time import now_s
+
+VIRTUAL_TIME = True
 
 
 async def test_the_page_of_a_vm_tells_what_happened_but_not_the_registration() -> None:
-    async with world() as made, running(made) as task:
+    made = World()
+    async with running(made) as task:
         await until(lambda: made.runner.state.informant.version is not None, beside=task)
         registration = made.runner.state.informant.registration
         page = status.details(made.runner)
@@ -23,7 +25,8 @@ async def test_the_page_of_a_vm_tells_what_happened_but_not_the_registration() -
 
 
 async def test_a_reason_is_told_while_the_vm_is_denied_and_no_longer() -> None:
-    async with world() as made, running(made) as task:
+    made = World()
+    async with running(made) as task:
         await until(lambda: made.held.now() == cu(2), beside=task)
         made.scheduler.script = [_refused] * 9999
         made.policy.units = 3
@@ -38,9 +41,9 @@ async def test_a_reason_is_told_while_the_vm_is_denied_and_no_longer() -> None:
 
 
 def _now(made: World) -> dict[str, Any]:
-    return status.vm_status(made.runner, time.monotonic())
+    return status.vm_status(made.runner, now_s())
 
 
-def _refused(request: ExtendedRequest) -> Reply:
+def _refused(request: PermitRequest) -> events.PermitGranted:
     """The size of now, and why not more."""
-    return permit(request, cu(2), (Reason(ReasonCode.NODE_HEADROOM, "the node is full"),))
+    return grant(request, cu(2), sent_s=now_s(), reasons=FULL)

@@ -14,7 +14,7 @@ from hosting.server import Limits, Reply, Request, Route, Server, text
 from parley.top.model import Column
 from parley.top.source import Agents
 from tests.unit.agent.driver import cu
-from tests.unit.agent.peers import running, until, world
+from tests.unit.agent.peers import World, running, until
 from tests.unit.parley.top_documents import document, vm
 from tests.unit.parley.top_seen import seen
 
@@ -50,7 +50,8 @@ async def soon(_: float) -> None:
 
 
 async def test_it_shows_what_a_real_runner_does_and_survives_its_agent() -> None:
-    async with world() as made, running(made) as task:
+    made = World()
+    async with running(made) as task:
 
         async def pages(request: Request) -> Reply:
             if request.path == "/v1/vms":
