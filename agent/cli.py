@@ -11,15 +11,16 @@ import click
 from agent.backends.change_log import ChangeLog
 from agent.core.ports import BackendError
 from agent.daemon.daemon import Daemon
-from agent.daemon.node_lock import NodeLock
 from agent.daemon.server import ServerSettings
 from agent.daemon.settings import AgentSettings
 from agent.sources.file import FileSource
 from hosting import lifecycle, logs
-from hosting.addresses import AddressError, Advertise, advertised
-from hosting.settings import SettingsError, daemon, load
+from hosting.addresses import AddressError, advertised
+from hosting.files import FileLock
+from hosting.options import Advertise, TokenFile, daemon
+from hosting.settings import SettingsError, load
 from hosting.tls import Tls, TlsError
-from hosting.tokens import RULE, TokenFile
+from hosting.tokens import RULE
 
 MAX_FILES: Final = 65_536
 
@@ -27,7 +28,7 @@ MAX_FILES: Final = 65_536
 async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, server: ServerSettings) -> int:
     """Take the node lock, then serve."""
     log = logs.logger("agent").bind(node=settings.node)
-    with NodeLock(settings.state_directory) as lock:
+    with FileLock(settings.state_directory / "node.lock") as lock:
         if not lock.try_acquire():
             log.warning("another agent has this node, waiting for it to end", pid=lock.holder())
             waiting = asyncio.create_task(lock.acquire(), name="node lock")

@@ -31,7 +31,7 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class RequestPermit:
-    """PermitRequest the scheduler."""
+    """Ask the scheduler for a permit."""
 
     request: PermitRequest
 
@@ -52,7 +52,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class AskDownscale:
-    """PermitRequest the informant whether the VM may shrink to `amount`."""
+    """Ask the informant whether the VM may shrink to `amount`."""
 
     amount: Resources
 

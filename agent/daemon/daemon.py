@@ -15,7 +15,6 @@ from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, status
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
-from agent.daemon.node_lock import NodeLock
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
@@ -24,7 +23,9 @@ from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
-from hosting.client import Client
+from hosting.client import HttpClient
+from hosting.fault_log import FaultLog
+from hosting.files import FileLock
 from hosting.supervisor import Supervisor
 from hosting.tls import TlsError
 
@@ -43,7 +44,7 @@ class Daemon:
         settings: AgentSettings,
         source: VmSource,
         change_log: ChangeLog,
-        lock: NodeLock,
+        lock: FileLock,
         server_settings: ServerSettings,
     ) -> None:
         self._settings = settings
@@ -93,9 +94,9 @@ class Daemon:
             return 1
         tls = self._server_settings.tls
         async with (
-            Client(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as to_scheduler,
-            Client(max_connections=512) as to_informants,
-            Client(max_connections=512) as to_exporters,
+            HttpClient(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as to_scheduler,
+            HttpClient(max_connections=512) as to_informants,
+            HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
             scheduler = self._scheduler = SchedulerLink(
@@ -117,8 +118,8 @@ class Daemon:
         installed: InstalledBackend,
         port: int,
         scheduler: SchedulerLink,
-        to_informants: Client,
-        to_exporters: Client,
+        to_informants: HttpClient,
+        to_exporters: HttpClient,
     ) -> Fleet:
         settings, advertised = self._settings, self._server_settings.advertised
         factory = RunnerFactory(
@@ -158,31 +159,29 @@ class Daemon:
 
     async def _follow_source(self, fleet: Fleet) -> None:
         """Follow the VMs as the source tells of them."""
-        last_fault = ""
+        faults = FaultLog(self._log, "VMs cannot be read, those known before stay", "VMs can be read again")
         while True:
-            fault = ""
             try:
                 await fleet.apply(await self._source.changes())
             except (VmSourceError, BackendError) as error:
-                fault = str(error)
-                if fault != last_fault:
-                    self._log.warning("VMs cannot be read, those known before stay", error=fault)
-            last_fault = fault
+                faults.failed(error)
+            else:
+                faults.worked()
 
     async def _watch_certificates(self) -> None:
         """Take renewed certificates up; what cannot be used is reported once, and the old ones stay in force."""
-        last_fault = ""
+        faults = FaultLog(
+            self._log, "certificates not usable, the old ones stay in force", "certificates usable again"
+        )
         while True:
             await asyncio.sleep(CERTIFICATE_CHECK_S)
-            fault = ""
             try:
                 if await self._server_settings.tls.refresh():
                     self._log.info("certificates read again")
             except TlsError as error:
-                fault = str(error)
-                if fault != last_fault:
-                    self._log.warning("certificates not usable, the old ones stay in force", error=fault)
-            last_fault = fault
+                faults.failed(error)
+            else:
+                faults.worked()
 
     async def _watch_lock(self, stop: lifecycle.Stop) -> None:
         """End when the state directory was taken away: another agent could have the node by now."""

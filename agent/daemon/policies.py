@@ -29,7 +29,8 @@ from agent.core.policies.values import (
     Unknown,
 )
 from agent.core.policies.zones import Zones
-from hosting.settings import FaultsError, Memory, Settings, check, share
+from hosting.amounts import Memory, share
+from hosting.settings import FaultsError, Settings, check
 
 POLICY_GROUP: Final = "parley.policies"
 DEFAULT: Final = ("utilisation",)

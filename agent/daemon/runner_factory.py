@@ -13,7 +13,7 @@ from agent.links.scheduler import SchedulerLink
 from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
 from hosting.addresses import Advertised, bracketed, is_own
-from hosting.client import Client
+from hosting.client import HttpClient
 
 INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
@@ -26,8 +26,8 @@ class RunnerFactory:
     settings: AgentSettings
     backend: VmBackend
     scheduler: SchedulerLink
-    to_informants: Client
-    to_exporters: Client
+    to_informants: HttpClient
+    to_exporters: HttpClient
     advertised: Advertised
     callback_address: str
     registry: policies.Registry

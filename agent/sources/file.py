@@ -13,16 +13,9 @@ from pydantic import AfterValidator, Field
 
 from agent.core.model import Vm
 from agent.core.ports import VmChange, VmDescribed, VmRemoved, VmSourceError, VmSpec
+from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
-from hosting.settings import (
-    Memory,
-    Name,
-    PositiveResources,
-    Resources,
-    Settings,
-    SettingsError,
-    bounds_fault,
-)
+from hosting.settings import Name, Settings, SettingsError
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol.values import Bounds
 from protocol.wire import PodName

@@ -15,8 +15,8 @@ import pytest
 
 from agent.core.ports import VmChange, VmRemoved, VmSource, VmSourceError
 from agent.sources.file import FileSource, VmList
-from hosting import logs, watched_file
-from tests.virtual_time import VirtualLoop
+from hosting import logs, threads, watched_file
+from tests.support.virtual_time import VirtualLoop
 
 PATIENCE_S = 30.0
 """In virtual time: what has changed is told within it."""
@@ -165,6 +165,7 @@ def run(clause: Clause, path: Path, spoiled: str | None, kind: type[FileSource[V
     # A thread would know nothing of the virtual clock.
     with (
         mock.patch.object(watched_file, "in_own_thread", at_once),
+        mock.patch.object(threads, "in_own_thread", at_once),
         asyncio.Runner(loop_factory=VirtualLoop) as runner,
     ):
         runner.run(clause(Plant(path / "agent.yaml", spoiled, kind)))

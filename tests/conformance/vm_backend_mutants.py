@@ -13,7 +13,7 @@ from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, Fencing
 from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_simulated import PROFILES, Profile
-from tests.unit.agent.driver import cu
+from tests.support.amounts import cu
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from agent.core.ports import VmBackend
 from hosting.settings import check
 from protocol.values import ZERO, Observation, Resources
 from tests.conformance.vm_backend_clauses import Plant, Traits
-from tests.unit.agent.driver import VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import VM
 
 Profile = dict[str, Any]
 

@@ -15,7 +15,8 @@ from agent.core.state import PermitRequest
 from protocol.reasons import ErrorCode
 from protocol.values import Observation, Resources
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import FULL, UNIT, UNSETTLED, VM, Driver, cu, grant, refusal
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import FULL, UNSETTLED, VM, Driver, grant, refusal
 
 KINDS = (
     events.Fence,

@@ -30,7 +30,8 @@ from agent.core.timing import Timing
 from hosting.settings import check
 from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_simulated import PROFILES, FoldedLog
-from tests.unit.agent.driver import LIFE, UTILISATION, VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import LIFE, UTILISATION, VM
 
 AMOUNTS = st.builds(cu, st.integers(1, 8), st.integers(1, 8))
 PATIENT_S = 5.0

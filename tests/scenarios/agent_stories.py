@@ -17,17 +17,16 @@ from agent.core.state import PermitRequest, RunnerState
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.sequence import Life
 from protocol.values import Bounds, Resources
+from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import (
     FULL,
     INSTANCE,
     LIFE,
     OTHER_INSTANCE,
-    UNIT,
     UNSETTLED,
     UTILISATION,
     VM,
     Driver,
-    cu,
     grant,
     refusal,
 )

@@ -21,7 +21,6 @@ from agent.core.step import RunnerCore
 from agent.core.timing import Timing
 from agent.links.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
-from protocol.hot import ask_of
 from protocol.sequence import Life as LifeId
 from protocol.values import ZERO, Observation, Resources
 from scheduler.core.events import Decided, HungUp, Refused
@@ -252,7 +251,7 @@ class Life:
             world.trace.add(
                 self._clock.now_s, self.vm.name, "asks", request.resources, "and claims", request.claim
             )
-            world.scheduler.receive(self.vm, ask_of(request_of(self.vm.agent_vm, request)), reply)
+            world.scheduler.receive(self.vm, request_of(self.vm.agent_vm, request), reply)
 
         world.network.request(self.vm.name, arrive)
 

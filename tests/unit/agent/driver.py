@@ -25,26 +25,20 @@ from protocol.sequence import Life
 from protocol.values import Bounds, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources, PodName
+from tests.support.amounts import GIB, UNIT
 
 A = TypeVar("A")
 
-GI = 2**30
-UNIT = Resources(1000, GI)
 LIFE = Life(UUID(int=7, version=4), 1_700_000_000_000)
 INSTANCE = UUID(int=1, version=4)
 OTHER_INSTANCE = UUID(int=2, version=4)
-VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), UNIT, GI)
+VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), UNIT, GIB)
 CHANCE = 0.0
 UTILISATION = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES)),))
 """Without zones, so that stories need not wait until a mean follows."""
 TIMING = Timing()
 UNSETTLED = (Reason(ReasonCode.UNSETTLED, "just started"),)
 FULL = (Reason(ReasonCode.NODE_HEADROOM, "the node is full"),)
-
-
-def cu(cpus: float, gibibytes: float | None = None) -> Resources:
-    """CPUs and GiB; as many GiB as CPUs unless told."""
-    return Resources(round(cpus * 1000), round((cpus if gibibytes is None else gibibytes) * GI))
 
 
 def grant(

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 from uuid import UUID
 
 from agent.core import events
@@ -23,8 +22,9 @@ from protocol.extension import ExtendedRequest, ExtendedResponse, RawReply
 from protocol.reasons import Reason
 from protocol.values import Observation, Resources
 from protocol.versions import InformantProtoVersion
-from tests.unit.agent.driver import INSTANCE, UNIT, VM, cu, grant
-from tests.virtual_time import now_s
+from tests.support.amounts import UNIT, cu
+from tests.support.virtual_time import now_s
+from tests.unit.agent.driver import INSTANCE, VM, grant
 
 FAST = Timing(
     tick_s=0.2,
@@ -195,16 +195,6 @@ class World:
         context = RunnerContext(self.held, logs.logger("test"), Certain(7), clock=now_s)
         self.runner = Runner(VM, peers, context, Combined((("decree", self.policy),)), FAST)
         self.informant.runner = self.runner
-
-
-async def until(condition: Callable[[], object], *, beside: "asyncio.Task[Any] | None" = None) -> None:
-    """Wait for `condition`; a task that ends meanwhile shows its error."""
-    async with asyncio.timeout(20):
-        while not condition():
-            if beside is not None and beside.done():
-                await beside
-                raise AssertionError("the runner ended")
-            await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

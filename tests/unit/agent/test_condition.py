@@ -7,7 +7,8 @@ import pytest
 from agent.core import events
 from agent.core.condition import Condition, Health, condition
 from agent.core.state import RunnerState
-from tests.unit.agent.driver import CHANCE, FULL, LIFE, TIMING, UNIT, VM, Driver, cu, grant
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import CHANCE, FULL, LIFE, TIMING, VM, Driver, grant
 
 PATIENCE_S = 2 * TIMING.tick_s
 

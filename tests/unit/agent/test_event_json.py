@@ -6,12 +6,13 @@ from uuid import UUID
 import pytest
 
 from agent.core import events
-from agent.runner.event_json import MAX_TEXT, amount, event_document, without_ids
+from agent.runner.event_json import MAX_TEXT, event_document, without_ids
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Observation
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import VM
 
 REGISTRATION = UUID("12345678-1234-4234-8234-123456789abc")
 
@@ -58,7 +59,7 @@ def test_an_event_is_its_kind_and_plain_fields() -> None:
 def test_a_vm_is_told_with_the_names_that_messages_have() -> None:
     fields = event_document(events.VmChanged(VM))["fields"]["vm"]
     assert {"pod", "podUID", "bounds", "unit", "slotBytes"} == set(fields)
-    assert fields["bounds"]["max"] == amount(VM.bounds.max)
+    assert fields["bounds"]["max"] == VM.bounds.max.written()
 
 
 def test_a_text_is_cut_as_a_text() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,14 +15,13 @@ from hosting import logs
 from hosting.supervisor import Supervisor
 from protocol.values import Bounds
 from protocol.wire import PodName
-from tests.unit.agent.driver import GI, UNIT, cu
-
-VIRTUAL_TIME = True
+from tests.support.amounts import GIB, UNIT, cu
+from tests.support.virtual_time import virtually
 
 
 def spec(name: str, most: int = 4, **changes: Any) -> VmSpec:
     uid = changes.pop("uid", f"uid-{name}")
-    vm = Vm(PodName(name, "default"), uid, Bounds(UNIT, cu(most)), UNIT, GI)
+    vm = Vm(PodName(name, "default"), uid, Bounds(UNIT, cu(most)), UNIT, GIB)
     return replace(VmSpec(vm, "http://127.0.0.1:10301"), **changes)
 
 
@@ -78,45 +76,52 @@ class World:
         return [puppet.notes for puppet in self.puppets]
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.fleet.close()
-
-
-async def test_each_vm_is_prepared_and_run_once(world: World) -> None:
+@virtually
+async def test_each_vm_is_prepared_and_run_once() -> None:
+    world = World()
     await world.tell(spec("a"), spec("b"))
     await world.tell(spec("a"))
     assert (world.prepared, world.notes()) == (["a", "b"], [["run"], ["run"]])
     assert [runner.vm.name for runner in world.fleet.runners()] == ["default/a", "default/b"]
+    await world.fleet.close()
 
 
-async def test_a_vm_that_goes_is_ended_and_says_good_bye(world: World) -> None:
+@virtually
+async def test_a_vm_that_goes_is_ended_and_says_good_bye() -> None:
+    world = World()
     await world.tell(spec("a"), spec("b"))
     await world.tell("a", "never-seen")
     assert world.notes() == [["run", "ended", "goodbye"], ["run"]]
     assert world.fleet.find("default/a") is None
+    await world.fleet.close()
 
 
-async def test_other_bounds_are_told_to_the_runner_that_lives(world: World) -> None:
+@virtually
+async def test_other_bounds_are_told_to_the_runner_that_lives() -> None:
+    world = World()
     await world.tell(spec("a"))
     await world.tell(spec("a", most=8))
     assert world.notes() == [["run", "max 8 CPU / 8Gi"]]
+    await world.fleet.close()
 
 
 @pytest.mark.parametrize(
     "change", [{"uid": "uid-new"}, {"informant_url": "http://h:1"}, {"annotations": {"a": "b"}}]
 )
+@virtually
 async def test_another_uid_informant_or_annotation_gets_another_runner(
-    world: World, change: dict[str, Any]
+    change: dict[str, Any],
 ) -> None:
+    world = World()
     await world.tell(spec("a"))
     await world.tell(spec("a", **change))
     assert world.notes() == [["run", "ended", "goodbye"], ["run"]]
+    await world.fleet.close()
 
 
-async def test_a_vm_that_cannot_be_prepared_is_tried_again_with_the_next_change(world: World) -> None:
+@virtually
+async def test_a_vm_that_cannot_be_prepared_is_tried_again_with_the_next_change() -> None:
+    world = World()
     world.fails = {"a"}
     with pytest.raises(BackendError):
         await world.tell(spec("a"))
@@ -124,17 +129,23 @@ async def test_a_vm_that_cannot_be_prepared_is_tried_again_with_the_next_change(
     world.fails = set()
     await world.tell()
     assert world.notes() == [["run"]]
+    await world.fleet.close()
 
 
-async def test_a_runner_that_was_never_started_is_ended_as_well(world: World) -> None:
+@virtually
+async def test_a_runner_that_was_never_started_is_ended_as_well() -> None:
+    world = World()
     names = [f"vm-{number}" for number in range(200)]
     await world.fleet.apply(VmDescribed(spec(name)) for name in names)
     await world.tell(*names)
     assert world.fleet.runners() == []
     assert all("goodbye" in notes for notes in world.notes())
+    await world.fleet.close()
 
 
-async def test_closing_ends_all(world: World) -> None:
+@virtually
+async def test_closing_ends_all() -> None:
+    world = World()
     await world.tell(spec("a"), spec("b"))
     await world.fleet.close()
     assert world.notes() == [["run", "ended", "goodbye"]] * 2

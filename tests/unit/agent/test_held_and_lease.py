@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from agent.core import events
 from protocol.values import ZERO
-from tests.unit.agent.driver import CHANCE, FULL, VM, Driver, cu, grant, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, FULL, VM, Driver, grant, steady
 
 
 def test_nothing_is_held_before_the_first_answer() -> None:

@@ -18,7 +18,8 @@ from protocol.reasons import ErrorCode
 from protocol.sequence import Life
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import FULL, INSTANCE, LIFE, UNIT, UNSETTLED, VM, Driver, cu, grant, refusal
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import FULL, INSTANCE, LIFE, UNSETTLED, VM, Driver, grant, refusal
 
 HANDOVER_S = 60.0
 MOVE_S = 0.3

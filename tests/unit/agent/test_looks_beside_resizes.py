@@ -10,7 +10,8 @@ from agent.core.apply import apply
 from agent.core.state import RunnerState, SchedulerState
 from agent.core.timing import Timing
 from protocol.values import Observation
-from tests.unit.agent.driver import CHANCE, LIFE, UTILISATION, VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, LIFE, UTILISATION, VM
 
 
 def after(deadline_s: float, *happened: tuple[float, events.Event]) -> RunnerState:

@@ -2,15 +2,8 @@
 
 from agent.core import events
 from protocol.values import ZERO
-from tests.unit.agent.driver import (
-    CHANCE,
-    INSTANCE,
-    OTHER_INSTANCE,
-    UNSETTLED,
-    Driver,
-    cu,
-    grant,
-)
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, INSTANCE, OTHER_INSTANCE, UNSETTLED, Driver, grant
 
 
 def test_the_fence_comes_before_everything_else() -> None:

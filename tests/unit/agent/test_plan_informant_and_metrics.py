@@ -7,7 +7,8 @@ from agent.core.apply import lapse
 from agent.core.state import RegistrationPhase
 from agent.core.timing import Timing
 from protocol.versions import InformantProtoVersion
-from tests.unit.agent.driver import CHANCE, Driver, cu, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, Driver, steady
 
 
 def _phase(driver: Driver) -> RegistrationPhase:

@@ -9,7 +9,8 @@ from agent.links.scheduler import _granted
 from protocol import codec, translate
 from protocol.values import Bounds, Resources
 from protocol.wire import PluginResponse
-from tests.unit.agent.driver import UNIT, VM, Driver, cu, grant, refusal
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import VM, Driver, grant, refusal
 
 
 def granted(

@@ -8,7 +8,8 @@ from agent.core import events
 from agent.core.state import PermitRequest
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
-from tests.unit.agent.driver import OTHER_INSTANCE, UNIT, UNSETTLED, Driver, cu, grant
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import OTHER_INSTANCE, UNSETTLED, Driver, grant
 
 
 def started(want: float = 4) -> Driver:

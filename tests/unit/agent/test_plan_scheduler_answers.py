@@ -12,7 +12,8 @@ from protocol.fields import UINT64_MAX
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO
 from protocol.versions import PluginProtoVersion
-from tests.unit.agent.driver import CHANCE, OTHER_INSTANCE, VM, Driver, cu, grant, refusal, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, OTHER_INSTANCE, VM, Driver, grant, refusal, steady
 
 V1_0, V1_1 = PluginProtoVersion.V1_0, PluginProtoVersion.V1_1
 

@@ -1,7 +1,8 @@
 """Growth goes scheduler, VM, guest; shrinking goes guest, VM, scheduler; either may turn round in the middle."""
 
 from agent.core import events
-from tests.unit.agent.driver import CHANCE, UNIT, Driver, cu, grant, steady
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import CHANCE, Driver, grant, steady
 
 
 def _grow(driver: Driver, busy: float = 2.9) -> Driver:

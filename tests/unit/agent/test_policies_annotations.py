@@ -20,10 +20,10 @@ from agent.daemon.annotations import (
 )
 from agent.daemon.policies import standard
 from protocol.values import Bounds
-from tests.unit.agent.driver import GI, cu
+from tests.support.amounts import GIB, cu
 
 REGISTRY = standard(())
-BASE = VmDefaults(Bounds(cu(1), cu(8)), GI)
+BASE = VmDefaults(Bounds(cu(1), cu(8)), GIB)
 NEON = replace(BASE, is_neonvm=True)
 OFFICE = {"name": "office", "from": "0 8 * * *", "until": "0 18 * * *", "floor": 3}
 

@@ -12,7 +12,7 @@ from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import Goal, GoalPart, Load, PolicyResult, Psi, Sizing, Unknown
 from agent.core.policies.windows import Edges, Window, WindowLimits, limits
 from protocol.values import ZERO, Bounds
-from tests.unit.agent.driver import UNIT, cu
+from tests.support.amounts import UNIT, cu
 
 SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
 CALM = Psi(0.0, 0.0, 0.0, 0.0)

@@ -15,7 +15,7 @@ from agent.core.policies.zones import Zones
 from agent.daemon.policies import POLICY_GROUP, Guarded, RegistryError, build, faults_of, standard
 from hosting.settings import FaultsError
 from protocol.values import Bounds
-from tests.unit.agent.driver import UNIT, cu
+from tests.support.amounts import UNIT, cu
 
 SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
 OURS = standard(())

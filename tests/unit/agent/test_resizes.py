@@ -5,7 +5,8 @@ from dataclasses import replace
 from agent.core import events
 from agent.core.condition import Condition, Health, condition
 from protocol.values import Observation
-from tests.unit.agent.driver import CHANCE, FULL, TIMING, Driver, cu, grant, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, FULL, TIMING, Driver, grant, steady
 from tests.unit.agent.test_looks_beside_resizes import LOOK, RESIZE, after
 
 

@@ -6,7 +6,8 @@ from agent.core import events
 from agent.core.condition import Health, condition
 from agent.core.rivalry import CAP_S, FORGIVEN_S, Rivalry
 from agent.core.state import RunnerState
-from tests.unit.agent.driver import LIFE, TIMING, VM, cu, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import LIFE, TIMING, VM, steady
 
 
 def test_the_wait_doubles_from_seconds_to_minutes() -> None:

@@ -11,11 +11,11 @@ from agent.core.state import PermitRequest
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import cu, grant, refusal
-from tests.unit.agent.peers import Answer, World, running, until
-from tests.virtual_time import now_s
-
-VIRTUAL_TIME = True
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, virtually
+from tests.support.waiting import until
+from tests.unit.agent.driver import grant, refusal
+from tests.unit.agent.peers import Answer, World, running
 
 
 async def _grows(made: World, task: "asyncio.Task[None]", units: int) -> None:
@@ -23,6 +23,7 @@ async def _grows(made: World, task: "asyncio.Task[None]", units: int) -> None:
     await until(lambda: made.backend.size == cu(units), beside=task)
 
 
+@virtually
 async def test_it_negotiates_grows_and_shrinks() -> None:
     made = World()
     async with running(made) as task:
@@ -60,6 +61,7 @@ WRONG: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
+@virtually
 async def test_a_scheduler_that_goes_wrong_is_asked_again_and_nothing_is_overused(name: str) -> None:
     made = World()
     async with running(made) as task:
@@ -73,6 +75,7 @@ async def test_a_scheduler_that_goes_wrong_is_asked_again_and_nothing_is_overuse
 
 
 @pytest.mark.parametrize("name", [name for name in WRONG if name != "a permit above the request"])
+@virtually
 async def test_a_scheduler_that_is_wrong_from_the_start_only_delays(name: str) -> None:
     made = World()
     made.scheduler.script = [WRONG[name]] * 3
@@ -81,6 +84,7 @@ async def test_a_scheduler_that_is_wrong_from_the_start_only_delays(name: str) -
         assert made.backend.overuse == []
 
 
+@virtually
 async def test_a_lost_answer_brings_the_same_request_again() -> None:
     made = World()
     async with running(made) as task:
@@ -91,6 +95,7 @@ async def test_a_lost_answer_brings_the_same_request_again() -> None:
     assert made.scheduler.requests[0] == made.scheduler.requests[1]
 
 
+@virtually
 async def test_a_back_end_that_breaks_fails_the_runner_and_leaves_no_task() -> None:
     made = World()
     made.backend.broken = RuntimeError("a fault of ours")
@@ -102,6 +107,7 @@ async def test_a_back_end_that_breaks_fails_the_runner_and_leaves_no_task() -> N
     assert made.runner._tasks == set()
 
 
+@virtually
 async def test_a_runner_that_failed_can_be_run_again_whatever_else_had_failed() -> None:
     made = World()
     made.backend.broken = RuntimeError("first")
@@ -116,6 +122,7 @@ async def test_a_runner_that_failed_can_be_run_again_whatever_else_had_failed() 
     assert made.backend.overuse == []
 
 
+@virtually
 async def test_a_new_life_fences_even_when_an_old_fence_is_still_reported() -> None:
     made = World()
     made.runner._inbox.put_nowait(events.Fenced())
@@ -124,6 +131,7 @@ async def test_a_new_life_fences_even_when_an_old_fence_is_still_reported() -> N
     assert made.backend.generation == 1
 
 
+@virtually
 async def test_cancelling_ends_every_task_of_the_runner() -> None:
     made = World()
     async with running(made) as task:
@@ -132,6 +140,7 @@ async def test_cancelling_ends_every_task_of_the_runner() -> None:
     assert task.cancelled()
 
 
+@virtually
 async def test_a_superseded_life_says_good_bye_and_a_later_one_fences_anew() -> None:
     made = World()
     async with running(made) as task:
@@ -149,6 +158,7 @@ async def test_a_superseded_life_says_good_bye_and_a_later_one_fences_anew() -> 
         assert (str(old.agent_id), ZERO) in made.held.lines
 
 
+@virtually
 async def test_a_life_that_steps_back_holds_nothing_while_it_waits() -> None:
     """It waits for up to minutes, and its lease ends with it."""
     made = World()
@@ -163,6 +173,7 @@ async def test_a_life_that_steps_back_holds_nothing_while_it_waits() -> None:
         assert made.runner.state.held_at(0.0) == ZERO
 
 
+@virtually
 async def test_the_highest_epoch_is_kept_over_lives() -> None:
     made = World()
     async with running(made) as task:
@@ -178,6 +189,7 @@ async def test_the_highest_epoch_is_kept_over_lives() -> None:
         assert made.scheduler.requests[-1].seen_epoch == 9
 
 
+@virtually
 async def test_a_lowering_is_written_down_before_the_scheduler_is_told() -> None:
     made = World()
     seen: list[bool] = []
@@ -197,6 +209,7 @@ async def test_a_lowering_is_written_down_before_the_scheduler_is_told() -> None
     assert all(seen)
 
 
+@virtually
 async def test_an_informant_that_is_not_there_does_not_stop_growth() -> None:
     made = World()
     made.informant.refuses_to_register = True
@@ -207,6 +220,7 @@ async def test_an_informant_that_is_not_there_does_not_stop_growth() -> None:
         await _grows(made, task, 3)
 
 
+@virtually
 async def test_a_full_inbox_refuses_events() -> None:
     made = World()
     registration = made.runner.state.life.agent_id

@@ -20,7 +20,8 @@ from agent.core.ports import BackendError, Fencing
 from hosting.settings import FaultsError, SettingsError, check, load
 from protocol.values import Resources
 from tests.conformance.vm_backend_simulated import Virtual
-from tests.unit.agent.driver import VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import VM
 
 FINE = Resources(10, 1000)
 
@@ -47,7 +48,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 async def resized(backend: SimulatedBackend, target: Resources, fencing: Fencing) -> None:
-    """SentCommand a target with what stands there as the one that was seen."""
+    """Command a target with what stands there as the one that was seen."""
     stands = backend._settle(VM).target
     await backend.resize(VM, target, fencing, seen=stands, not_after_s=math.inf)
 

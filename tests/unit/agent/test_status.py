@@ -6,13 +6,14 @@ from typing import Any
 from agent.core import events
 from agent.core.state import PermitRequest
 from agent.daemon import status
-from tests.unit.agent.driver import FULL, cu, grant
-from tests.unit.agent.peers import World, running, until
-from tests.virtual_time import now_s
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, virtually
+from tests.support.waiting import until
+from tests.unit.agent.driver import FULL, grant
+from tests.unit.agent.peers import World, running
 
-VIRTUAL_TIME = True
 
-
+@virtually
 async def test_the_page_of_a_vm_tells_what_happened_but_not_the_registration() -> None:
     made = World()
     async with running(made) as task:
@@ -24,6 +25,7 @@ async def test_the_page_of_a_vm_tells_what_happened_but_not_the_registration() -
     assert str(registration).encode() not in page
 
 
+@virtually
 async def test_a_reason_is_told_while_the_vm_is_denied_and_no_longer() -> None:
     made = World()
     async with running(made) as task:

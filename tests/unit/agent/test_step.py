@@ -6,7 +6,8 @@ from agent.core import events
 from agent.core.state import RunnerState
 from agent.core.step import RunnerCore
 from protocol.values import Observation
-from tests.unit.agent.driver import LIFE, TIMING, UTILISATION, VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import LIFE, TIMING, UTILISATION, VM
 
 ID = UUID(int=5, version=4)
 CORE = RunnerCore(TIMING, UTILISATION, lambda: ID)

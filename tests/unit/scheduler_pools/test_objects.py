@@ -12,8 +12,9 @@ from scheduler.pools.chain.objects import Entry
 from scheduler.pools.core.admission_state import Parking
 from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error, new_invalid_spec
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
+from tests.support.virtual_time import turns, virtually
 from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, Shelf, raises
-from tests.unit.scheduler_service.test_migrations import cu, turns, virtually
+from tests.unit.scheduler_service.test_migrations import cu
 
 DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
 

@@ -10,8 +10,9 @@ from protocol.wire import PodName
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.errors import Scope, new_insufficient_resources, new_internal, new_invalid_spec
 from scheduler.pools.core.values import Admission, Pool, PoolLimits, Purpose
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, raises, until
-from tests.unit.scheduler_service.test_migrations import ask, cu, now_s, permit, virtually
+from tests.unit.scheduler_service.test_migrations import ask, cu, permit
 
 
 def retry_after(got: object) -> float | None:

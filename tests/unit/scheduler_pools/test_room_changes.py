@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from hosting.server import Reply
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
+from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, hangs, until
-from tests.unit.scheduler_service.test_migrations import now_s, permit, turns, virtually
+from tests.unit.scheduler_service.test_migrations import permit
 
 TICK_S = 0.01
 
