@@ -8,7 +8,7 @@ from typing import Final
 
 from hosting import logs
 from hosting.logs import Logger
-from hosting.server import HangUp, ServerLimits, Reply, Request, Route, Server
+from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits
 
 QUIET: Final[Logger] = logs.logger("test")
 Answer = Callable[[Request], Awaitable[Reply | HangUp]]
