@@ -9,7 +9,7 @@ from typing import Final
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
 from agent.backends.simulated import SimulatedBackend
-from agent.core.ports import VmBackend, VmSpec
+from agent.core.ports import VmBackend, VmDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class InstalledBackend:
     """
 
     backend: VmBackend
-    prepare: Callable[[VmSpec], None]
+    prepare: Callable[[VmDescription], None]
 
 
 def _simulated(options: BackendOptions) -> InstalledBackend:

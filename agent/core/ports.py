@@ -116,7 +116,7 @@ class HeldLog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class VmSpec:
+class VmDescription:
     """A VM of this node as its source describes it.
 
     `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the
@@ -133,7 +133,7 @@ class VmSpec:
 class VmDescribed:
     """The VM is on this node, and is described so from now on."""
 
-    spec: VmSpec
+    spec: VmDescription
 
 
 @dataclass(frozen=True, slots=True)

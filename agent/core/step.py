@@ -27,7 +27,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RunnerStep:
     """What a step came to. `started` are the actions to perform now, `plan.wake_at_s` is when the next step is due.
 
     `transitions` are the events that were applied, in order: those of the inbox, then `started`.
@@ -47,7 +47,7 @@ class RunnerCore:
     policy: Combined
     new_id: Callable[[], UUID]
 
-    def step(self, state: RunnerState, inbox: Iterable[events.Event], now_s: float) -> Step:
+    def step(self, state: RunnerState, inbox: Iterable[events.Event], now_s: float) -> RunnerStep:
         """Take what has happened, and decide what to do now.
 
         Once another agent owns the VM, later events mean nothing, and nothing is started.
@@ -61,7 +61,7 @@ class RunnerCore:
         started = tuple(self._started(action) for action in planned.actions)
         for event in started:
             state = self._apply(state, event, now_s, transitions)
-        return Step(state, planned, started, tuple(transitions))
+        return RunnerStep(state, planned, started, tuple(transitions))
 
     def _apply(
         self, state: RunnerState, event: events.Event, now_s: float, transitions: list[Transition]

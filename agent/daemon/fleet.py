@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from agent.core.ports import VmChange, VmDescribed, VmSpec
+from agent.core.ports import VmChange, VmDescribed, VmDescription
 from agent.runner.runner import Runner
 from hosting.logs import Logger
 from hosting.supervisor import Supervisor
@@ -25,8 +25,8 @@ class Fleet:
 
     def __init__(
         self,
-        make: Callable[[VmSpec], Runner],
-        prepare: Callable[[VmSpec], None],
+        make: Callable[[VmDescription], Runner],
+        prepare: Callable[[VmDescription], None],
         supervisor: Supervisor,
         log: Logger,
         rng: random.Random,
@@ -36,8 +36,8 @@ class Fleet:
         self._supervisor = supervisor
         self._log = log
         self._rng = rng
-        self._wanted: dict[str, VmSpec] = {}
-        self._running: dict[str, VmSpec] = {}
+        self._wanted: dict[str, VmDescription] = {}
+        self._running: dict[str, VmDescription] = {}
         self._runners: dict[str, Runner] = {}
 
     def runners(self) -> list[Runner]:
@@ -78,7 +78,7 @@ class Fleet:
         await self._supervisor.stop()
         await asyncio.gather(*(runner.goodbye(GOODBYE_S) for runner in self.runners()))
 
-    def _start(self, spec: VmSpec, delay_s: float) -> None:
+    def _start(self, spec: VmDescription, delay_s: float) -> None:
         runner = self._make(spec)
         name = runner.vm.name
         self._running[name], self._runners[name] = spec, runner
@@ -98,7 +98,7 @@ class Fleet:
         self._log.info("VM is not ours any more", vm=name)
 
 
-def _is_same(wanted: VmSpec | None, running: VmSpec) -> bool:
+def _is_same(wanted: VmDescription | None, running: VmDescription) -> bool:
     """Whether one runner serves both: bounds may differ, but neither the VM nor who decides for it and how."""
     return wanted is not None and (wanted.vm.pod_uid, wanted.informant_url, wanted.annotations) == (
         running.vm.pod_uid,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent.core.ports import VmBackend, VmSpec
+from agent.core.ports import VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
 from agent.daemon.settings import AgentSettings
 from agent.links.exporter import ExporterLink
@@ -33,7 +33,7 @@ class RunnerFactory:
     registry: policies.Registry
     context: RunnerContext
 
-    def make(self, spec: VmSpec) -> Runner:
+    def make(self, spec: VmDescription) -> Runner:
         """The runner of `spec`, not started. What is wrong with annotations is logged, and ignored."""
         vm = spec.vm
         defaults = annotations.VmDefaults(vm.bounds, vm.slot_bytes, tuple(self.settings.policies))
@@ -48,7 +48,7 @@ class RunnerFactory:
         )
         return Runner(vm, self._peers(spec), self.context, policy, self.settings.timing(), schedule)
 
-    def _peers(self, spec: VmSpec) -> Peers:
+    def _peers(self, spec: VmDescription) -> Peers:
         host = urlsplit(spec.informant_url).hostname
         assert host is not None, "sources check URLs"
         if is_own(self.advertised.host) and not is_own(host):

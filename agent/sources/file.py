@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from agent.core.model import Vm
-from agent.core.ports import VmChange, VmDescribed, VmRemoved, VmSourceError, VmSpec
+from agent.core.ports import VmChange, VmDescribed, VmDescription, VmRemoved, VmSourceError
 from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
 from hosting.settings import Name, Settings, SettingsError
@@ -65,7 +65,7 @@ class VmSettings(Settings):
         """The bounds fit together."""
         return bounds_fault(found.get("min"), found.get("max"))
 
-    def spec(self) -> VmSpec:
+    def spec(self) -> VmDescription:
         """The VM as the agent knows it."""
         vm = Vm(
             PodName(self.name, self.namespace),
@@ -74,7 +74,7 @@ class VmSettings(Settings):
             self.compute_unit,
             self.slot_size or self.compute_unit.memory_bytes,
         )
-        return VmSpec(vm, self.informant, self.annotations, self.initial)
+        return VmDescription(vm, self.informant, self.annotations, self.initial)
 
 
 class VmList(Settings):
@@ -109,7 +109,7 @@ class FileSource(Generic[M]):
         self._file = WatchedFile(path, type(first), lambda read: read)
         self._first = first
         self._log = log
-        self._told: dict[str, VmSpec] | None = None
+        self._told: dict[str, VmDescription] | None = None
         self._is_faulty = False
 
     async def changes(self) -> tuple[VmChange, ...]:

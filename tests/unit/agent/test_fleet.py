@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from agent.core.model import Vm
-from agent.core.ports import BackendError, VmDescribed, VmRemoved, VmSpec
+from agent.core.ports import BackendError, VmDescribed, VmDescription, VmRemoved
 from agent.daemon.fleet import Fleet
 from agent.runner.runner import Runner
 from hosting import logs
@@ -19,10 +19,10 @@ from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import virtually
 
 
-def spec(name: str, most: int = 4, **changes: Any) -> VmSpec:
+def spec(name: str, most: int = 4, **changes: Any) -> VmDescription:
     uid = changes.pop("uid", f"uid-{name}")
     vm = Vm(PodName(name, "default"), uid, Bounds(UNIT, cu(most)), UNIT, GIB)
-    return replace(VmSpec(vm, "http://127.0.0.1:10301"), **changes)
+    return replace(VmDescription(vm, "http://127.0.0.1:10301"), **changes)
 
 
 class Puppet:
@@ -56,16 +56,16 @@ class World:
         log = logs.logger("test")
         self.fleet = Fleet(self._make, self._prepare, Supervisor(log, rng), log, rng)
 
-    def _make(self, made: VmSpec) -> Runner:
+    def _make(self, made: VmDescription) -> Runner:
         self.puppets.append(Puppet(made.vm))
         return cast("Runner", self.puppets[-1])
 
-    def _prepare(self, made: VmSpec) -> None:
+    def _prepare(self, made: VmDescription) -> None:
         if made.vm.pod.name in self.fails:
             raise BackendError("cannot be read")
         self.prepared.append(made.vm.pod.name)
 
-    async def tell(self, *changes: VmSpec | str) -> None:
+    async def tell(self, *changes: VmDescription | str) -> None:
         """A source tells of VMs, and of names that are gone."""
         await self.fleet.apply(
             VmRemoved(f"default/{each}") if isinstance(each, str) else VmDescribed(each) for each in changes
