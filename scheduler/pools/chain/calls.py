@@ -52,17 +52,6 @@ class AbandonedCalls:
         return sum(map(len, self._tasks.values()))
 
 
-def at_once(function: Callable[..., object], *arguments: object) -> object:
-    """Call a plugin. What it raises here is its own failure and comes as an `Exception`: nobody can be cancelled where
-    nothing is awaited, the program's own signals raise nothing (`hosting.lifecycle`), and no plugin ends the program."""
-    try:
-        return function(*arguments)
-    except Exception:
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"it raised {error!r}") from error
-
-
 async def _contained(awaitable: Awaitable[object]) -> object:
     """What it gives. A task passes these two on to the loop, which they would end with the program."""
     try:

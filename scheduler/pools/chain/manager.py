@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 from hosting.logs import Logger
+from hosting.registry import at_once
 from protocol.values import Resources
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import AbandonedCalls, Call, Steps
@@ -106,7 +107,7 @@ class PluginManager:
         self._started = 0
         for name, plugin, abandoned in self._plugins:
             try:
-                await _awaited(calls.at_once(plugin.start, handle), abandoned)
+                await _awaited(at_once(plugin.start, handle), abandoned)
                 self._started += 1
             except Exception as error:
                 text = str(error) or repr(error)
@@ -123,7 +124,7 @@ class PluginManager:
     async def _stop(self, count: int) -> None:
         for name, plugin, abandoned in reversed(self._plugins[:count]):
             try:
-                await _awaited(calls.at_once(plugin.stop), abandoned)
+                await _awaited(at_once(plugin.stop), abandoned)
             except Exception as error:  # noqa: BLE001 - one that fails must not keep the others from ending
                 if self._log is not None:
                     self._log.warning("pool plugin did not stop", plugin=name, error=repr(error))
@@ -177,7 +178,7 @@ class PluginManager:
         """Tell the plugins that want to know (`probe_ended`, which is optional) what became of a search."""
         for name, hook in self._listeners:
             try:
-                calls.at_once(hook, end)
+                at_once(hook, end)
             except Exception as error:  # noqa: BLE001 - anybody may write a plugin
                 if self._log is not None:
                     self._log.warning(
@@ -227,7 +228,7 @@ class PluginManager:
         try:
             if abandoned.is_full(about):
                 raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls about pool {about} have not ended yet")
-            answer = calls.at_once(getattr(plugin, hook), ctx, seen, *more)
+            answer = at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
                 self._awaited.add(name)
                 answer = yield Call(answer, self._timeout_s, abandoned, about)
@@ -265,7 +266,7 @@ def new_plugin_manager(*plugins: Plugin, **options: Any) -> PluginManager | None
 def _status_of(plugin: Plugin) -> object:
     show = getattr(plugin, "status", None)
     try:
-        return calls.at_once(show) if callable(show) else None
+        return at_once(show) if callable(show) else None
     except Exception:  # noqa: BLE001 - anybody may write a plugin; what it shows is for people only
         return None
 
@@ -280,7 +281,7 @@ def _one(call: Call) -> Steps[object]:
 
 
 def _name(plugin: Plugin) -> str:
-    name = calls.at_once(plugin.name)
+    name = at_once(plugin.name)
     if not is_name(name):
         raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
     return str(name)
