@@ -71,7 +71,7 @@ class Cluster(Protocol):
 class Pools(Protocol):
     """Who has a say before the VMs of a pool grow. `scheduler.pools.chain.admission_queue.PoolAdmissionQueue` is it."""
 
-    def consult(
+    def call_admission(
         self,
         needed: events.AdmissionCallNeeded,
         deadline_s: float,
@@ -95,7 +95,7 @@ class Pools(Protocol):
 class NoPools:
     """Nobody has a say."""
 
-    def consult(
+    def call_admission(
         self,
         needed: events.AdmissionCallNeeded,
         deadline_s: float,

@@ -48,7 +48,7 @@ class Effects:
         deadline_s = self._clock() + max(ADMISSION_DEADLINE_S - waited_s, 0.0)
         self._asking.add(needed.ticket)
         try:
-            self._pools.consult(needed, deadline_s, lambda word: self._answered(needed.ticket, word))
+            self._pools.call_admission(needed, deadline_s, lambda word: self._answered(needed.ticket, word))
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting
             self._log.error(
                 "pool not asked by our fault", pool=needed.pool, error=repr(error), exc_info=error

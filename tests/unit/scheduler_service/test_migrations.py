@@ -80,7 +80,7 @@ class Bank:
         self.word: asyncio.Future[Any] | None = None
         self.behaviour: Callable[[events.AdmissionCallNeeded], Awaitable[Any]] = self._wait
 
-    def consult(
+    def call_admission(
         self, needed: events.AdmissionCallNeeded, deadline_s: float, answer: Callable[[Word], object]
     ) -> None:
         """The port."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hosting.server import Reply
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
-from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, hangs, until
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, hangs, until
 from tests.unit.scheduler_service.test_migrations import now_s, permit, turns, virtually
 
 TICK_S = 0.01
@@ -28,73 +28,73 @@ def status(got: object) -> int:
 @virtually
 async def test_an_asker_that_is_overtaken_while_it_is_asked_about_holds_nothing() -> None:
     doorman = Doorman(10, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    first = await house.growing("a", 9)
-    behind = await house.growing("b", 9)
-    assert permit(house.service.decide(house.body("a", 1))) == (1, [])
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    first = await world.growing("a", 9)
+    behind = await world.growing("b", 9)
+    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
     assert status(await first) == 409
     assert permit(await behind) == (9, [])
-    assert house.units() == 10
-    assert await house.clean()
+    assert world.units() == 10
+    assert await world.clean()
 
 
 @virtually
 async def test_an_asker_that_is_overtaken_while_it_waits_is_not_asked_about() -> None:
     doorman = Doorman(100, 0.2)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", "c")
-    tasks = [await house.growing(name, 5) for name in ("a", "b", "c")]
-    assert permit(house.service.decide(house.body("b", 1))) == (1, [])
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c")
+    tasks = [await world.growing(name, 5) for name in ("a", "b", "c")]
+    assert permit(world.service.decide(world.body("b", 1))) == (1, [])
     got = [await task for task in tasks]
     assert [status(each) for each in got] == [200, 409, 200]
     assert [question.names for question in doorman.heard] == [("a",), ("c",)]
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_question_that_nobody_waits_for_any_more_holds_nobody_up() -> None:
     """Its only waiter has gone: who comes next does not wait for the end of a search that is of no use."""
     doorman = Doorman(3, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    first = await house.growing("a", 100)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    first = await world.growing("a", 100)
     await until(0.1)
-    assert permit(house.service.decide(house.body("a", 1))) == (1, [])
+    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
     assert status(await first) == 409
     began_s = now_s()
-    assert permit(await house.reply(house.body("b", 2))) == (2, [])
+    assert permit(await world.reply(world.body("b", 2))) == (2, [])
     assert now_s() - began_s == pytest.approx(0.4, abs=TICK_S)
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_caller_that_goes_away_leaves_its_request_to_be_found_again() -> None:
     doorman = Doorman(100, 0.2)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    body = house.body("a", 5)
-    first = await house.begin(body)
-    other = await house.growing("b", 5)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    body = world.body("a", 5)
+    first = await world.begin(body)
+    other = await world.growing("b", 5)
     first.cancel()
     await asyncio.wait([first])
-    assert permit(await house.reply(body)) == (5, [])
+    assert permit(await world.reply(body)) == (5, [])
     assert permit(await other) == (5, [])
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_vm_that_goes_while_its_pool_is_asked_frees_what_was_kept_for_it() -> None:
     doorman = Doorman(10, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    tasks = [await house.growing(name, 9) for name in ("a", "b")]
-    house.gone("a")
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    tasks = [await world.growing(name, 9) for name in ("a", "b")]
+    world.gone("a")
     got = [await task for task in tasks]
     assert status(got[0]) == 404
     assert permit(got[1]) == (9, ["pool"]) or permit(got[1]) == (9, [])
-    assert house.units() == 9
-    assert await house.clean()
+    assert world.units() == 9
+    assert await world.clean()
 
 
 # ------------------------------------------------------------ members
@@ -103,54 +103,54 @@ async def test_a_vm_that_goes_while_its_pool_is_asked_frees_what_was_kept_for_it
 @virtually
 async def test_a_birth_while_the_pool_is_asked_takes_from_the_grant() -> None:
     doorman = Doorman(10, 0.2)
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    task = await house.growing("a", 10)
-    house.born("c", units=4)
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    task = await world.growing("a", 10)
+    world.born("c", units=4)
     assert permit(await task) == (6, ["pool"])
-    assert house.units() == 10
-    assert await house.clean()
+    assert world.units() == 10
+    assert await world.clean()
 
 
 @virtually
 async def test_a_decrease_of_another_member_while_the_pool_is_asked_is_not_granted_away_unasked() -> None:
     """The plugin admitted a total: what another one gave back meanwhile may be used within that total only."""
     doorman = Doorman(10, 0.2)
-    house = await PoolHouse(doorman).open()
-    house.born("b", units=8)
-    house.born("a")
-    task = await house.growing("a", 9)
-    assert permit(house.service.decide(house.body("b", 2))) == (2, [])
-    house.shows("b", 2)
+    world = await PoolWorld(doorman).open()
+    world.born("b", units=8)
+    world.born("a")
+    task = await world.growing("a", 9)
+    assert permit(world.service.decide(world.body("b", 2))) == (2, [])
+    world.shows("b", 2)
     units, _ = permit(await task)
-    assert units + house.held("b") <= 10
+    assert units + world.held("b") <= 10
     assert units >= 2
-    assert await house.grow("a", 8) == (8, [])
-    assert await house.clean()
+    assert await world.grow("a", 8) == (8, [])
+    assert await world.clean()
 
 
 @virtually
 async def test_a_vm_that_has_left_the_pool_while_it_waited_is_not_asked_about() -> None:
     doorman = Doorman(100, 0.2)
-    house = await PoolHouse(doorman).open("bank", "other")
-    house.born("a", "b")
-    first, second = await house.growing("a", 2), await house.growing("b", 2)
-    house.relabelled("b", "other")
+    world = await PoolWorld(doorman).open("bank", "other")
+    world.born("a", "b")
+    first, second = await world.growing("a", 2), await world.growing("b", 2)
+    world.relabelled("b", "other")
     assert permit(await first) == (2, [])
     assert permit(await second) == (1, ["pool"])
     assert [question.names for question in doorman.heard] == [("a",)]
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_vm_that_leaves_the_pool_while_it_is_asked_about_asks_its_new_one() -> None:
     doorman = Doorman(100, 0.2)
-    house = await PoolHouse(doorman).open("bank", "other")
-    house.born("a")
-    task = await house.growing("a", 5)
-    house.relabelled("a", "other")
+    world = await PoolWorld(doorman).open("bank", "other")
+    world.born("a")
+    task = await world.growing("a", 5)
+    world.relabelled("a", "other")
     assert permit(await task) == (1, ["pool"])
-    assert await house.grow("a", 5) == (5, [])
+    assert await world.grow("a", 5) == (5, [])
     assert [question.pool for question in doorman.heard] == ["bank", "other"]
 
 
@@ -160,28 +160,28 @@ async def test_a_vm_that_leaves_the_pool_while_it_is_asked_about_asks_its_new_on
 @virtually
 async def test_a_pool_that_is_changed_while_it_is_asked_is_asked_again() -> None:
     doorman = Doorman(100, 0.2)
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    task = await house.growing("a", 9)
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    task = await world.growing("a", 9)
     await until(0.1)
-    await house.change(limits=PoolLimits(4))
+    await world.change(limits=PoolLimits(4))
     assert permit(await task) == (4, ["pool"])
     assert [question.replicas for question in doorman.heard][-1] <= 9
     assert len(doorman.heard) == 2
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_pool_that_is_deleted_while_it_is_asked_grants_nothing() -> None:
     doorman = Doorman(100, 0.2)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    tasks = [await house.growing(name, 9) for name in ("a", "b")]
-    await house.objects.delete("bank")
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    tasks = [await world.growing(name, 9) for name in ("a", "b")]
+    await world.objects.delete("bank")
     got = [permit(await task) for task in tasks]
     assert [(units, codes[0]) for units, codes in got] == [(1, "pool")] * 2
-    assert house.units() == 0
-    assert await house.clean()
+    assert world.units() == 0
+    assert await world.clean()
 
 
 @virtually
@@ -194,43 +194,43 @@ async def test_a_pool_that_is_made_anew_while_it_is_asked_is_another_one() -> No
         return ADMITTED
 
     doorman.says = lambda *_: slowly()
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    task = await house.growing("a", 9)
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    task = await world.growing("a", 9)
     await until(0.1)
-    await house.objects.delete("bank")
+    await world.objects.delete("bank")
     doorman.says, doorman.most = None, 1
-    await house.open()
+    await world.open()
     units, codes = permit(await task)
     assert (units, codes[0]) == (1, "pool")
-    assert house.units() == 1
-    assert await house.clean()
+    assert world.units() == 1
+    assert await world.clean()
 
 
 @virtually
 async def test_a_pool_that_is_made_anew_while_the_old_one_hangs_is_served_at_once() -> None:
     doorman = Doorman()
     doorman.says = hangs
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    task = await house.growing("a", 2)
-    await house.objects.delete("bank")
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    task = await world.growing("a", 2)
+    await world.objects.delete("bank")
     doorman.says = None
-    await house.open()
-    assert await house.grow("b", 2) == (2, [])
+    await world.open()
+    assert await world.grow("b", 2) == (2, [])
     await task
-    members = {member.pod.name: member.units for member in house.room.members("bank")}
-    assert members == {"a": house.held("a"), "b": 2}
-    assert await house.clean()
+    members = {member.pod.name: member.units for member in world.queue.members("bank")}
+    assert members == {"a": world.held("a"), "b": 2}
+    assert await world.clean()
 
 
 @virtually
 async def test_a_pool_that_is_being_deleted_does_not_grow() -> None:
-    house = await PoolHouse(Doorman()).open()
-    await house.change(finalizers=("keep",))
-    await house.objects.delete("bank")
-    house.born("a")
-    assert await house.grow("a", 2) == (1, ["pool"])
+    world = await PoolWorld(Doorman()).open()
+    await world.change(finalizers=("keep",))
+    await world.objects.delete("bank")
+    world.born("a")
+    assert await world.grow("a", 2) == (1, ["pool"])
 
 
 @virtually
@@ -240,10 +240,10 @@ async def test_what_a_probe_changes_is_dropped() -> None:
 
     doorman = Doorman()
     doorman.says = changing
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    assert await house.grow("a", 3) == (3, [])
-    pool = await house.objects.get("bank")
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    assert await world.grow("a", 3) == (3, [])
+    pool = await world.objects.get("bank")
     assert (dict(pool.labels), pool.generation, pool.replicas) == ({}, 1, 3)
 
 
@@ -253,36 +253,36 @@ async def test_what_a_probe_changes_is_dropped() -> None:
 @virtually
 async def test_the_word_of_a_chain_that_was_replaced_counts_for_nothing() -> None:
     old, new = Doorman(100, 0.2, "old"), Doorman(4, 0.0, "new")
-    house = await PoolHouse(old).open()
-    house.born("a")
-    task = await house.growing("a", 9)
-    house.use(new)
+    world = await PoolWorld(old).open()
+    world.born("a")
+    task = await world.growing("a", 9)
+    world.use(new)
     assert permit(await task) == (4, ["pool"])
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_chain_that_was_replaced_is_not_asked_any_more() -> None:
     """It was stopped: the search under way ends, and begins anew with the chain that is in force."""
     old, new = Doorman(1, 0.3, "old"), Doorman(4, 0.0, "new")
-    house = await PoolHouse(old).open()
-    house.born("a")
-    task = await house.growing("a", 90)
+    world = await PoolWorld(old).open()
+    world.born("a")
+    task = await world.growing("a", 90)
     await until(0.1)
-    house.use(new)
+    world.use(new)
     old.stop()
     assert permit(await task) == (4, ["pool"])
     assert old.asked_in_vain == 0
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_chain_that_parked_a_pool_is_replaced() -> None:
-    house = await PoolHouse(Doorman(5, 0.0, "old")).open()
-    house.born("a")
-    assert await house.grow("a", 9) == (5, ["pool"])
-    house.use()
-    assert await house.grow("a", 9) == (9, [])
+    world = await PoolWorld(Doorman(5, 0.0, "old")).open()
+    world.born("a")
+    assert await world.grow("a", 9) == (5, ["pool"])
+    world.use()
+    assert await world.grow("a", 9) == (9, [])
 
 
 # ------------------------------------------------------------ any course of things
@@ -309,38 +309,38 @@ def test_whatever_happens_the_limit_holds_and_everybody_is_answered_in_time(
 @virtually
 async def _walk(moves: list[tuple[str, int, int]], most: int, delay_s: float) -> None:
     doorman = Doorman(most, delay_s)
-    house = await PoolHouse(doorman).open()
+    world = await PoolWorld(doorman).open()
     names = [f"v{number}" for number in range(5)]
-    house.born(*names)
+    world.born(*names)
     waiting: list[tuple[float, asyncio.Task[float]]] = []
 
     async def timed(body: bytes) -> float:
-        got = await house.post(body)
+        got = await world.post(body)
         assert isinstance(got, Reply)
         assert got.status in (200, 404, 409)
         return now_s()
 
     for kind, which, amount in moves:
         if kind == "ask":
-            if house.core.vms.by_uid(f"uid-{names[which]}") is None:
+            if world.core.vms.by_uid(f"uid-{names[which]}") is None:
                 continue
-            task = asyncio.create_task(timed(house.body(names[which], amount)))
+            task = asyncio.create_task(timed(world.body(names[which], amount)))
             waiting.append((now_s(), task))
             await turns(3)
         elif kind == "wait":
             await asyncio.sleep(which / 10 + amount * 20)
         elif kind == "change":
-            await house.change()
+            await world.change()
         elif kind == "unpark":
-            house.room.unpark("bank")
+            world.queue.unpark("bank")
         elif kind == "chain":
-            house.use(doorman)
-        elif kind == "gone" and house.core.vms.by_uid(f"uid-{names[which]}") is not None:
-            house.gone(names[which])
-        assert house.units() <= most
+            world.use(doorman)
+        elif kind == "gone" and world.core.vms.by_uid(f"uid-{names[which]}") is not None:
+            world.gone(names[which])
+        assert world.units() <= most
     for began_s, task in waiting:
         ended_s = await task
         assert ended_s - began_s <= 2.0 + TICK_S
     await asyncio.sleep(3)
-    assert house.units() <= most
-    assert await house.clean()
+    assert world.units() <= most
+    assert await world.clean()

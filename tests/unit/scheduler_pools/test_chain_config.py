@@ -18,8 +18,8 @@ from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, sta
 from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
 from scheduler.pools.service import PoolService
 from tests.unit.hosting.raw_peers import Lines, recorded
-from tests.unit.scheduler_pools.pool_houses import Doorman
 from tests.unit.scheduler_pools.pool_talkers import HANDLE
+from tests.unit.scheduler_pools.pool_worlds import Doorman
 from tests.unit.scheduler_service.test_migrations import INSTANCE, now_s, virtually
 
 FILE = Path("config.yaml")

@@ -22,7 +22,7 @@ from scheduler.pools.core.errors import (
     new_invalid_spec,
 )
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool
-from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, Says, hangs, raises, swallows, until
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, Says, hangs, raises, swallows, until
 from tests.unit.scheduler_service.test_migrations import now_s, permit, turns, virtually
 
 TICK_S = 0.01
@@ -100,92 +100,92 @@ FAILURES: dict[str, Says] = {
 async def test_whatever_a_plugin_does_the_agent_keeps_its_permit_and_is_told(say: Says) -> None:
     doorman = Doorman()
     doorman.says = say
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", units=3)
-    got = await asyncio.wait_for(house.post(house.body("a", 5)), 2 + TICK_S)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", units=3)
+    got = await asyncio.wait_for(world.post(world.body("a", 5)), 2 + TICK_S)
     assert permit(got) == (3, ["pool-failed"])
-    assert not house.is_pending()
+    assert not world.is_pending()
     doorman.says = None
-    assert await house.grow("b", 5) == (5, [])
-    assert await house.clean()
+    assert await world.grow("b", 5) == (5, [])
+    assert await world.clean()
 
 
 @pytest.mark.parametrize("say", FAILURES.values(), ids=FAILURES)
 @virtually
 async def test_whatever_a_plugin_does_who_waits_behind_is_answered_too(say: Says) -> None:
     doorman = Doorman(100, 0.1)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", "c", units=3)
-    first = await house.growing("a", 5)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c", units=3)
+    first = await world.growing("a", 5)
     doorman.says = say
-    rest = [await house.growing(name, 5) for name in ("b", "c")]
+    rest = [await world.growing(name, 5) for name in ("b", "c")]
     assert permit(await first) == (5, [])
     got = await asyncio.wait_for(asyncio.gather(*rest), 2 + TICK_S)
     assert [permit(each) for each in got] == [(3, ["pool-failed"])] * 2
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_plugin_that_hangs_is_given_up_after_its_time() -> None:
     doorman = Doorman()
     doorman.says = hangs
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    got = await house.reply(house.body("a", 5))
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    got = await world.reply(world.body("a", 5))
     assert now_s() == pytest.approx(0.5, abs=TICK_S)
     assert permit(got) == (1, ["pool-failed"])
     assert "doorman did not answer within 0.5 s" in reasons(got)
-    assert house.manager.abandoned == 0
-    assert await house.clean()
+    assert world.manager.abandoned == 0
+    assert await world.clean()
 
 
 @virtually
 async def test_a_chain_of_slow_plugins_is_given_up_at_the_deadline() -> None:
     chain = [Doorman(100, 0.45, f"d{number}") for number in range(6)]
-    house = await PoolHouse(*chain).open()
-    house.born("a")
-    got = await house.reply(house.body("a", 5))
+    world = await PoolWorld(*chain).open()
+    world.born("a")
+    got = await world.reply(world.body("a", 5))
     assert now_s() == pytest.approx(2.0, abs=TICK_S)
     assert permit(got) == (1, ["probe-deadline"])
     assert [len(doorman.heard) for doorman in chain] == [1, 1, 1, 1, 1, 0]
     assert sum(doorman.running for doorman in chain) == 0, "what is given up is cancelled"
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_plugin_that_swallows_its_cancellation_holds_nobody_up() -> None:
     doorman = Doorman()
     doorman.says = swallows(60.0)
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    house.born("c", pool=None)
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    world.born("c", pool=None)
     for _ in range(8):
         began_s = now_s()
-        assert await house.grow("a", 5) == (1, ["pool-failed"])
+        assert await world.grow("a", 5) == (1, ["pool-failed"])
         assert now_s() - began_s == pytest.approx(0.5, abs=TICK_S)
-    assert house.manager.abandoned == 8
+    assert world.manager.abandoned == 8
     asked, began_s = len(doorman.heard), now_s()
-    assert await house.grow("a", 5) == (1, ["pool-failed"])
+    assert await world.grow("a", 5) == (1, ["pool-failed"])
     assert (len(doorman.heard), now_s()) == (asked, began_s), "it is not called any more, and not waited for"
     await until(70.0)
-    assert house.manager.abandoned == 0
+    assert world.manager.abandoned == 0
     doorman.says = None
-    assert await house.grow("a", 5) == (5, [])
-    assert await house.clean()
+    assert await world.grow("a", 5) == (5, [])
+    assert await world.clean()
 
 
 @virtually
 async def test_a_late_word_counts_for_nothing() -> None:
     doorman = Doorman(3, 0.0)
-    house = await PoolHouse(doorman).open()
-    house.born("a")
+    world = await PoolWorld(doorman).open()
+    world.born("a")
     doorman.says = swallows(1.0)
-    assert await house.grow("a", 5) == (1, ["pool-failed"])
+    assert await world.grow("a", 5) == (1, ["pool-failed"])
     doorman.says = None
-    assert await house.grow("a", 5) == (3, ["pool"])
+    assert await world.grow("a", 5) == (3, ["pool"])
     await until(2.0)
-    assert (house.held("a"), house.units()) == (3, 3)
-    assert await house.clean()
+    assert (world.held("a"), world.units()) == (3, 3)
+    assert await world.clean()
 
 
 @virtually
@@ -198,13 +198,13 @@ async def test_tasks_that_a_plugin_leaves_behind_change_nothing() -> None:
 
     doorman = Doorman()
     doorman.says = leaks
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    assert await house.grow("a", 5) == (5, [])
-    await house.service.close()
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    assert await world.grow("a", 5) == (5, [])
+    await world.service.close()
     assert [task.done() for task in left] == [False]
     left[0].cancel()
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
@@ -218,13 +218,13 @@ async def test_a_plugin_that_changes_its_mind_grants_no_more_than_it_admitted() 
         raise new_insufficient_resources(f"not {pool.replicas}")
 
     doorman.says = moody
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    units, codes = await house.grow("a", 17)
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    units, codes = await world.grow("a", 17)
     admitted = [replicas for replicas, said in zip(doorman.replicas, [0, 1, 0, 1, 1], strict=False) if said]
     assert (units, codes) == (max(admitted), ["pool"])
     assert units < min(set(doorman.replicas) - set(admitted))
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
@@ -232,20 +232,20 @@ async def test_a_pool_that_hangs_beside_one_that_does_not() -> None:
     """190 requests for one hanging pool: each is answered in time, and the healthy pool as if it were alone."""
     doorman = Doorman()
     doorman.says = lambda ctx, pool: hangs(ctx, pool) if pool.name == "sick" else ADMITTED
-    house = await PoolHouse(doorman, room=10_000).open("sick", "well")
+    world = await PoolWorld(doorman, room=10_000).open("sick", "well")
     sick = [f"s{number:03}" for number in range(190)]
-    house.born(*sick, pool="sick")
-    house.born("a", pool="well", most=1000)
+    world.born(*sick, pool="sick")
+    world.born("a", pool="well", most=1000)
     tasks = []
     for name in sick:
-        tasks.append(await house.growing(name, 2))
-        assert permit(house.service.decide(house.body("a", house.held("a") + 1)))[1] == []
+        tasks.append(await world.growing(name, 2))
+        assert permit(world.service.decide(world.body("a", world.held("a") + 1)))[1] == []
     assert now_s() == 0.0
     got = await asyncio.wait_for(asyncio.gather(*tasks), 2 + TICK_S)
     assert {permit(each)[0] for each in got} == {1}
     assert {permit(each)[1][0] for each in got} <= {"pool-failed", "probe-deadline"}
-    assert house.held("a") == 191
-    assert await house.clean()
+    assert world.held("a") == 191
+    assert await world.clean()
 
 
 # ------------------------------------------------------------ deadlines
@@ -255,58 +255,58 @@ async def test_a_pool_that_hangs_beside_one_that_does_not() -> None:
 async def test_who_waits_behind_others_has_the_answer_by_the_deadline_of_its_own_arrival() -> None:
     doorman = Doorman(100, 0.45)
     doorman.most = 3
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", most=100)
-    first = await house.growing("a", 90)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", most=100)
+    first = await world.growing("a", 90)
     await until(1.0)
-    second = await house.growing("b", 3)
+    second = await world.growing("b", 3)
     assert permit(await first)[1] in (["pool"], ["probe-deadline"])
     assert now_s() <= 2.0 + TICK_S
     assert permit(await second)[1] != []
     assert now_s() <= 3.0 + TICK_S
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_time_that_was_spent_on_a_look_is_part_of_the_deadline() -> None:
     """The cluster took a second to show the VM: its pool has one second left, and the others lose nothing."""
     chain = [Doorman(100, 0.3, f"d{number}") for number in range(10)]
-    house = await PoolHouse(*chain).open()
-    house.born("b")
+    world = await PoolWorld(*chain).open()
+    world.born("b")
     body = b""
 
     async def slowly() -> None:
         await asyncio.sleep(1.5)
-        house.born("a")
+        world.born("a")
 
-    house.sight.before = slowly
-    house.born("a")
-    body = house.body("a", 3)
-    house.gone("a")
-    unknown = await house.begin(body)
-    other = await house.growing("b", 3)
+    world.sight.before = slowly
+    world.born("a")
+    body = world.body("a", 3)
+    world.gone("a")
+    unknown = await world.begin(body)
+    other = await world.growing("b", 3)
     assert permit(await unknown)[1] == ["probe-deadline"]
     assert now_s() == pytest.approx(2.0, abs=TICK_S)
     assert permit(await other)[1] == ["probe-deadline"]
     assert now_s() == pytest.approx(2.0, abs=TICK_S)
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_round_ends_at_the_earliest_deadline_in_it_and_the_others_go_on() -> None:
     chain = [Doorman(100, 0.4, f"d{number}") for number in range(4)]
-    house = await PoolHouse(*chain).open()
-    house.born("a", "b", "c")
-    first = await house.growing("a", 2)  # a round of 1.6 s
-    second = await house.growing("b", 2)
+    world = await PoolWorld(*chain).open()
+    world.born("a", "b", "c")
+    first = await world.growing("a", 2)  # a round of 1.6 s
+    second = await world.growing("b", 2)
     await until(1.2)
-    third = await house.growing("c", 2)
+    third = await world.growing("c", 2)
     assert permit(await first) == (2, [])
     assert permit(await second) == (1, ["probe-deadline"])
     assert now_s() == pytest.approx(2.0, abs=TICK_S)
     assert permit(await third)[0] in (1, 2)
     assert now_s() <= 3.2 + TICK_S
-    assert await house.clean()
+    assert await world.clean()
 
 
 # ------------------------------------------------------------ InvalidSpec about one VM
@@ -326,26 +326,26 @@ def _blames(uid: str, *, is_named: bool) -> Says:
 async def test_one_wrong_vm_among_many_is_parked_and_the_others_grow(is_named: bool) -> None:
     doorman = Doorman()
     doorman.says = _blames("uid-c", is_named=is_named)
-    house = await PoolHouse(doorman).open()
-    house.born(*"abcde")
-    tasks = {name: await house.growing(name, 2) for name in "abcde"}
+    world = await PoolWorld(doorman).open()
+    world.born(*"abcde")
+    tasks = {name: await world.growing(name, 2) for name in "abcde"}
     got = {name: permit(await task) for name, task in tasks.items()}
     assert got.pop("c") == (1, ["pool-parked"])
     assert list(got.values()) == [(2, [])] * 4
-    assert set(house.room.standing_of("bank").parked_vms) == {"uid-c"}
-    assert house.room.standing_of("bank").parked is None
-    assert await house.clean()
+    assert set(world.queue.state_of("bank").parked_vms) == {"uid-c"}
+    assert world.queue.state_of("bank").parked is None
+    assert await world.clean()
 
 
 @virtually
 async def test_who_is_asked_about_alone_does_not_push_in_front_of_those_before() -> None:
     doorman = Doorman()
     doorman.says = _blames("uid-c", is_named=False)
-    house = await PoolHouse(doorman).open()
-    house.born(*"abcdef")
-    tasks = [await house.growing(name, 2) for name in "abcde"]
+    world = await PoolWorld(doorman).open()
+    world.born(*"abcdef")
+    tasks = [await world.growing(name, 2) for name in "abcde"]
     await until(0.15)
-    tasks.append(await house.growing("f", 2))
+    tasks.append(await world.growing("f", 2))
     for task in tasks:
         await task
     assert [question.names for question in doorman.heard] == [
@@ -362,71 +362,71 @@ async def test_who_is_asked_about_alone_does_not_push_in_front_of_those_before()
 @virtually
 async def test_a_vm_that_has_left_its_round_may_still_be_named() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", "c")
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c")
     doorman.says = later(raises(new_invalid_spec("too wide", scope=Scope.VM, vm_uid="uid-b")))
-    first = await house.growing("a", 2)
-    rest = [await house.growing(name, 2) for name in ("b", "c")]
+    first = await world.growing("a", 2)
+    rest = [await world.growing(name, 2) for name in ("b", "c")]
     await until(0.15)
-    house.gone("b")
+    world.gone("b")
     doorman.says = None
     assert permit(await first)[0] == 1
     got = [await task for task in rest]
     assert isinstance(got[0], Reply)
     assert (got[0].status, permit(got[1])) == (404, (2, []))
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_detail_with_a_kind_of_its_own_decides() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open()
-    house.born("a")
+    world = await PoolWorld(doorman).open()
+    world.born("a")
     doorman.says = raises(AppError(503, "wrong", detail=Detail(PluginErrorKind.INVALID_SPEC)))
-    assert await house.grow("a", 2) == (1, ["pool-parked"])
-    house.room.unpark("bank")
+    assert await world.grow("a", 2) == (1, ["pool-parked"])
+    world.queue.unpark("bank")
     doorman.says = raises(AppError(422, "full", detail=PluginErrorKind.INSUFFICIENT_RESOURCES))
-    assert await house.grow("a", 2) == (1, ["pool"])
+    assert await world.grow("a", 2) == (1, ["pool"])
 
 
 @virtually
 async def test_words_of_a_plugin_are_bounded_in_a_reply() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open()
-    house.born("a")
+    world = await PoolWorld(doorman).open()
+    world.born("a")
     for number, text in enumerate(("x" * 10**6, "\ud800" * 2000, "\x00\x7f\x9b\ufffe" * 500, "")):
         doorman.says = raises(new_insufficient_resources(text))
-        house.room.unpark("bank")
-        got = await house.reply(house.body("a", 5, number + 1))
+        world.queue.unpark("bank")
+        got = await world.reply(world.body("a", 5, number + 1))
         assert permit(got) == (1, ["pool"])
         assert len(reasons(got)) <= 1024
 
 
-Phase = Callable[[PoolHouse, Doorman], Any]
+Phase = Callable[[PoolWorld, Doorman], Any]
 
 
-async def _first_question(house: PoolHouse, doorman: Doorman) -> None:
+async def _first_question(world: PoolWorld, doorman: Doorman) -> None:
     await turns()
 
 
-async def _later_question(house: PoolHouse, doorman: Doorman) -> None:
+async def _later_question(world: PoolWorld, doorman: Doorman) -> None:
     await until(0.6)
 
 
-async def _after_a_word(house: PoolHouse, doorman: Doorman) -> None:
+async def _after_a_word(world: PoolWorld, doorman: Doorman) -> None:
     doorman.says = None
     await until(0.45)
 
 
-async def _deleted(house: PoolHouse, doorman: Doorman) -> None:
+async def _deleted(world: PoolWorld, doorman: Doorman) -> None:
     await turns()
-    await house.objects.delete("bank")
+    await world.objects.delete("bank")
 
 
-async def _made_anew(house: PoolHouse, doorman: Doorman) -> None:
+async def _made_anew(world: PoolWorld, doorman: Doorman) -> None:
     await turns()
-    await house.objects.delete("bank")
-    await house.open()
+    await world.objects.delete("bank")
+    await world.open()
 
 
 PHASES: dict[str, Phase] = {
@@ -442,20 +442,20 @@ PHASES: dict[str, Phase] = {
 @virtually
 async def test_at_the_end_nobody_waits_and_no_task_is_left(phase: Phase) -> None:
     doorman = Doorman(5, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", "c")
-    bodies = [house.body(name, 50) for name in ("a", "b", "c")]
-    tasks = [asyncio.ensure_future(_awaited(house.service.decide(body))) for body in bodies]
-    await phase(house, doorman)
-    await house.service.close()
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c")
+    bodies = [world.body(name, 50) for name in ("a", "b", "c")]
+    tasks = [asyncio.ensure_future(_awaited(world.service.decide(body))) for body in bodies]
+    await phase(world, doorman)
+    await world.service.close()
     await turns()
     left = {task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("pool ")}
     assert left == set()
     got = await asyncio.wait_for(asyncio.gather(*tasks), TICK_S)
     assert all(isinstance(each, Reply) for each in got)
-    assert not house.is_pending()
+    assert not world.is_pending()
     assert doorman.running == 0
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 async def _awaited(outcome: Any) -> Any:
@@ -466,16 +466,16 @@ async def _awaited(outcome: Any) -> Any:
 async def test_who_ends_at_once_leaves_no_question_that_nobody_awaits() -> None:
     """The question was begun and the loop has not turned since: nothing is left to warn of."""
     doorman = Doorman(5, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("a")
+    world = await PoolWorld(doorman).open()
+    world.born("a")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        outcome = house.service.decide(house.body("a", 3))
-        await house.service.close()
+        outcome = world.service.decide(world.body("a", 3))
+        await world.service.close()
         got = await _awaited(outcome)
         assert isinstance(got, Reply)
         assert got.status == 500
-        assert await house.is_clean()
-        del outcome, got, house
+        assert await world.is_clean()
+        del outcome, got, world
         gc.collect()
     assert [str(warning.message) for warning in caught] == []

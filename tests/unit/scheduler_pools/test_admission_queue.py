@@ -10,7 +10,7 @@ from protocol.wire import PodName
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.errors import Scope, new_insufficient_resources, new_internal, new_invalid_spec
 from scheduler.pools.core.values import Admission, Pool, PoolLimits, Purpose
-from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, raises, until
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
 from tests.unit.scheduler_service.test_migrations import ask, cu, now_s, permit, virtually
 
 
@@ -28,59 +28,59 @@ def retry_after(got: object) -> float | None:
 async def test_a_plugin_that_needs_long_reaches_its_limit_over_two_requests() -> None:
     """50 to 80 with room for 60, and 0.4 s for each question: what is known of the first search bounds the second."""
     doorman = Doorman(60, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("others", units=49)
-    house.born("big")
+    world = await PoolWorld(doorman).open()
+    world.born("others", units=49)
+    world.born("big")
     began_s = now_s()
-    first, codes = await house.grow("big", 31)
+    first, codes = await world.grow("big", 31)
     assert now_s() - began_s == pytest.approx(2.0, abs=0.01)
     assert (50 < first + 49 < 60, codes) == (True, ["probe-deadline"])
     asked = len(doorman.heard)
-    second, codes = await house.grow("big", 31)
+    second, codes = await world.grow("big", 31)
     assert (second + 49, codes) == (60, ["pool-saturated"])
     assert all(first + 49 < replicas <= 60 for replicas in doorman.replicas[asked:]), doorman.replicas
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_what_computes_only_is_asked_and_answered_within_the_call() -> None:
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    got = house.service.decide(house.body("a", 20))
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    got = world.service.decide(world.body("a", 20))
     assert permit(got) == (9, ["pool"])
-    assert permit(house.service.decide(house.body("b", 4))) == (1, ["pool-saturated"])
+    assert permit(world.service.decide(world.body("b", 4))) == (1, ["pool-saturated"])
     assert now_s() == 0.0
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_without_plugins_a_pool_holds_nobody_up() -> None:
-    house = await PoolHouse().open(most=5)
-    house.born("a", "b")
-    assert permit(house.service.decide(house.body("a", 4))) == (4, [])
-    assert permit(house.service.decide(house.body("b", 4))) == (1, ["pool"])
-    assert await house.clean()
+    world = await PoolWorld().open(most=5)
+    world.born("a", "b")
+    assert permit(world.service.decide(world.body("a", 4))) == (4, [])
+    assert permit(world.service.decide(world.body("b", 4))) == (1, ["pool"])
+    assert await world.clean()
 
 
 @virtually
 async def test_growth_within_the_units_that_a_vm_counts_anyway_asks_nobody() -> None:
     """A pool counts whole units: half a unit more may take nothing more of it."""
     doorman = Doorman(0)
-    house = await PoolHouse(doorman).open(units=4)
-    house.born("a")
-    assert await house.grow("a", 4) == (4, [])
+    world = await PoolWorld(doorman).open(units=4)
+    world.born("a")
+    assert await world.grow("a", 4) == (4, [])
     assert doorman.heard == []
-    assert await house.grow("a", 5) == (4, ["pool"])
+    assert await world.grow("a", 5) == (4, ["pool"])
 
 
 @virtually
 async def test_a_cap_that_a_plugin_states_is_granted_after_one_more_question() -> None:
     doorman = Doorman()
     doorman.says = lambda *_: Admission(admitted=7, message="seven", reason="Lucky")
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    got = await house.reply(house.body("a", 50))
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    got = await world.reply(world.body("a", 50))
     assert permit(got) == (7, ["pool"])
     assert doorman.replicas == [50, 7]
     assert "seven" in json.loads(got.body)["reasons"][0]["message"]
@@ -90,10 +90,10 @@ async def test_a_cap_that_a_plugin_states_is_granted_after_one_more_question() -
 async def test_a_cap_below_what_the_pool_has_takes_nothing_away() -> None:
     doorman = Doorman()
     doorman.says = lambda *_: Admission(admitted=2)
-    house = await PoolHouse(doorman).open()
-    house.born("a", units=5)
-    assert await house.grow("a", 8) == (5, ["pool"])
-    assert house.units() == 5
+    world = await PoolWorld(doorman).open()
+    world.born("a", units=5)
+    assert await world.grow("a", 8) == (5, ["pool"])
+    assert world.units() == 5
 
 
 # ------------------------------------------------------------ together, in order
@@ -102,36 +102,36 @@ async def test_a_cap_below_what_the_pool_has_takes_nothing_away() -> None:
 @virtually
 async def test_who_comes_meanwhile_is_asked_about_together_and_served_in_the_order_of_arrival() -> None:
     doorman = Doorman(12, 0.1)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", "c", "d")
-    tasks = [await house.growing(name, 4) for name in ("a", "b", "c", "d")]
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c", "d")
+    tasks = [await world.growing(name, 4) for name in ("a", "b", "c", "d")]
     got = [permit(await task) for task in tasks]
     assert [units for units, _ in got] == [4, 4, 3, 1], "first come, first served"
     assert [question.names for question in doorman.heard][:2] == [("a",), ("b", "c", "d")]
-    assert house.units() == 12
-    assert await house.clean()
+    assert world.units() == 12
+    assert await world.clean()
 
 
 @virtually
 async def test_what_was_granted_a_moment_ago_counts_in_the_next_question() -> None:
     """The reply of the first one has not been used yet: its VM still shows one unit."""
     doorman = Doorman(10, 0.1)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    first, second = await house.growing("a", 9), await house.growing("b", 9)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    first, second = await world.growing("a", 9), await world.growing("b", 9)
     assert permit(await first)[0] == 9
     assert permit(await second) == (1, ["pool"])
     assert doorman.heard[1].replicas == 18
-    assert house.units() == 10
+    assert world.units() == 10
 
 
 @virtually
 async def test_pools_do_not_wait_for_each_other() -> None:
     slow, house_time = Doorman(100, 0.4), 0.4
-    house = await PoolHouse(slow).open("bank", "other")
-    house.born("a", "b")
-    house.born("c", pool="other")
-    tasks = [await house.growing(name, 2) for name in ("a", "c")]
+    world = await PoolWorld(slow).open("bank", "other")
+    world.born("a", "b")
+    world.born("c", pool="other")
+    tasks = [await world.growing(name, 2) for name in ("a", "c")]
     assert [permit(await task) for task in tasks] == [(2, [])] * 2
     assert now_s() == pytest.approx(house_time, abs=0.01)
 
@@ -139,14 +139,14 @@ async def test_pools_do_not_wait_for_each_other() -> None:
 @virtually
 async def test_a_round_serves_128_and_the_next_one_the_rest() -> None:
     doorman = Doorman(10**6, 0.1)
-    house = await PoolHouse(doorman).open()
+    world = await PoolWorld(doorman).open()
     names = [f"v{number:03}" for number in range(180)]
-    house.born(*names)
-    tasks = [await house.growing(name, 2) for name in names]
+    world.born(*names)
+    tasks = [await world.growing(name, 2) for name in names]
     assert [permit(await task)[0] for task in tasks] == [2] * 180
     assert [len(question.names) for question in doorman.heard] == [1, 128, 51]
     assert doorman.heard[1].names == tuple(names[1:129])
-    assert await house.clean()
+    assert await world.clean()
 
 
 # ------------------------------------------------------------ what a plugin is told
@@ -155,11 +155,11 @@ async def test_a_round_serves_128_and_the_next_one_the_rest() -> None:
 @virtually
 async def test_a_plugin_is_told_who_asks_and_who_is_there() -> None:
     doorman = Doorman(100, 0.1)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", "c", units=2)
-    house.born("stranger", pool=None)
-    task = await house.growing("a", 5)
-    rest = [await house.growing(name, 4) for name in ("c", "b")]
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c", units=2)
+    world.born("stranger", pool=None)
+    task = await world.growing("a", 5)
+    rest = [await world.growing(name, 4) for name in ("c", "b")]
     for each in (task, *rest):
         await each
     first, second = doorman.heard
@@ -182,45 +182,45 @@ async def test_a_plugin_is_told_who_asks_and_who_is_there() -> None:
 @virtually
 async def test_members_are_those_that_are_there_now() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open("bank", "other")
-    house.born("a", "b", "c")
-    await house.grow("a", 2)
-    house.gone("b")
-    house.relabelled("c", "other")
-    house.born("d")
-    await house.grow("a", 3)
+    world = await PoolWorld(doorman).open("bank", "other")
+    world.born("a", "b", "c")
+    await world.grow("a", 2)
+    world.gone("b")
+    world.relabelled("c", "other")
+    world.born("d")
+    await world.grow("a", 3)
     assert [question.members for question in doorman.heard] == [("a", "b", "c"), ("a", "d")]
-    assert [member.pod.name for member in house.room.members("other")] == ["c"]
+    assert [member.pod.name for member in world.queue.members("other")] == ["c"]
 
 
 @virtually
 async def test_members_of_a_pool_that_was_looked_at_before_it_was_there_are_those_of_now() -> None:
     """A plugin may look at any name; what it saw then must not stay when pool and VM have come and gone."""
-    house = await PoolHouse(Doorman()).open()
-    house.born("early", pool="late")
-    assert [member.pod.name for member in house.room.members("late")] == ["early"]
-    house.gone("early")
-    await house.open("late")
-    house.born("now", pool="late")
-    assert [member.pod.name for member in house.room.members("late")] == ["now"]
+    world = await PoolWorld(Doorman()).open()
+    world.born("early", pool="late")
+    assert [member.pod.name for member in world.queue.members("late")] == ["early"]
+    world.gone("early")
+    await world.open("late")
+    world.born("now", pool="late")
+    assert [member.pod.name for member in world.queue.members("late")] == ["now"]
 
 
 @virtually
 async def test_members_of_a_pool_that_was_made_anew_are_complete() -> None:
-    house = await PoolHouse(Doorman()).open()
-    house.born("a", "b")
-    assert len(house.room.members("bank")) == 2
-    await house.objects.delete("bank")
-    await house.open()
-    assert sorted(member.pod.name for member in house.room.members("bank")) == ["a", "b"]
+    world = await PoolWorld(Doorman()).open()
+    world.born("a", "b")
+    assert len(world.queue.members("bank")) == 2
+    await world.objects.delete("bank")
+    await world.open()
+    assert sorted(member.pod.name for member in world.queue.members("bank")) == ["a", "b"]
 
 
 @virtually
 async def test_looking_at_any_name_remembers_nothing_of_it() -> None:
-    house = await PoolHouse(Doorman()).open()
+    world = await PoolWorld(Doorman()).open()
     for number in range(50):
-        assert house.room.members(f"nobody-{number}") == ()
-    assert len(house.room._lines) <= 1
+        assert world.queue.members(f"nobody-{number}") == ()
+    assert len(world.queue._queues) <= 1
 
 
 # ------------------------------------------------------------ a full pool
@@ -229,16 +229,16 @@ async def test_looking_at_any_name_remembers_nothing_of_it() -> None:
 @virtually
 async def test_a_full_pool_is_asked_at_once_within_what_was_admitted_and_not_beyond() -> None:
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    assert await house.grow("a", 20) == (9, ["pool"])
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    assert await world.grow("a", 20) == (9, ["pool"])
     doorman.heard.clear()
-    assert await house.grow("b", 5) == (1, ["pool-saturated"])
+    assert await world.grow("b", 5) == (1, ["pool-saturated"])
     assert doorman.heard == [], "nothing was asked beyond the admitted total"
-    assert await house.grow("a", 4) == (4, [])
-    assert await house.grow("b", 5) == (5, [])
+    assert await world.grow("a", 4) == (4, [])
+    assert await world.grow("b", 5) == (5, [])
     assert doorman.replicas == [9]
-    assert await house.grow("b", 9) == (6, ["pool-saturated"])
+    assert await world.grow("b", 9) == (6, ["pool-saturated"])
     assert doorman.replicas == [9, 10]
 
 
@@ -246,66 +246,66 @@ async def test_a_full_pool_is_asked_at_once_within_what_was_admitted_and_not_bey
 @virtually
 async def test_a_full_pool_is_asked_again_after(after: str) -> None:
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    assert await house.grow("a", 20) == (10, ["pool"])
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    assert await world.grow("a", 20) == (10, ["pool"])
     doorman.most = 30
     await until(COOLDOWN_S - 1)
-    assert await house.grow("a", 20) == (10, ["pool-saturated"])
+    assert await world.grow("a", 20) == (10, ["pool-saturated"])
     if after == "cool-down":
         await until(COOLDOWN_S + 1)
     elif after == "update":
-        await house.change()
+        await world.change()
     elif after == "unpark":
-        assert house.room.unpark("bank")
+        assert world.queue.unpark("bank")
     else:
-        house.use(doorman)
-    assert await house.grow("a", 20) == (20, [])
+        world.use(doorman)
+    assert await world.grow("a", 20) == (20, [])
 
 
 @virtually
 async def test_a_plugin_may_name_a_longer_time_than_the_cool_down_and_no_shorter_one() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open("bank", "other")
-    house.born("a")
-    house.born("b", pool="other")
+    world = await PoolWorld(doorman).open("bank", "other")
+    world.born("a")
+    world.born("b", pool="other")
     doorman.says = raises(new_insufficient_resources("full", retry_after_s=500.0))
-    got = await house.reply(house.body("a", 5))
+    got = await world.reply(world.body("a", 5))
     assert (permit(got), retry_after(got)) == ((1, ["pool"]), 500.0)
     await until(400.0)
-    assert retry_after(await house.reply(house.body("a", 5))) == pytest.approx(100.0, abs=1)
+    assert retry_after(await world.reply(world.body("a", 5))) == pytest.approx(100.0, abs=1)
     doorman.says = raises(new_insufficient_resources("full", retry_after_s=1.0))
-    assert retry_after(await house.reply(house.body("b", 5))) == COOLDOWN_S
+    assert retry_after(await world.reply(world.body("b", 5))) == COOLDOWN_S
 
 
 @virtually
 async def test_births_above_what_was_admitted_keep_growth_out_until_the_pool_is_at_or_below() -> None:
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    assert await house.grow("a", 20) == (9, ["pool"])
-    house.born("c", units=3)
-    assert house.units() == 13
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    assert await world.grow("a", 20) == (9, ["pool"])
+    world.born("c", units=3)
+    assert world.units() == 13
     doorman.heard.clear()
-    assert await house.grow("b", 2) == (1, ["pool-saturated"])
+    assert await world.grow("b", 2) == (1, ["pool-saturated"])
     assert doorman.heard == []
-    assert await house.grow("a", 5) == (5, [])
-    assert await house.grow("b", 4) == (2, ["pool-saturated"])
-    assert house.units() == 10
+    assert await world.grow("a", 5) == (5, [])
+    assert await world.grow("b", 4) == (2, ["pool-saturated"])
+    assert world.units() == 10
 
 
 @virtually
 async def test_decreases_and_departures_make_room_at_once() -> None:
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", "c", units=3)
-    assert await house.grow("a", 20) == (4, ["pool"])
-    assert await house.grow("c", 1) == (1, [])
-    assert await house.grow("a", 20) == (4, ["pool-saturated"]), "the cluster still shows three"
-    house.shows("c", 1)
-    assert await house.grow("a", 20) == (6, ["pool-saturated"])
-    house.gone("b")
-    assert await house.grow("a", 20) == (9, ["pool-saturated"])
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c", units=3)
+    assert await world.grow("a", 20) == (4, ["pool"])
+    assert await world.grow("c", 1) == (1, [])
+    assert await world.grow("a", 20) == (4, ["pool-saturated"]), "the cluster still shows three"
+    world.shows("c", 1)
+    assert await world.grow("a", 20) == (6, ["pool-saturated"])
+    world.gone("b")
+    assert await world.grow("a", 20) == (9, ["pool-saturated"])
 
 
 # ------------------------------------------------------------ what is parked
@@ -315,96 +315,96 @@ async def test_decreases_and_departures_make_room_at_once() -> None:
 async def test_a_pool_that_is_wrong_is_parked_until_it_is_changed() -> None:
     doorman = Doorman()
     doorman.says = raises(new_invalid_spec("no such team"))
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    assert await house.grow("a", 5) == (1, ["pool-parked"])
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    assert await world.grow("a", 5) == (1, ["pool-parked"])
     await until(10_000.0)
-    got = await house.reply(house.body("b", 5))
+    got = await world.reply(world.body("b", 5))
     assert permit(got) == (1, ["pool-parked"])
     assert "no such team" in got.body.decode()
     assert len(doorman.heard) == 1
     doorman.says = None
-    await house.change()
-    assert await house.grow("a", 5) == (5, [])
-    assert [line["pool"] for line in house.lines if line["event"] == "pool parked"] == ["bank"]
+    await world.change()
+    assert await world.grow("a", 5) == (5, [])
+    assert [line["pool"] for line in world.lines if line["event"] == "pool parked"] == ["bank"]
 
 
 @virtually
 async def test_an_update_that_changes_nothing_leaves_a_pool_parked() -> None:
     doorman = Doorman()
     doorman.says = raises(new_invalid_spec("no such team"))
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    await house.grow("a", 5)
-    before = await house.objects.get("bank")
-    assert (await house.objects.update(before)).generation == before.generation
-    assert await house.grow("a", 5) == (1, ["pool-parked"])
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    await world.grow("a", 5)
+    before = await world.objects.get("bank")
+    assert (await world.objects.update(before)).generation == before.generation
+    assert await world.grow("a", 5) == (1, ["pool-parked"])
 
 
 @virtually
 async def test_a_vm_that_is_wrong_is_parked_alone() -> None:
     doorman = Doorman()
     wrong = new_invalid_spec("too wide", scope=Scope.VM)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
     doorman.says = raises(wrong)
-    assert await house.grow("a", 5) == (1, ["pool-parked"])
+    assert await world.grow("a", 5) == (1, ["pool-parked"])
     doorman.says = None
-    assert await house.grow("b", 5) == (5, [])
-    assert await house.grow("a", 5) == (1, ["pool-parked"])
-    assert house.room.unpark("bank")
-    assert await house.grow("a", 5) == (5, [])
+    assert await world.grow("b", 5) == (5, [])
+    assert await world.grow("a", 5) == (1, ["pool-parked"])
+    assert world.queue.unpark("bank")
+    assert await world.grow("a", 5) == (5, [])
 
 
 @virtually
 async def test_a_parked_vm_that_is_described_otherwise_is_asked_about_again() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open()
-    house.born("a")
+    world = await PoolWorld(doorman).open()
+    world.born("a")
     doorman.says = raises(new_invalid_spec("too wide", scope=Scope.VM))
-    assert await house.grow("a", 5) == (1, ["pool-parked"])
+    assert await world.grow("a", 5) == (1, ["pool-parked"])
     doorman.says = None
-    house.born("a")
-    assert await house.grow("a", 5) == (1, ["pool-parked"]), "it is what it was"
-    house.born("a", most=50)
-    assert await house.grow("a", 5) == (5, [])
+    world.born("a")
+    assert await world.grow("a", 5) == (1, ["pool-parked"]), "it is what it was"
+    world.born("a", most=50)
+    assert await world.grow("a", 5) == (5, [])
 
 
 @virtually
 async def test_what_is_parked_of_a_vm_that_has_gone_is_forgotten() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
     doorman.says = raises(new_invalid_spec("too wide", scope=Scope.VM))
-    await house.grow("a", 5)
-    assert set(house.room.standing_of("bank").parked_vms) == {"uid-a"}
-    house.gone("a")
+    await world.grow("a", 5)
+    assert set(world.queue.state_of("bank").parked_vms) == {"uid-a"}
+    world.gone("a")
     doorman.says = None
-    await house.grow("b", 5)
-    assert house.room.standing_of("bank").parked_vms == {}
-    assert not house.room.standing_of("bank").is_parked
+    await world.grow("b", 5)
+    assert world.queue.state_of("bank").parked_vms == {}
+    assert not world.queue.state_of("bank").is_parked
 
 
 @virtually
 async def test_decreases_and_parked_pools() -> None:
     doorman = Doorman()
     doorman.says = raises(new_invalid_spec("no such team"))
-    house = await PoolHouse(doorman).open()
-    house.born("a", units=6)
-    await house.grow("a", 9)
-    assert await house.grow("a", 2) == (2, [])
+    world = await PoolWorld(doorman).open()
+    world.born("a", units=6)
+    await world.grow("a", 9)
+    assert await world.grow("a", 2) == (2, [])
 
 
 @virtually
 async def test_a_failure_leaves_nothing_behind() -> None:
     doorman = Doorman()
-    house = await PoolHouse(doorman).open()
-    house.born("a")
+    world = await PoolWorld(doorman).open()
+    world.born("a")
     doorman.says = raises(new_internal("the store is away"))
-    got = await house.reply(house.body("a", 5))
+    got = await world.reply(world.body("a", 5))
     assert (permit(got), retry_after(got)) == ((1, ["pool-failed"]), 1.0)
     doorman.says = None
-    assert await house.grow("a", 5) == (5, [])
+    assert await world.grow("a", 5) == (5, [])
 
 
 # ------------------------------------------------------------ decreases
@@ -413,59 +413,59 @@ async def test_a_failure_leaves_nothing_behind() -> None:
 @virtually
 async def test_a_decrease_never_waits_for_a_plugin() -> None:
     doorman = Doorman(100, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b", units=5)
-    waiting = await house.growing("a", 50)
-    assert permit(house.service.decide(house.body("b", 2))) == (2, [])
-    house.shows("b", 2)
-    assert house.units() == 7
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", units=5)
+    waiting = await world.growing("a", 50)
+    assert permit(world.service.decide(world.body("b", 2))) == (2, [])
+    world.shows("b", 2)
+    assert world.units() == 7
     # Of the one that waits, too: the later number overtakes what waits.
-    assert permit(house.service.decide(house.body("a", 3))) == (3, [])
-    house.shows("a", 3)
+    assert permit(world.service.decide(world.body("a", 3))) == (3, [])
+    world.shows("a", 3)
     got = await waiting
     assert isinstance(got, Reply)
     assert got.status == 409
-    assert house.units() == 5
+    assert world.units() == 5
     await until(1.0)
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_the_part_of_a_request_that_is_a_decrease_counts_at_once() -> None:
     """More CPU and less memory: what is given back does not wait for the plugin."""
     doorman = Doorman(100, 0.4)
-    house = await PoolHouse(doorman).open()
-    house.born("a", units=4)
+    world = await PoolWorld(doorman).open()
+    world.born("a", units=4)
     raw = {
         "resources": {"cpu": "6", "memory": "2Gi"},
         "lastPermit": {"cpu": "4", "memory": "2Gi"},
         "computeUnit": {"cpu": "1", "memory": "1Gi"},
     }
-    task = await house.begin(ask("a", 6, raw=raw, resources={"vCPUs": 6, "mem": 2}))
-    assert house.record("a").row.state.current == Resources(cu(4).vcpu_milli, cu(2).memory_bytes)
+    task = await world.begin(ask("a", 6, raw=raw, resources={"vCPUs": 6, "mem": 2}))
+    assert world.record("a").row.state.current == Resources(cu(4).vcpu_milli, cu(2).memory_bytes)
     await task
-    assert house.held("a") == 6
+    assert world.held("a") == 6
 
 
 @virtually
 async def test_units_of_a_pool_may_be_larger_than_those_of_a_vm() -> None:
     doorman = Doorman(3)
-    house = await PoolHouse(doorman).open(units=4)
-    house.born("a", "b")
-    assert await house.grow("a", 20) == (8, ["pool"])
-    assert house.units() == 3
+    world = await PoolWorld(doorman).open(units=4)
+    world.born("a", "b")
+    assert await world.grow("a", 20) == (8, ["pool"])
+    assert world.units() == 3
     assert doorman.replicas[0] == 6
 
 
 @virtually
 async def test_a_pools_own_limits_need_nobodys_word() -> None:
     doorman = Doorman()
-    house = PoolHouse(doorman)
-    await house.objects.create(Pool("bank", cu(1), PoolLimits(6, 4)))
-    house.born("a", "b", "c")
-    units, codes = await house.grow("a", 9)
+    world = PoolWorld(doorman)
+    await world.objects.create(Pool("bank", cu(1), PoolLimits(6, 4)))
+    world.born("a", "b", "c")
+    units, codes = await world.grow("a", 9)
     assert (units, codes[0]) == (4, "pool")
-    assert await house.grow("b", 9) == (1, ["pool", "pool"]), "the VM's and the pool's own"
+    assert await world.grow("b", 9) == (1, ["pool", "pool"]), "the VM's and the pool's own"
     assert doorman.replicas == [6]
 
 
@@ -473,18 +473,18 @@ async def test_a_pools_own_limits_need_nobodys_word() -> None:
 @virtually
 async def test_what_others_cut_is_not_told_as_the_pools_word(plugins: tuple[Doorman, ...]) -> None:
     """The pool admits all that it is asked for; nobody came in meanwhile."""
-    house = await PoolHouse(*plugins, room=4).open()
-    house.born("a")
-    assert await house.grow("a", 9) == (4, ["node-headroom"])
+    world = await PoolWorld(*plugins, room=4).open()
+    world.born("a")
+    assert await world.grow("a", 9) == (4, ["node-headroom"])
 
 
 @virtually
 async def test_a_rise_of_the_limit_while_the_pool_is_asked_grants_no_more_than_was_asked_for() -> None:
     doorman = Doorman(100, 0.1)
-    house = await PoolHouse(doorman).open(most=5)
-    house.born("a")
-    task = await house.growing("a", 20)
-    await house.change(limits=PoolLimits(50))
+    world = await PoolWorld(doorman).open(most=5)
+    world.born("a")
+    task = await world.growing("a", 20)
+    await world.change(limits=PoolLimits(50))
     units, _ = permit(await task)
     assert units <= max(doorman.replicas)
-    assert await house.clean()
+    assert await world.clean()
