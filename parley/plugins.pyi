@@ -10,11 +10,11 @@ from scheduler.pools.chain.manager import new_plugin_manager as new_plugin_manag
 from scheduler.pools.chain.plugin import Args as Args
 from scheduler.pools.chain.plugin import BasePlugin as BasePlugin
 from scheduler.pools.chain.plugin import Cache as Cache
-from scheduler.pools.chain.plugin import Client as Client
 from scheduler.pools.chain.plugin import Factory as Factory
 from scheduler.pools.chain.plugin import FrameworkHandle as FrameworkHandle
 from scheduler.pools.chain.plugin import Handle as Handle
 from scheduler.pools.chain.plugin import Plugin as Plugin
+from scheduler.pools.chain.plugin import PoolClient as PoolClient
 from scheduler.pools.chain.probing import probe_accepted_replicas as probe_accepted_replicas
 from scheduler.pools.chain.registry import PluginRegistry as PluginRegistry
 from scheduler.pools.chain.registry import build as build

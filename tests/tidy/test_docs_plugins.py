@@ -281,7 +281,7 @@ def test_the_ports_have_what_the_page_says() -> None:
     told = {name.split("(")[0] for row in table("`handle`") for name in code(row[0])}
     offered = {
         f"{part}.{name}"
-        for part, port in (("cache", plugins.Cache), ("client", plugins.Client))
+        for part, port in (("cache", plugins.Cache), ("client", plugins.PoolClient))
         for name in vars(port)
         if not name.startswith("_")
     }

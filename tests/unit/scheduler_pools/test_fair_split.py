@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.pools.core import fair_split
-from scheduler.pools.core.fair_split import Accounts, Cause, Ceiling, Demand, Tenant, Tree
+from scheduler.pools.core.fair_split import Accounts, Allowance, BindingLimit, Demand, Tenant, Tree
 
 ORG = (
     Tenant("org", limit_units=20),
@@ -30,7 +30,7 @@ def claims(made: Accounts, **units: int) -> Accounts:
 
 
 def most(made: Accounts, name: str) -> int | None:
-    return made.ceiling(made._tree.places[name]).units
+    return made.allowance(made._tree.places[name]).units
 
 
 # ------------------------------------------------------------ the split
@@ -172,20 +172,20 @@ def test_guarantees_that_are_not_used_are_not_lent() -> None:
 
 def test_without_limits_anybody_may_have_anything() -> None:
     made = accounts((Tenant("p"), Tenant("a", "p", 3), Tenant("b", "p")), a=1000)
-    assert made.ceiling(2) == Ceiling(None, Cause.NOTHING, 2, 0)
+    assert made.allowance(2) == Allowance(None, BindingLimit.NOTHING, 2, 0)
 
 
 def test_a_tenant_at_the_top_has_its_limit() -> None:
-    assert accounts((Tenant("a", limit_units=5),), a=9).ceiling(0) == Ceiling(5, Cause.LIMIT, 0, 5)
+    assert accounts((Tenant("a", limit_units=5),), a=9).allowance(0) == Allowance(5, BindingLimit.LIMIT, 0, 5)
 
 
 def test_the_guarantee_stands_when_others_keep_more_than_there_is() -> None:
     """Births may lift a tenant above what it may use. The others' guarantees hold as long as the parent has units."""
     made = accounts(ci=18)
-    assert made.ceiling(2) == Ceiling(2, Cause.LIMIT, 0, 20)
+    assert made.allowance(2) == Allowance(2, BindingLimit.LIMIT, 0, 20)
     assert most(accounts(ci=25), "dev") == 0
     assert most(accounts(ci=16), "dev") == 4
-    assert accounts(batch=16).ceiling(1) == Ceiling(4, Cause.LIMIT, 0, 20)
+    assert accounts(batch=16).allowance(1) == Allowance(4, BindingLimit.LIMIT, 0, 20)
 
 
 def test_the_guarantee_stands_when_what_is_guaranteed_above_is_used_by_others() -> None:
@@ -210,11 +210,13 @@ def test_the_ceiling_names_who_binds() -> None:
         Tenant("a1", "a"),
         Tenant("a2", "a"),
     )
-    assert accounts(below).ceiling(3) == Ceiling(12, Cause.FAIR_SHARE, 3, 12)
-    assert claims(accounts(below, b=1), b=9).ceiling(3) == Ceiling(6, Cause.FAIR_SHARE, 3, 6)
-    assert claims(accounts(below, b=1, a2=1), b=9, a2=9).ceiling(3) == Ceiling(3, Cause.FAIR_SHARE, 3, 3)
-    assert claims(accounts(below, b=1, a2=5), b=9).ceiling(3) == Ceiling(1, Cause.FAIR_SHARE, 1, 6)
-    assert accounts(below, b=10).ceiling(3) == Ceiling(2, Cause.RESERVED, 0, 12)
+    assert accounts(below).allowance(3) == Allowance(12, BindingLimit.FAIR_SHARE, 3, 12)
+    assert claims(accounts(below, b=1), b=9).allowance(3) == Allowance(6, BindingLimit.FAIR_SHARE, 3, 6)
+    assert claims(accounts(below, b=1, a2=1), b=9, a2=9).allowance(3) == Allowance(
+        3, BindingLimit.FAIR_SHARE, 3, 3
+    )
+    assert claims(accounts(below, b=1, a2=5), b=9).allowance(3) == Allowance(1, BindingLimit.FAIR_SHARE, 1, 6)
+    assert accounts(below, b=10).allowance(3) == Allowance(2, BindingLimit.RESERVED, 0, 12)
 
 
 def test_the_guarantee_of_a_parent_is_shared_by_its_children_alone() -> None:

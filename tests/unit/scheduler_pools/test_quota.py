@@ -12,14 +12,14 @@ from hosting import logs, settings
 from hosting.settings import FaultsError, SettingsError, check
 from protocol.values import Resources
 from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.plugin import Client
+from scheduler.pools.chain.plugin import PoolClient
 from scheduler.pools.chain.probing import probe_accepted_replicas
 from scheduler.pools.core.errors import PluginErrorKind, Scope, detail_of, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
 from scheduler.pools.shipped import quota
-from scheduler.pools.shipped.quota import Quota, QuotaArgs
+from scheduler.pools.shipped.quota import QuotaArgs, QuotaPlugin
 
 GIB = 2**30
 UNIT = Resources(1000, 4 * GIB)
@@ -50,7 +50,7 @@ class World:
         return self
 
     @property
-    def client(self) -> Client:
+    def client(self) -> PoolClient:
         raise NotImplementedError
 
     def pool(self, name: str) -> Pool | None:
@@ -82,11 +82,11 @@ def pool(name: str, tenant: str | None, replicas: int = 0, unit: Resources = UNI
     return Pool(name, unit, labels=labels, replicas=replicas)
 
 
-def plugin(world: World, text: str = WHOLE) -> Quota:
+def plugin(world: World, text: str = WHOLE) -> QuotaPlugin:
     return quota.factory(world, Providers(), yaml.safe_load(text))
 
 
-def asked(made: Quota, about: Pool, replicas: int) -> Admission:
+def asked(made: QuotaPlugin, about: Pool, replicas: int) -> Admission:
     return made.pre_update_pool(PROBE, about.with_replicas(replicas), ())
 
 
