@@ -216,7 +216,7 @@ def test_the_figures_are_those_of_the_code() -> None:
     for sentence in (
         f"`{POOL_LABEL}`",
         f"{manager.PLUGIN_TIMEOUT_S:g} s for one hook of one plugin; {ports.ADMISSION_DEADLINE_S:g} s for a request",
-        f"cancellation {calls.MAX_STRAYS} times over",
+        f"cancellation {calls.MAX_ABANDONED} times over",
         f"`stop` have {manager.START_TIMEOUT_S:g} s each",
         f"asked about together, up to {queues.MAX_BATCH}",
         f"`pools.cooldown` ({admission_state.COOLDOWN_S:g} seconds)",

@@ -26,7 +26,7 @@ from scheduler.pools.chain.probing import probe_steps
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, batches
 from scheduler.pools.core.admission_state import Parking, PoolAdmissionState
-from scheduler.pools.core.batches import Batch, Growth, Waiter
+from scheduler.pools.core.batches import Batch, PoolGrowth, Waiter
 from scheduler.pools.core.claims_of_pools import ClaimsOfPools, PoolLookup
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
 from scheduler.pools.core.queues import PoolQueue
@@ -248,7 +248,7 @@ class PoolAdmissionQueue:
         self._answer_batch(queue, found.told, found.verdict)
 
     def _answer_batch(
-        self, queue: PoolQueue, growths: tuple[Growth, ...], verdict: events.PoolVerdict
+        self, queue: PoolQueue, growths: tuple[PoolGrowth, ...], verdict: events.PoolVerdict
     ) -> None:
         """Answer in this order. What was refused for want of resources, those who waited for it claim."""
         waited = [growth for growth in growths if growth.waiter.needed.ticket in self._pending]

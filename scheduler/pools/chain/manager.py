@@ -95,7 +95,7 @@ class PluginManager:
         return sum(abandoned.count() for *_, abandoned in self._plugins)
 
     def is_awaited(self, plugin: str) -> bool:
-        """Whether a plugin of that name has ever had to be waited for, so that its word is not to be had at once."""
+        """Whether a plugin of that name has ever had to be waited for, so that its answer is not to be had at once."""
         return plugin in self._awaited
 
     async def start(self, handle: Handle) -> None:
@@ -111,14 +111,14 @@ class PluginManager:
 
     async def stop(self) -> None:
         """Stop every plugin, the last one first. What one raises is logged; the others are stopped all the same."""
-        await self._stop(len(self._plugins))
+        await self._stop(self._plugins)
 
     async def stop_started(self) -> None:
-        """Stop those that have started, of a chain that has not as a whole."""
-        await self._stop(self._started)
+        """Stop those plugins that have started, of a chain that has not as a whole."""
+        await self._stop(self._plugins[: self._started])
 
-    async def _stop(self, count: int) -> None:
-        for name, plugin, abandoned in reversed(self._plugins[:count]):
+    async def _stop(self, plugins: tuple[tuple[str, Plugin, AbandonedCalls], ...]) -> None:
+        for name, plugin, abandoned in reversed(plugins):
             try:
                 await _awaited(at_once(plugin.stop), abandoned)
             except Exception as error:  # noqa: BLE001 - one that fails must not keep the others from ending
@@ -161,9 +161,7 @@ class PluginManager:
             steps = self._call(place, "pre_update_pool", Admission, ctx, new_pool, tuple(pods))
             own, call = calls.begin(steps)
             if call is not None:
-                steps.close()
-                if inspect.iscoroutine(call.awaitable):
-                    call.awaitable.close()
+                calls.drop(steps, call)
             elif (
                 own is None or own.error is not None or own.admitted_or(new_pool.replicas) < new_pool.replicas
             ):
@@ -223,7 +221,7 @@ class PluginManager:
         cause: BaseException | None = None
         try:
             if abandoned.is_full(about):
-                raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls about pool {about} have not ended yet")
+                raise RuntimeError(f"{calls.MAX_ABANDONED} earlier calls about pool {about} have not ended yet")
             answer = at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
                 self._awaited.add(name)

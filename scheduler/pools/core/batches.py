@@ -42,7 +42,7 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class PoolGrowth:
     """A waiter with the share of its VM in the pool, in the pool's units: now, and with what the VM wants.
 
     `is_kept` says that the pool counts more for the VM than its permit, so that what it holds now was perhaps never admitted.
@@ -78,7 +78,7 @@ class Batch:
     """One question about a pool, for everybody whose growth is in it, in the order of arrival."""
 
     pool: Pool
-    growths: tuple[Growth, ...]
+    growths: tuple[PoolGrowth, ...]
     question: Question
 
     @property
@@ -101,8 +101,8 @@ class Conclusion:
 
     state: PoolAdmissionState
     verdict: PoolVerdict
-    told: tuple[Growth, ...] = ()
-    again: tuple[Growth, ...] = ()
+    told: tuple[PoolGrowth, ...] = ()
+    again: tuple[PoolGrowth, ...] = ()
     is_alone: bool = False
 
 
@@ -111,9 +111,9 @@ class Conclusion:
 
 def sift(
     state: PoolAdmissionState, pool: Pool, waiters: Iterable[Waiter], vms: VmTable, now_s: float
-) -> tuple[PoolAdmissionState, tuple[Growth, ...], Refused]:
+) -> tuple[PoolAdmissionState, tuple[PoolGrowth, ...], Refused]:
     """Who is to be asked about, and the verdicts on the others: parked, too late, or not a VM of this pool any more."""
-    growths: list[Growth] = []
+    growths: list[PoolGrowth] = []
     refused: Refused = []
     for waiter in waiters:
         uid = waiter.needed.uid
@@ -132,14 +132,14 @@ def sift(
     return state, tuple(growths), refused
 
 
-def _growth(pool: Pool, waiter: Waiter, record: VmRecord) -> Growth:
+def _growth(pool: Pool, waiter: Waiter, record: VmRecord) -> PoolGrowth:
     row, unit = record.row, pool.compute_unit
-    return Growth(
+    return PoolGrowth(
         waiter, row.units, waiter.needed.wanted.units(unit), row.units > row.state.current.units(unit)
     )
 
 
-def question(state: PoolAdmissionState, held: int, growths: tuple[Growth, ...]) -> Question:
+def question(state: PoolAdmissionState, held: int, growths: tuple[PoolGrowth, ...]) -> Question:
     """What to ask when the pool holds `held` units and these VMs want to grow, all of them together."""
     wanted = held + sum(max(growth.wanted_units - growth.units, 0) for growth in growths)
     current = held - 1 if any(growth.is_kept for growth in growths) else held
@@ -154,7 +154,7 @@ def labels_of(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return frozen_texts(dict(pairs))
 
 
-def request_of(growth: Growth, vms: VmTable) -> VmRequest:
+def request_of(growth: PoolGrowth, vms: VmTable) -> VmRequest:
     """What the plugins are told of a growth."""
     needed, record = growth.waiter.needed, vms.by_uid(growth.uid)
     assert record is not None

@@ -10,7 +10,7 @@ from scheduler.core.events import PoolVerdict
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, Kind
 from scheduler.core.vms import VmTable
-from scheduler.pools.core.batches import Growth
+from scheduler.pools.core.batches import PoolGrowth
 from scheduler.pools.core.queues import PoolQueue
 from scheduler.pools.core.values import Pool
 
@@ -84,7 +84,9 @@ class ClaimsOfPools:
         """Something has changed by which what was refused may be admitted now."""
         self._wakes += 1
 
-    def note(self, queue: PoolQueue, growths: Iterable[Growth], verdict: PoolVerdict, now_s: float) -> None:
+    def note(
+        self, queue: PoolQueue, growths: Iterable[PoolGrowth], verdict: PoolVerdict, now_s: float
+    ) -> None:
         """These were told this verdict, and have in the ledger what was granted. What they were refused they claim."""
         reason, before = verdict.reason, queue.claims.units
         is_refused = not verdict.is_all and reason is not None and reason.code in _FOR_WANT_OF_RESOURCES

@@ -6,7 +6,7 @@ from scheduler.core.ledger import Ledger, PoolAccount
 from scheduler.core.model import Holder, Kind
 from scheduler.core.vms import VmTable
 from scheduler.pools.core.admission_state import PoolAdmissionState
-from scheduler.pools.core.batches import Growth, Waiter, labels_of
+from scheduler.pools.core.batches import PoolGrowth, Waiter, labels_of
 from scheduler.pools.core.claims import Claims
 from scheduler.pools.core.values import Member, Pods
 
@@ -52,7 +52,7 @@ class PoolQueue:
         self.asked = {ticket: self.waiting.pop(ticket) for ticket in taken}
         return list(self.asked.values())
 
-    def put_back(self, growths: Iterable[Growth], *, is_alone: bool = False) -> None:
+    def put_back(self, growths: Iterable[PoolGrowth], *, is_alone: bool = False) -> None:
         """Those who still wait of a batch wait in front of all others again, in their order."""
         tickets = [growth.waiter.needed.ticket for growth in growths]
         back = {ticket: self.asked.pop(ticket) for ticket in tickets if ticket in self.asked}

@@ -2,14 +2,13 @@
 was said of, and nobody waits for what is of no use any more."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosting.server import Reply
-from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
+from scheduler.pools.core.values import ADMITTED, Admission, PoolLimits
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, hangs, until
 from tests.unit.scheduler_service.test_migrations import now_s, permit, turns, virtually
 
@@ -23,20 +22,6 @@ def status(got: object) -> int:
 
 
 # ------------------------------------------------------------ who asks
-
-
-@virtually
-async def test_an_asker_that_is_overtaken_while_it_is_asked_about_holds_nothing() -> None:
-    doorman = Doorman(10, 0.4)
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b")
-    first = await world.growing("a", 9)
-    behind = await world.growing("b", 9)
-    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
-    assert status(await first) == 409
-    assert permit(await behind) == (9, [])
-    assert world.units() == 10
-    assert await world.clean()
 
 
 @virtually
@@ -68,65 +53,7 @@ async def test_a_question_that_nobody_waits_for_any_more_holds_nobody_up() -> No
     assert await world.clean()
 
 
-@virtually
-async def test_a_caller_that_goes_away_leaves_its_request_to_be_found_again() -> None:
-    doorman = Doorman(100, 0.2)
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b")
-    body = world.body("a", 5)
-    first = await world.begin(body)
-    other = await world.growing("b", 5)
-    first.cancel()
-    await asyncio.wait([first])
-    assert permit(await world.reply(body)) == (5, [])
-    assert permit(await other) == (5, [])
-    assert await world.clean()
-
-
-@virtually
-async def test_a_vm_that_goes_while_its_pool_is_asked_frees_what_was_kept_for_it() -> None:
-    doorman = Doorman(10, 0.4)
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b")
-    tasks = [await world.growing(name, 9) for name in ("a", "b")]
-    world.gone("a")
-    got = [await task for task in tasks]
-    assert status(got[0]) == 404
-    assert permit(got[1]) == (9, ["pool"]) or permit(got[1]) == (9, [])
-    assert world.units() == 9
-    assert await world.clean()
-
-
 # ------------------------------------------------------------ members
-
-
-@virtually
-async def test_a_birth_while_the_pool_is_asked_takes_from_the_grant() -> None:
-    doorman = Doorman(10, 0.2)
-    world = await PoolWorld(doorman).open()
-    world.born("a")
-    task = await world.growing("a", 10)
-    world.born("c", units=4)
-    assert permit(await task) == (6, ["pool"])
-    assert world.units() == 10
-    assert await world.clean()
-
-
-@virtually
-async def test_a_decrease_of_another_member_while_the_pool_is_asked_is_not_granted_away_unasked() -> None:
-    """The plugin admitted a total: what another one gave back meanwhile may be used within that total only."""
-    doorman = Doorman(10, 0.2)
-    world = await PoolWorld(doorman).open()
-    world.born("b", units=8)
-    world.born("a")
-    task = await world.growing("a", 9)
-    assert permit(world.service.decide(world.body("b", 2))) == (2, [])
-    world.shows("b", 2)
-    units, _ = permit(await task)
-    assert units + world.held("b") <= 10
-    assert units >= 2
-    assert await world.grow("a", 8) == (8, [])
-    assert await world.clean()
 
 
 @virtually
@@ -140,18 +67,6 @@ async def test_a_vm_that_has_left_the_pool_while_it_waited_is_not_asked_about() 
     assert permit(await second) == (1, ["pool"])
     assert [question.names for question in doorman.heard] == [("a",)]
     assert await world.clean()
-
-
-@virtually
-async def test_a_vm_that_leaves_the_pool_while_it_is_asked_about_asks_its_new_one() -> None:
-    doorman = Doorman(100, 0.2)
-    world = await PoolWorld(doorman).open("bank", "other")
-    world.born("a")
-    task = await world.growing("a", 5)
-    world.relabelled("a", "other")
-    assert permit(await task) == (1, ["pool"])
-    assert await world.grow("a", 5) == (5, [])
-    assert [question.pool for question in doorman.heard] == ["bank", "other"]
 
 
 # ------------------------------------------------------------ the pool
@@ -222,29 +137,6 @@ async def test_a_pool_that_is_made_anew_while_the_old_one_hangs_is_served_at_onc
     members = {member.pod.name: member.units for member in world.queue.members("bank")}
     assert members == {"a": world.held("a"), "b": 2}
     assert await world.clean()
-
-
-@virtually
-async def test_a_pool_that_is_being_deleted_does_not_grow() -> None:
-    world = await PoolWorld(Doorman()).open()
-    await world.change(finalizers=("keep",))
-    await world.objects.delete("bank")
-    world.born("a")
-    assert await world.grow("a", 2) == (1, ["pool"])
-
-
-@virtually
-async def test_what_a_probe_changes_is_dropped() -> None:
-    def changing(ctx: Context, pool: Pool) -> Admission:
-        return Admission(pool=replace(pool, labels={"by": "probe"}))
-
-    doorman = Doorman()
-    doorman.says = changing
-    world = await PoolWorld(doorman).open()
-    world.born("a")
-    assert await world.grow("a", 3) == (3, [])
-    pool = await world.objects.get("bank")
-    assert (dict(pool.labels), pool.generation, pool.replicas) == ({}, 1, 3)
 
 
 # ------------------------------------------------------------ the chain

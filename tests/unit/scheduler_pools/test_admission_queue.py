@@ -4,22 +4,12 @@ import json
 
 import pytest
 
-from hosting.server import Reply
-from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.pools.core.admission_state import COOLDOWN_S
-from scheduler.pools.core.errors import Scope, new_insufficient_resources, new_internal, new_invalid_spec
-from scheduler.pools.core.values import Admission, Pool, PoolLimits, Purpose
+from scheduler.pools.core.errors import Scope, new_invalid_spec
+from scheduler.pools.core.values import Admission, Purpose
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
-from tests.unit.scheduler_service.test_migrations import ask, cu, now_s, permit, virtually
-
-
-def retry_after(got: object) -> float | None:
-    """What the binding reason says."""
-    assert isinstance(got, Reply)
-    seconds: float | None = json.loads(got.body)["reasons"][0].get("retryAfterSeconds")
-    return seconds
-
+from tests.unit.scheduler_service.test_migrations import cu, now_s, permit, virtually
 
 # ------------------------------------------------------------ searches
 
@@ -64,17 +54,6 @@ async def test_without_plugins_a_pool_holds_nobody_up() -> None:
 
 
 @virtually
-async def test_growth_within_the_units_that_a_vm_counts_anyway_asks_nobody() -> None:
-    """A pool counts whole units: half a unit more may take nothing more of it."""
-    doorman = Doorman(0)
-    world = await PoolWorld(doorman).open(units=4)
-    world.born("a")
-    assert await world.grow("a", 4) == (4, [])
-    assert doorman.heard == []
-    assert await world.grow("a", 5) == (4, ["pool"])
-
-
-@virtually
 async def test_a_cap_that_a_plugin_states_is_granted_after_one_more_question() -> None:
     doorman = Doorman()
     doorman.says = lambda *_: Admission(admitted=7, message="seven", reason="Lucky")
@@ -84,16 +63,6 @@ async def test_a_cap_that_a_plugin_states_is_granted_after_one_more_question() -
     assert permit(got) == (7, ["pool"])
     assert doorman.replicas == [50, 7]
     assert "seven" in json.loads(got.body)["reasons"][0]["message"]
-
-
-@virtually
-async def test_a_cap_below_what_the_pool_has_takes_nothing_away() -> None:
-    doorman = Doorman()
-    doorman.says = lambda *_: Admission(admitted=2)
-    world = await PoolWorld(doorman).open()
-    world.born("a", units=5)
-    assert await world.grow("a", 8) == (5, ["pool"])
-    assert world.units() == 5
 
 
 # ------------------------------------------------------------ together, in order
@@ -123,17 +92,6 @@ async def test_what_was_granted_a_moment_ago_counts_in_the_next_question() -> No
     assert permit(await second) == (1, ["pool"])
     assert doorman.heard[1].replicas == 18
     assert world.units() == 10
-
-
-@virtually
-async def test_pools_do_not_wait_for_each_other() -> None:
-    slow, house_time = Doorman(100, 0.4), 0.4
-    world = await PoolWorld(slow).open("bank", "other")
-    world.born("a", "b")
-    world.born("c", pool="other")
-    tasks = [await world.growing(name, 2) for name in ("a", "c")]
-    assert [permit(await task) for task in tasks] == [(2, [])] * 2
-    assert now_s() == pytest.approx(house_time, abs=0.01)
 
 
 @virtually
@@ -264,21 +222,6 @@ async def test_a_full_pool_is_asked_again_after(after: str) -> None:
 
 
 @virtually
-async def test_a_plugin_may_name_a_longer_time_than_the_cool_down_and_no_shorter_one() -> None:
-    doorman = Doorman()
-    world = await PoolWorld(doorman).open("bank", "other")
-    world.born("a")
-    world.born("b", pool="other")
-    doorman.says = raises(new_insufficient_resources("full", retry_after_s=500.0))
-    got = await world.reply(world.body("a", 5))
-    assert (permit(got), retry_after(got)) == ((1, ["pool"]), 500.0)
-    await until(400.0)
-    assert retry_after(await world.reply(world.body("a", 5))) == pytest.approx(100.0, abs=1)
-    doorman.says = raises(new_insufficient_resources("full", retry_after_s=1.0))
-    assert retry_after(await world.reply(world.body("b", 5))) == COOLDOWN_S
-
-
-@virtually
 async def test_births_above_what_was_admitted_keep_growth_out_until_the_pool_is_at_or_below() -> None:
     doorman = Doorman(10)
     world = await PoolWorld(doorman).open()
@@ -330,18 +273,6 @@ async def test_a_pool_that_is_wrong_is_parked_until_it_is_changed() -> None:
 
 
 @virtually
-async def test_an_update_that_changes_nothing_leaves_a_pool_parked() -> None:
-    doorman = Doorman()
-    doorman.says = raises(new_invalid_spec("no such team"))
-    world = await PoolWorld(doorman).open()
-    world.born("a")
-    await world.grow("a", 5)
-    before = await world.objects.get("bank")
-    assert (await world.objects.update(before)).generation == before.generation
-    assert await world.grow("a", 5) == (1, ["pool-parked"])
-
-
-@virtually
 async def test_a_vm_that_is_wrong_is_parked_alone() -> None:
     doorman = Doorman()
     wrong = new_invalid_spec("too wide", scope=Scope.VM)
@@ -385,106 +316,4 @@ async def test_what_is_parked_of_a_vm_that_has_gone_is_forgotten() -> None:
     assert not world.queue.state_of("bank").is_parked
 
 
-@virtually
-async def test_decreases_and_parked_pools() -> None:
-    doorman = Doorman()
-    doorman.says = raises(new_invalid_spec("no such team"))
-    world = await PoolWorld(doorman).open()
-    world.born("a", units=6)
-    await world.grow("a", 9)
-    assert await world.grow("a", 2) == (2, [])
-
-
-@virtually
-async def test_a_failure_leaves_nothing_behind() -> None:
-    doorman = Doorman()
-    world = await PoolWorld(doorman).open()
-    world.born("a")
-    doorman.says = raises(new_internal("the store is away"))
-    got = await world.reply(world.body("a", 5))
-    assert (permit(got), retry_after(got)) == ((1, ["pool-failed"]), 1.0)
-    doorman.says = None
-    assert await world.grow("a", 5) == (5, [])
-
-
 # ------------------------------------------------------------ decreases
-
-
-@virtually
-async def test_a_decrease_never_waits_for_a_plugin() -> None:
-    doorman = Doorman(100, 0.4)
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b", units=5)
-    waiting = await world.growing("a", 50)
-    assert permit(world.service.decide(world.body("b", 2))) == (2, [])
-    world.shows("b", 2)
-    assert world.units() == 7
-    # Of the one that waits, too: the later number overtakes what waits.
-    assert permit(world.service.decide(world.body("a", 3))) == (3, [])
-    world.shows("a", 3)
-    got = await waiting
-    assert isinstance(got, Reply)
-    assert got.status == 409
-    assert world.units() == 5
-    await until(1.0)
-    assert await world.clean()
-
-
-@virtually
-async def test_the_part_of_a_request_that_is_a_decrease_counts_at_once() -> None:
-    """More CPU and less memory: what is given back does not wait for the plugin."""
-    doorman = Doorman(100, 0.4)
-    world = await PoolWorld(doorman).open()
-    world.born("a", units=4)
-    raw = {
-        "resources": {"cpu": "6", "memory": "2Gi"},
-        "lastPermit": {"cpu": "4", "memory": "2Gi"},
-        "computeUnit": {"cpu": "1", "memory": "1Gi"},
-    }
-    task = await world.begin(ask("a", 6, raw=raw, resources={"vCPUs": 6, "mem": 2}))
-    assert world.record("a").row.state.current == Resources(cu(4).vcpu_milli, cu(2).memory_bytes)
-    await task
-    assert world.held("a") == 6
-
-
-@virtually
-async def test_units_of_a_pool_may_be_larger_than_those_of_a_vm() -> None:
-    doorman = Doorman(3)
-    world = await PoolWorld(doorman).open(units=4)
-    world.born("a", "b")
-    assert await world.grow("a", 20) == (8, ["pool"])
-    assert world.units() == 3
-    assert doorman.replicas[0] == 6
-
-
-@virtually
-async def test_a_pools_own_limits_need_nobodys_word() -> None:
-    doorman = Doorman()
-    world = PoolWorld(doorman)
-    await world.objects.create(Pool("bank", cu(1), PoolLimits(6, 4)))
-    world.born("a", "b", "c")
-    units, codes = await world.grow("a", 9)
-    assert (units, codes[0]) == (4, "pool")
-    assert await world.grow("b", 9) == (1, ["pool", "pool"]), "the VM's and the pool's own"
-    assert doorman.replicas == [6]
-
-
-@pytest.mark.parametrize("plugins", [(), (Doorman(),)], ids=["no plugin", "one that admits"])
-@virtually
-async def test_what_others_cut_is_not_told_as_the_pools_word(plugins: tuple[Doorman, ...]) -> None:
-    """The pool admits all that it is asked for; nobody came in meanwhile."""
-    world = await PoolWorld(*plugins, room=4).open()
-    world.born("a")
-    assert await world.grow("a", 9) == (4, ["node-headroom"])
-
-
-@virtually
-async def test_a_rise_of_the_limit_while_the_pool_is_asked_grants_no_more_than_was_asked_for() -> None:
-    doorman = Doorman(100, 0.1)
-    world = await PoolWorld(doorman).open(most=5)
-    world.born("a")
-    task = await world.growing("a", 20)
-    await world.change(limits=PoolLimits(50))
-    units, _ = permit(await task)
-    assert units <= max(doorman.replicas)
-    assert await world.clean()

@@ -8,12 +8,7 @@ from protocol.reasons import ReasonCode
 from scheduler.core.model import VmSpec
 from scheduler.pools.core import admission_state
 from scheduler.pools.core.admission_state import CachedRefusal, Outcome, Parking, PoolAdmissionState
-from scheduler.pools.core.errors import (
-    AppError,
-    new_insufficient_resources,
-    new_internal,
-    new_invalid_spec,
-)
+from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_internal, new_invalid_spec
 from scheduler.pools.core.probe import ProbeResultKind
 from tests.unit.scheduler_service.test_migrations import seen
 

@@ -14,7 +14,7 @@ from scheduler.core.events import AdmissionCallNeeded, PoolVerdict
 from scheduler.core.vms import SchedulerConfig
 from scheduler.pools.core import batches
 from scheduler.pools.core.admission_state import COOLDOWN_S, CachedRefusal, Parking, PoolAdmissionState
-from scheduler.pools.core.batches import Batch, Conclusion, Growth, Question, Waiter
+from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Question, Waiter
 from scheduler.pools.core.errors import (
     AppError,
     Interrupt,
@@ -36,9 +36,9 @@ PARKED = Parking(3, "wrong", "p")
 NO_VMS = Core(SchedulerConfig(INSTANCE)).vms
 
 
-def growth(uid: str, units: int, wanted: int, *, is_kept: bool = False, until_s: float = 102.0) -> Growth:
+def growth(uid: str, units: int, wanted: int, *, is_kept: bool = False, until_s: float = 102.0) -> PoolGrowth:
     needed = AdmissionCallNeeded(ord(uid), PodName(uid, "d"), uid, "bank", cu(units), cu(wanted), cu(1))
-    return Growth(Waiter(needed, until_s), units, wanted, is_kept)
+    return PoolGrowth(Waiter(needed, until_s), units, wanted, is_kept)
 
 
 def told(

@@ -62,12 +62,7 @@ class Choosy:
 
 
 def test_the_kinds_are_those_of_the_seed() -> None:
-    assert [str(kind) for kind in PluginErrorKind] == [
-        "",
-        "InsufficientResources",
-        "Internal",
-        "InvalidSpec",
-    ]
+    assert [str(kind) for kind in PluginErrorKind] == ["", "InsufficientResources", "Internal", "InvalidSpec"]
 
 
 @pytest.mark.parametrize(

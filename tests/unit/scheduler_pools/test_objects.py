@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.pools.core.admission_state import Parking
-from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error, new_invalid_spec
+from scheduler.pools.core.errors import AppError, new_invalid_spec
 from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
 from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, raises
@@ -83,45 +83,6 @@ async def test_a_refusal_of_a_hook_changes_nothing(hook: str) -> None:
     assert (len(store.saved), world.objects.find("bank")) == (saved, before)
     account = world.core.ledger.pool("bank")
     assert (account is not None and account.spec is not None) is (hook != "create")
-
-
-@pytest.mark.parametrize("hook", ["create", "update", "delete"])
-@virtually
-async def test_a_hook_that_hangs_is_a_failure_after_its_time(hook: str) -> None:
-    doorman = Doorman()
-    world = PoolWorld(doorman)
-    if hook != "create":
-        await world.open()
-    doorman.writes = lambda *_: asyncio.sleep(1000)
-    work = getattr(world.objects, hook)("bank" if hook == "delete" else pool(most=3))
-    error = await asyncio.wait_for(refused(work), 0.6)
-    assert kind_from_app_error(error) is PluginErrorKind.INTERNAL
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"replicas": 7},
-        {"name": "other"},
-        {"uid": "other"},
-        {"generation": 9},
-        {"is_deleting": True},
-        {"compute_unit": cu(0)},
-        {"limits": PoolLimits(-1)},
-        {"labels": {1: 2}},
-    ],
-    ids=str,
-)
-@virtually
-async def test_what_is_not_a_plugins_to_change_is_a_failure_of_the_plugin(changes: dict[str, Any]) -> None:
-    doorman = Doorman()
-    world = await PoolWorld(doorman).open()
-    before = world.objects.find("bank")
-    doorman.writes = adds(**changes)
-    error = await refused(world.objects.update(pool(most=3)))
-    assert kind_from_app_error(error) is PluginErrorKind.INTERNAL
-    assert world.objects.find("bank") == before
-    assert world.core.audit() == []
 
 
 @virtually
