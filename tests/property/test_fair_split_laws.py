@@ -1,4 +1,4 @@
-"""What holds of the split, of the ceilings and of admissions, whatever the tenants and whatever they use."""
+"""What holds of the split, of the allowances and of admissions, whatever the tenants and whatever they use."""
 
 from fractions import Fraction
 from itertools import product
@@ -6,14 +6,13 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosting import logs
 from protocol.values import Resources
-from scheduler.pools.chain.plugin import PoolClient
 from scheduler.pools.core.fair_split import Accounts, Demand, Tenant, Tree, fair_split
 from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.values import Context, Pods, Pool, Purpose
+from scheduler.pools.core.values import Context, Pool, Purpose
 from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import NAMES, Use, leaves, trees, uses
+from tests.unit.scheduler_pools.quota_hosts import QuotaHost
 
 
 def _claims(numbers: st.SearchStrategy[int], at_most: int) -> st.SearchStrategy[list[Demand]]:
@@ -123,7 +122,7 @@ def test_no_other_split_is_nearer_to_the_exact_shares(total: int, claims: list[D
 
 
 @given(uses(), st.booleans())
-def test_the_ceiling_is_the_rule(world: tuple[Use, int], reserves_shares: bool) -> None:
+def test_the_allowance_is_the_rule(world: tuple[Use, int], reserves_shares: bool) -> None:
     use, place = world
     most = use.accounts(reserves_shares).allowance(place).units
     for units in range(40):
@@ -131,7 +130,7 @@ def test_the_ceiling_is_the_rule(world: tuple[Use, int], reserves_shares: bool) 
 
 
 @given(uses(), st.booleans(), st.integers(0, 20), st.integers(0, 20))
-def test_the_ceiling_depends_neither_on_the_own_use_nor_on_the_own_claim(
+def test_the_allowance_depends_neither_on_the_own_use_nor_on_the_own_claim(
     world: tuple[Use, int], reserves_shares: bool, units: int, claimed: int
 ) -> None:
     use, place = world
@@ -275,39 +274,6 @@ def test_nothing_is_idle_beside_refused_demand_once_all_have_asked(
 # ------------------------------------------------------------ the plugin
 
 
-class World:
-    """A host with pools."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Pool] = {}
-        self.claimed: dict[str, int] = {}
-        self.log = logs.logger("test")
-
-    @property
-    def cache(self) -> "World":
-        return self
-
-    @property
-    def client(self) -> PoolClient:
-        raise NotImplementedError
-
-    def pool(self, name: str) -> Pool | None:
-        return self.held.get(name)
-
-    def pools(self) -> tuple[Pool, ...]:
-        return tuple(self.held.values())
-
-    def asked(self) -> dict[str, int]:
-        return {}
-
-    def claims(self) -> dict[str, int]:
-        return self.claimed
-
-    def members(self, name: str) -> Pods:
-        del name
-        return ()
-
-
 _units = st.builds(Resources, st.integers(1, 5), st.integers(1, 5))
 _moves = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 25), st.booleans()), max_size=15)
 
@@ -323,22 +289,23 @@ def test_the_cap_of_the_plugin_is_exact(
         {"name": "c", "parent": "org", "weight": 2},
     ]
     args = {"computeUnit": {"cpu": f"{unit.vcpu_milli}m", "memory": unit.memory_bytes}, "tenants": tenants}
-    world = World()
-    plugin = quota.factory(world, Providers(), args)
-    for place, (own, tenant) in enumerate(rows):
-        world.held[str(place)] = Pool(str(place), own, labels={quota.TENANT_LABEL: tenant})
+    pools = (
+        Pool(str(place), own, labels={quota.TENANT_LABEL: tenant}) for place, (own, tenant) in enumerate(rows)
+    )
+    host = QuotaHost(*pools)
+    plugin = quota.factory(host, Providers(), args)
 
     def cap(pool: Pool, replicas: int) -> int | None:
         return plugin.pre_update_pool(Context(Purpose.PROBE), pool.with_replicas(replicas), ()).admitted
 
     for which, wanted, is_birth in moves:
-        pool = world.held[str(which % len(rows))]
+        pool = host.held[which % len(rows)]
         admitted = cap(pool, wanted)
         if admitted is not None:
             assert pool.replicas <= admitted < wanted
             assert [cap(pool, n) for n in range(admitted + 1)] == [None] * (admitted + 1)
             assert cap(pool, admitted + 1) == admitted
         lifted = wanted if admitted is None or is_birth else admitted
-        world.held[pool.name] = pool.with_replicas(lifted)
-        again = quota.factory(world, Providers(), args)
+        host.put(pool.with_replicas(lifted))
+        again = quota.factory(host, Providers(), args)
         assert plugin.status() == again.status()
