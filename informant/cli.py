@@ -13,10 +13,11 @@ from typing import Final, TypedDict, Unpack
 import click
 
 from hosting import lifecycle, logs
-from hosting.addresses import AddressError, Advertise, Advertised, advertised, endpoint
-from hosting.client import Client
-from hosting.server import Limits, Server
-from hosting.settings import FiniteRange, SettingsError, daemon, load
+from hosting.addresses import AddressError, Advertised, advertised, endpoint
+from hosting.client import HttpClient
+from hosting.options import Advertise, FiniteRange, daemon
+from hosting.server import Server, ServerLimits
+from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from informant import diagnose
 from informant.core.workload import Shape, Workload
@@ -24,7 +25,7 @@ from informant.guest import cgroup as cgroups
 from informant.guest import protection
 from informant.guest.approvals import Approvals
 from informant.guest.findings import Finding
-from informant.guest.machine import GIB, ProcSource, Source, WorkloadSource
+from informant.guest.machine import GIB, GuestSource, ProcSource, WorkloadSource
 from informant.guest.watching import EventSource
 from informant.service import event_sources
 from informant.service.informant import Informant
@@ -56,7 +57,7 @@ class Wanted:
     """Where agents call, as the settings say; None: where this program listens."""
 
 
-def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> Source:
+def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> GuestSource:
     if wanted["workload"] is None:
         return ProcSource(cgroup=group)
     chance = random.Random(wanted["seed"])
@@ -68,7 +69,7 @@ def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> Source:
 
 
 @contextmanager
-def _senses(
+def _event_sources(
     group: cgroups.Cgroup | None, settings: InformantSettings, *, is_real: bool
 ) -> Iterator[tuple[tuple[EventSource, ...], tuple[Finding, ...]]]:
     """What can be heard of the guest; nothing of one whose load is synthetic."""
@@ -89,9 +90,9 @@ def _found(
 
 
 async def _show(
-    settings: InformantSettings, group: cgroups.Cgroup | None, source: Source, output: str
+    settings: InformantSettings, group: cgroups.Cgroup | None, source: GuestSource, output: str
 ) -> int:
-    with _senses(group, settings, is_real=True) as (_, heard):
+    with _event_sources(group, settings, is_real=True) as (_, heard):
         findings = (*_found(group, settings, is_once=True), *heard)
         seen = await diagnose.look(source.read, group, findings)
     click.echo(diagnose.as_json(seen) if output == "json" else "\n".join(diagnose.as_text(seen)))
@@ -103,17 +104,17 @@ async def _serve(
     wanted: Wanted,
     settings: InformantSettings,
     group: cgroups.Cgroup | None,
-    source: Source,
+    source: GuestSource,
 ) -> int:
     log = logs.logger("informant")
     is_real = isinstance(source, ProcSource)
-    async with Client(max_connections=32) as client:
-        with _senses(group, settings, is_real=is_real) as (sources, heard):
+    async with HttpClient(max_connections=32) as client:
+        with _event_sources(group, settings, is_real=is_real) as (sources, heard):
             approvals = Approvals(settings.state) if group is not None else None
             guest = Guest(source, group, approvals, wanted.approves_all, sources)
             informant = Informant(guest, settings, client, log, random.Random())
             longest_s = max(settings.deadlines.id, settings.deadlines.reclaim) + ANSWER_S
-            limits = Limits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
+            limits = ServerLimits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
             server = Server(log, informant.routes(), limits=limits)
             try:
                 port = await server.start(wanted.host, wanted.port)
@@ -132,7 +133,7 @@ async def _serve(
                         else log.warning
                     )
                     tell("can" if finding.is_had else "cannot", what=finding.name, told=finding.told)
-            informant.keeper.begin()
+            informant.limits.begin()
             gc.collect()
             gc.freeze()
             log.info(
@@ -147,10 +148,10 @@ async def _serve(
             try:
                 await stop.wait()
             finally:
-                informant.keeper.end()  # first of all, whatever comes of the rest
+                informant.limits.end()  # first of all, whatever comes of the rest
                 await server.close()
                 await supervisor.stop()
-                await informant.keeper.drained()
+                await informant.limits.drained()
     return 0
 
 

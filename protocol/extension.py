@@ -11,10 +11,11 @@ from uuid import UUID
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from protocol import quantities, values, wire
+from protocol import values, wire
 from protocol.fields import PodUid, Positive64, Text, Uint64, WireQuantity
 from protocol.fields import wire as named
 from protocol.reasons import Reason, ReasonCode
+from protocol.wire import RequestExtension as RequestExtension
 
 AGENT_HEADER = "Parley-Agent"
 """Request header with the agentID, so that overload can be answered before the body is parsed."""
@@ -39,8 +40,7 @@ class RawAmount(wire.Message):
     @classmethod
     def from_resources(cls, amount: values.Resources) -> "RawAmount":
         """The amount as it travels."""
-        memory = quantities.from_value(amount.memory_bytes, binary=True)
-        return cls(quantities.from_milli(amount.vcpu_milli), memory)
+        return cls(*amount.as_quantities())
 
 
 class ExactAmount:
@@ -116,6 +116,21 @@ class ExtendedRequest(wire.AgentRequest):
     scheduler_instance: Annotated[UUID | None, named("schedulerInstance")]
     """The scheduler process last heard from; None at first."""
     raw: Annotated[RawRequest, named("raw")]
+
+    @property
+    def extension(self) -> wire.RequestExtension:
+        """Interim."""
+        return wire.RequestExtension(
+            self.agent_id,
+            self.agent_started_at_ms,
+            self.pod_uid,
+            self.sequence_number,
+            self.seen_epoch,
+            self.scheduler_instance,
+            self.raw.resources,
+            self.raw.last_permit,
+            self.raw.compute_unit,
+        )
 
 
 @dataclass(frozen=True, slots=True)

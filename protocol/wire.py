@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 from protocol import quantities
 from protocol.fields import UINT16_MAX, UINT32_MAX, Float32, Uint, Uint16, Uint64, WireQuantity, wire
 from protocol.quantities import Quantity
+from protocol.values import Resources, Value
 from protocol.versions import InformantProtoVersion, PluginProtoVersion, VersionRange
 
 NIL_UUID: Final = UUID(int=0)
@@ -124,6 +125,20 @@ class Metrics(Message):
     load_average_5min: Annotated[Float32, wire("loadAvg5M")]
 
 
+class RequestExtension(Value, frozen=True):
+    """Interim."""
+
+    agent_id: UUID
+    agent_started_at_ms: int
+    pod_uid: str
+    sequence_number: int
+    seen_epoch: int
+    scheduler_instance: UUID | None
+    resources: Resources
+    last_permit: Resources | None
+    compute_unit: Resources | None
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRequest(Message):
     """An agent's request for a permit, or its notice of a decrease. Source: seed 004."""
@@ -132,6 +147,11 @@ class AgentRequest(Message):
     pod: Annotated[PodName, wire("pod")]
     resources: Annotated[SlotResources, wire("resources")]
     metrics: Annotated[Metrics | None, wire("metrics")]
+
+    @property
+    def extension(self) -> "RequestExtension | None":
+        """Parley's extension, where the caller has it."""
+        return None
 
     def protocol_range(self) -> VersionRange[PluginProtoVersion]:
         """The range that holds exactly the request's version. Source: seed 004, ProtocolRange."""

@@ -14,7 +14,9 @@ import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
-from hosting.settings import FiniteRange, SettingsError, daemon
+from hosting.fault_log import FaultLog
+from hosting.options import FiniteRange, daemon
+from hosting.settings import SettingsError
 from hosting.supervisor import Supervisor
 from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError
@@ -22,7 +24,7 @@ from scheduler.clusters.file import FileCluster
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.rules import Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
 from scheduler.ports import ClusterUnreachableError
@@ -91,7 +93,9 @@ class Program:
         self._batches = BatchService(self._service, self._core.vms)
         config = options["config"]
         self._config = ConfigFile(config, migrator_present=False) if config is not None else None
-        self._config_fault = ""
+        self._config_faults = FaultLog(
+            self._log, "configuration not usable, the old one stays in force", "configuration usable again"
+        )
         self._untaken: Configuration | None = None
         self._retry_s = 0.0
         self._server = server.Server(self._log, self._routes())
@@ -225,15 +229,11 @@ class Program:
         try:
             await self._configure()
         except (SettingsError, ClusterUnreachableError, FileUnreachableError) as error:
-            if str(error) != self._config_fault:
-                self._log.warning("configuration not usable, the old one stays in force", error=str(error))
-            self._config_fault = str(error)
+            self._config_faults.failed(error)
         else:
             if self._untaken is None:  # else it waits for its next try
-                if self._config_fault:
-                    self._log.info("configuration usable again")
-                self._config_fault = ""
-        self._service.counts.rules_stale = bool(self._config_fault)
+                self._config_faults.worked()
+        self._service.stats.rules_stale = self._config_faults.is_present
 
     def _stop_first(self, rules: Rules) -> None:
         """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""
@@ -272,7 +272,7 @@ class Program:
     def _families(self) -> list[metrics.AnyFamily]:
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
-            *families(self._core, self._service.counts, self._server, lost),
+            *families(self._core, self._service.stats, self._server, lost),
             *pool_families(self._core.ledger, self._pools.admission_queue, self._pools.stats),
         ]
 

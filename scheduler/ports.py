@@ -135,7 +135,7 @@ class Journal(Protocol):
         ...
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """A request with the bytes that it came as, and what came of it."""
         ...
@@ -148,6 +148,6 @@ class NoJournal:
         """Nothing."""
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Nothing."""

@@ -16,7 +16,7 @@ import msgspec
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import Ask
-from hosting.client import Answered, Client, Outcome
+from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.extension import AGENT_HEADER, ExtendedRequest, ExtendedResponse, RawRequest
@@ -71,7 +71,7 @@ class SchedulerLink:
     """
 
     def __init__(
-        self, client: Client, urls: str | tuple[str, ...], deadline_s: float, rng: random.Random
+        self, client: HttpClient, urls: str | tuple[str, ...], deadline_s: float, rng: random.Random
     ) -> None:
         self._client = client
         self._urls = (urls,) if isinstance(urls, str) else urls

@@ -12,18 +12,16 @@ The freeze ends as soon as more memory is announced; what relief gave stays unti
 without end, and forgets what it approved. Source: reference/neon.md 4.2, 4.3.
 """
 
-import enum
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from informant.core.limits import PERIOD_US, GroupLimits
 from informant.core.report import Reading
 from informant.core.shortage import SPARE, Spare
 from protocol.values import Resources
 from protocol.wire import DownscaleResult, MoreResources
 
 MIB: Final = 2**20
-_PERIOD_US: Final = 100_000
 _LEAST_QUOTA_US: Final = 1_000
 _PAGE_BYTES: Final = 2**16
 """Limits are whole pages of any kernel: it would round them down, and say something else than was written."""
@@ -39,7 +37,7 @@ class GuardSettings:
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
     `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`. What came because it could
     not wait stays for `hold_s`: an agent that goes by averages would take it back at once. After a downscale that takes
-    page cache the workload is watched for `trial_s`.
+    page cache the workload is watched for `trial_s`. The kernel may take `reclaim_s` to free memory for it.
     """
 
     spare: Spare = SPARE
@@ -51,81 +49,7 @@ class GuardSettings:
     calm_s: float = 5.0
     hold_s: float = 30.0
     trial_s: float = 0.3
-
-
-class Control(enum.StrEnum):
-    """The control files of a cgroup that are written."""
-
-    MEMORY_HIGH = "memory.high"
-    MEMORY_MAX = "memory.max"
-    CPU_MAX = "cpu.max"
-    FREEZE = "cgroup.freeze"
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Write a control file; None is "max". A memory limit that `falls` takes memory.
-
-    One that `is_slow` returns only when the kernel has freed what it can: memory.high does so whenever more than it is
-    in use, also where it rises.
-    """
-
-    control: Control
-    value: int | None
-    falls: bool = False
-    is_slow: bool = False
-
-    @property
-    def text(self) -> str:
-        """What to write."""
-        value = "max" if self.value is None else str(self.value)
-        return f"{value} {_PERIOD_US}" if self.control is Control.CPU_MAX else value
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the group's control files say, or should say; None for "max". `cpu_quota_us` is of each 100 ms."""
-
-    high_bytes: int | None = None
-    max_bytes: int | None = None
-    cpu_quota_us: int | None = None
-    frozen: bool = False
-
-    def after(self, write: Write) -> "Limits":
-        """What the files say once this is written."""
-        match write.control:
-            case Control.MEMORY_HIGH:
-                return replace(self, high_bytes=write.value)
-            case Control.MEMORY_MAX:
-                return replace(self, max_bytes=write.value)
-            case Control.CPU_MAX:
-                return replace(self, cpu_quota_us=write.value)
-            case Control.FREEZE:
-                return replace(self, frozen=bool(write.value))
-
-    def writes(self, wanted: "Limits", current_bytes: int | None) -> Iterator[Write]:
-        """What to write so that the files say `wanted` instead of this, in an order that hurts nobody on the way.
-
-        memory.max rises before memory.high and falls after it, and never below what is in use (`current_bytes`): that
-        would kill. The workload thaws only when it has its room.
-        """
-        if _rises(self.max_bytes, wanted.max_bytes):
-            yield Write(Control.MEMORY_MAX, wanted.max_bytes)
-        if self.high_bytes != wanted.high_bytes:
-            falls = not _rises(self.high_bytes, wanted.high_bytes)
-            is_above = wanted.high_bytes is not None and (current_bytes or 0) > wanted.high_bytes
-            yield Write(Control.MEMORY_HIGH, wanted.high_bytes, falls, falls or is_above)
-        fits = current_bytes is not None and current_bytes <= (wanted.max_bytes or 0)
-        if fits and _rises(wanted.max_bytes, self.max_bytes):
-            yield Write(Control.MEMORY_MAX, wanted.max_bytes, falls=True)
-        if self.cpu_quota_us != wanted.cpu_quota_us:
-            yield Write(Control.CPU_MAX, wanted.cpu_quota_us)
-        if self.frozen != wanted.frozen:
-            yield Write(Control.FREEZE, int(wanted.frozen))
-
-
-def _rises(old: int | None, new: int | None) -> bool:
-    return old is not None and (new is None or new > old)
+    reclaim_s: float = 1.5
 
 
 def _most_hidden(total_bytes: int) -> int:
@@ -163,13 +87,13 @@ class Guard:
 
     # ------------------------------------------------------------ limits
 
-    def limits(self) -> Limits:
+    def limits(self) -> GroupLimits:
         """What should be written now."""
         high, most = self.nominal(self.size), self._most(self.size)
         if high is None or most is None:
-            return Limits(frozen=self.is_frozen)
+            return GroupLimits(frozen=self.is_frozen)
         throttle = None if self.is_over else min(_whole(high + self.relief_bytes), most)
-        return Limits(throttle, most, self._quota(), self.is_frozen)
+        return GroupLimits(throttle, most, self._quota(), self.is_frozen)
 
     def nominal(self, size: Resources | None) -> int | None:
         """memory.high for a size; None before anything is known of the machine."""
@@ -203,7 +127,7 @@ class Guard:
         """Fractions of a CPU: a VM has whole ones."""
         if self.size is None or self.size.vcpu_milli >= self.cpus * 1000:
             return None
-        return max(_LEAST_QUOTA_US, self.size.vcpu_milli * _PERIOD_US // 1000)
+        return max(_LEAST_QUOTA_US, self.size.vcpu_milli * PERIOD_US // 1000)
 
     # ------------------------------------------------------------ what happens
 
@@ -285,19 +209,19 @@ class Guard:
         old = self.size
         if old is None:  # the machine shows a little less than its size
             old = Resources(self.cpus * 1000, self.total_bytes + _most_hidden(self.total_bytes))
-        more = MoreResources(
+        grown = MoreResources(
             cpu=size.vcpu_milli > old.vcpu_milli, memory=size.memory_bytes > old.memory_bytes
         )
         after = replace(self, size=size, is_frozen=False)
-        return replace(after, relief_bytes=self._relief_within(after)), more
+        return replace(after, relief_bytes=self._relief_within(after)), grown
 
-    def met(self, more: MoreResources, now_s: float) -> "Guard":
-        """More of these resources has arrived that could not wait."""
+    def met(self, resources: MoreResources, now_s: float) -> "Guard":
+        """Wishes for these resources were met."""
         until_s = now_s + self.settings.hold_s
         return replace(
             self,
-            cpu_held_until_s=until_s if more.cpu else self.cpu_held_until_s,
-            memory_held_until_s=until_s if more.memory else self.memory_held_until_s,
+            cpu_held_until_s=until_s if resources.cpu else self.cpu_held_until_s,
+            memory_held_until_s=until_s if resources.memory else self.memory_held_until_s,
         )
 
     def ended(self) -> "Guard":

@@ -21,10 +21,10 @@ HEALTH_TOLERANCE: Final = 3
 
 
 NOTHING: Final = MoreResources(cpu=False, memory=False)
-"""Nothing is wanted urgently."""
+"""Nothing is wished for."""
 
 
-class Phase(enum.Enum):
+class SessionPhase(enum.Enum):
     """How far an agent is. Leaving the table is no phase: the session is gone then."""
 
     CHECKING = "checking"
@@ -38,7 +38,7 @@ class Phase(enum.Enum):
     SUSPENDING = "suspending"
 
 
-class Event(enum.Enum):
+class SessionEvent(enum.Enum):
     """What happened to one agent."""
 
     CHECKED = "checked"
@@ -57,27 +57,27 @@ class Event(enum.Enum):
 GONE: Final = None
 TABLE: Final = MappingProxyType(
     {
-        (Phase.CHECKING, Event.CHECKED): Phase.WAITING,
-        (Phase.CHECKING, Event.FAILED): GONE,
-        (Phase.CHECKING, Event.LEFT): GONE,
-        (Phase.WAITING, Event.RESUME_SENT): Phase.RESUMING,
-        (Phase.WAITING, Event.FAILED): GONE,
-        (Phase.WAITING, Event.LEFT): GONE,
-        (Phase.RESUMING, Event.RESUMED): Phase.ACTIVE,
-        (Phase.RESUMING, Event.UNANSWERED): Phase.DOUBTFUL,
-        (Phase.RESUMING, Event.FAILED): GONE,
-        (Phase.RESUMING, Event.LEFT): GONE,
-        (Phase.ACTIVE, Event.SUSPEND_SENT): Phase.SUSPENDING,
-        (Phase.ACTIVE, Event.FAILED): GONE,
-        (Phase.ACTIVE, Event.LEFT): GONE,
-        (Phase.DOUBTFUL, Event.RESUME_SENT): Phase.RESUMING,
-        (Phase.DOUBTFUL, Event.SUSPEND_SENT): Phase.SUSPENDING,
-        (Phase.DOUBTFUL, Event.FAILED): GONE,
-        (Phase.DOUBTFUL, Event.LEFT): GONE,
-        (Phase.SUSPENDING, Event.SUSPENDED): Phase.WAITING,
-        (Phase.SUSPENDING, Event.UNANSWERED): Phase.DOUBTFUL,
-        (Phase.SUSPENDING, Event.FAILED): GONE,
-        (Phase.SUSPENDING, Event.LEFT): GONE,
+        (SessionPhase.CHECKING, SessionEvent.CHECKED): SessionPhase.WAITING,
+        (SessionPhase.CHECKING, SessionEvent.FAILED): GONE,
+        (SessionPhase.CHECKING, SessionEvent.LEFT): GONE,
+        (SessionPhase.WAITING, SessionEvent.RESUME_SENT): SessionPhase.RESUMING,
+        (SessionPhase.WAITING, SessionEvent.FAILED): GONE,
+        (SessionPhase.WAITING, SessionEvent.LEFT): GONE,
+        (SessionPhase.RESUMING, SessionEvent.RESUMED): SessionPhase.ACTIVE,
+        (SessionPhase.RESUMING, SessionEvent.UNANSWERED): SessionPhase.DOUBTFUL,
+        (SessionPhase.RESUMING, SessionEvent.FAILED): GONE,
+        (SessionPhase.RESUMING, SessionEvent.LEFT): GONE,
+        (SessionPhase.ACTIVE, SessionEvent.SUSPEND_SENT): SessionPhase.SUSPENDING,
+        (SessionPhase.ACTIVE, SessionEvent.FAILED): GONE,
+        (SessionPhase.ACTIVE, SessionEvent.LEFT): GONE,
+        (SessionPhase.DOUBTFUL, SessionEvent.RESUME_SENT): SessionPhase.RESUMING,
+        (SessionPhase.DOUBTFUL, SessionEvent.SUSPEND_SENT): SessionPhase.SUSPENDING,
+        (SessionPhase.DOUBTFUL, SessionEvent.FAILED): GONE,
+        (SessionPhase.DOUBTFUL, SessionEvent.LEFT): GONE,
+        (SessionPhase.SUSPENDING, SessionEvent.SUSPENDED): SessionPhase.WAITING,
+        (SessionPhase.SUSPENDING, SessionEvent.UNANSWERED): SessionPhase.DOUBTFUL,
+        (SessionPhase.SUSPENDING, SessionEvent.FAILED): GONE,
+        (SessionPhase.SUSPENDING, SessionEvent.LEFT): GONE,
     }
 )
 
@@ -86,21 +86,21 @@ TABLE: Final = MappingProxyType(
 class Session:
     """One agent: where it listens, the version agreed on, how far it is, and the order of its answers.
 
-    `failures` are calls in a row without a good answer. `told` is what it knows to be wanted urgently, None where that
-    is not known; it was `unheard` so many times in a row, and is not told again before `quiet_until_s`. It is
-    neither suspended nor resumed before `ask_from_s`.
+    `failures` are calls in a row without a good answer. `delivered` is what the agent knows to be wished for, None where that
+    is not known. So many deliveries in a row were `undelivered`; the next one waits until `quiet_until_s`. The next `/suspend` or
+    `/resume` waits until `ask_from_s`.
     """
 
     agent_id: UUID
     server_addr: str
     version: InformantProtoVersion
-    phase: Phase = Phase.CHECKING
+    phase: SessionPhase = SessionPhase.CHECKING
     gate: AnswerGate = field(default_factory=AnswerGate)
     failures: int = 0
     serial: int = 0
     """Tells a registration from a later one under the same ID; above 0."""
-    told: MoreResources | None = NOTHING
-    unheard: int = 0
+    delivered: MoreResources | None = NOTHING
+    undelivered: int = 0
     quiet_until_s: float = 0.0
     ask_from_s: float = 0.0
 
@@ -119,7 +119,7 @@ class Resume:
     session: Session
 
 
-Action: TypeAlias = Suspend | Resume
+SessionAction: TypeAlias = Suspend | Resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +139,21 @@ class Sessions:
 
     def current(self) -> Session | None:
         """The agent in use."""
-        return next((session for session in self.all if session.phase is Phase.ACTIVE), None)
+        return next((session for session in self.all if session.phase is SessionPhase.ACTIVE), None)
 
     def add(self, session: Session) -> "Sessions":
         """The table with a new agent. Its ID must be new, and there must be room (`is_full`)."""
         assert self.find(session.agent_id) is None
         assert not self.is_full()
         if self.has_lost_wishes:
-            session = replace(session, told=None)
+            session = replace(session, delivered=None)
         return replace(self, all=(*self.all, session))
 
     def is_full(self) -> bool:
         """Whether no more agents are taken; one VM has one or two, so this is a peer gone wrong."""
         return len(self.all) >= MAX_SESSIONS
 
-    def step(self, agent_id: UUID, event: Event) -> "Sessions":
+    def step(self, agent_id: UUID, event: SessionEvent) -> "Sessions":
         """The table after `event` of one agent; the same table where that has no meaning."""
         session = self.find(agent_id)
         if session is None or (session.phase, event) not in TABLE:
@@ -184,39 +184,43 @@ class Sessions:
         session = self.find(agent_id)
         return self if session is None else self._with(session, replace(session, ask_from_s=ask_from_s))
 
-    def telling(self, agent_id: UUID) -> "Sessions":
-        """The table while an agent is being told: from here on it may have heard."""
+    def delivering(self, agent_id: UUID) -> "Sessions":
+        """The table while wishes are being delivered to an agent: from here on the agent may know them."""
         session = self.find(agent_id)
-        return self if session is None else self._with(session, replace(session, told=None))
+        return self if session is None else self._with(session, replace(session, delivered=None))
 
-    def told(self, agent_id: UUID, more: MoreResources) -> "Sessions":
-        """The table after an agent took note of what is wanted urgently."""
+    def delivered(self, agent_id: UUID, resources: MoreResources) -> "Sessions":
+        """The table after an agent took note of what is wished for."""
         session = self.find(agent_id)
-        return self if session is None else self._with(session, replace(session, told=more, unheard=0))
+        if session is None:
+            return self
+        return self._with(session, replace(session, delivered=resources, undelivered=0))
 
-    def unheard(self, agent_id: UUID, quiet_until_s: float) -> "Sessions":
-        """The table after an agent may or may not have heard what is wanted urgently.
+    def undelivered(self, agent_id: UUID, quiet_until_s: float) -> "Sessions":
+        """The table after a delivery without a good answer: the agent may or may not know what is wished for.
 
         That alone drops nobody: a guest that starves is late itself, and its health checks decide.
         """
         session = self.find(agent_id)
         if session is None:
             return self
-        unheard = replace(session, told=None, unheard=session.unheard + 1, quiet_until_s=quiet_until_s)
-        return self._with(session, unheard)
+        count = session.undelivered + 1
+        return self._with(
+            session, replace(session, delivered=None, undelivered=count, quiet_until_s=quiet_until_s)
+        )
 
-    def next_action(self, now_s: float = float("inf")) -> Action | None:
+    def next_action(self, now_s: float = float("inf")) -> SessionAction | None:
         """What to do at `now_s` so that the newest agent comes into use; at most one call is under way at a time.
 
         Whoever else may take itself to be in use is suspended first. One that had heard what it is asked again says 400,
         and registers anew.
         """
-        if any(session.phase in (Phase.RESUMING, Phase.SUSPENDING) for session in self.all):
+        if any(session.phase in (SessionPhase.RESUMING, SessionPhase.SUSPENDING) for session in self.all):
             return None
-        usable = [session for session in self.all if session.phase is not Phase.CHECKING]
-        if not usable or usable[-1].phase is Phase.ACTIVE:
+        usable = [session for session in self.all if session.phase is not SessionPhase.CHECKING]
+        if not usable or usable[-1].phase is SessionPhase.ACTIVE:
             return None
-        others = (each for each in usable[:-1] if each.phase in (Phase.ACTIVE, Phase.DOUBTFUL))
+        others = (each for each in usable[:-1] if each.phase in (SessionPhase.ACTIVE, SessionPhase.DOUBTFUL))
         other = next(others, None)
         asked = usable[-1] if other is None else other
         if now_s < asked.ask_from_s:
@@ -225,7 +229,7 @@ class Sessions:
 
     def _with(self, old: Session, new: Session | None) -> "Sessions":
         changed = (new if session is old else session for session in self.all)
-        is_lost = new is None and old.told != NOTHING
+        is_lost = new is None and old.delivered != NOTHING
         return replace(
             self,
             all=tuple(session for session in changed if session is not None),

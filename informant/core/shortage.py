@@ -81,8 +81,8 @@ class Shortage:
     memory: str = ""
     is_hit: bool = False
 
-    def more(self) -> MoreResources:
-        """What is wanted."""
+    def resources(self) -> MoreResources:
+        """The resources that are short."""
         return MoreResources(cpu=bool(self.cpu), memory=bool(self.memory))
 
 
@@ -98,13 +98,13 @@ class ShortageDetector:
     memory_from_s: float = float("-inf")
     announced_s: float = float("-inf")
 
-    def grown(self, more: MoreResources, now_s: float) -> "ShortageDetector":
+    def grown(self, resources: MoreResources, now_s: float) -> "ShortageDetector":
         """More of these resources arrived, or was announced."""
         return replace(
             self,
-            cpu_from_s=now_s if more.cpu else self.cpu_from_s,
-            memory_from_s=now_s if more.memory else self.memory_from_s,
-            announced_s=now_s if more.memory else self.announced_s,
+            cpu_from_s=now_s if resources.cpu else self.cpu_from_s,
+            memory_from_s=now_s if resources.memory else self.memory_from_s,
+            announced_s=now_s if resources.memory else self.announced_s,
         )
 
     def see(

@@ -1,9 +1,10 @@
-"""Urgent wishes: what cannot wait for the agent's next look, until it is met, no longer needed, or told anew.
+"""Wishes: more of a resource that is asked of the agent, because the guest cannot wait for the agent's next look.
 
-A wish begins when a resource is seen short. It is told to the agent in use, and again every `expires_s`, as long as agents heed
-it. It ends as soon as more arrives, or when the resource was not seen short for `calm_s`, whether or not there was anybody to
-tell: whoever registers later must not grow a VM for a workload that has ended. What an agent was told last is kept with its
-session, so that it also learns when nothing is wanted any more: a published agent keeps a wish standing until it does.
+A wish begins when a resource is seen short. Wishes are delivered to the agent in use by `/try-upscale`, and again every `expires_s`
+while the shortage lasts. A wish ends as soon as more arrives, or when the resource was not seen short for `calm_s`, whether or not there
+was an agent to hear of it: an agent that registers later must not grow a VM for a workload that has ended. What was delivered last is
+kept with the agent's session, so that the agent also learns when nothing is wished for any more: a published agent keeps a
+wish standing until it does.
 
 A published informant asks once and swallows every later need until it is granted. Source: reference/neon.md 4.2.
 """
@@ -16,7 +17,7 @@ from protocol.wire import MoreResources
 
 @dataclass(frozen=True, slots=True)
 class WishTiming:
-    """How long a wish holds, in seconds: until it must be told again, and without need."""
+    """How long a wish holds, in seconds: until the next delivery, and without a shortage."""
 
     expires_s: float = 10.0
     calm_s: float = 5.0
@@ -24,72 +25,79 @@ class WishTiming:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """More of one resource is wanted. `told_to` is the serial of the session that knows, 0 where it is to be told (again);
-    `last_told_to` is that of the last one that was told.
+    """More of one resource is wished for.
 
-    `since_s` is when it began, `needed_s` when the resource was last seen short or, if that is later, when an agent first heard
-    of it; `until_s` is when it must be told again.
+    `delivered_to` is the serial of the session that knows, 0 where a delivery is due; `last_delivered_to` that of the last session
+    that was told. The wish began at `since_s`. `needed_s` is when the resource was last seen short or, if that is later, when
+    an agent first heard of the wish; `until_s` is when the next delivery is due.
     """
 
     since_s: float
     needed_s: float
     until_s: float = float("inf")
-    told_to: int = 0
-    last_told_to: int = 0
+    delivered_to: int = 0
+    last_delivered_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell this agent what is wanted at `at_s`; that may be nothing."""
+class TryUpscale:
+    """`POST /try-upscale`: deliver to this agent what is wished for at `at_s`; that may be nothing."""
 
     session: Session
-    more: MoreResources
+    resources: MoreResources
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What is wanted now, of either resource."""
+    """The wishes that stand, for either resource."""
 
     cpu: Wish | None = None
     memory: Wish | None = None
     timing: WishTiming = WishTiming()
 
-    def wanted(self) -> MoreResources:
-        """What agents should know."""
+    def resources(self) -> MoreResources:
+        """The resources that are wished for."""
         return MoreResources(cpu=self.cpu is not None, memory=self.memory is not None)
 
-    def short(self, more: MoreResources, now_s: float) -> "Wishes":
-        """The wishes after `more` was seen short."""
+    def seen_short(self, resources: MoreResources, now_s: float) -> "Wishes":
+        """The wishes after these resources were seen short."""
         return replace(
             self,
-            cpu=self._seen(self.cpu, now_s) if more.cpu else self.cpu,
-            memory=self._seen(self.memory, now_s) if more.memory else self.memory,
+            cpu=self._needed(self.cpu, now_s) if resources.cpu else self.cpu,
+            memory=self._needed(self.memory, now_s) if resources.memory else self.memory,
         )
 
     @staticmethod
-    def _seen(wish: Wish | None, now_s: float) -> Wish:
+    def _needed(wish: Wish | None, now_s: float) -> Wish:
         return Wish(now_s, now_s) if wish is None else replace(wish, needed_s=now_s)
 
-    def arrived(self, more: MoreResources) -> "Wishes":
+    def arrived(self, resources: MoreResources) -> "Wishes":
         """The wishes after more of these resources arrived."""
-        return replace(self, cpu=None if more.cpu else self.cpu, memory=None if more.memory else self.memory)
+        return replace(
+            self,
+            cpu=None if resources.cpu else self.cpu,
+            memory=None if resources.memory else self.memory,
+        )
 
-    def told(self, tell: Tell, now_s: float) -> "Wishes":
-        """The wishes after an agent took note of `tell`; one that was met or began anew meanwhile is left as it is."""
-        until_s, serial = now_s + self.timing.expires_s, tell.session.serial
+    def delivered(self, call: TryUpscale, now_s: float) -> "Wishes":
+        """The wishes after an agent took note of `call`; a wish that was met or began anew meanwhile stays as it is."""
+        until_s, serial = now_s + self.timing.expires_s, call.session.serial
 
-        def after(wish: Wish | None, is_told: bool) -> Wish | None:
-            if wish is None or not is_told or wish.told_to == serial or wish.since_s > tell.at_s:
+        def after(wish: Wish | None, is_named: bool) -> Wish | None:
+            if wish is None or not is_named or wish.delivered_to == serial or wish.since_s > call.at_s:
                 return wish
-            # Who hears it first has the time to heed it; to tell it anew makes it no more needed.
-            needed_s = wish.needed_s if wish.last_told_to == serial else now_s
-            return replace(wish, told_to=serial, last_told_to=serial, needed_s=needed_s, until_s=until_s)
+            # An agent that hears of it first has the time to heed it; a repetition makes it no more needed.
+            needed_s = wish.needed_s if wish.last_delivered_to == serial else now_s
+            return replace(
+                wish, delivered_to=serial, last_delivered_to=serial, needed_s=needed_s, until_s=until_s
+            )
 
-        return replace(self, cpu=after(self.cpu, tell.more.cpu), memory=after(self.memory, tell.more.memory))
+        named = call.resources
+        return replace(self, cpu=after(self.cpu, named.cpu), memory=after(self.memory, named.memory))
 
     def elapsed(self, now_s: float) -> "Wishes":
-        """The wishes now: one that is not needed any more ends, one that has expired is to be told again."""
+        """The wishes now: without a shortage a wish ends, and one whose delivery has expired is to be delivered again."""
         cpu, memory = self._after(self.cpu, now_s), self._after(self.memory, now_s)
         return self if cpu is self.cpu and memory is self.memory else replace(self, cpu=cpu, memory=memory)
 
@@ -97,23 +105,24 @@ class Wishes:
         if wish is None or now_s < self._end_s(wish):
             return wish
         if now_s < wish.needed_s + self.timing.calm_s:
-            return replace(wish, told_to=0, until_s=float("inf"))
+            return replace(wish, delivered_to=0, until_s=float("inf"))
         return None
 
     def _end_s(self, wish: Wish) -> float:
-        """When something becomes of a wish by itself."""
+        """When time alone changes a wish."""
         return min(wish.until_s, wish.needed_s + self.timing.calm_s)
 
     def due_s(self) -> float | None:
-        """When the next wish ends, or must be told again."""
+        """When time alone changes the first of the wishes."""
         ends = (self._end_s(wish) for wish in (self.cpu, self.memory) if wish is not None)
         return min(ends, default=None)
 
-    def next_tell(self, sessions: Sessions, now_s: float) -> Tell | None:
-        """What to tell the agent in use now; None while it knows, cannot understand it, or must be left in peace."""
+    def next_call(self, sessions: Sessions, now_s: float) -> TryUpscale | None:
+        """What to deliver to the agent in use now; None while that agent knows, cannot understand it, or is left in peace."""
         current = sessions.current()
         if current is None or not current.version.has_try_upscale() or now_s < current.quiet_until_s:
             return None
-        wanted = self.wanted()
-        is_news = any(wish is not None and wish.told_to != current.serial for wish in (self.cpu, self.memory))
-        return Tell(current, wanted, now_s) if is_news or current.told != wanted else None
+        resources, wishes = self.resources(), (self.cpu, self.memory)
+        is_news = any(wish is not None and wish.delivered_to != current.serial for wish in wishes)
+        is_due = is_news or current.delivered != resources
+        return TryUpscale(current, resources, now_s) if is_due else None

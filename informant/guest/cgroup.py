@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from informant.core.guard import Control
+from informant.core.limits import PERIOD_US, Control
 from informant.core.report import CgroupReading
 
 MOUNTS: Final = Path("/proc/self/mounts")
 OWN: Final = Path("/proc/self/cgroup")
-_PERIOD_US: Final = 100_000
 _DROPPABLE: Final = ("active_file", "inactive_file", "slab_reclaimable")
 """What memory.stat counts of what the kernel drops under pressure; files in memory (tmpfs, shared memory) are not of it."""
 
@@ -175,8 +174,8 @@ def _number(text: str) -> int | None:
 def _quota(text: str) -> int | None:
     """What cpu.max allows of each 100 ms, whatever its period."""
     quota, _, period = text.partition(" ")
-    allowed, period_us = _number(quota), _number(period) or _PERIOD_US
-    return None if allowed is None else allowed * _PERIOD_US // period_us
+    allowed, period_us = _number(quota), _number(period) or PERIOD_US
+    return None if allowed is None else allowed * PERIOD_US // period_us
 
 
 def _pairs(text: str) -> dict[str, int]:

@@ -12,7 +12,7 @@ from informant.guest.cgroup import Cgroup, stalls
 GIB = 2**30
 
 
-class Source(Protocol):
+class GuestSource(Protocol):
     """Reads the guest. `resized` tells it the size that the agent announced."""
 
     def read(self) -> Reading:

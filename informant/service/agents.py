@@ -12,11 +12,20 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from hosting.backoff import Backoff
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
-from informant.core.sessions import MAX_SESSIONS, Action, Event, Phase, Resume, Session, Sessions, Suspend
-from informant.core.wishes import Tell, Wishes
+from informant.core.sessions import (
+    MAX_SESSIONS,
+    Resume,
+    Session,
+    SessionAction,
+    SessionEvent,
+    SessionPhase,
+    Sessions,
+    Suspend,
+)
+from informant.core.wishes import TryUpscale, Wishes
 from informant.settings import DeadlineSettings, HealthSettings
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
@@ -44,12 +53,12 @@ def _short(agent_id: UUID) -> str:
     return str(agent_id)[:8]
 
 
-class Agents:
+class AgentSet:
     """The shell around the session table and the wishes. `counts` is for metrics."""
 
     def __init__(
         self,
-        client: Client,
+        client: HttpClient,
         log: Logger,
         deadlines: DeadlineSettings,
         health: HealthSettings,
@@ -77,12 +86,12 @@ class Agents:
 
     def is_any_registered(self) -> bool:
         """Whether there is an agent whose `/id` was checked."""
-        return any(session.phase is not Phase.CHECKING for session in self._sessions.all)
+        return any(session.phase is not SessionPhase.CHECKING for session in self._sessions.all)
 
     @property
-    def wanted(self) -> MoreResources:
-        """What cannot wait now."""
-        return self._wishes.wanted()
+    def wished(self) -> MoreResources:
+        """What is wished for now."""
+        return self._wishes.resources()
 
     # ------------------------------------------------------------ what agents ask
 
@@ -108,13 +117,13 @@ class Agents:
         try:
             wrong = await self._check_id(session)
         except BaseException:
-            self._apply(session, Event.FAILED)
+            self._apply(session, SessionEvent.FAILED)
             raise
         if wrong is not None:
-            self._apply(session, Event.FAILED)
+            self._apply(session, SessionEvent.FAILED)
             self._log.warning("agent not registered", agent=_short(desc.agent_id), error=wrong.why)
             return text(400, f"the check of /id failed: {wrong.why}")
-        self._apply(session, Event.CHECKED)
+        self._apply(session, SessionEvent.CHECKED)
         self._sessions = self._sessions.spared(session.agent_id, self._now_s() + _GRACE_S)
         self._log.info("agent registered", agent=_short(desc.agent_id), version=str(version))
         method = wire.InformantMetricsMethod(wire.MetricsMethodPrometheus(self.metrics_port))
@@ -132,44 +141,44 @@ class Agents:
         if session.server_addr != desc.server_addr:
             return text(400, f"agent {desc.agent_id} is registered with another address")
         was_active = session == self._sessions.current()
-        self._apply(session, Event.LEFT)
+        self._apply(session, SessionEvent.LEFT)
         self._log.info("agent unregistered", agent=_short(desc.agent_id), was_active=was_active)
         return Reply(200, codec.encode(wire.UnregisterAgent(was_active)))
 
-    # ------------------------------------------------------------ what the guest wants
+    # ------------------------------------------------------------ what the guest wishes for
 
-    def short(self, more: MoreResources) -> bool:
-        """These resources were seen short now; whether that is news."""
+    def wish(self, resources: MoreResources) -> bool:
+        """Wish for more of these resources, which are short now; whether that is news."""
         before = self._wishes
-        self._wishes = before.short(more, self._now_s())
-        is_news = self._wishes.wanted() != before.wanted()
+        self._wishes = before.seen_short(resources, self._now_s())
+        is_news = self._wishes.resources() != before.resources()
         if is_news:
             self.counts["wishes"] += 1
             self._changed.set()
         return is_news
 
-    def arrived(self, more: MoreResources) -> MoreResources:
+    def arrived(self, resources: MoreResources) -> MoreResources:
         """More of these resources arrived; those of them that were wished for."""
         before = self._wishes
-        self._wishes = before.arrived(more)
+        self._wishes = before.arrived(resources)
         if self._wishes != before:
             self._changed.set()
-        return before.wanted().and_(more)
+        return before.resources().and_(resources)
 
-    # ------------------------------------------------------------ what agents are told
+    # ------------------------------------------------------------ what is asked of agents
 
     async def select(self) -> None:
-        """Bring the newest agent into use, and tell it what cannot wait, for ever."""
+        """Bring the newest agent into use, and deliver wishes to it, for ever."""
         while True:
             self._changed.clear()
             now_s = self._now_s()
             self._wishes = self._wishes.elapsed(now_s)
-            action = self._sessions.next_action(now_s) or self._wishes.next_tell(self._sessions, now_s)
+            action = self._sessions.next_action(now_s) or self._wishes.next_call(self._sessions, now_s)
             match action:
                 case None:
                     await self._rest(now_s)
-                case Tell():
-                    await self._tell(action)
+                case TryUpscale():
+                    await self._deliver(action)
                 case Suspend() | Resume():
                     await self._perform(action)
                 case _:
@@ -186,15 +195,15 @@ class Agents:
         except TimeoutError:
             pass
 
-    async def _perform(self, action: Action) -> None:
+    async def _perform(self, action: SessionAction) -> None:
         session = action.session
         body: wire.Message
         match action:
             case Suspend():
-                sent, done, path = Event.SUSPEND_SENT, Event.SUSPENDED, "/suspend"
+                sent, done, path = SessionEvent.SUSPEND_SENT, SessionEvent.SUSPENDED, "/suspend"
                 body, deadline_s = wire.SuspendAgent(session.agent_id), self._deadlines.suspend
             case Resume():
-                sent, done, path = Event.RESUME_SENT, Event.RESUMED, "/resume"
+                sent, done, path = SessionEvent.RESUME_SENT, SessionEvent.RESUMED, "/resume"
                 body, deadline_s = wire.ResumeAgent(session.agent_id), self._deadlines.resume
             case _:
                 assert_never(action)
@@ -202,14 +211,14 @@ class Agents:
         try:
             wrong = await self._call(session, "POST", path, body, deadline_s)
         except BaseException:
-            self._apply(session, Event.FAILED)  # in between, it would keep every other agent from use
+            self._apply(session, SessionEvent.FAILED)  # in between, it would keep every other agent from use
             raise
         if wrong is None:
             self._apply(session, done)
         elif wrong.is_final:
-            self._apply(session, Event.FAILED)
+            self._apply(session, SessionEvent.FAILED)
         else:
-            self._apply(session, Event.UNANSWERED)
+            self._apply(session, SessionEvent.UNANSWERED)
             self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng))
         self._log.info(
             "agent asked",
@@ -219,26 +228,26 @@ class Agents:
             dropped=not self._is_there(session),
         )
 
-    async def _tell(self, tell: Tell) -> None:
-        session, more = tell.session, tell.more
-        self._sessions = self._sessions.telling(session.agent_id)
-        body = wire.MoreResourcesRequest(more.cpu, more.memory, session.agent_id)
+    async def _deliver(self, call: TryUpscale) -> None:
+        session, resources = call.session, call.resources
+        self._sessions = self._sessions.delivering(session.agent_id)
+        body = wire.MoreResourcesRequest(resources.cpu, resources.memory, session.agent_id)
         wrong = await self._call(session, "POST", "/try-upscale", body, self._deadlines.try_upscale)
         if wrong is None:
-            self.counts["tells"] += 1
+            self.counts["delivered"] += 1
             if self._is_there(session):
-                self._sessions = self._sessions.told(session.agent_id, more)
-                self._wishes = self._wishes.told(tell, self._now_s())
+                self._sessions = self._sessions.delivered(session.agent_id, resources)
+                self._wishes = self._wishes.delivered(call, self._now_s())
         elif wrong.is_final:
-            self._apply(session, Event.FAILED)
+            self._apply(session, SessionEvent.FAILED)
         elif self._is_there(session):
-            quiet_s = _RETRY.delay_s(session.unheard + 1, self._rng)
-            self._sessions = self._sessions.unheard(session.agent_id, self._now_s() + quiet_s)
+            quiet_s = _RETRY.delay_s(session.undelivered + 1, self._rng)
+            self._sessions = self._sessions.undelivered(session.agent_id, self._now_s() + quiet_s)
         self._log.info(
-            "agent told what cannot wait" if more.cpu or more.memory else "agent told that nothing is wanted",
+            "wish delivered" if wrong is None else "wish not delivered",
             agent=_short(session.agent_id),
-            cpu=more.cpu,
-            memory=more.memory,
+            cpu=resources.cpu,
+            memory=resources.memory,
             error=wrong.why if wrong is not None else None,
         )
 
@@ -249,7 +258,7 @@ class Agents:
         """
         while True:
             await asyncio.sleep(self._health_every_s)
-            asked = [each for each in self._sessions.all if each.phase is not Phase.CHECKING]
+            asked = [each for each in self._sessions.all if each.phase is not SessionPhase.CHECKING]
             answers = await asyncio.gather(*map(self._check_id, asked))
             for session, wrong in zip(asked, answers, strict=True):
                 if wrong is not None and self._is_there(session):
@@ -320,7 +329,7 @@ class Agents:
         known = self._sessions.find(session.agent_id)
         return known is not None and known.serial == session.serial
 
-    def _apply(self, session: Session, event: Event) -> None:
+    def _apply(self, session: Session, event: SessionEvent) -> None:
         if self._is_there(session):  # else it left, and may have come anew
             self._change(self._sessions.step(session.agent_id, event))
 

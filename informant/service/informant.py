@@ -5,16 +5,17 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.logs import Logger
 from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from informant.core import report
 from informant.core.guard import Guard
-from informant.core.sessions import Phase
+from informant.core.sessions import SessionPhase
 from informant.core.shortage import ShortageDetector
+from informant.core.state import GuestState
 from informant.core.wishes import Wishes
 from informant.guest import protection
-from informant.service.agents import Agents
+from informant.service.agents import AgentSet
 from informant.service.limits import Guest, LimitController
 from informant.settings import InformantSettings
 
@@ -26,29 +27,25 @@ class Informant:
     """One informant, and what its guest and its agents are to it."""
 
     def __init__(
-        self, guest: Guest, settings: InformantSettings, client: Client, log: Logger, rng: random.Random
+        self, guest: Guest, settings: InformantSettings, client: HttpClient, log: Logger, rng: random.Random
     ) -> None:
         self._settings = settings
         self._guest = guest
-        self.agents = Agents(
+        self.agents = AgentSet(
             client, log, settings.deadlines, settings.health, Wishes(timing=settings.wishes()), rng
         )
-        self.keeper = LimitController(
-            guest,
-            log,
-            Guard(settings.guard()),
-            ShortageDetector(settings.thresholds()),
-            self.agents,
-            settings.deadlines.reclaim,
+        state = GuestState(
+            Guard(settings.guard()), ShortageDetector(settings.thresholds()), guest.approves_all
         )
+        self.limits = LimitController(guest, log, state, self.agents)
 
     def routes(self) -> tuple[Route, ...]:
         """What the informant serves. Source: reference/neon.md section 1.1."""
         return (
             Route("POST", "/register", self.agents.register),
             Route("DELETE", "/unregister", self.agents.unregister),
-            Route("PUT", "/downscale", partial(self._of_an_agent, self.keeper.downscale)),
-            Route("PUT", "/upscale", partial(self._of_an_agent, self.keeper.upscale)),
+            Route("PUT", "/downscale", partial(self._of_an_agent, self.limits.downscale)),
+            Route("PUT", "/upscale", partial(self._of_an_agent, self.limits.upscale)),
             Route("GET", "/metrics", self._metrics),
             Route("GET", "/healthz", self._healthz),
             Route("GET", "/readyz", self._healthz),
@@ -59,10 +56,10 @@ class Informant:
         found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "select": self.agents.select,
             "health": self.agents.check_health,
-            "sample": partial(self.keeper.sample, self._settings.sample),
+            "sample": partial(self.limits.sample, self._settings.sample),
         }
         for number, source in enumerate(self._guest.sources):
-            found[f"listen-{number}"] = partial(self.keeper.listen, source)
+            found[f"listen-{number}"] = partial(self.limits.listen, source)
         return found
 
     async def _of_an_agent(self, handler: Handler, request: Request) -> Reply | HangUp:
@@ -77,7 +74,7 @@ class Informant:
     async def _metrics(self, request: Request) -> Reply | HangUp:
         for_agent = request.query.get("for") == "agent"
         own = {} if for_agent else self.figures()
-        return Reply(200, report.page(self.keeper.read(), own, for_agent=for_agent), CONTENT_TYPE)
+        return Reply(200, report.page(self.limits.read(), own, for_agent=for_agent), CONTENT_TYPE)
 
     async def _healthz(self, _: Request) -> Reply | HangUp:
         return text(200, "ok")
@@ -85,25 +82,26 @@ class Informant:
     def figures(self) -> dict[str, float]:
         """What the informant tells of itself."""
         phases = [session.phase for session in self.agents.sessions.all]
-        wanted, size = self.agents.wanted, self.keeper.guard.size
+        wished, state = self.agents.wished, self.limits.state
         figures: dict[str, float] = {
-            f'parley_informant_agents{{phase="{phase.value}"}}': phases.count(phase) for phase in Phase
+            f'parley_informant_agents{{phase="{phase.value}"}}': phases.count(phase) for phase in SessionPhase
         }
         figures |= {
             f"parley_informant_{name}_total": count
             for name, count in (
                 ("wishes", self.agents.counts["wishes"]),
-                ("wishes_told", self.agents.counts["tells"]),
+                ("wishes_delivered", self.agents.counts["delivered"]),
                 ("stale_answers", self.agents.counts["stale"]),
-                ("downscales_approved", self.keeper.counts["approved"]),
-                ("downscales_refused", self.keeper.counts["refused"]),
-                ("limit_hits", self.keeper.counts["hits"]),
-                ("freezes", self.keeper.counts["freezes"]),
-                ("found_frozen", self.keeper.counts["thawed"]),
+                ("downscales_approved", state.stats.approved),
+                ("downscales_refused", state.stats.refused),
+                ("limit_hits", state.stats.hits),
+                ("freezes", state.stats.freezes),
+                ("found_frozen", state.stats.found_frozen),
             )
         }
-        figures['parley_informant_wish{resource="cpu"}'] = wanted.cpu
-        figures['parley_informant_wish{resource="memory"}'] = wanted.memory
+        figures['parley_informant_wish{resource="cpu"}'] = wished.cpu
+        figures['parley_informant_wish{resource="memory"}'] = wished.memory
+        size = state.guard.size
         if size is not None:
             figures["parley_informant_size_cpus"] = size.vcpu_milli / 1000
             figures["parley_informant_size_memory_bytes"] = size.memory_bytes

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from tests.conformance.cluster_truth import Key, Thing
-from tests.virtual_time import now_s
+from tests.support.virtual_time import now_s
 
 BOOKMARK_S: Final = 1.0
 LOOK_S: Final = 0.01

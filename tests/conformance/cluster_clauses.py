@@ -16,7 +16,7 @@ from scheduler.core import events
 from scheduler.ports import LOOK_DEADLINE_S, Cluster, ClusterUnreachableError
 from tests.conformance.cluster_api_server import Pace
 from tests.conformance.cluster_truth import NODE, Audit, Kind, World
-from tests.virtual_time import now_s
+from tests.support.virtual_time import now_s
 
 Clause = Callable[["Plant"], Coroutine[Any, Any, None]]
 

@@ -13,7 +13,7 @@ from scheduler.ports import Cluster, ClusterUnreachableError
 from tests.conformance.cluster_api_server import Listed
 from tests.conformance.cluster_truth import Key, Thing
 from tests.conformance.cluster_watched import Known, WatchedCluster
-from tests.virtual_time import now_s
+from tests.support.virtual_time import now_s
 
 Batch = tuple[events.Input, ...]
 

@@ -16,7 +16,7 @@ from tests.conformance.cluster_api_server import ApiServer, Pace
 from tests.conformance.cluster_clauses import Plant
 from tests.conformance.cluster_truth import NODE, Key, Thing, World
 from tests.conformance.cluster_watched import WatchedCluster
-from tests.virtual_time import now_s
+from tests.support.virtual_time import now_s
 
 T = TypeVar("T")
 Wrap = Callable[[Cluster], Cluster]

@@ -10,7 +10,7 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import NodeSpec, PodSpec, VmSpec
 from scheduler.ports import Cluster
-from tests.virtual_time import now_s
+from tests.support.virtual_time import now_s
 
 Kind: TypeAlias = Literal["node", "pod", "vm"]
 Key: TypeAlias = tuple[Kind, str]

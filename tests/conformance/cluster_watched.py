@@ -21,7 +21,7 @@ from scheduler.core import events
 from scheduler.ports import LOOK_DEADLINE_S, ClusterUnreachableError
 from tests.conformance.cluster_api_server import ApiError, ApiServer, Event, ExpiredError, Listed, Type
 from tests.conformance.cluster_truth import Key, Thing
-from tests.virtual_time import now_s
+from tests.support.virtual_time import now_s
 
 MAX_MARKS: Final = 64
 WATCH_SILENCE_S: Final = 10.0

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.cluster_clauses import CLAUSES
 from tests.conformance.cluster_mutants import MUTANTS, Mutant
 from tests.conformance.cluster_plants import PLANTS
-from tests.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 SEEDS = 20
 

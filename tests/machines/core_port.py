@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 from protocol.extension import ExtendedRequest
-from protocol.hot import ask_of
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import Life, Retry
 from protocol.values import ZERO, Bounds, Observation, Resources
@@ -20,7 +19,7 @@ from scheduler.core.ledger import Cause
 from scheduler.core.ledger import RowState as Kept
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 
 if TYPE_CHECKING:
     from tests.machines.pool_laws import PoolLaws
@@ -354,7 +353,7 @@ class CorePort:
         if record is None or record.reply is None:
             return False
         life = Life(request.agent_id, request.agent_started_at_ms)
-        return isinstance(record.gate.judge(life, request.sequence_number, ask_of(request)), Retry)
+        return isinstance(record.gate.judge(life, request.sequence_number, request), Retry)
 
     def audit(self) -> list[str]:
         """The differences between the ledger's sums and its rows."""

@@ -313,13 +313,6 @@ async def cancel(*tasks: asyncio.Task[None] | None) -> None:
     await asyncio.gather(*live, return_exceptions=True)
 
 
-async def until(condition: Callable[[], object], within: float = 10.0) -> None:
-    """Wait for something to become true; for tests."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - any peer may be the one whose state changes
-            await asyncio.sleep(0.002)
-
-
 class Peer(Protocol):
     @property
     def journal(self) -> Journal: ...

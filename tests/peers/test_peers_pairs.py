@@ -16,9 +16,10 @@ from tests.peers.gojson import MORE_RESOURCES_REQUEST, encode
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
-from tests.peers.recording import Fault, until
+from tests.peers.recording import Fault
 from tests.peers.resources import Resources
 from tests.peers.support import Client, agent_knobs, informant_knobs, running
+from tests.support.waiting import until
 
 POD = ("ns", "a")
 LOW, HIGH = Resources(1, 1), Resources(4, 4)
@@ -409,7 +410,7 @@ class Program:
         return [x for x in self.lines if x["event"] == event and fields.items() <= x.items()]
 
     async def address(self) -> str:
-        await until(lambda: self.said("listening"), 30)
+        await until(lambda: self.said("listening"))
         return str(self.said("listening")[0]["address"])
 
 
@@ -436,7 +437,7 @@ async def test_the_three_programs_together() -> None:
             "0.05",
         )
         async with Program("published_agent", *options, *waits) as agent:
-            await until(lambda: agent.said("exchange", request="GET /metrics", side="sent"), 30)
+            await until(lambda: agent.said("exchange", request="GET /metrics", side="sent"))
             await until(lambda: plugin.said("exchange", request="POST /", status=0))
             agent.process.send_signal(signal.SIGUSR1)  # else the failed Register is never repeated
             await until(lambda: plugin.said("exchange", request="POST /", status=200))

@@ -12,9 +12,10 @@ from tests.peers.gojson import EXPECTED_ID, MORE_RESOURCES_REQUEST, encode
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
-from tests.peers.recording import Exchange, Fault, until
+from tests.peers.recording import Exchange, Fault
 from tests.peers.resources import Resources
 from tests.peers.support import Client, agent_knobs, informant_knobs, running
+from tests.support.waiting import until
 
 POD = ("ns", "a")
 SIZE = Resources(2, 2)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.peers.published_informant import MIB, V1_0, InformantKnobs, PublishedInformant
-from tests.peers.recording import Exchange, Fault, UnansweredError, until
+from tests.peers.recording import Exchange, Fault, UnansweredError
 from tests.peers.support import BareAgent, Client, informant_knobs, running
+from tests.support.waiting import until
 
 SNIFFED = "text/plain; charset=utf-8"
 

@@ -5,28 +5,19 @@ import json
 import random
 import signal
 import sys
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from hosting import logs
-from hosting.client import Answered, Client
-from hosting.server import HangUp, Limits, Reply, Request, Route, Server, text
+from hosting.client import Answered, HttpClient
+from hosting.server import HangUp, Reply, Request, text
 from protocol import codec, wire
 from protocol.versions import InformantProtoVersion
-from tests.processes.programs import Program, free_port
+from tests.support.processes import Program, free_port
+from tests.support.servers import FaultyPeer
+from tests.support.waiting import shown
 
-PATIENCE_S: Final = 90.0
 GUEST_FAULTS: Final = ("slow", "dead", "restarted", "garbage", "old")
 SCHEDULER_FAULTS: Final = ("slow", "dead", "killed", "garbage", "old", "cut", "lost", "429", "503")
-GARBAGE: Final = (
-    Reply(200, b"\x00\x01 not JSON"),
-    Reply(200, b'{"permit":'),
-    Reply(200, b"[]"),
-    Reply(500, b"oh no\n", "text/plain"),
-)
-QUIET: Final = logs.logger("chaos")
 
 
 def tell(line: str) -> None:
@@ -34,69 +25,13 @@ def tell(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-async def until(what: str, look: Callable[[], Awaitable[object]]) -> None:
-    """Look again and again until it is so."""
-    limit, last = time.monotonic() + PATIENCE_S, ""
-    while time.monotonic() < limit:
-        try:
-            if await look():
-                return
-        except (OSError, ValueError, KeyError, AssertionError) as error:
-            last = repr(error)
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"never seen: {what} {last}")
-
-
 # ---------------------------------------------------------------- peers
 
 
-class Peer:
-    """A server on a port of its own that can be dead, slow or talk nonsense. `mode` is its fault, "" for none."""
-
-    def __init__(self, host: str, rng: random.Random) -> None:
-        self.host = host
-        self.port = 0
-        self.mode = ""
-        self._rng = random.Random(rng.getrandbits(64))  # its own: what is drawn when depends on the clock
-        self._server: Server | None = None
-
-    async def listen(self) -> None:
-        """Begin to listen, always on the same port."""
-        route = Route("*", "*", self._handle, 512 * 1024)
-        self._server = Server(QUIET, (), fallback=route, limits=Limits(drain_s=0.05))
-        self.port = await self._server.start(self.host, self.port)
-
-    async def die(self) -> None:
-        """Listen no more."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close()
-            await asyncio.sleep(0)  # what was just being accepted gets its connection now
-            for connection in list(server._open):
-                connection.cut()
-
-    def drop(self) -> None:
-        """Cut every connection."""
-        if self._server is not None:
-            for connection in list(self._server._open):
-                connection.cut()
-
-    async def _handle(self, request: Request) -> Reply | HangUp:
-        if self.mode == "slow":
-            await asyncio.sleep(self._rng.uniform(0.1, 4.4))
-        if self.mode == "garbage":
-            return self._rng.choice(GARBAGE)
-        return await self.answer(request)
-
-    async def answer(self, request: Request) -> Reply | HangUp:
-        """What it says when it says anything."""
-        raise NotImplementedError
-
-
-class Guest(Peer):
+class Guest(FaultyPeer):
     """The informant and the exporter of one VM, which wants so many units."""
 
-    def __init__(self, number: int, rng: random.Random, client: Client) -> None:
+    def __init__(self, number: int, rng: random.Random, client: HttpClient) -> None:
         super().__init__(f"127.0.1.{number + 1}", rng)
         self.name = f"vm-{number}"
         self.wants = rng.randint(1, 3)
@@ -137,7 +72,7 @@ class Guest(Peer):
     async def check(self) -> None:
         """Ask the agent for its ID; one that does not know it any more is forgotten."""
         agent = self.agent
-        if agent is None or self._server is None:
+        if agent is None or not self.is_listening:
             return
         url = f"http://{agent.server_addr}/id"
         outcome = await self._client.call("GET", url, body=b"{}", deadline_s=5)
@@ -159,7 +94,7 @@ class Guest(Peer):
             await self.die()
             self.agent = None
         self.mode = ""
-        if self._server is None:
+        if not self.is_listening:
             await self.listen()
 
 
@@ -167,10 +102,10 @@ def _json(content: object) -> Reply:
     return Reply(200, json.dumps(content).encode())
 
 
-class Middle(Peer):
+class Middle(FaultyPeer):
     """Stands between the agent and the real scheduler, which it can kill and start again."""
 
-    def __init__(self, rng: random.Random, client: Client, directory: Path, cluster: Path) -> None:
+    def __init__(self, rng: random.Random, client: HttpClient, directory: Path, cluster: Path) -> None:
         super().__init__("127.0.0.1", rng)
         self.behind = free_port()
         self._client = client
@@ -232,6 +167,6 @@ class Middle(Peer):
     async def end(self) -> None:
         """It is as it should be, once the real one serves."""
         self.mode = ""
-        if self._server is None:
+        if not self.is_listening:
             await self.listen()
-        await until("the scheduler's health", self.is_ready)
+        await shown("the scheduler's health", self.is_ready)

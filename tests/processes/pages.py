@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tests.processes.programs import free_port
+from tests.support.processes import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 STAND_INS: Final = Path(__file__).parent / "stand_ins"

@@ -6,12 +6,11 @@ Where a wait has no setting of its own, the program is started with a shorter on
 import asyncio
 import json
 import signal
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from parley.observer import Observer, Tail
 from protocol.values import Resources as Amount
@@ -21,25 +20,25 @@ from tests.peers.published_scheduler import ClusterVM
 from tests.peers.recording import Exchange, Journal
 from tests.peers.resources import Resources
 from tests.peers.support import agent_knobs, informant_knobs
-from tests.processes.programs import Program, fetch, free_port, write_json
+from tests.support.amounts import GIB
+from tests.support.processes import Program, fetch, free_port, write_json
+from tests.support.waiting import shown, until
 
-T = TypeVar("T")
-PATIENCE_S = 50.0
-GIB = 2**30
 NAMESPACE, NODE = "d", "n1"
 UNIT, MOST, NOTHING = Resources(1, 1), Resources(4, 4), Resources(0, 0)
 Entry = dict[str, Any]
 
 AGENT_WAITS = """
 from dataclasses import replace
-from agent.daemon import cli, settings
+from agent import cli
+from agent.daemon import settings
 given = settings.AgentSettings.timing
 settings.AgentSettings.timing = lambda self: replace(given(self), **{waits!r})
 cli.main()
 """
 SCHEDULER_WAITS = """
 from functools import partial
-from scheduler.service import cli
+from scheduler import cli
 cli.SchedulerConfig = partial(cli.SchedulerConfig, **{waits!r})
 cli.main()
 """
@@ -51,36 +50,14 @@ quick = agent_knobs
 """Knobs of a published agent with waits of milliseconds."""
 
 
-async def shown(what: str, look: Callable[[], Awaitable[T | None]]) -> T:
-    """What `look` gives, as soon as that is something; it is asked again and again for a bounded time."""
-    limit, last = time.monotonic() + PATIENCE_S, ""
-    while time.monotonic() < limit:
-        try:
-            found = await look()
-        except (OSError, ValueError, KeyError) as error:  # not there yet, or just being restarted
-            found, last = None, repr(error)
-        if found:
-            return found
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"never seen: {what} ({last})")
-
-
-async def seen(what: str, condition: Callable[[], object]) -> None:
-    """Wait until a peer in this test has come to something."""
-    limit = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < limit, f"never seen: {what}"
-        await asyncio.sleep(0.01)
-
-
 async def heard(journal: Journal, request: str) -> None:
     """Wait until a peer was asked `METHOD /path`."""
-    await seen(request, lambda: journal.received(request))
+    await until(lambda: journal.received(request))
 
 
 async def in_use(agent: PublishedAgent) -> None:
     """Wait until an informant has resumed a published agent."""
-    await seen("an agent in use", lambda: agent.mode == "running")
+    await until(lambda: agent.mode == "running")
 
 
 def quantities(amount: Resources) -> dict[str, str]:

@@ -9,7 +9,8 @@ from tests.peers.published_informant import PublishedInformant
 from tests.peers.recording import Exchange
 from tests.peers.resources import Resources
 from tests.peers.support import running
-from tests.processes.pairings import MOST, NODE, UNIT, OurScheduler, knobs, quick, seen
+from tests.processes.pairings import MOST, NODE, UNIT, OurScheduler, knobs, quick
+from tests.support.waiting import until
 
 WAITS = {"command_deadline_s": 0.5}
 SERVED = ("--published-agents", NODE)
@@ -35,14 +36,14 @@ class House:
             self.informants[name].knobs.load = (load, load)
 
     async def reaches(self, size: Resources, *names: str) -> None:
-        await seen(f"size {size} of {names}", lambda: {self.agents[name].vm.use for name in names} == {size})
+        await until(lambda: {self.agents[name].vm.use for name in names} == {size})
 
     def answers(self, name: str) -> list[Exchange]:
         return self.agents[name].journal.sent("POST /")
 
     async def further(self, name: str, count: int = 2) -> None:
         before = len(self.answers(name))
-        await seen("further requests", lambda: len(self.answers(name)) >= before + count)
+        await until(lambda: len(self.answers(name)) >= before + count)
 
     def flip(self, *names: str) -> None:
         """The scheduler's pod becomes ready anew, as these agents see it."""

@@ -20,11 +20,12 @@ from typing import Any, Final, Self
 import psutil
 import pytest
 
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from parley.observer import Observer, Tail
 from protocol.values import Resources
-from tests.processes.chaos import GUEST_FAULTS, SCHEDULER_FAULTS, Guest, Middle, tell, until
-from tests.processes.programs import Program, amount, free_port, write_json
+from tests.processes.chaos import GUEST_FAULTS, SCHEDULER_FAULTS, Guest, Middle, tell
+from tests.support.processes import Program, amount, free_port, write_json
+from tests.support.waiting import shown
 
 VMS: Final = 50
 MOST: Final = 4
@@ -83,9 +84,9 @@ class Cluster:
         self.rng = rng
         self.state = directory / "state"
         self.port = free_port()
-        self.to_agent = Client(max_connections=4)
-        self.looking = Client(max_connections=1, max_answer_bytes=2**22)
-        self.to_scheduler = Client(max_connections=128, max_answer_bytes=2**20)
+        self.to_agent = HttpClient(max_connections=4)
+        self.looking = HttpClient(max_connections=1, max_answer_bytes=2**22)
+        self.to_scheduler = HttpClient(max_connections=128, max_answer_bytes=2**20)
         self.guests = [Guest(number, rng, self.to_agent) for number in range(VMS)]
         self.watch = Watch({f"d/{guest.name}": guest for guest in self.guests})
         self.middle = Middle(rng, self.to_scheduler, directory, _cluster_file(directory, self.guests))
@@ -101,7 +102,7 @@ class Cluster:
             stack.push_async_callback(peer.die)
         self.middle.start_scheduler()
         stack.callback(self.middle.kill_scheduler)
-        await until("the scheduler's health", self.middle.is_ready)
+        await shown("the scheduler's health", self.middle.is_ready)
         config = _agent_file(self._directory, self.guests, self.middle.port)
         arguments = ("--config", str(config), "--port", str(self.port))
         self.agent = Program("agent", *arguments, output=self._directory / "agent.log")
@@ -163,7 +164,7 @@ class Cluster:
         async def passed() -> bool:
             return all(vm["counts"]["ticks"] >= before[vm["vm"]] + count for vm in await self.vms())
 
-        await until(f"{count} ticks of every runner", passed)
+        await shown(f"{count} ticks of every runner", passed)
 
     async def owned(self) -> dict[str, int]:
         """What the agent has: the least of several counts, each right after its peers have cut its connections."""
@@ -208,7 +209,7 @@ class Cluster:
             await peer.end()
         self.watch.forgive()
         self.watch.is_strict = True
-        await until(f"calm after: {told}", self.is_calm)
+        await shown(f"calm after: {told}", self.is_calm)
         return told
 
 
@@ -273,8 +274,8 @@ async def test_fifty_vms_and_peers_that_fail_at_random(tmp_path: Path) -> None:
     seed = int(os.environ.get("PARLEY_CHAOS_SEED") or random.randrange(2**32))
     tell(f"PARLEY_CHAOS_SEED={seed}")
     async with running(tmp_path, random.Random(seed)) as cluster:
-        await until("the agent's health", lambda: cluster.get("/healthz"))
-        await until("calm at first", cluster.is_calm)
+        await shown("the agent's health", lambda: cluster.get("/healthz"))
+        await shown("calm at first", cluster.is_calm)
         before = await cluster.owned()
         for _ in range(ROUNDS):
             await cluster.round()
@@ -284,7 +285,7 @@ async def test_fifty_vms_and_peers_that_fail_at_random(tmp_path: Path) -> None:
             assert all(after[name] <= before[name] for name in before), f"{before} before, {after} after"
             return True
 
-        await until("no more than the agent had before", is_back)
+        await shown("no more than the agent had before", is_back)
         assert await cluster.metric("parley_agent_child_restarts_total") == 0
         assert cluster.agent.end() == 0
         assert "Traceback" not in cluster.agent.text()

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from parley.observer import Tail
-from tests.processes.programs import agent_file, cluster_file, fetch, free_port, post, running, until, vms
+from tests.support.processes import agent_file, cluster_file, fetch, free_port, post, running, vms
+from tests.support.waiting import shown_blocking
 
 GOOD = "good"
 TROUBLES = ("400", "404", "409", "429", "500", "garbage", "half", "silence")
@@ -130,7 +131,7 @@ def test_the_agent_recovers_from_a_scheduler_in_trouble(trouble: str, tmp_path: 
         )
         workload = ("--workload", "step", "--low", "2.6", "--high", "2.6")  # a steady wish for four units
         start(running("informant", "--port", str(informant), *workload, output=tmp_path / "informant.log"))
-        until("the scheduler's health", lambda: fetch(scheduler, "/readyz"))
+        shown_blocking("the scheduler's health", lambda: fetch(scheduler, "/readyz"))
         middle = start(between(scheduler))
         middle.behave(trouble)
         config = agent_file(tmp_path / "agent.yaml", middle.server_port, {"a": informant})
@@ -138,16 +139,20 @@ def test_the_agent_recovers_from_a_scheduler_in_trouble(trouble: str, tmp_path: 
             running("agent", "--config", str(config), "--port", str(agent), output=tmp_path / "agent.log")
         )
         trouble_seen = 1 if trouble == "silence" else 3
-        until("bad answers", lambda: len(middle.seen) >= trouble_seen and vms(agent)["d/a"]["faults"])
+        shown_blocking(
+            "bad answers", lambda: len(middle.seen) >= trouble_seen and vms(agent)["d/a"]["faults"]
+        )
         assert vms(agent)["d/a"]["size"] == {"cpu": "1", "memory": "1Gi"}
         middle.behave(GOOD)
-        until("growth to the goal", lambda: vms(agent)["d/a"]["size"] == {"cpu": "4", "memory": "4Gi"})
+        shown_blocking(
+            "growth to the goal", lambda: vms(agent)["d/a"]["size"] == {"cpu": "4", "memory": "4Gi"}
+        )
 
         middle.behave(trouble)
-        until("trouble again", lambda: vms(agent)["d/a"]["faults"])
+        shown_blocking("trouble again", lambda: vms(agent)["d/a"]["faults"])
         assert vms(agent)["d/a"]["size"] == {"cpu": "4", "memory": "4Gi"}
         middle.behave(GOOD)
-        until("no more faults", lambda: not vms(agent)["d/a"]["faults"])
+        shown_blocking("no more faults", lambda: not vms(agent)["d/a"]["faults"])
         assert daemon.process.poll() is None
         assert "Traceback" not in daemon.text()
     _assert_nothing_was_used_without_being_held(tmp_path / "state")
@@ -170,15 +175,17 @@ def test_a_second_agent_waits_for_the_node_lock(tmp_path: Path) -> None:
                 "agent", "--config", str(config), "--port", str(first_port), output=tmp_path / "first.log"
             )
         )
-        until("the first agent's permit", lambda: vms(first_port)["d/a"]["permit"])
+        shown_blocking("the first agent's permit", lambda: vms(first_port)["d/a"]["permit"])
         second = start(
             running(
                 "agent", "--config", str(config), "--port", str(second_port), output=tmp_path / "second.log"
             )
         )
-        until("the second agent to say that it waits", lambda: "another agent has this node" in second.text())
+        shown_blocking(
+            "the second agent to say that it waits", lambda: "another agent has this node" in second.text()
+        )
         os.kill(first.process.pid, signal.SIGKILL)
-        until("the second agent's permit", lambda: vms(second_port)["d/a"]["permit"])
+        shown_blocking("the second agent's permit", lambda: vms(second_port)["d/a"]["permit"])
         assert second.end() == 0
     lines = (tmp_path / "state/changes.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines].count("daemon") == 2
@@ -197,7 +204,7 @@ def test_a_simulated_agent_loads_no_optional_library(tmp_path: Path) -> None:
         start(running("informant", "--port", str(informant), output=tmp_path / "informant.log"))
         arguments = ("--config", str(config), "--port", str(port))
         daemon = start(running("-c", tell, *arguments, output=tmp_path / "agent.log"))
-        until("a permit", lambda: vms(port)["d/a"]["permit"])
+        shown_blocking("a permit", lambda: vms(port)["d/a"]["permit"])
         assert daemon.end() == 0
     loaded = next(line for line in daemon.text().splitlines() if line.startswith("MODULES")).split()
     assert "agent.backends.simulated" in loaded
@@ -211,7 +218,7 @@ def test_an_agent_whose_state_directory_was_taken_away_ends(tmp_path: Path) -> N
     with running(
         "agent", "--config", str(config), "--port", str(port), output=tmp_path / "agent.log"
     ) as daemon:
-        until("the agent's health", lambda: fetch(port, "/healthz"))
+        shown_blocking("the agent's health", lambda: fetch(port, "/healthz"))
         shutil.rmtree(tmp_path / "state")
         assert daemon.process.wait(60) == 1
     assert "the state directory was removed or replaced" in daemon.text()
@@ -257,7 +264,7 @@ def test_over_ipv6_and_a_wildcard_the_informant_calls_back_what_is_advertised(tm
             vm = vms(agent)["d/a"]
             return vm["informant"] == "active" and ((vm["load"] or {}).get("busyCPUs") or 0) > 0.6
 
-        until("an active informant, and the load from the other port", is_whole)
+        shown_blocking("an active informant, and the load from the other port", is_whole)
     started = [json.loads(line) for line in (tmp_path / f"agent-{agent}.log").read_text().splitlines()]
     (serving,) = (line for line in started if line["event"] == "serving")
     assert serving["advertised"] == f"[::1]:{agent}"

@@ -14,7 +14,8 @@ import pytest
 from parley import scene as scenes
 from parley.observer import Observer, Tail
 from protocol.values import Resources
-from tests.processes.programs import fetch, running, until, vms
+from tests.support.processes import fetch, running, vms
+from tests.support.waiting import shown_blocking
 
 VMS = 4
 
@@ -55,7 +56,7 @@ def child(demo_pid: int, module: str, word: str = "") -> int:
                 return process.pid
         return None
 
-    return until(f"a child that runs {module}", look)
+    return shown_blocking(f"a child that runs {module}", look)
 
 
 def test_killing_each_program_leaves_the_rest_running_and_nothing_overcommitted(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_killing_each_program_leaves_the_rest_running_and_nothing_overcommitted(
     directory = tmp_path / "d"
     arguments = ("demo", "--vms", str(VMS), "--output", "json", "--directory", str(directory))
     with running("parley", *arguments, output=tmp_path / "out") as demo:
-        until("the agent's settings", (directory / "agent.yaml").exists)
+        shown_blocking("the agent's settings", (directory / "agent.yaml").exists)
         settings = json.loads((directory / "agent.yaml").read_text())
         scheduler_port = int(re.findall(r":(\d+)/", settings["scheduler"])[0])
         pid = demo.process.pid
@@ -79,24 +80,28 @@ def test_killing_each_program_leaves_the_rest_running_and_nothing_overcommitted(
                 vm["permit"] and vm["informant"] == "active" and not vm["faults"] for vm in known.values()
             )
 
-        until("every VM settled", all_settled)
-        until("every VM negotiated", all_negotiated)
+        shown_blocking("every VM settled", all_settled)
+        shown_blocking("every VM negotiated", all_negotiated)
 
         os.kill(child(pid, "scheduler"), signal.SIGKILL)
-        until("the scheduler's death noticed", lambda: "scheduler was killed by signal 9" in demo.text())
-        until("every VM settled with the new scheduler", all_settled)
-        until("every VM negotiated again", all_negotiated)
+        shown_blocking(
+            "the scheduler's death noticed", lambda: "scheduler was killed by signal 9" in demo.text()
+        )
+        shown_blocking("every VM settled with the new scheduler", all_settled)
+        shown_blocking("every VM negotiated again", all_negotiated)
 
         sizes = {path.name: json.loads(path.read_text()) for path in (directory / "state/vms").glob("*.json")}
         daemon = json.loads(fetch(agent_port, "/v1/vms"))["daemon"]
         os.kill(child(pid, "agent"), signal.SIGKILL)
         assert len(sizes) == VMS
-        until("a new agent", lambda: json.loads(fetch(agent_port, "/v1/vms"))["daemon"] != daemon)
-        until("every VM negotiated by the new agent", all_negotiated)
+        shown_blocking("a new agent", lambda: json.loads(fetch(agent_port, "/v1/vms"))["daemon"] != daemon)
+        shown_blocking("every VM negotiated by the new agent", all_negotiated)
 
         os.kill(child(pid, "informant", "--approve-all"), signal.SIGKILL)
-        until("the informant's death noticed", lambda: "informant-this-machine was killed" in demo.text())
-        until("the agent registered with the new informant", all_negotiated)
+        shown_blocking(
+            "the informant's death noticed", lambda: "informant-this-machine was killed" in demo.text()
+        )
+        shown_blocking("the agent registered with the new informant", all_negotiated)
         code = demo.end(signal.SIGINT)
 
     text = demo.text()
@@ -152,7 +157,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     arguments = ("demo", "--vms", "2", "--quiet", "--directory", str(tmp_path / "d"))
     with running("parley", *arguments, output=tmp_path / "out") as demo:
         child(demo.process.pid, "agent")
-        until("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
+        shown_blocking("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
         children = psutil.Process(demo.process.pid).children()
         code = demo.end(signal.SIGINT)
     gone, alive = psutil.wait_procs(children, timeout=10)
@@ -165,8 +170,8 @@ def test_nothing_is_claimed_of_a_node_whose_change_log_was_removed(tmp_path: Pat
     directory = tmp_path / "d"
     arguments = ("demo", "--vms", "1", "--directory", str(directory))
     with running("parley", *arguments, output=tmp_path / "out") as demo:
-        until("a change", (directory / "state/changes.jsonl").exists)
-        until("the VM", lambda: "demo/this-machine: load" in demo.text())
+        shown_blocking("a change", (directory / "state/changes.jsonl").exists)
+        shown_blocking("the VM", lambda: "demo/this-machine: load" in demo.text())
         (directory / "state/changes.jsonl").unlink()
         code = demo.end(signal.SIGINT)
     assert (code, "never overcommitted" in demo.text()) == (4, False), demo.text()
@@ -186,7 +191,7 @@ def test_a_directory_that_another_demo_runs_in_is_refused_at_once(tmp_path: Path
     """Two schedulers and agents over the same files would tread on each other."""
     arguments = ("demo", "--vms", "1", "--quiet", "--directory", str(tmp_path / "d"))
     with running("parley", *arguments, output=tmp_path / "first") as first:
-        until("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
+        shown_blocking("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
         with running("parley", *arguments, output=tmp_path / "second") as second:
             assert second.process.wait(30) == 2
         assert "another demo is running in" in second.text()
@@ -225,7 +230,7 @@ def test_the_directory_of_a_demo_that_failed_is_kept_and_named(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with running("parley", "demo", "--vms", "1", output=tmp_path / "out") as demo:
-        until("the VM", lambda: "demo/this-machine: load" in demo.text())
+        shown_blocking("the VM", lambda: "demo/this-machine: load" in demo.text())
         (kept,) = tmp_path.glob("parley-demo-*")
         (kept / "state/changes.jsonl").unlink()
         assert demo.end(signal.SIGINT) == 4, demo.text()

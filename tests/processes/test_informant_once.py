@@ -17,7 +17,8 @@ from informant.cli import main
 from informant.core.report import CgroupReading, Reading
 from informant.guest.cgroup import FileCgroup
 from informant.guest.findings import Finding
-from tests.processes.programs import PATIENCE_S, Program, fetch, running, until, write_json
+from tests.support.processes import Program, fetch, running, write_json
+from tests.support.waiting import PATIENCE_S, shown_blocking
 from tests.unit.informant.cgroup_tree import (
     CURRENT,
     EVENTS,
@@ -257,7 +258,7 @@ def lines(program: Program) -> list[dict[str, Any]]:
 
 def serving(program: Program) -> dict[str, Any]:
     """Its line that it serves."""
-    return until(
+    return shown_blocking(
         "a line that it serves",
         lambda: next((line for line in lines(program) if line["event"] == "serving"), None),
     )
@@ -301,7 +302,7 @@ def test_the_first_lines_say_what_can_and_what_cannot_be_had(
     assert set(MEASURES) <= set(told)
     # Unlike one that looks once, it takes its share of the CPUs, and sets limits.
     assert (own.path / "cpu.weight").read_text() == "10000"
-    until("a limit", lambda: (tree.path / "memory.high").read_text().strip().isdecimal())
+    shown_blocking("a limit", lambda: (tree.path / "memory.high").read_text().strip().isdecimal())
     assert informant.end(signal.SIGTERM) == 0
     assert "Traceback" not in informant.text()
 

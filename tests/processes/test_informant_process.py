@@ -33,11 +33,10 @@ from tests.processes.pairings import (
     pod,
     quantities,
     quick,
-    seen,
-    shown,
     together,
 )
-from tests.processes.programs import write_json
+from tests.support.processes import write_json
+from tests.support.waiting import shown, until
 from tests.unit.informant.cgroup_tree import Tree
 
 DEAF = {"waitingShare": None, "left": 0, "leftShare": 0}
@@ -82,7 +81,7 @@ class Guest(Ours):
     async def start(self) -> None:
         """Start it and wait until the workload has its limit."""
         await super().start()
-        await seen("a limit", lambda: self.says("memory.high").isdecimal())
+        await until(lambda: self.says("memory.high").isdecimal())
 
     def hit(self) -> None:
         """The workload reaches its limit, with memory that it cannot drop."""
@@ -151,9 +150,9 @@ async def test_a_published_agent_hears_of_a_memory_event_and_of_its_end(tmp_path
             guest.hit()  # its limit may have moved meanwhile: the agent goes by this machine's load, too
             return WANTS_MEMORY in wishes(theirs)
 
-        await seen("the wish", told)
-        await seen("growth", lambda: vm.use.mem > use.mem or vm.use == MOST)
-        await seen("the end of the wish", lambda: wishes(theirs)[-1] == WANTS_NOTHING)
+        await until(told)
+        await until(lambda: vm.use.mem > use.mem or vm.use == MOST)
+        await until(lambda: wishes(theirs)[-1] == WANTS_NOTHING)
         answered = theirs.journal.received("POST /try-upscale")
         assert {x.status for x in answered} == {200}
         assert theirs.mode == "running"
@@ -168,7 +167,7 @@ async def test_a_published_agent_of_the_first_version_is_never_asked_for_more(tm
 
         await shown("the wish", noticed)
         before = len(theirs.journal.received("GET /id"))
-        await seen("health checks", lambda: len(theirs.journal.received("GET /id")) > before + 2)
+        await until(lambda: len(theirs.journal.received("GET /id")) > before + 2)
         assert theirs.journal.received("POST /try-upscale") == []
         assert theirs.mode == "running"
 
@@ -207,13 +206,13 @@ async def test_a_killed_informant_thaws_the_workload_and_keeps_to_what_it_approv
         assert json.loads((await guest.put("/downscale", "1500m", "8Gi"))[1])["Ok"] is True
         assert (guest.says("memory.high"), guest.says("cpu.max")) == (str(8 << 30), "150000 100000")
         guest.hit()
-        await seen("the freeze", lambda: guest.says("cgroup.freeze") == "1")
+        await until(lambda: guest.says("cgroup.freeze") == "1")
         await guest.kill()
         assert guest.says("cgroup.freeze") == "1"
         guest.tree.put("memory.high", "max\n")
         await guest.start()
         assert guest.says("cgroup.freeze") == "0"
-        await seen("the limit", lambda: guest.says("memory.high") == str(8 << 30))
+        await until(lambda: guest.says("memory.high") == str(8 << 30))
         assert guest.says("cpu.max") == "150000 100000"
         assert b"parley_informant_found_frozen_total 1" in await guest.page("/metrics")
 
@@ -225,7 +224,7 @@ async def test_an_informant_that_is_ended_leaves_nothing_frozen_or_throttled(
     guest = Guest(tmp_path, memory={"freeze": 1.0})
     async with guest:
         guest.hit()
-        await seen("the freeze", lambda: guest.says("cgroup.freeze") == "1")
+        await until(lambda: guest.says("cgroup.freeze") == "1")
         assert await guest.end(number) == 0
         assert (guest.says("cgroup.freeze"), guest.says("memory.high")) == ("0", "max")
         assert guest.says("memory.max").isdecimal()
@@ -307,19 +306,19 @@ async def test_it_answers_with_every_vcpu_busy_and_says_so_to_its_agent(tmp_path
     async with guest, running(theirs):
         await in_use(theirs)
         with every_cpu_busy():
-            await seen("the wish", lambda: {"cpu": True, "memory": False} in wishes(theirs))
+            await until(lambda: {"cpu": True, "memory": False} in wishes(theirs))
             await answers(guest)
 
 
 async def test_a_cgroup_that_is_made_anew_is_heard_again(tmp_path: Path) -> None:
     async with Guest(tmp_path, events="inotify") as guest:
-        await seen("the limit", lambda: guest.says("memory.high") != "max")
+        await until(lambda: guest.says("memory.high") != "max")
         limit = guest.says("memory.high")
         guest.tree.vanish()
         await answers(guest)
         guest.tree = Tree(guest.tree.path)
         guest.tree.uses(TOTAL // 2)
-        await seen("the limit again", lambda: guest.says("memory.high") == limit)
+        await until(lambda: guest.says("memory.high") == limit)
         guest.hits = 3
 
         async def hit() -> bool:

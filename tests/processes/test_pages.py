@@ -18,7 +18,7 @@ from tests.processes.pages import (
     files,
     is_like,
 )
-from tests.processes.programs import cluster_file, free_port, running
+from tests.support.processes import cluster_file, free_port, running
 
 PAGES = ("README.md", "docs/informant.md", "docs/operations.md", "docs/plugins.md", "docs/protocol.md")
 """Every document with a session that is run; `tests/tidy/test_docs_blocks.py` finds one that is missing."""

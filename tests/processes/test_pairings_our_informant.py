@@ -31,11 +31,10 @@ from tests.processes.pairings import (
     pod,
     quantities,
     quick,
-    seen,
-    shown,
     together,
     units,
 )
+from tests.support.waiting import shown, until
 
 HEALTH = {"health": {"every": 0.3}}
 
@@ -64,7 +63,7 @@ async def house(
 
 async def permitted(theirs: PublishedAgent) -> None:
     """Wait for a permit."""
-    await seen("a permit", lambda: theirs.last_approved)
+    await until(lambda: theirs.last_approved)
 
 
 def told(theirs: PublishedAgent, path: str) -> dict[str, str] | None:
@@ -75,9 +74,8 @@ def told(theirs: PublishedAgent, path: str) -> dict[str, str] | None:
 
 async def anew(theirs: PublishedAgent, path: str, registrations: int) -> None:
     """Wait until news of a size has met an informant that knows nobody, and their agent is in use anew."""
-    await seen(f"404 to {path}", lambda: 404 in {x.status for x in theirs.journal.sent(f"PUT {path}")})
-    await seen(
-        "a new registration",
+    await until(lambda: 404 in {x.status for x in theirs.journal.sent(f"PUT {path}")})
+    await until(
         lambda: len(agent_ids(theirs)) == registrations and theirs.mode == "running",
     )
 
@@ -112,7 +110,7 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         theirs,
         _,
     ):
-        await seen("news of the growth", lambda: told(theirs, "/upscale") == quantities(MOST))
+        await until(lambda: told(theirs, "/upscale") == quantities(MOST))
         registered = last(theirs.journal.sent("POST /register"))
         answer = json.loads(registered.answer)
         assert (registered.status, answer["protoVersion"]) == (200, versions[1])
@@ -123,13 +121,13 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         assert last(theirs.journal.sent("PUT /upscale")).answer == b"{}"
         assert theirs.server is not None
         theirs.server.exit("as ordered", retry_should_fix=True)
-        await seen("the goodbye", lambda: theirs.journal.sent("DELETE /unregister"))
+        await until(lambda: theirs.journal.sent("DELETE /unregister"))
         goodbye = last(theirs.journal.sent("DELETE /unregister"))
         assert (goodbye.status, goodbye.answer) == (200, b'{"wasActive":true}')
-        await seen("the next registration", lambda: theirs.mode == "running")
+        await until(lambda: theirs.mode == "running")
         await informant.load(0.1)  # it comes back and knows nobody
-        await seen("news of the decrease", lambda: told(theirs, "/downscale") == quantities(UNIT))
-        await seen("the decrease", lambda: vm.use == UNIT)
+        await until(lambda: told(theirs, "/downscale") == quantities(UNIT))
+        await until(lambda: vm.use == UNIT)
         lowered = last([x for x in theirs.journal.sent("PUT /downscale") if x.status == 200])
         assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
 
@@ -138,7 +136,7 @@ async def test_no_shared_version_and_wrong_calls(tmp_path: Path) -> None:
     """400 before the duplicate is looked at, 409 for it, 405 with the right method named, 404 for a stranger."""
     vm = machine()
     async with house(tmp_path, 0.5, vm) as (informant, theirs, _):
-        await seen("registered", lambda: theirs.mode == "running")
+        await until(lambda: theirs.mode == "running")
         assert theirs.server is not None
         desc, client = theirs.server.desc, Client()
         async with running(client):
@@ -163,7 +161,7 @@ async def test_a_downscale_that_is_refused(tmp_path: Path) -> None:
     """Slots so small that memory would run out: `Ok: false`; their agent keeps its size, and what it has stays permitted."""
     vm = machine(units(4))
     async with house(tmp_path, 0.1, vm, slot="128Mi") as (_, theirs, scheduler):
-        await seen("refusals", lambda: len(theirs.journal.sent("PUT /downscale")) > 2)
+        await until(lambda: len(theirs.journal.sent("PUT /downscale")) > 2)
         refusals = theirs.journal.sent("PUT /downscale")[:3]
         assert {json.loads(refusal.answer)["Ok"] for refusal in refusals} == {False}
         assert bodies(refusals)[0] == {"cpu": "2", "memory": "256Mi"}
@@ -175,25 +173,25 @@ async def test_a_second_agent_suspends_the_first_and_its_death_resumes_it(tmp_pa
     """Suspend before resume; a dead agent is dropped after a few health checks, and the one that is left goes on."""
     vm = machine(units(2))
     async with house(tmp_path, 1.0, vm) as (informant, first, _):
-        await seen("the first in use", lambda: first.mode == "running")
+        await until(lambda: first.mode == "running")
         second = agent(informant, machine(units(2)))
         async with running(second):
-            await seen("the second in use", lambda: second.mode == "running" and first.mode == "suspended")
+            await until(lambda: second.mode == "running" and first.mode == "suspended")
             (suspended,), (resumed,) = (
                 first.journal.received("POST /suspend"),
                 second.journal.received("POST /resume"),
             )
             assert (suspended.status, resumed.status) == (200, 200)
             assert suspended.ended <= resumed.started
-        await seen("the first in use again", lambda: first.mode == "running")
+        await until(lambda: first.mode == "running")
         third = agent(informant, machine(units(2)))
         async with running(third):
-            await seen("the third in use", lambda: third.mode == "running" and first.mode == "suspended")
+            await until(lambda: third.mode == "running" and first.mode == "suspended")
             assert third.server is not None
             third.server.exit("as ordered", retry_should_fix=True)
-            await seen("it left", lambda: third.journal.sent("DELETE /unregister"))
-            await seen("and came anew", lambda: third.mode == "running")
-        await seen("the first in use at last", lambda: first.mode == "running")
+            await until(lambda: third.journal.sent("DELETE /unregister"))
+            await until(lambda: third.mode == "running")
+        await until(lambda: first.mode == "running")
         assert len(first.journal.sent("POST /register")) == 1
 
 
@@ -203,24 +201,24 @@ async def test_our_informant_restarts_and_dies(tmp_path: Path) -> None:
     """
     vm = machine()
     async with house(tmp_path, 0.5, vm, "--approve-all") as (informant, theirs, scheduler):
-        await seen("in use", lambda: theirs.mode == "running" and theirs.metrics)
+        await until(lambda: theirs.mode == "running" and theirs.metrics)
         theirs.upscale_wanted(Wish(cpu=True))
         await informant.load(3.5)
-        await seen("growth", lambda: vm.use == MOST)
+        await until(lambda: vm.use == MOST)
         await anew(theirs, "/upscale", 2)
         await knows_one(informant)
-        await seen("the end of a wish of the informant's earlier life", lambda: theirs.wish == NO_WISH)
+        await until(lambda: theirs.wish == NO_WISH)
         await informant.kill()
-        await seen("its absence", lambda: theirs.journal.noted("no metrics"))
+        await until(lambda: theirs.journal.noted("no metrics"))
         asked = len(scheduler.journal.exchanges)
         failures = len(theirs.journal.noted("no metrics"))
-        await seen("more of it", lambda: len(theirs.journal.noted("no metrics")) > failures + 3)
+        await until(lambda: len(theirs.journal.noted("no metrics")) > failures + 3)
         assert len(scheduler.journal.exchanges) <= asked + 1
         await informant.load(0.1)
         await anew(theirs, "/downscale", 3)
-        await seen("the decrease", lambda: vm.use == UNIT)
+        await until(lambda: vm.use == UNIT)
         await theirs.restart(scheduler.address)
-        await seen("in use again", lambda: theirs.mode == "running")
+        await until(lambda: theirs.mode == "running")
 
 
 async def test_our_informant_restarts_under_a_standing_wish(tmp_path: Path) -> None:
@@ -236,30 +234,30 @@ async def test_our_informant_restarts_under_a_standing_wish(tmp_path: Path) -> N
         scheduler.state.mem.reserved = scheduler.state.mem.total  # another pod came, which needs memory only
         assert theirs.server is not None
         # Who registers is told that nothing is wanted; the wish comes after that.
-        await seen("news that nothing is wanted", lambda: theirs.journal.received("POST /try-upscale"))
+        await until(lambda: theirs.journal.received("POST /try-upscale"))
         wish = {"expectedID": theirs.server.id, "cpu": False, "memory": True}
         told_so = await client(theirs.server.server.address, "POST /try-upscale", json.dumps(wish).encode())
         assert told_so.status == 200
-        await seen("CPU without memory", lambda: vm.use == Resources(2, 1))
+        await until(lambda: vm.use == Resources(2, 1))
         assert theirs.wish == (False, True)
         await informant.load(3.5)  # killed, and started again under more load
         await anew(theirs, "/upscale", 2)
-        await seen("word that nothing is wanted", lambda: theirs.wish == (False, False))
+        await until(lambda: theirs.wish == (False, False))
         await knows_one(informant)
         await informant.load(0.1)
         await anew(theirs, "/downscale", 3)
-        await seen("the decrease", lambda: vm.use == UNIT)
+        await until(lambda: vm.use == UNIT)
 
 
 async def test_their_agent_restarts(tmp_path: Path) -> None:
     """A new ID; the old one is dropped because it does not answer its suspension."""
     vm = machine()
     async with house(tmp_path, 3.5, vm, "--approve-all") as (_, theirs, scheduler):
-        await seen("growth", lambda: vm.use == MOST)
+        await until(lambda: vm.use == MOST)
         await theirs.restart(scheduler.address)
-        await seen("in use again", lambda: theirs.mode == "running")
+        await until(lambda: theirs.mode == "running")
         assert len(agent_ids(theirs)) == 2
-        await seen("a permit", lambda: theirs.last_approved == MOST)
+        await until(lambda: theirs.last_approved == MOST)
 
 
 async def test_all_ours_but_the_agent(tmp_path: Path) -> None:
@@ -271,11 +269,11 @@ async def test_all_ours_but_the_agent(tmp_path: Path) -> None:
         theirs = agent(informant, vm)
         async with running(theirs):
             theirs.set_scheduler(scheduler.address)
-            await seen("growth", lambda: vm.use == MOST)
+            await until(lambda: vm.use == MOST)
             await asyncio.gather(scheduler.restart(), informant.load(0.1))
-            await seen("the decrease", lambda: vm.use == UNIT)
+            await until(lambda: vm.use == UNIT)
             await informant.load(3.5)
-            await seen("growth", lambda: vm.use == MOST)
+            await until(lambda: vm.use == MOST)
             assert (theirs.panicked, theirs.deadlocked) == (None, False)
         await scheduler.keeps_the_law()
 
@@ -325,7 +323,7 @@ async def test_our_agent_and_informant_beside_a_published_agent(tmp_path: Path) 
 async def registering(informant: OurInformant) -> AsyncIterator[tuple[str, list[str]]]:
     """An address that passes calls on to an informant, and the IDs that were registered there: no log tells them."""
     found: list[str] = []
-    async with http.Client() as peer:
+    async with http.HttpClient() as peer:
 
         async def forward(request: server.Request) -> server.Reply:
             if request.path == "/register":
@@ -366,7 +364,7 @@ async def _restarts_under_a_wish(
         assert (await client(ours.address, f"POST {path}", json.dumps(wish).encode())).status == 200
         await ours.shows("the wish", "a", lambda vm: vm["goal"] == quantities(Resources(1, 2)))
         await informant.restart()
-        await seen("a new registration", lambda: len(informant.lines("agent registered")) > 1)
+        await until(lambda: len(informant.lines("agent registered")) > 1)
         await ours.shows("no wish", "a", lambda vm: vm["goal"] == quantities(UNIT))
         await ours.listens("a")
         await knows_one(informant)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.peers.resources import Resources
-from tests.processes.pairings import MOST, UNIT, seen, shown, units
+from tests.processes.pairings import MOST, UNIT, units
 from tests.processes.published_house import House
+from tests.support.waiting import shown, until
 
 FIRST = "asks no more"
 """What an agent notes when its first request has failed."""
@@ -23,14 +24,14 @@ def permits(house: House, name: str) -> list[Resources]:
 
 async def permitted(house: House, name: str, before: int) -> None:
     """Wait until an agent was permitted something more than `before` times."""
-    await seen(f"a permit of {name}", lambda: len(permits(house, name)) > before)
+    await until(lambda: len(permits(house, name)) > before)
 
 
 async def rounds(house: House, name: str, count: int) -> None:
     """Wait for so many rounds of an agent, each of which takes 0.1 s or more; it must outlive them."""
     agent = house.agents[name]
-    until = len(agent.journal.sent("GET /metrics")) + count
-    await seen("rounds", lambda: agent.panicked or len(agent.journal.sent("GET /metrics")) >= until)
+    enough = len(agent.journal.sent("GET /metrics")) + count
+    await until(lambda: agent.panicked or len(agent.journal.sent("GET /metrics")) >= enough)
     assert agent.panicked is None, name
 
 
@@ -42,7 +43,7 @@ async def lasting(house: House) -> None:
 
 async def asking(house: House, name: str) -> None:
     """Wait until an agent has sent its first request, and our scheduler has had the time to look for it in vain."""
-    await seen("a first request", lambda: house.agents[name].scheduler)
+    await until(lambda: house.agents[name].scheduler)
     await rounds(house, name, 5)
 
 
@@ -52,7 +53,7 @@ async def test_an_agent_that_was_there_first_is_served_when_the_scheduler_is_rea
     house.add("a", load=4.0)
     async with house.without_scheduler() as it:
         it.flip("a")
-        await seen("silence", lambda: it.agents["a"].journal.noted(FIRST))
+        await until(lambda: it.agents["a"].journal.noted(FIRST))
         async with it.scheduler:
             asked = len(it.answers("a"))
             it.flip("a")
@@ -83,7 +84,7 @@ async def test_an_agent_that_asks_in_the_first_second_is_served_by_its_first_req
             assert {x.status for name in it.agents for x in it.answers(name)} == {200}
             it.scheduler.cluster.write()  # as whoever keeps the file does now and then
             it.load(4.0, "a", "b")
-            await seen("a full node", lambda: sum(agent.vm.use.cpu for agent in it.agents.values()) == 6)
+            await until(lambda: sum(agent.vm.use.cpu for agent in it.agents.values()) == 6)
             await it.scheduler.keeps_the_law()
         finally:
             await starting
@@ -113,7 +114,7 @@ async def test_a_first_request_waits_for_a_look_that_helps(trouble: str, tmp_pat
         await asking(it, "a")
         cluster.vms = vms
         cluster.catch_up()
-        await seen("an answer", lambda: it.answers("a"))
+        await until(lambda: it.answers("a"))
         assert it.answers("a")[0].status == 200
         await it.further("a")
         assert set(permits(it, "a")) == {units(6)}
@@ -165,7 +166,7 @@ async def test_our_scheduler_comes_back_while_both_sides_of_a_full_node_are_out_
         house.add(name, load=4.0, high=units(6))
     async with house.lives() as it:
         agents = it.agents.values()
-        await seen("a full node", lambda: sum(agent.vm.use.cpu for agent in agents) == 8)
+        await until(lambda: sum(agent.vm.use.cpu for agent in agents) == 8)
         had = [agent.vm.use for agent in agents]
         it.load(0.75 * had[0].cpu, "a")  # each is content with what it has
         it.load(0.75 * had[1].cpu, "b")

@@ -7,8 +7,9 @@ import pytest
 
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.support import running
-from tests.processes.pairings import MOST, NAMESPACE, UNIT, quick, seen, shown, units
+from tests.processes.pairings import MOST, NAMESPACE, UNIT, quick, units
 from tests.processes.published_house import SERVED, House
+from tests.support.waiting import shown, until
 
 
 @pytest.mark.parametrize("version", [1, 2], ids=["v1.0", "v1.1"])
@@ -41,7 +42,7 @@ async def test_growth_beyond_the_room_is_granted_in_part_and_freed_room_is_found
     house.add("b", load=4.0)
     async with house.lives() as it:
         agents = it.agents.values()
-        await seen("a full node", lambda: sum(agent.vm.use.cpu for agent in agents) == 6)
+        await until(lambda: sum(agent.vm.use.cpu for agent in agents) == 6)
         short = "a" if it.agents["a"].vm.use != MOST else "b"
         other = "b" if short == "a" else "a"
         await it.further(short)
@@ -61,7 +62,7 @@ async def test_a_refused_downscale_is_asked_for_without_decreases(tmp_path: Path
     async with house.lives() as it:
         await it.further("a")
         it.load(0.1, "a")
-        await seen("refusals", lambda: len(it.informants["a"].journal.received("PUT /downscale")) >= 2)
+        await until(lambda: len(it.informants["a"].journal.received("PUT /downscale")) >= 2)
         await it.further("a")
         assert it.agents["a"].vm.use == units(2)
         assert not units(2).any_greater(await it.scheduler.reserved("a"))
@@ -81,7 +82,7 @@ async def test_a_pod_that_is_unknown_and_a_node_where_they_are_not_served(tmp_pa
     async with house.lives() as it:
         await it.reaches(MOST, "a")
         late = it.agents["late"]
-        await seen("the end of scaling", lambda: late.journal.noted("scheduler fatal"))
+        await until(lambda: late.journal.noted("scheduler fatal"))
         assert it.answers("late")[-1].status == 404
         vm = it.scheduler.cluster.published(
             "late"
@@ -92,7 +93,7 @@ async def test_a_pod_that_is_unknown_and_a_node_where_they_are_not_served(tmp_pa
     other = House(tmp_path / "other", 8, "--published-agents", "elsewhere*")
     other.add("a", load=4.0)
     async with other.lives() as it:
-        await seen("the end of scaling", lambda: it.agents["a"].journal.noted("scheduler fatal"))
+        await until(lambda: it.agents["a"].journal.noted("scheduler fatal"))
         assert [x.status for x in it.answers("a")] == [403]
         assert b"--published-agents" in it.answers("a")[-1].answer
 
@@ -150,10 +151,8 @@ async def test_two_published_agents_of_one_vm(tmp_path: Path) -> None:
         twin = PublishedAgent(twin_vm, it.informants["a"].address, quick(metrics_period=0.1))
         async with running(twin):
             twin.set_scheduler(it.scheduler.address)
-            await seen(
-                "the newer one in use", lambda: twin.mode == "running" and it.agents["a"].mode == "suspended"
-            )
-            await seen("its growth", lambda: twin.vm.use == MOST)
+            await until(lambda: twin.mode == "running" and it.agents["a"].mode == "suspended")
+            await until(lambda: twin.vm.use == MOST)
             it.load(4.0, "b")
             await it.reaches(MOST, "b")
             assert {x.status for x in twin.journal.sent("POST /")} <= {0, 200}
@@ -176,8 +175,8 @@ async def test_without_sizes_their_word_is_taken_where_that_is_allowed(tmp_path:
     async with trusted.lives() as it:
         await it.reaches(MOST, "a")
     async with strict.lives() as it:
-        await seen("a closed connection", lambda: it.answers("a"))
-        await seen("metrics", lambda: len(it.agents["a"].journal.sent("GET /metrics")) > 3)
+        await until(lambda: it.answers("a"))
+        await until(lambda: len(it.agents["a"].journal.sent("GET /metrics")) > 3)
         assert {x.status for x in it.answers("a")} == {0}
         assert not it.agents["a"].journal.noted("scheduler fatal")
         (line,) = it.scheduler.lines("connection closed without a response")

@@ -14,7 +14,6 @@ from tests.peers.recording import Fault
 from tests.peers.resources import Resources
 from tests.peers.support import Client, running
 from tests.processes.pairings import (
-    GIB,
     MOST,
     NAMESPACE,
     UNIT,
@@ -28,10 +27,11 @@ from tests.processes.pairings import (
     knobs,
     quantities,
     quick,
-    seen,
     together,
     units,
 )
+from tests.support.amounts import GIB
+from tests.support.waiting import until
 
 VERSIONS = {"old": V1_0, "new": V1_1}
 
@@ -48,7 +48,7 @@ def shows(size: Resources, fault: str) -> Callable[[dict[str, Any]], bool]:
 
 async def alone(informant: PublishedInformant) -> None:
     """Wait until one agent is left of those that registered."""
-    await seen("one agent alone", lambda: len(informant.by_id) == 1)
+    await until(lambda: len(informant.by_id) == 1)
 
 
 async def test_from_register_to_unregister_with_every_order_of_resume(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None
             await agent.listens(*theirs)
             set_load(4.0, theirs["most"])
             await agent.reaches(MOST, "most")
-            await seen("news of growth", lambda: theirs["most"].journal.received("PUT /upscale"))
+            await until(lambda: theirs["most"].journal.received("PUT /upscale"))
             met = theirs["met"]
             for turn in (1, 2):
                 await asyncio.gather(*(informant.request_upscale() for informant in theirs.values()))
                 if turn == 1:
                     await agent.shows("denial", "denied", lambda vm: vm["reasonCode"] == "vm-bounds")
                 await agent.shows("the wish", "met", lambda vm: vm["size"] == quantities(Resources(1, 2)))
-                await seen("news of it", lambda: not met.wants_upscale)
+                await until(lambda: not met.wants_upscale)
                 assert len(called(met.journal, "/try-upscale")) == turn
                 await agent.reaches(UNIT, "met")
             assert {x.status for i in theirs.values() for x in called(i.journal, "/try-upscale")} == {200}
@@ -243,7 +243,7 @@ async def test_an_informant_that_restarts_or_dies(tmp_path: Path) -> None:
                 lambda vm: vm["state"] == "stuck" and "informant: " in str(vm["stateReasons"]),
             )
             assert shown["size"] == quantities(UNIT)
-            await seen("a new registration", lambda: theirs["restarts"].current)
+            await until(lambda: theirs["restarts"].current)
             await theirs["dies"].start()
             await agent.reaches(MOST, "dies")
             await agent.listens(*theirs)

@@ -26,10 +26,10 @@ from tests.processes.pairings import (
     known,
     pod,
     quantities,
-    seen,
     together,
     units,
 )
+from tests.support.waiting import until
 
 QUICK = {"denied_s": 0.2, "retry_base_s": 0.05, "retry_cap_s": 0.2}
 PERIODS = {"metrics": 0.1, "tick": 0.3, "downWindow": 0.2}
@@ -72,7 +72,7 @@ class House:
     async def further(self, count: int = 2) -> None:
         """Wait for more requests."""
         before = len(self.scheduler.journal.exchanges)
-        await seen("further requests", lambda: len(self.scheduler.journal.exchanges) >= before + count)
+        await until(lambda: len(self.scheduler.journal.exchanges) >= before + count)
 
     @asynccontextmanager
     async def lives(self, told: Resources | None = None) -> AsyncIterator["House"]:
@@ -93,13 +93,13 @@ async def test_growth_and_decrease_with_every_version(versions: tuple[int, int],
     """The first request names the use; a v1.0 scheduler is found by its 400 and gets no request without metrics."""
     async with House(tmp_path, initial=units(2), load=1.0, versions=versions).lives() as it:
         await it.agent.reaches(units(2), "a")
-        await seen("the first request", lambda: bool(it.asked()))
+        await until(lambda: bool(it.asked()))
         assert it.asked()[0] == units(2)
         it.load(4.0)
         await it.agent.reaches(MOST, "a")
         it.load(0.1)
         await it.agent.reaches(UNIT, "a")
-        await seen("the decrease", lambda: it.scheduler.state.pods[pod("a")].reserved == UNIT)
+        await until(lambda: it.scheduler.state.pods[pod("a")].reserved == UNIT)
         said = asked(it.scheduler.journal)
         if versions == (1, 1):
             assert it.statuses() <= {200, 400}
@@ -122,11 +122,11 @@ async def test_requests_are_whole_equal_multiples_of_their_unit_and_whatever_is_
     house = House(tmp_path, ("a",), Resources(2, 4), unit, most, unit, load=1.0)
     async with house.lives() as it:
         await it.agent.reaches(Resources(2, 8), "a")
-        await seen("the first request", lambda: bool(it.asked()))
+        await until(lambda: bool(it.asked()))
         assert it.asked()[0] == Resources(2, 4)
         it.scheduler.state.mem.total = 10  # another pod came: of the memory there is less
         it.load(4.0)
-        await seen("growth that is denied in part", lambda: it.scheduler.state.pods[pod("a")].mem.pressure)
+        await until(lambda: it.scheduler.state.pods[pod("a")].mem.pressure)
         permitted = quantities(Resources(4, 10))
         await it.agent.shows("all that was permitted", "a", lambda vm: vm["size"] == permitted)
         await it.further()
@@ -161,7 +161,7 @@ async def test_two_vms_share_what_there_is(tmp_path: Path) -> None:
         def reserved() -> list[Resources]:
             return [it.scheduler.state.pods[pod(name)].reserved for name in ("a", "b")]
 
-        await seen("a full node", lambda: sum(each.cpu for each in reserved()) == 6)
+        await until(lambda: sum(each.cpu for each in reserved()) == 6)
         short = "a" if reserved()[0] != MOST else "b"
         await it.agent.shows(
             "a denial with a reason", short, lambda vm: vm["state"] == "denied" and vm["stateReasons"]
@@ -254,7 +254,7 @@ async def test_a_scheduler_that_restarts_with_amnesia_or_dies(tmp_path: Path) ->
             it.vms[pod(name)].use = size
         await it.scheduler.restart()
         assert it.scheduler.state.pods[pod("b")].reserved == MOST
-        await seen("what b uses", lambda: it.scheduler.state.pods[pod("b")].reserved == UNIT)
+        await until(lambda: it.scheduler.state.pods[pod("b")].reserved == UNIT)
         it.load(4.0)
         await it.agent.reaches(MOST, "a", "b")
         await it.scheduler.die()
@@ -287,7 +287,7 @@ async def test_migrations(tmp_path: Path) -> None:
         await it.agent.reaches(MOST, "a", "b")
         it.scheduler.knobs.do_migration = True
         it.scheduler.state.pods[pod("a")].always_migrate = True
-        await seen("a migration that failed", lambda: 500 in it.statuses())
+        await until(lambda: 500 in it.statuses())
         it.scheduler.knobs.do_migration = False
         it.load(0.1)
         await it.agent.reaches(UNIT, "b")

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.processes.pages import ROOT, files
-from tests.processes.programs import Program, fetch, free_port, running, until
+from tests.support.processes import Program, fetch, free_port, running
+from tests.support.waiting import shown_blocking
 
 
 def await_health(scheduler: Program, port: int) -> None:
@@ -20,7 +21,7 @@ def await_health(scheduler: Program, port: int) -> None:
         assert scheduler.process.poll() is None, scheduler.text()
         return fetch(port, "/readyz")
 
-    until("the scheduler's health", look)
+    shown_blocking("the scheduler's health", look)
 
 
 def test_the_test_of_the_page_fails_with_a_plugin_that_admits_everything(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.processes.programs import Program, amount, fetch, free_port, post, running, until, write_json
 from tests.processes.test_scheduler_in_use import Agent, lines, node, put
+from tests.support.processes import Program, amount, fetch, free_port, post, running, write_json
+from tests.support.waiting import shown_blocking
 
 PLUGIN = '''
 """A plugin from another distribution. What it does stands in a file, which is read at every call."""
@@ -123,7 +124,7 @@ def scheduler(directory: Path, *more: str) -> Iterator[tuple[Program, int]]:
     if (directory / "config.yaml").exists():
         files += ["--config", str(directory / "config.yaml")]
     with running("scheduler", *files, *more, output=directory / f"scheduler-{port}.log") as program:
-        until("the scheduler's health", lambda: fetch(port, "/readyz"))
+        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
         yield program, port
 
 
@@ -190,20 +191,20 @@ def test_plugins_are_replaced_while_it_serves_and_bad_ones_are_not_taken(site: P
         assert agent.ask(2) == (2, [])
         put(site / "says.json", {"bank": {"most": 3}})
         config(site, "door")
-        until(
+        shown_blocking(
             "the plugin",
             lambda: [each for each in lines(program, "pool plugins") if each["chain"] == ["door"]],
         )
         assert agent.ask(5) == (3, ["pool"])
         config(site, "dor", "door", "door")
-        said = until(
+        said = shown_blocking(
             "the faults", lambda: lines(program, "configuration not usable, the old one stays in force")
         )
         assert "pools.plugins[0].name" in said[0]["error"]
         assert "pools.plugins[2].name" in said[0]["error"]
         assert agent.ask(5) == (3, ["pool-saturated"])
         config(site)
-        until("no plugin", lambda: agent.ask(5) == (5, []))
+        shown_blocking("no plugin", lambda: agent.ask(5) == (5, []))
 
 
 def test_an_emergency_stop_does_not_wait_for_plugins_that_are_not_there(site: Path) -> None:
@@ -213,11 +214,11 @@ def test_an_emergency_stop_does_not_wait_for_plugins_that_are_not_there(site: Pa
         agent = Agent(port).settle()
         assert agent.ask(2) == (2, [])
         put(site / "config.yaml", {"growth": {"stop": True}, "pools": {"plugins": [{"name": "nobody"}]}})
-        until("the stop", lambda: b'"stop":true' in fetch(port, "/v1/nodes/n1"))
+        shown_blocking("the stop", lambda: b'"stop":true' in fetch(port, "/v1/nodes/n1"))
         assert agent.ask(5) == (2, ["stopped"])
         assert "parley_scheduler_config_stale 1.0" in fetch(port, "/metrics").decode()
         put(site / "config.yaml", {"growth": {"stop": False}})
-        until("growth", lambda: agent.ask(5) == (5, []))
+        shown_blocking("growth", lambda: agent.ask(5) == (5, []))
 
 
 def test_pools_and_labels_of_the_cluster_file_are_followed(site: Path) -> None:
@@ -226,12 +227,12 @@ def test_pools_and_labels_of_the_cluster_file_are_followed(site: Path) -> None:
         agent = Agent(port).settle()
         assert agent.ask(5) == (3, ["pool"])
         cluster(site, {"a": "bank"}, {"bank": {"maxUnits": 4}})
-        until("the new limit", lambda: agent.ask(5) == (4, ["pool"]))
+        shown_blocking("the new limit", lambda: agent.ask(5) == (4, ["pool"]))
         assert pool(port)["generation"] == 2
         cluster(site, {"a": "other"}, {"bank": {"maxUnits": 4}, "other": {}})
-        until("the other pool", lambda: agent.ask(5) == (5, []))
+        shown_blocking("the other pool", lambda: agent.ask(5) == (5, []))
         cluster(site, {"a": "other"}, {"other": {}})
-        until("the end of the pool", lambda: send(port, "GET", "/bank")[0] == 404)
+        shown_blocking("the end of the pool", lambda: send(port, "GET", "/bank")[0] == 404)
         assert lines(program, "pool deleted")[0]["pool"] == "bank"
 
 
@@ -247,7 +248,7 @@ def test_a_restart_keeps_spec_generation_and_parking(site: Path, end: int) -> No
         assert agent.ask(3) == (1, ["pool-parked"])
         assert full.ask(5) == (2, ["pool"])
         stored = site / "state" / "pools.json"
-        until("the parking on disk", lambda: "no such team" in stored.read_text())
+        shown_blocking("the parking on disk", lambda: "no such team" in stored.read_text())
         uid = pool(port)["uid"]
         program.end(end)
     put(site / "says.json", {})

@@ -17,17 +17,8 @@ from typing import Any, Self
 import pytest
 
 from parley.replay import INCOMPLETE, SAME
-from tests.processes.programs import (
-    Program,
-    amount,
-    cluster_file,
-    fetch,
-    free_port,
-    post,
-    running,
-    until,
-    write_json,
-)
+from tests.support.processes import Program, amount, cluster_file, fetch, free_port, post, running, write_json
+from tests.support.waiting import shown_blocking
 
 GROWTH_STOPPED = {"growth": {"stop": True}}
 
@@ -94,7 +85,7 @@ def scheduler(
         more = (*more, "--first-start")
     arguments = ("--cluster", str(cluster), "--port", str(port), *more)
     with running("scheduler", *arguments, output=directory / "scheduler.log") as program:
-        until("the scheduler's health", lambda: fetch(port, "/readyz"))
+        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
         yield program, port
 
 
@@ -136,22 +127,24 @@ def test_the_configuration_is_taken_up_as_it_changes(tmp_path: Path) -> None:
         agent = Agent(port).settle()
         assert agent.ask(3) == (1, ["stopped"])
         put(config, {})
-        until("growth", lambda: agent.ask(3) == (3, []))
+        shown_blocking("growth", lambda: agent.ask(3) == (3, []))
         put(config, GROWTH_STOPPED)
-        until("the stop", lambda: [line["stopped"] for line in lines(program, "configured")][2:] == [True])
+        shown_blocking(
+            "the stop", lambda: [line["stopped"] for line in lines(program, "configured")][2:] == [True]
+        )
         assert agent.ask(4) == (3, ["stopped"])
         assert agent.ask(2) == (2, []), "a decrease always passes"
 
         put(config, {"growth": {"stop": "no"}, "nodeDefaults": {"watermark": 2, "colour": "red"}})
-        until("the fault", lambda: figure(port, "parley_scheduler_config_stale") == 1)
+        shown_blocking("the fault", lambda: figure(port, "parley_scheduler_config_stale") == 1)
         assert agent.ask(4) == (2, ["stopped"])
         config.unlink()
-        until("its absence", lambda: len(_config_faults(program)) == 2)
+        shown_blocking("its absence", lambda: len(_config_faults(program)) == 2)
         assert agent.ask(4) == (2, ["stopped"])
         assert figure(port, "parley_scheduler_config_stale") == 1
 
         put(config, {})
-        until("growth again", lambda: agent.ask(4) == (4, []))
+        shown_blocking("growth again", lambda: agent.ask(4) == (4, []))
         assert figure(port, "parley_scheduler_config_stale") == 0
         faulty, absent = _config_faults(program)
         for path in ("growth.stop", "nodeDefaults.watermark", "nodeDefaults.colour"):
@@ -219,18 +212,18 @@ def test_the_cluster_is_taken_up_as_it_changes(tmp_path: Path) -> None:
         web = {"namespace": "d", "name": "web", "uid": "uid-web", "node": "n1", "limits": amount(2)}
 
         put(path, {**good, "pods": [web]})
-        until("the pod", lambda: rows(port) == {"d/a": 1, "d/b": 4, "d/web": 2})
+        shown_blocking("the pod", lambda: rows(port) == {"d/a": 1, "d/b": 4, "d/web": 2})
         assert agent.ask(4) == (2, ["node-headroom"])
         put(path, {**good, "pods": [{**web, "phase": "Succeeded"}]})
-        until("its end", lambda: agent.ask(4) == (4, []))
+        shown_blocking("its end", lambda: agent.ask(4) == (4, []))
 
         put(path, {**good, "pods": [{**web, "node": "n2", "colour": "red"}]})
-        until("the fault", lambda: figure(port, "parley_scheduler_cluster_stale") == 1)
+        shown_blocking("the fault", lambda: figure(port, "parley_scheduler_cluster_stale") == 1)
         assert agent.ask(4) == (4, [])
 
         ended = [good["vms"][0], {**good["vms"][1], "phase": "Failed"}]
         put(path, {**good, "vms": ended})
-        until("the other VM's end", lambda: rows(port) == {"d/a": 4})
+        shown_blocking("the other VM's end", lambda: rows(port) == {"d/a": 4})
         status, answer = post(port, Agent(port, "b").body(1))
         assert (status, json.loads(answer)["code"]) == (404, "unknown-pod")
         assert figure(port, "parley_scheduler_cluster_stale") == 0
@@ -349,7 +342,7 @@ def test_thousands_of_mixed_requests_leave_the_accounts_right(tmp_path: Path) ->
     names = [f"vm-{number}" for number in range(8)]
     with scheduler(tmp_path, names=tuple(names), room=16) as (program, port):
         with Crowd(port, names) as crowd:
-            until("thousands of requests", crowd.seen(4000))
+            shown_blocking("thousands of requests", crowd.seen(4000))
             assert json.loads(fetch(port, "/v1/audit")) == {"faults": []}
         assert crowd.faults == []
         assert set(crowd.statuses) == {200, 400}
@@ -367,7 +360,7 @@ def test_sigterm_while_everybody_asks_drains(tmp_path: Path) -> None:
     """Exit code 0 and no traceback: callers get whole answers, or a connection that ends."""
     names = [f"vm-{number}" for number in range(8)]
     with scheduler(tmp_path, names=tuple(names), room=16) as (program, port), Crowd(port, names) as crowd:
-        until("requests", crowd.seen(200))
+        shown_blocking("requests", crowd.seen(200))
         assert program.end(signal.SIGTERM) == 0
         crowd.end()
         assert set(crowd.statuses) <= {200, 400}
@@ -383,13 +376,17 @@ def test_a_scheduler_that_is_killed_and_started_again_under_load_is_unsettled_an
     """What agents held is never given away; who names the new process is settled."""
     names, room = [f"vm-{number}" for number in range(6)], 12
     with scheduler(tmp_path, names=tuple(names), room=room) as (program, port), Crowd(port, names) as crowd:
-        until("requests", crowd.seen(200))
+        shown_blocking("requests", crowd.seen(200))
         first = crowd.agents[0].instance
         program.end(signal.SIGKILL)
         with scheduler(tmp_path, port=port) as (again, _):
-            until("everybody with the new process", lambda: first not in {a.instance for a in crowd.agents})
-            until("everybody settled", lambda: figure(port, 'parley_scheduler_vms{state="unsettled"}') == 0)
-            until("requests", crowd.seen(200))
+            shown_blocking(
+                "everybody with the new process", lambda: first not in {a.instance for a in crowd.agents}
+            )
+            shown_blocking(
+                "everybody settled", lambda: figure(port, 'parley_scheduler_vms{state="unsettled"}') == 0
+            )
+            shown_blocking("requests", crowd.seen(200))
             crowd.end()
             assert crowd.broken > 0
             assert crowd.faults == []
@@ -431,7 +428,7 @@ def test_a_full_disk_stops_the_journal_and_nothing_else(tmp_path: Path) -> None:
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
     arguments = ("--cluster", str(cluster), "--port", str(port), "--journal", str(journal))
     with running("-c", SMALL_FILES, *arguments, output=tmp_path / "scheduler.log") as program:
-        until("the scheduler's health", lambda: fetch(port, "/readyz"))
+        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
         agent = Agent(port).settle()
 
         def lost() -> bool:
@@ -440,7 +437,7 @@ def test_a_full_disk_stops_the_journal_and_nothing_else(tmp_path: Path) -> None:
 
         for _ in range(100):
             agent.ask(1)
-        until("losses", lost)
+        shown_blocking("losses", lost)
         assert agent.ask(3) == (3, [])
         assert program.end(signal.SIGTERM) == 0
         told = [json.loads(line) for line in program.text().splitlines()]
@@ -459,10 +456,12 @@ def test_a_file_that_hangs_holds_nothing_else_up(tmp_path: Path) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         pipe.replace(tmp_path / "cluster.yaml")  # nobody writes it, so that whoever opens it waits
-        until("the fault", lambda: figure(port, "parley_scheduler_cluster_stale") == 1)
+        shown_blocking("the fault", lambda: figure(port, "parley_scheduler_cluster_stale") == 1)
         for number in range(8):  # more than the threads that the loop shares
             post(port, Agent(port, f"unknown-{number}").body(1))
         put(config, GROWTH_STOPPED)
-        until("the stop", lambda: [line["stopped"] for line in lines(program, "configured")] == [False, True])
+        shown_blocking(
+            "the stop", lambda: [line["stopped"] for line in lines(program, "configured")] == [False, True]
+        )
         assert agent.ask(3) == (1, ["stopped"])
         assert program.end(signal.SIGTERM) == 0

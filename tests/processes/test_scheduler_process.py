@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.programs import Program, cluster_file, fetch, free_port, post, running, until, write_json
+from tests.support.processes import Program, cluster_file, fetch, free_port, post, running, write_json
+from tests.support.waiting import shown_blocking
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a", "b"])
     arguments = ("--cluster", str(cluster), "--port", str(port))
     with running("scheduler", *arguments, output=tmp_path / "scheduler.log") as program:
-        until("the scheduler's health", lambda: fetch(port, "/readyz"))
+        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
         yield Scheduler(program, port)
 
 
@@ -183,7 +184,7 @@ def test_a_trusted_published_agent_negotiates(tmp_path: Path) -> None:
         "--trust-published",
     )
     with running("scheduler", *arguments, output=tmp_path / "scheduler.log") as program:
-        until("the scheduler's health", lambda: fetch(port, "/readyz"))
+        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
         for version, metrics in ((1, '{"loadAvg1M":0.5,"loadAvg5M":0.25}'), (2, "null")):
             body = (
                 f'{{"protoVersion":{version},"pod":{{"name":"a","namespace":"d"}},'
@@ -205,12 +206,12 @@ def test_the_journal_of_a_killed_scheduler_is_replayed(tmp_path: Path) -> None:
     cluster = cluster_file(tmp_path / "cluster.yaml", ["a", "b"])
     arguments = ("--cluster", str(cluster), "--port", str(port), "--journal", str(tmp_path / "journal"))
     with running("scheduler", *arguments, output=tmp_path / "scheduler.log") as program:
-        until("the scheduler's health", lambda: fetch(port, "/readyz"))
+        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
         negotiate(port)
         status, _ = post(port, b"nonsense")
         assert status == 400
         file = tmp_path / "journal" / "journal-000001.jsonl"
-        until("both requests on the disk", lambda: file.read_text().count('{"request"') == 2)
+        shown_blocking("both requests on the disk", lambda: file.read_text().count('{"request"') == 2)
         program.end(signal.SIGKILL)
     with running("parley", "replay", str(tmp_path / "journal"), output=tmp_path / "replay.out") as replay:
         assert replay.process.wait(60) == 0

@@ -5,7 +5,8 @@ import json
 import re
 from pathlib import Path
 
-from tests.processes.programs import Program, fetch, free_port, running, until, vms
+from tests.support.processes import Program, fetch, free_port, running, vms
+from tests.support.waiting import shown_blocking
 from tests.tidy.house import ROOT
 from tests.tidy.units import UNITS, command
 from tests.unit.informant.cgroup_tree import Tree
@@ -57,12 +58,14 @@ def test_what_the_units_start_works_together(tmp_path: Path) -> None:
         there.start("parley-scheduler", "10299", stack)
         there.start("parley-informant", "10301", stack)
         program = there.start("parley-agent", "10300", stack)
-        until("a VM with a permit", lambda: vms(agent)["default/db-0"]["permit"])
-        until(
+        shown_blocking("a VM with a permit", lambda: vms(agent)["default/db-0"]["permit"])
+        shown_blocking(
             "an informant that has reached the agent",
             lambda: b'{phase="active"} 1' in fetch(informant, "/metrics"),
         )
-        node = until("the scheduler's ledger", lambda: json.loads(fetch(scheduler, "/v1/nodes/node-1")))
+        node = shown_blocking(
+            "the scheduler's ledger", lambda: json.loads(fetch(scheduler, "/v1/nodes/node-1"))
+        )
         (row,) = [row for row in node["rows"] if row["kind"] == "vm"]
         assert row["settled"]
         # Units never say that nothing ran before: the first minute keeps what an earlier agent might hold.

@@ -18,8 +18,10 @@ from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import Pool
 from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import Use
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_pools.pool_worlds import PoolWorld, until
-from tests.unit.scheduler_service.test_migrations import cu, now_s, permit, virtually
+from tests.unit.scheduler_service.test_migrations import permit
 
 EXAMPLE = (
     Tenant("org", limit_units=20),

@@ -5,10 +5,10 @@ first, a and b. Both belong to the pool "pool" with units of 1 CPU / 1Gi, where 
 of pools binds.
 """
 
-from tests.machines.cluster_models import cu
 from tests.machines.core_port import POOL
 from tests.machines.pool_models import OTHER
 from tests.scenarios.stories import Story
+from tests.support.amounts import cu
 
 
 def _begin(story: Story, *, pool_of_b: str = POOL) -> None:

@@ -4,9 +4,9 @@ The numbers are those of `tests.machines.mutants`. Every node has room for 6 CPU
 at first, so that one of them may grow to 5 CPU / 5Gi, and not both.
 """
 
-from tests.machines.cluster_models import cu
 from tests.machines.core_port import POOL
 from tests.scenarios.stories import Story
+from tests.support.amounts import cu
 
 
 def _begin(story: Story, *, serves_published: bool = False) -> None:

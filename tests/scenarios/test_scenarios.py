@@ -5,10 +5,10 @@ from typing import Final
 
 import pytest
 
-from tests.machines.cluster_models import cu
 from tests.machines.mutants import MUTANTS
 from tests.scenarios import beyond_pools, overcommits
 from tests.scenarios.stories import Story, StoryBrokenError
+from tests.support.amounts import cu
 
 OVERCOMMITTED: Final = "n1 is overcommitted"
 LAWS: Final = {

@@ -1,4 +1,4 @@
-"""The program in the guest: the real session table, wishes, guard and lookout, and a guest with a load.
+"""The program in the guest: the real session table, wishes, and plan of sizes and limits, and a guest with a load.
 
 As `informant.service` drives them: one call to an agent at a time, health checks now and then, a look every few seconds.
 """
@@ -12,11 +12,29 @@ from uuid import UUID
 
 from agent.core import events
 from agent.core.model import Sample
+from informant.core.apply import apply
+from informant.core.events import (
+    AdoptSize,
+    AnswerRequest,
+    GuestAction,
+    GuestEvent,
+    GuestRead,
+    GuestSampled,
+    ReadGuest,
+    ReportShortage,
+    RequestAnswered,
+    ShortageReported,
+    SizeAdopted,
+    SizeRequest,
+    SizeRequested,
+)
 from informant.core.guard import Guard
+from informant.core.limits import Write
+from informant.core.plan import plan
 from informant.core.report import Reading
-from informant.core.sessions import Event, Phase, Resume, Session, Sessions, Suspend
-from informant.core.shortage import ShortageDetector
-from informant.core.wishes import Tell, Wishes
+from informant.core.sessions import Resume, Session, SessionEvent, SessionPhase, Sessions, Suspend
+from informant.core.state import GuestState
+from informant.core.wishes import TryUpscale, Wishes
 from protocol.sequence import AnswerOrder
 from protocol.values import Resources
 from protocol.versions import InformantProtoVersion
@@ -99,7 +117,7 @@ class Informant:
         self._dice = dice
         self._down_until_s = 0.0
         self._life = 0
-        self._serial = 0
+        self._serial = self._number = 0
         self._approved: Resources | None = None
         self._due: Timer | None = None
         self._begin()
@@ -108,8 +126,8 @@ class Informant:
         self._life += 1
         self.sessions = Sessions()
         self.wishes = Wishes()
-        self.guard = Guard(size=self._approved)
-        self._lookout = ShortageDetector()
+        self.state = GuestState(Guard(size=self._approved))
+        self._answers: dict[int, Callable[[AnswerRequest], object]] = {}
         self._peers: dict[int, Peer] = {}
         self._is_calling = False
         life = self._life
@@ -140,10 +158,10 @@ class Informant:
             self._peers[session.serial] = peer
             self.sessions = self.sessions.add(session)
             if not self._ask(session):
-                self._step(session, Event.FAILED)
+                self._step(session, SessionEvent.FAILED)
                 done(events.RegisterFailed("the check of /id failed", self._dice.random()))
                 return
-            self._step(session, Event.CHECKED)
+            self._step(session, SessionEvent.CHECKED)
             self._clock.after(WAY_S, lambda: done(events.Registered(registration, version, METRICS_PORT)))
 
         self._clock.after(WAY_S, arrive)
@@ -152,42 +170,67 @@ class Informant:
         """`DELETE /unregister`."""
         session = self.sessions.find(registration)
         if session is not None and not self._is_down():
-            self._step(session, Event.LEFT)
+            self._step(session, SessionEvent.LEFT)
 
     def downscale(self, amount: Resources, done: Callable[[events.Event], object]) -> None:
         """`PUT /downscale`."""
 
-        def arrive() -> None:
-            if self._is_refusing(done):
-                return
-            early = self.guard.holds(amount, self._clock.now_s)
-            result = self.guard.judge(amount, self.guest.read())
-            if early or not result.ok:
-                done(events.DownscaleDenied(amount, early or result.status))
-                return
-            self.guard = self.guard.shrunk(amount)
-            self._approved = amount
-            done(events.DownscaleApproved(amount))
+        def answered(answer: AnswerRequest) -> None:
+            status = answer.error or answer.result.status
+            is_ok = answer.result.ok
+            done(events.DownscaleApproved(amount) if is_ok else events.DownscaleDenied(amount, status))
 
-        self._clock.after(WAY_S, arrive)
+        self._clock.after(WAY_S, lambda: self._decide(amount, done, answered, is_upscale=False))
 
     def upscale(self, amount: Resources, done: Callable[[events.Event], object]) -> None:
         """`PUT /upscale`."""
 
-        def arrive() -> None:
-            if self._is_refusing(done):
-                return
-            now_s = self._clock.now_s
-            self.guard, more = self.guard.grown(amount)
-            self._lookout = self._lookout.grown(more, now_s)
-            self._approved = amount
-            met = self.wishes.wanted().and_(more)
-            self.wishes = self.wishes.arrived(more)
-            self.guard = self.guard.met(met, now_s)
+        def answered(_: AnswerRequest) -> None:
             done(events.UpscaleAnnounced(amount))
+
+        self._clock.after(WAY_S, lambda: self._decide(amount, done, answered, is_upscale=True))
+
+    def _decide(
+        self,
+        amount: Resources,
+        done: Callable[[events.Event], object],
+        answered: Callable[[AnswerRequest], object],
+        *,
+        is_upscale: bool,
+    ) -> None:
+        if self._is_down() or not self.sessions.all:
+            done(events.InformantFailed(UNKNOWN, True, self._dice.random()))
+            return
+        self._number += 1
+        self._answers[self._number] = answered
+        self._take(SizeRequested(SizeRequest(self._number, amount, is_upscale)))
+        if is_upscale:
             self._select()
 
-        self._clock.after(WAY_S, arrive)
+    def _take(self, event: GuestEvent) -> None:
+        """Apply an event and perform what is planned: without a group nothing is written, and nothing waits."""
+        now_s = self._clock.now_s
+        self.state = apply(self.state, event, now_s)
+        while actions := plan(self.state, now_s).actions:
+            for action in actions:
+                self.state = apply(self.state, self._perform(action), now_s)
+
+    def _perform(self, action: GuestAction) -> GuestEvent:
+        match action:
+            case ReadGuest():
+                return GuestRead(self.guest.read())
+            case AdoptSize(size, _, grown):
+                self._approved, met = size, self.wishes.resources().and_(grown)
+                self.wishes = self.wishes.arrived(grown)
+                return SizeAdopted(met)
+            case ReportShortage(shortage):
+                self.wishes = self.wishes.seen_short(shortage.resources(), self._clock.now_s)
+                return ShortageReported()
+            case AnswerRequest():
+                self._answers.pop(action.request.number)(action)
+                return RequestAnswered(action)
+            case Write():
+                raise AssertionError("there is no group to write to")
 
     def metrics(self, done: Callable[[events.Event], object]) -> None:
         """`GET /metrics`."""
@@ -209,24 +252,12 @@ class Informant:
 
         self._clock.after(WAY_S, arrive)
 
-    def _is_refusing(self, done: Callable[[events.Event], object]) -> bool:
-        if self._is_down() or not self.sessions.all:
-            done(events.InformantFailed(UNKNOWN, True, self._dice.random()))
-            return True
-        return False
-
     # ------------------------------------------------------------ looking
 
     def _look_again(self, life: int) -> None:
         if life != self._life:
             return
-        now_s = self._clock.now_s
-        reading = self.guest.read()
-        self.guard = self.guard.seen(reading, now_s).elapsed(now_s)
-        self._lookout, shortage = self._lookout.see(reading, None, now_s)
-        more = shortage.more()
-        if more.cpu or more.memory:
-            self.wishes = self.wishes.short(more, now_s)
+        self._take(GuestSampled(self.guest.read()))
         self._select()
         self._clock.after(LOOK_S, lambda: self._look_again(life))
 
@@ -236,7 +267,7 @@ class Informant:
         if life != self._life:
             return
         for session in self.sessions.all:
-            if session.phase is Phase.CHECKING:
+            if session.phase is SessionPhase.CHECKING:
                 continue
             if self._ask(session):
                 self._peers[session.serial].hear(events.InformantHeard(session.agent_id))
@@ -264,14 +295,21 @@ class Informant:
         self.wishes = self.wishes.elapsed(now_s)
         if self._is_calling or self._is_down():
             return
-        action = self.sessions.next_action(now_s) or self.wishes.next_tell(self.sessions, now_s)
+        action = self.sessions.next_action(now_s) or self.wishes.next_call(self.sessions, now_s)
         match action:
             case Suspend(session):
-                self._call(session, Event.SUSPEND_SENT, Event.SUSPENDED, events.Suspended(session.agent_id))
+                self._call(
+                    session,
+                    SessionEvent.SUSPEND_SENT,
+                    SessionEvent.SUSPENDED,
+                    events.Suspended(session.agent_id),
+                )
             case Resume(session):
-                self._call(session, Event.RESUME_SENT, Event.RESUMED, events.Resumed(session.agent_id))
-            case Tell():
-                self._tell(action)
+                self._call(
+                    session, SessionEvent.RESUME_SENT, SessionEvent.RESUMED, events.Resumed(session.agent_id)
+                )
+            case TryUpscale():
+                self._deliver(action)
             case None:
                 self._rest(now_s)
 
@@ -283,7 +321,7 @@ class Informant:
             self._due.cancel()
         self._due = None if due_s is None else self._clock.at(due_s, self._select)
 
-    def _call(self, session: Session, sent: Event, done: Event, event: events.Event) -> None:
+    def _call(self, session: Session, sent: SessionEvent, done: SessionEvent, event: events.Event) -> None:
         self._step(session, sent)
         self._is_calling = True
         life, is_over = self._life, self._peers[session.serial].answers(session.agent_id) == 0
@@ -298,31 +336,31 @@ class Informant:
             if is_answered:
                 self._step(session, done)
             elif is_over:
-                self._step(session, Event.FAILED)
+                self._step(session, SessionEvent.FAILED)
             else:
-                self._step(session, Event.UNANSWERED)
+                self._step(session, SessionEvent.UNANSWERED)
                 self.sessions = self.sessions.missed(session.agent_id, self._clock.now_s + RETRY_S)
             self._select()
 
         self._clock.after(WAY_S if is_answered else CALL_DEADLINE_S, end)
 
-    def _tell(self, tell: Tell) -> None:
-        session, now_s = tell.session, self._clock.now_s
-        self.sessions = self.sessions.telling(session.agent_id)
+    def _deliver(self, call: TryUpscale) -> None:
+        session, now_s = call.session, self._clock.now_s
+        self.sessions = self.sessions.delivering(session.agent_id)
         is_over = self._peers[session.serial].answers(session.agent_id) == 0
         is_answered = not is_over and self._ask(session)
         if is_answered:
-            self._peers[session.serial].hear(events.UpscaleWished(session.agent_id, tell.more))
-            self.sessions = self.sessions.told(session.agent_id, tell.more)
-            self.wishes = self.wishes.told(tell, now_s)
+            self._peers[session.serial].hear(events.UpscaleWished(session.agent_id, call.resources))
+            self.sessions = self.sessions.delivered(session.agent_id, call.resources)
+            self.wishes = self.wishes.delivered(call, now_s)
         elif is_over:
-            self._step(session, Event.FAILED)
+            self._step(session, SessionEvent.FAILED)
         else:
-            self.sessions = self.sessions.unheard(session.agent_id, now_s + RETRY_S)
+            self.sessions = self.sessions.undelivered(session.agent_id, now_s + RETRY_S)
         life = self._life
         self._clock.after(WAY_S, lambda: self._select() if life == self._life else None)
 
-    def _step(self, session: Session, event: Event) -> None:
+    def _step(self, session: Session, event: SessionEvent) -> None:
         known = self.sessions.find(session.agent_id)
         if known is not None and known.serial == session.serial:
             self.sessions = self.sessions.step(session.agent_id, event)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from informant.core.sessions import TABLE as SESSIONS
-from informant.core.sessions import Phase
+from informant.core.sessions import SessionPhase
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = {ROOT / "docs" / "informant.md": ("sessions", SESSIONS, Phase.CHECKING)}
+PAGES: Final = {ROOT / "docs" / "informant.md": ("sessions", SESSIONS, SessionPhase.CHECKING)}
 
 
 P = TypeVar("P", bound=enum.Enum)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HERE, SETS, set_of
-from tests.processes import programs
+from tests.support import processes
 from tests.tidy.house import ROOT, output, pyproject, python_files, run
 
 
@@ -36,7 +36,7 @@ def test_every_directory_of_tests_belongs_to_one_set() -> None:
     tops = {name.split("/")[1] for name in python_files("tests") if name.count("/") > 1}
     listed = [directory for directories in SETS.values() for directory in directories]
     assert len(listed) == len(set(listed))
-    assert tops - set(listed) == set()
+    assert tops - set(listed) == {"support"}  # no tests there: what tests share
 
 
 def test_a_directory_that_is_not_listed_is_refused() -> None:
@@ -69,7 +69,7 @@ def test_the_sets_are_markers_and_documented() -> None:
 
 def test_the_quick_set_starts_no_program_of_ours() -> None:
     """What starts one takes seconds, and longer where the machine is busy."""
-    starts = re.compile(r"from tests\.processes\.programs import .*\b(?:Program|running)\b")
+    starts = re.compile(r"from tests\.support\.processes import .*\b(?:Program|running)\b")
     quick = (name for name in python_files("tests") if name.split("/")[1] in SETS["quick"])
     assert [name for name in quick if starts.search((ROOT / name).read_text())] == []
 
@@ -79,8 +79,8 @@ def test_a_port_is_claimed_without_a_trace_in_the_file_system(
 ) -> None:
     """Another process is not given it while this one lives."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    port = programs.free_port()
+    port = processes.free_port()
     tried = itertools.chain([port, port], itertools.count(12_000))
     monkeypatch.setattr(random, "randrange", lambda *_: next(tried))
-    assert programs.free_port() != port
+    assert processes.free_port() != port
     assert list(tmp_path.iterdir()) == []

@@ -20,14 +20,14 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec, VmSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.service.permits import PermitService
 from tests.peers import resources
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
-from tests.peers.recording import until
 from tests.peers.support import BareAgent, agent_knobs, informant_knobs, running
+from tests.support.waiting import until
 from tests.unit.agent.peers import world
 from tests.unit.hosting.raw_peers import Wire, recorded, request_bytes
 from tests.unit.informant.guests import guest

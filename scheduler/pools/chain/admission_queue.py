@@ -226,12 +226,16 @@ class PoolAdmissionQueue:
         try:
             self._conclude(queue, probe, result)
         finally:
-            after = self._units_of(probe.batch)
-            given = sum(max(now - then, 0) for then, now in zip(before, after, strict=True))
-            account = self._ledger.pool(queue.name)
-            pool = probe.batch.pool.with_replicas(account.units if account is not None else 0)
-            asked = probe.batch.question.candidate
-            probe.manager.probe_ended(ProbeEnd(probe.ctx.question, pool, asked, result.accepted, given))
+            # A verdict that was told within the core's own turn is applied after that turn.
+            asyncio.get_running_loop().call_soon(self._tell_end, probe, result, before)
+
+    def _tell_end(self, probe: ProbeBatch, result: ProbeResult, before: list[int]) -> None:
+        batch = probe.batch
+        given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(batch), strict=True))
+        account = self._ledger.pool(batch.pool.name)
+        pool = batch.pool.with_replicas(account.units if account is not None else 0)
+        question, asked = probe.ctx.question, batch.question.candidate
+        probe.manager.probe_ended(ProbeEnd(question, pool, asked, result.accepted, given))
 
     def _conclude(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> None:
         batch, before = probe.batch, queue.state

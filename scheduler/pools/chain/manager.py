@@ -221,7 +221,9 @@ class PluginManager:
         cause: BaseException | None = None
         try:
             if abandoned.is_full(about):
-                raise RuntimeError(f"{calls.MAX_ABANDONED} earlier calls about pool {about} have not ended yet")
+                raise RuntimeError(
+                    f"{calls.MAX_ABANDONED} earlier calls about pool {about} have not ended yet"
+                )
             answer = at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
                 self._awaited.add(name)

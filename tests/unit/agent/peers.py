@@ -17,7 +17,7 @@ from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Links, Runner
 from hosting import logs
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec, translate
 from protocol.extension import ExtendedRequest, ExtendedResponse, RawReply
@@ -194,7 +194,7 @@ async def world() -> AsyncIterator[World]:
     made.port = await server.start("127.0.0.1", 0)
     url = f"http://127.0.0.1:{made.port}"
     rng = Certain(7)
-    async with Client() as client:
+    async with HttpClient() as client:
         links = Links(
             made.backend,
             SchedulerLink(client, f"{url}/", 0.2, rng),

@@ -13,7 +13,7 @@ from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink, request_of
 from hosting import logs
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec
 from protocol.extension import AGENT_HEADER
@@ -40,7 +40,7 @@ BAD = [
 
 @dataclass
 class Peer:
-    client: Client
+    client: HttpClient
     port: int
     reply: list[Reply | HangUp] = field(default_factory=lambda: [Reply(200, b"{}")])
     seen: list[Request] = field(default_factory=list)
@@ -67,7 +67,7 @@ async def peer() -> AsyncIterator[Peer]:
 
     server = Server(logs.logger("test"), (), fallback=Route("*", "*", handle))
     port = await server.start("127.0.0.1", 0)
-    async with Client() as client:
+    async with HttpClient() as client:
         made = Peer(client, port)
         yield made
         await server.close()

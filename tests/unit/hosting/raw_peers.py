@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from hosting.logs import Logger
-from hosting.server import Limits, Reply, Request, Route, Server
+from hosting.server import Reply, Request, Route, Server, ServerLimits
 
 Lines = list[dict[str, Any]]
 PATIENCE_S = 20.0
@@ -134,13 +134,13 @@ async def echo(request: Request) -> Reply:
 
 
 HELLO = Route("GET", "/hello", hello)
-SHORT_DRAIN = Limits(drain_s=0.2)
+SHORT_DRAIN = ServerLimits(drain_s=0.2)
 ECHO = Route("POST", "/echo", echo, max_body_bytes=100)
 
 
 @asynccontextmanager
 async def serving(
-    *routes: Route, limits: Limits = SHORT_DRAIN, fallback: Route | None = None
+    *routes: Route, limits: ServerLimits = SHORT_DRAIN, fallback: Route | None = None
 ) -> AsyncIterator[Running]:
     """A server on a free port of this machine with `/hello` and `/echo` beside `routes`."""
     log, lines = recorded()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hosting import server as server_module
-from hosting.server import HangUp, Limits, Reply, Request, Route
+from hosting.server import HangUp, Reply, Request, Route, ServerLimits
 from tests.unit.hosting.raw_peers import ECHO, PATIENCE_S, Running, Wire, request_bytes, serving, until
 
 ROOT = Path(__file__).parents[3]
@@ -236,7 +236,7 @@ async def _deaf(running: Running, requests: int) -> Wire:
 
 
 async def test_a_peer_that_does_not_read_holds_up_itself_and_nobody_else() -> None:
-    async with serving(*ROUTES, limits=Limits(request_deadline_s=1000.0, drain_s=0.05)) as running:
+    async with serving(*ROUTES, limits=ServerLimits(request_deadline_s=1000.0, drain_s=0.05)) as running:
         await _deaf(running, requests=10)
         await until(lambda: running.server.stats["requests"] == 1)
         for _ in range(5):
@@ -245,7 +245,7 @@ async def test_a_peer_that_does_not_read_holds_up_itself_and_nobody_else() -> No
 
 
 async def test_a_peer_that_reads_late_gets_everything() -> None:
-    async with serving(*ROUTES, limits=Limits(request_deadline_s=1000.0, drain_s=0.05)) as running:
+    async with serving(*ROUTES, limits=ServerLimits(request_deadline_s=1000.0, drain_s=0.05)) as running:
         wire = await _deaf(running, requests=2)
         await until(lambda: running.server.stats["requests"] == 1)
         wire.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
@@ -254,7 +254,7 @@ async def test_a_peer_that_reads_late_gets_everything() -> None:
 
 async def test_a_peer_that_never_reads_is_swept_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "SWEEP_S", 0.01)
-    async with serving(*ROUTES, limits=Limits(request_deadline_s=0.05, drain_s=0.2)) as running:
+    async with serving(*ROUTES, limits=ServerLimits(request_deadline_s=0.05, drain_s=0.2)) as running:
         await _deaf(running, requests=1)
         await until(lambda: running.server.stats["aborted"] == 1)
         await until(lambda: running.server.open_connections() == 0)
@@ -264,7 +264,7 @@ async def test_a_peer_that_never_reads_is_swept_away(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("how", ["close", "abort"])
 async def test_a_peer_that_leaves_in_mid_reply_is_no_fault(how: str) -> None:
     before = asyncio.all_tasks()
-    async with serving(*ROUTES, limits=Limits(request_deadline_s=1000.0, drain_s=0.05)) as running:
+    async with serving(*ROUTES, limits=ServerLimits(request_deadline_s=1000.0, drain_s=0.05)) as running:
         wire = await _deaf(running, requests=2)
         await until(lambda: running.server.stats["requests"] == 1)
         getattr(wire.writer.transport, how)()

@@ -6,10 +6,10 @@ import socket
 import pytest
 
 from hosting import server as server_module
-from hosting.server import Limits, Reply, Request, Route
+from hosting.server import Reply, Request, Route, ServerLimits
 from tests.unit.hosting.raw_peers import Running, Wire, request_bytes, serving, until
 
-QUICK = Limits(request_deadline_s=0.05, drain_s=0.2)
+QUICK = ServerLimits(request_deadline_s=0.05, drain_s=0.2)
 NO_SWEEP = {"drain_s": 0.2, "request_deadline_s": 1000.0}
 
 
@@ -190,7 +190,7 @@ async def test_what_cannot_be_parsed_is_400_and_one_line_without_a_traceback(con
 
 
 async def test_at_the_cap_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
-    async with serving(limits=Limits(connections=3, **NO_SWEEP)) as running:
+    async with serving(limits=ServerLimits(connections=3, **NO_SWEEP)) as running:
         first, second, third = [await running.connected() for _ in range(3)]
         assert (await first.ask("GET", "/hello")).status == 200  # now the second is idle for the longest time
         fourth = await running.connected()
@@ -203,7 +203,7 @@ async def test_at_the_cap_the_longest_idle_connection_is_closed_for_a_new_one() 
 
 async def test_busy_connections_stay_when_room_is_made() -> None:
     held = Held()
-    async with serving(held.route, limits=Limits(connections=2, **NO_SWEEP)) as running:
+    async with serving(held.route, limits=ServerLimits(connections=2, **NO_SWEEP)) as running:
         busy = await _held_request(running, held)
         idle = await running.connected()
         await running.connected()
@@ -213,7 +213,7 @@ async def test_busy_connections_stay_when_room_is_made() -> None:
 
 
 async def test_a_thousand_idle_connections_leave_a_server_with_a_small_cap_answering() -> None:
-    async with serving(limits=Limits(connections=16, **NO_SWEEP)) as running:
+    async with serving(limits=ServerLimits(connections=16, **NO_SWEEP)) as running:
         for _ in range(1000):
             await running.connect()
         assert (await (await running.connect()).ask("GET", "/hello")).status == 200
@@ -224,7 +224,7 @@ async def test_a_thousand_idle_connections_leave_a_server_with_a_small_cap_answe
 async def test_an_evicted_connection_whose_peer_does_not_read_gives_its_socket_back() -> None:
     held = Held(size=30_000)
     held.may_end.set()
-    async with serving(held.route, limits=Limits(connections=1, **NO_SWEEP)) as running:
+    async with serving(held.route, limits=ServerLimits(connections=1, **NO_SWEEP)) as running:
         deaf = await running.connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]  # every socket transport has it
         await until(lambda: running.server.open_connections() == 1)
@@ -250,7 +250,7 @@ async def test_an_evicted_connection_whose_peer_does_not_read_gives_its_socket_b
 
 async def test_drain_lets_a_request_in_progress_end_and_takes_no_new_connection() -> None:
     held = Held()
-    async with serving(held.route, limits=Limits(drain_s=20.0)) as running:
+    async with serving(held.route, limits=ServerLimits(drain_s=20.0)) as running:
         busy = await _held_request(running, held)
         idle = await running.connected()
         closing = asyncio.create_task(running.server.close())
@@ -267,7 +267,7 @@ async def test_drain_lets_a_request_in_progress_end_and_takes_no_new_connection(
 
 async def test_drain_ends_with_a_handler_that_does_not() -> None:
     held = Held()
-    async with serving(held.route, limits=Limits(drain_s=0.05)) as running:
+    async with serving(held.route, limits=ServerLimits(drain_s=0.05)) as running:
         busy = await _held_request(running, held)
         await running.server.close()
         assert await busy.rest() == b""
@@ -275,7 +275,7 @@ async def test_drain_ends_with_a_handler_that_does_not() -> None:
 
 
 async def test_drain_does_not_wait_for_a_half_sent_header() -> None:
-    async with serving(limits=Limits(drain_s=1000.0, request_deadline_s=1000.0)) as running:
+    async with serving(limits=ServerLimits(drain_s=1000.0, request_deadline_s=1000.0)) as running:
         wire = await running.connect()
         await wire.send(HALF_SENT["header"])
         await until(lambda: running.server.open_connections() == 1)
@@ -293,7 +293,7 @@ async def test_drain_may_be_asked_for_twice() -> None:
 async def test_no_task_is_left_behind_by_a_closed_server() -> None:
     before = asyncio.all_tasks()
     held = Held()
-    async with serving(held.route, limits=Limits(drain_s=0.05, request_deadline_s=0.05)) as running:
+    async with serving(held.route, limits=ServerLimits(drain_s=0.05, request_deadline_s=0.05)) as running:
         cut = await _held_request(running, held)
         await cut.rest()  # its handler still waits
     assert {task.get_name() for task in asyncio.all_tasks() - before} == set()

@@ -14,8 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from hosting import settings
-from hosting.settings import Cpu, Memory, Resources, Settings, SettingsError
+from hosting import amounts, options, settings
+from hosting.amounts import Cpu, Memory, Resources
+from hosting.settings import Settings, SettingsError
 from protocol import values
 
 FILE = Path("settings.yaml")
@@ -42,7 +43,7 @@ class Span(Settings):
 class Spans(Settings):
     first: Span | None = None
     more: list[Span] = Field(default_factory=list)
-    share: Annotated[int, settings.share(0.01, 1)] = 0
+    share: Annotated[int, amounts.share(0.01, 1)] = 0
     name: settings.Name = "a"
 
 
@@ -416,5 +417,5 @@ def test_a_file_beyond_the_limit_is_refused_and_one_at_it_is_read(tmp_path: Path
 def test_no_number_of_the_command_line_is_nan_or_infinite(text: str) -> None:
     """Click's own range lets NaN through."""
     with pytest.raises(click.BadParameter):
-        settings.FiniteRange(min=0).convert(text, None, None)
-    assert settings.FiniteRange(min=0).convert("2.5", None, None) == 2.5
+        options.FiniteRange(min=0).convert(text, None, None)
+    assert options.FiniteRange(min=0).convert("2.5", None, None) == 2.5

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from informant.core.guard import Control, Limits, Write
+from informant.core.limits import Control, GroupLimits, Write
 from informant.core.report import CgroupReading
 from informant.guest.cgroup import Cgroup, FileCgroup
 from informant.guest.watching import EventSource
@@ -125,7 +125,7 @@ class FakeCgroup:
     path: Path = Path("/nowhere/workload")
     current_bytes: int = CURRENT
     inactive_bytes: int = INACTIVE
-    limits: Limits = field(default_factory=Limits)
+    limits: GroupLimits = field(default_factory=GroupLimits)
     events: dict[str, int] = field(default_factory=lambda: dict(EVENTS))
     pressure_s: dict[str, float] = field(default_factory=lambda: dict(PRESSURE_S))
     lacking: dict[str, str] = field(default_factory=dict)

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from hosting.client import Answered, Client, Outcome
-from hosting.server import HangUp, Limits, Reply, Request, Route, Server
+from hosting.client import Answered, HttpClient, Outcome
+from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits
 from informant.core.report import Reading
-from informant.core.sessions import Phase
+from informant.core.sessions import SessionPhase
 from informant.guest.machine import GIB
 from informant.service.informant import Informant
 from informant.service.limits import Guest as Seen
 from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
 from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
 
-LIMITS = Limits(drain_s=0.2)
+LIMITS = ServerLimits(drain_s=0.2)
 PATIENT = DeadlineSettings.model_validate({"id": 10, "resume": 10, "suspend": 10, "tryUpscale": 10})
 
 
@@ -107,7 +107,7 @@ class Guest:
 
     informant: Informant
     url: str
-    client: Client
+    client: HttpClient
     machine: Machine
     lines: Lines
     log: list[str] = field(default_factory=list)
@@ -147,18 +147,18 @@ class Guest:
         """A registered agent that has been resumed, and told that nothing is wanted where nothing is."""
         agent = await self.agent(name)
         assert (await self.register(agent, 1, high))[0] == 200
-        await until(lambda: self.phases().get(agent.agent_id.int) is Phase.ACTIVE)
+        await until(lambda: self.phases().get(agent.agent_id.int) is SessionPhase.ACTIVE)
         counts = self.informant.agents.counts
-        await until(lambda: high == 1 or counts["tells"] > 0)
+        await until(lambda: high == 1 or counts["delivered"] > 0)
         if agent.wishes == [NOTHING_WANTED]:
             agent.wishes.clear()
-            counts["tells"] = 0
+            counts["delivered"] = 0
         return agent
 
-    def phases(self) -> dict[int, Phase]:
+    def phases(self) -> dict[int, SessionPhase]:
         return {each.agent_id.int: each.phase for each in self.informant.agents.sessions.all}
 
-    async def settled(self, phases: dict[int, Phase]) -> None:
+    async def settled(self, phases: dict[int, SessionPhase]) -> None:
         """Wait until the agents are in these phases."""
         await until(lambda: self.phases() == phases)
 
@@ -169,13 +169,13 @@ async def guest(
 ) -> AsyncIterator[Guest]:
     log, lines = recorded()
     machine = Machine()
-    async with Client() as client, Client() as ours:
+    async with HttpClient() as client, HttpClient() as ours:
         seen = seen or Seen(machine, approves_all=approves_all)
         informant = Informant(seen, settings, client, log, random.Random(1))
         server = Server(log, informant.routes(), limits=LIMITS)
         informant.agents.metrics_port = await server.start("127.0.0.1", 0)
         running = Guest(informant, f"http://127.0.0.1:{informant.agents.metrics_port}", ours, machine, lines)
-        informant.keeper.begin()
+        informant.limits.begin()
         tasks = [asyncio.create_task(child(), name=name) for name, child in informant.children().items()]
         try:
             yield running
@@ -185,5 +185,5 @@ async def guest(
             await asyncio.wait(tasks)
             for each in (server, *running.servers):
                 await each.close()
-            await informant.keeper.drained()
-            informant.keeper.end()
+            await informant.limits.drained()
+            informant.limits.end()

@@ -3,14 +3,16 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hosting.server import Reply, Request
-from informant.core.guard import Control, Guard, GuardSettings
+from informant.core.guard import Guard, GuardSettings
+from informant.core.limits import Control
 from informant.core.report import Reading
 from informant.core.shortage import ShortageDetector, Spare
+from informant.core.state import GuestState
 from informant.guest.approvals import Approvals
 from informant.guest.machine import GIB
 from informant.service.limits import Guest, LimitController
@@ -59,12 +61,12 @@ class Wishes:
     short_of: list[MoreResources] = field(default_factory=list)
     arrivals: list[MoreResources] = field(default_factory=list)
 
-    def short(self, more: MoreResources) -> bool:
+    def wish(self, more: MoreResources) -> bool:
         self.short_of.append(more)
         return True
 
     def arrived(self, more: MoreResources) -> MoreResources:
-        self.arrivals.append(more)
+        self.arrivals += [more] if more.cpu or more.memory else []
         return more if self.short_of else MoreResources(cpu=False, memory=False)
 
 
@@ -89,13 +91,13 @@ class House:
 
     async def settled(self) -> None:
         """Wait until nothing is left to write."""
-        wanted = self.keeper.guard.limits()
+        wanted = self.keeper.state.guard.limits()
         await until(lambda: self.group.limits == wanted)
 
     def hit(self) -> None:
         """The workload has reached its limit once more, with memory that it cannot drop."""
         self.group.events["high"] += 1
-        limit = self.keeper.guard.nominal(self.keeper.guard.size) or 0
+        limit = self.keeper.state.guard.nominal(self.keeper.state.guard.size) or 0
         free = Spare().least_bytes(limit) + 50 * MIB  # near, and not short of itself
         self.group.current_bytes = limit - free
         self.group.inactive_bytes = 0
@@ -117,7 +119,8 @@ async def house(
     machine, wishes = Machine(group), Wishes()
     change(machine)
     guest = Guest(machine, group, approvals)
-    keeper = LimitController(guest, log, Guard(settings), ShortageDetector(), wishes, reclaim_s)
+    state = GuestState(Guard(replace(settings, reclaim_s=reclaim_s)), ShortageDetector())
+    keeper = LimitController(guest, log, state, wishes)
     keeper.begin()
     made = House(keeper, group, machine, wishes, lines)
     try:

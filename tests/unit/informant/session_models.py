@@ -6,8 +6,16 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from informant.core.sessions import NOTHING, Action, Event, Phase, Resume, Session, Sessions
-from informant.core.wishes import Tell, Wishes, WishTiming
+from informant.core.sessions import (
+    NOTHING,
+    Resume,
+    Session,
+    SessionAction,
+    SessionEvent,
+    SessionPhase,
+    Sessions,
+)
+from informant.core.wishes import TryUpscale, Wishes, WishTiming
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 
@@ -18,9 +26,9 @@ CALL_STEP_S = 1.0
 QUIET_S = 2.5
 """So long an agent is not told again that did not answer."""
 
-IN_USE = (Phase.ACTIVE, Phase.RESUMING, Phase.DOUBTFUL, Phase.SUSPENDING)
-USABLE = (*IN_USE, Phase.WAITING)
-Ask: TypeAlias = Action | Tell
+IN_USE = (SessionPhase.ACTIVE, SessionPhase.RESUMING, SessionPhase.DOUBTFUL, SessionPhase.SUSPENDING)
+USABLE = (*IN_USE, SessionPhase.WAITING)
+Ask: TypeAlias = SessionAction | TryUpscale
 Answer: TypeAlias = Literal["fresh", "old", "zero", "none"]
 Outcome: TypeAlias = Literal["well", "lost", "refused"]
 
@@ -35,11 +43,11 @@ class Agent:
     serial: int
     version: InformantProtoVersion
     is_active: bool = False
-    wants: MoreResources = NOTHING
+    believes: MoreResources = NOTHING
     number: int = 0
     misses: int = 0
     quiet_until_s: float = 0.0
-    told: MoreResources | None = None
+    delivered: MoreResources | None = None
 
 
 @dataclass(slots=True)
@@ -58,7 +66,7 @@ class Need:
 
     began_s: float
     short_s: float
-    told_s: dict[int, float] = field(default_factory=dict)
+    delivered_s: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ class GuestMove:
 
     seconds: float
     what: Literal["nothing", "short", "arrives", "arrives and is cleared"]
-    more: MoreResources
+    resources: MoreResources
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +104,10 @@ CALL_MOVES = st.sampled_from(
 )
 GUEST_MOVES = st.sampled_from(
     [
-        GuestMove(seconds, what, more)
+        GuestMove(seconds, what, resources)
         for seconds in (0.0, 0.0, 0.25, 2.0, 3.0, 3.0, 5.0, 20.0)
         for what in ("nothing", "short", "short", "arrives", "arrives and is cleared")
-        for more in (CPU, MEMORY, BOTH)
+        for resources in (CPU, MEMORY, BOTH)
     ]
 )
 AGENT_MOVES = st.sampled_from(
@@ -114,14 +122,14 @@ AGENT_MOVES = st.sampled_from(
 MOVES = CALL_MOVES | CALL_MOVES | GUEST_MOVES | AGENT_MOVES
 
 
-def names(more: MoreResources) -> tuple[str, ...]:
-    return tuple(name for name in ("cpu", "memory") if getattr(more, name))
+def names(resources: MoreResources) -> tuple[str, ...]:
+    return tuple(name for name in ("cpu", "memory") if getattr(resources, name))
 
 
-def sent_and_done(action: Action) -> tuple[Event, Event]:
+def sent_and_done(action: SessionAction) -> tuple[SessionEvent, SessionEvent]:
     if isinstance(action, Resume):
-        return Event.RESUME_SENT, Event.RESUMED
-    return Event.SUSPEND_SENT, Event.SUSPENDED
+        return SessionEvent.RESUME_SENT, SessionEvent.RESUMED
+    return SessionEvent.SUSPEND_SENT, SessionEvent.SUSPENDED
 
 
 def is_there(sessions: Sessions, session: Session) -> bool:
@@ -132,8 +140,8 @@ def is_there(sessions: Sessions, session: Session) -> bool:
 
 def begun(sessions: Sessions, ask: Ask) -> Sessions:
     agent_id = ask.session.agent_id
-    if isinstance(ask, Tell):
-        return sessions.telling(agent_id)
+    if isinstance(ask, TryUpscale):
+        return sessions.delivering(agent_id)
     return sessions.step(agent_id, sent_and_done(ask)[0])
 
 
@@ -141,6 +149,6 @@ def ended_well(sessions: Sessions, wishes: Wishes, ask: Ask, now_s: float) -> tu
     if not is_there(sessions, ask.session):
         return sessions, wishes
     agent_id = ask.session.agent_id
-    if isinstance(ask, Tell):
-        return sessions.told(agent_id, ask.more), wishes.told(ask, now_s)
+    if isinstance(ask, TryUpscale):
+        return sessions.delivered(agent_id, ask.resources), wishes.delivered(ask, now_s)
     return sessions.step(agent_id, sent_and_done(ask)[1]), wishes

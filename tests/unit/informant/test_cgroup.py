@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from informant.core.guard import Control
+from informant.core.limits import Control
 from informant.core.report import CgroupReading
 from informant.guest import cgroup as cgroups
 from informant.guest.cgroup import CgroupError, FileCgroup, find, stalls
-from tests.processes.programs import until
+from tests.support.waiting import shown_blocking
 from tests.unit.hosting.raw_peers import PATIENCE_S
 from tests.unit.informant.cgroup_tree import (
     ALL,
@@ -147,7 +147,7 @@ def test_a_slow_write_of_the_fake_counts_at_once_and_returns_when_it_is_let() ->
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
-    until("the value", lambda: fake.read().high_bytes == MIB)
+    shown_blocking("the value", lambda: fake.read().high_bytes == MIB)
     assert not returned.is_set()
     fake.slow[Control.MEMORY_HIGH].set()
     assert returned.wait(PATIENCE_S)
@@ -370,7 +370,7 @@ def test_a_frozen_process_does_nothing_until_it_is_thawed() -> None:
         assert echo(process, b"before", PATIENCE_S) == b"before"
         cgroup = FileCgroup(path)
         cgroup.write(Control.FREEZE, "1")
-        until("a frozen group", lambda: "frozen 1" in (path / "cgroup.events").read_text())
+        shown_blocking("a frozen group", lambda: "frozen 1" in (path / "cgroup.events").read_text())
         assert cgroup.read().frozen is True
         assert echo(process, b"frozen", QUIET_S) == b""
         cgroup.write(Control.FREEZE, "0")

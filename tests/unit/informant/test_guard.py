@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from informant.core.guard import Guard, GuardSettings, Limits
+from informant.core.guard import Guard, GuardSettings
+from informant.core.limits import GroupLimits
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Spare
 from protocol.values import Resources
@@ -44,8 +45,8 @@ def hit(at: Guard, *times_s: float) -> Guard:
 
 
 def test_nothing_is_limited_before_the_machine_is_known() -> None:
-    assert Guard().limits() == Limits()
-    assert Guard(size=OF_ONE_GIB).limits() == Limits()
+    assert Guard().limits() == GroupLimits()
+    assert Guard(size=OF_ONE_GIB).limits() == GroupLimits()
     assert Guard().nominal(None) is None
     assert Guard().nominal(OF_ONE_GIB) is None
 
@@ -64,29 +65,29 @@ def test_a_reserve_is_kept_of_a_size_and_half_of_it_above_memory_high(
     size: int, high: int, most: int
 ) -> None:
     machine = guard(total=4 * GIB, size=Resources(1000, size))
-    assert machine.limits() == Limits(high, most)
-    assert guard(total=size).limits() == Limits(high, most)  # before the first size it is the machine's
+    assert machine.limits() == GroupLimits(high, most)
+    assert guard(total=size).limits() == GroupLimits(high, most)  # before the first size it is the machine's
 
 
 def test_the_reserve_is_as_configured() -> None:
-    assert guard(reserve_bytes=100 * MIB).limits() == Limits(GIB - 100 * MIB, GIB - 50 * MIB)
-    assert guard(reserve_bytes=0).limits() == Limits(GIB, GIB)
+    assert guard(reserve_bytes=100 * MIB).limits() == GroupLimits(GIB - 100 * MIB, GIB - 50 * MIB)
+    assert guard(reserve_bytes=0).limits() == GroupLimits(GIB, GIB)
 
 
 def test_limits_are_whole_pages() -> None:
     limits = guard(total=GIB + 12_345).limits()
-    assert limits == Limits(HIGH, MOST)
+    assert limits == GroupLimits(HIGH, MOST)
     relieved = hit(guard(freeze_s=0.0, relief_bytes=PAGE + 1), 0.0)
-    assert relieved.limits() == Limits(HIGH + PAGE, MOST)
+    assert relieved.limits() == GroupLimits(HIGH + PAGE, MOST)
 
 
 def test_a_size_that_was_announced_before_the_memory_is_there_counts_when_it_is() -> None:
     announced, _ = guard(total=GIB).grown(Resources(1000, 2 * GIB))
-    assert announced.limits() == Limits(HIGH, MOST)
+    assert announced.limits() == GroupLimits(HIGH, MOST)
     part = announced.seen(seen(total=GIB + 512 * MIB), 1.0)
-    assert part.limits() == Limits(GIB + 312 * MIB, GIB + 412 * MIB)
+    assert part.limits() == GroupLimits(GIB + 312 * MIB, GIB + 412 * MIB)
     there = part.seen(seen(total=3 * GIB), 2.0)
-    assert there.limits() == Limits(GIB + 824 * MIB, GIB + 924 * MIB)
+    assert there.limits() == GroupLimits(GIB + 824 * MIB, GIB + 924 * MIB)
 
 
 QUOTAS = [
@@ -123,18 +124,18 @@ def test_a_hit_freezes_and_then_relieves() -> None:
     machine = guard()
     assert machine.due_s() is None
     frozen = machine.hit(100.0)
-    assert frozen.limits() == Limits(HIGH, MOST, frozen=True)
+    assert frozen.limits() == GroupLimits(HIGH, MOST, frozen=True)
     assert frozen.due_s() == 100.02
     assert frozen.elapsed(100.0199) is frozen
     thawed = frozen.elapsed(100.02)
-    assert thawed.limits() == Limits(HIGH + 10 * MIB, MOST)
+    assert thawed.limits() == GroupLimits(HIGH + 10 * MIB, MOST)
     assert thawed.due_s() is None
     assert thawed.elapsed(200.0) is thawed
 
 
 def test_a_hit_during_a_freeze_does_not_prolong_it() -> None:
     frozen = guard().hit(100.0).hit(100.01)
-    assert frozen.limits() == Limits(HIGH, MOST, frozen=True)
+    assert frozen.limits() == GroupLimits(HIGH, MOST, frozen=True)
     assert frozen.due_s() == 100.02
 
 
@@ -163,11 +164,11 @@ def test_the_limit_rises_by_a_step_at_a_time() -> None:
 
 def test_the_limit_rises_up_to_memory_max_and_no_further() -> None:
     machine = hit(guard(freeze_s=0.0), *range(9))
-    assert machine.limits() == Limits(MOST - 10 * MIB, MOST)
+    assert machine.limits() == GroupLimits(MOST - 10 * MIB, MOST)
     machine = hit(machine, *range(9, 50))
-    assert (machine.limits(), machine.relief_bytes) == (Limits(MOST, MOST), 100 * MIB)
+    assert (machine.limits(), machine.relief_bytes) == (GroupLimits(MOST, MOST), 100 * MIB)
     beyond = hit(guard(freeze_s=0.0, relief_bytes=70 * MIB), 0, 1, 2, 3)
-    assert (beyond.limits(), beyond.relief_bytes) == (Limits(MOST, MOST), 140 * MIB)
+    assert (beyond.limits(), beyond.relief_bytes) == (GroupLimits(MOST, MOST), 140 * MIB)
 
 
 def test_where_nothing_is_kept_nothing_is_relieved() -> None:
@@ -205,7 +206,7 @@ def test_relief_ends_when_the_workload_is_calm_and_fits_in_its_own_limit(
 ) -> None:
     after = RELIEVED.seen(reading, now_s)
     assert after.relief_bytes == (0 if is_over else 10 * MIB)
-    assert after.limits() == Limits(HIGH + after.relief_bytes, MOST)
+    assert after.limits() == GroupLimits(HIGH + after.relief_bytes, MOST)
     assert after.hit(now_s).limits().high_bytes == HIGH + after.relief_bytes + 10 * MIB
 
 
@@ -218,21 +219,21 @@ def test_a_hit_that_brings_no_more_relief_is_no_calm_either() -> None:
 def test_growth_ends_a_freeze_and_relief_once_the_limit_has_risen_as_far() -> None:
     frozen = hit(guard(), 100.0, 100.1, 100.5, 101.0)
     assert (frozen.is_frozen, frozen.relief_bytes) == (True, 20 * MIB)
-    grown, more = frozen.grown(Resources(1000, 2 * GIB))
-    assert more == MEMORY
+    grown, grown_resources = frozen.grown(Resources(1000, 2 * GIB))
+    assert grown_resources == MEMORY
     assert (grown.due_s(), grown.relief_bytes) == (None, 20 * MIB)
-    assert grown.limits() == Limits(HIGH + 20 * MIB, MOST)  # the memory is not there yet
+    assert grown.limits() == GroupLimits(HIGH + 20 * MIB, MOST)  # the memory is not there yet
     part = grown.seen(seen(GIB + 5 * MIB), 101.05)
-    assert part.limits() == Limits(HIGH + 20 * MIB, MOST + 5 * MIB)
-    assert part.seen(seen(2 * GIB), 101.1).limits() == Limits(GIB + HIGH, GIB + MOST)
+    assert part.limits() == GroupLimits(HIGH + 20 * MIB, MOST + 5 * MIB)
+    assert part.seen(seen(2 * GIB), 101.1).limits() == GroupLimits(GIB + HIGH, GIB + MOST)
     assert part.seen(seen(2 * GIB), 101.1).relief_bytes == 0
 
 
 def test_growth_of_cpu_alone_takes_no_relief_away() -> None:
     relieved = hit(guard(freeze_s=0.0, size=OF_ONE_GIB), 100.0, 101.0)
-    grown, more = relieved.grown(Resources(2000, GIB))
-    assert more == CPU
-    assert grown.limits() == Limits(HIGH + 20 * MIB, MOST)
+    grown, grown_resources = relieved.grown(Resources(2000, GIB))
+    assert grown_resources == CPU
+    assert grown.limits() == GroupLimits(HIGH + 20 * MIB, MOST)
 
 
 def test_growth_does_not_bring_the_next_freeze_nearer() -> None:
@@ -256,17 +257,19 @@ GROWTH = [
 ]
 
 
-@pytest.mark.parametrize(("before", "size", "more"), GROWTH)
-def test_what_has_grown_is_told(before: Resources | None, size: Resources, more: MoreResources) -> None:
+@pytest.mark.parametrize(("before", "size", "grown_resources"), GROWTH)
+def test_what_has_grown_is_told(
+    before: Resources | None, size: Resources, grown_resources: MoreResources
+) -> None:
     grown, got = guard(cpus=2, size=before).grown(size)
-    assert got == more
+    assert got == grown_resources
     assert grown.size == size
 
 
 def test_a_smaller_size_ends_all_relief_and_no_freeze() -> None:
     machine = hit(guard(total=2 * GIB), 100.0, 100.5, 101.0).shrunk(OF_ONE_GIB)
     assert (machine.size, machine.relief_bytes) == (OF_ONE_GIB, 0)
-    assert machine.limits() == Limits(HIGH, MOST, frozen=True)
+    assert machine.limits() == GroupLimits(HIGH, MOST, frozen=True)
     assert machine.due_s() == 101.02
 
 
@@ -454,7 +457,7 @@ def test_memory_high_is_never_above_memory_max_nor_that_above_the_size(
     for _, at in lived(Guard(settings), history):
         limits, nominal = at.limits(), at.nominal(at.size)
         if nominal is None:
-            assert limits == Limits(frozen=at.is_frozen)
+            assert limits == GroupLimits(frozen=at.is_frozen)
             continue
         assert limits.high_bytes is not None
         assert limits.max_bytes is not None

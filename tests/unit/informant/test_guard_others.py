@@ -2,7 +2,7 @@
 
 import pytest
 
-from informant.core.guard import Limits
+from informant.core.limits import GroupLimits
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Spare
 from protocol.values import Resources
@@ -29,7 +29,7 @@ def shared(others: int, needed: int = 100 * MIB, total: int = GIB) -> Reading:
 )
 def test_what_others_use_is_taken_off_memory_max(total: int, others: int, high: int, most: int) -> None:
     """32 MiB must be left beside it; a workload meets its own limit before the machine's."""
-    assert guard(total).seen(shared(others, 0, total), 1.0).limits() == Limits(high, most)
+    assert guard(total).seen(shared(others, 0, total), 1.0).limits() == GroupLimits(high, most)
 
 
 def test_what_others_use_moves_the_limits_up_at_once_and_down_in_steps() -> None:
@@ -72,8 +72,10 @@ def test_a_downscale_is_judged_by_what_others_use_now() -> None:
 
 def test_the_end_leaves_no_throttle_and_no_freeze_and_begins_none() -> None:
     over = hit(guard(cpus=2, size=Resources(1500, GIB)), 100.0, 100.5, 101.0).ended()
-    assert over.limits() == Limits(None, MOST, 150_000)
+    assert over.limits() == GroupLimits(None, MOST, 150_000)
     assert over.hit(200.0) == over
     assert over.due_s() is None
-    assert over.shrunk(Resources(500, GIB)).limits() == Limits(None, MOST, 50_000)
-    assert over.grown(Resources(500, GIB))[0].seen(seen(cpus=2), 201.0).limits() == Limits(None, MOST, 50_000)
+    assert over.shrunk(Resources(500, GIB)).limits() == GroupLimits(None, MOST, 50_000)
+    assert over.grown(Resources(500, GIB))[0].seen(seen(cpus=2), 201.0).limits() == GroupLimits(
+        None, MOST, 50_000
+    )

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from hosting.client import Client, Outcome
+from hosting.client import HttpClient, Outcome
 from hosting.server import Request
-from informant.core.sessions import MAX_SESSIONS, Phase, Session
+from informant.core.sessions import MAX_SESSIONS, Session, SessionPhase
 from informant.service.informant import Informant
 from informant.service.limits import Guest as Seen
 from protocol.versions import InformantProtoVersion
@@ -24,7 +24,7 @@ async def test_an_agent_that_registers_is_checked_told_the_terms_and_resumed() -
             200,
             {"protoVersion": 2, "metricsMethod": {"prometheus": {"port": vm.informant.agents.metrics_port}}},
         )
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         assert vm.asked() == ["a/id", "a/resume"]
 
 
@@ -38,7 +38,7 @@ async def test_no_shared_version_is_400_before_anything_else_is_looked_at() -> N
     async with guest() as vm:
         agent = await vm.agent("a")
         await vm.register(agent)
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         status, message = await vm.register(agent, 3, 4)
         assert status == 400
         assert "no shared version" in message
@@ -99,7 +99,7 @@ async def test_the_log_shows_the_beginning_of_an_agents_id_only() -> None:
         agent, liar = await vm.agent("a"), await vm.agent("b", calls_itself=UUID(int=2**127 + 7))
         await vm.register(agent)
         await vm.register(liar)
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         shown = str(vm.lines)
         assert {line["agent"] for line in vm.lines if "agent" in line} == {
             str(each.agent_id)[:8] for each in (agent, liar)
@@ -128,10 +128,10 @@ async def test_an_agent_unregisters_with_its_id_and_address() -> None:
         agent = await vm.agent("a")
         assert (await vm.call("DELETE", "/unregister", agent.desc()))[0] == 404
         await vm.register(agent)
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         elsewhere = agent.desc().replace(str(agent.port).encode(), b"1")
         assert (await vm.call("DELETE", "/unregister", elsewhere))[0] == 400
-        assert vm.phases() == {1: Phase.ACTIVE}
+        assert vm.phases() == {1: SessionPhase.ACTIVE}
         assert await vm.call("DELETE", "/unregister", agent.desc()) == (200, {"wasActive": True})
         assert vm.phases() == {}
 
@@ -140,13 +140,13 @@ async def test_the_newest_agent_wins_and_the_old_one_is_suspended_before_it_is_r
     async with guest() as vm:
         first, second = await vm.agent("a"), await vm.agent("b")
         await vm.register(first)
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         first.held["/suspend"] = asyncio.Event()
         await vm.register(second)
         await until(lambda: vm.asked()[-1] == "a/suspend")
-        assert vm.phases() == {1: Phase.SUSPENDING, 2: Phase.WAITING}
+        assert vm.phases() == {1: SessionPhase.SUSPENDING, 2: SessionPhase.WAITING}
         first.held["/suspend"].set()
-        await vm.settled({1: Phase.WAITING, 2: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.WAITING, 2: SessionPhase.ACTIVE})
         assert vm.asked() == ["a/id", "a/resume", "b/id", "a/suspend", "b/resume"]
 
 
@@ -155,9 +155,9 @@ async def test_when_the_agent_in_use_leaves_the_next_newest_is_resumed() -> None
         first, second = await vm.agent("a"), await vm.agent("b")
         await vm.register(first)
         await vm.register(second)
-        await until(lambda: vm.phases().get(2) is Phase.ACTIVE)
+        await until(lambda: vm.phases().get(2) is SessionPhase.ACTIVE)
         assert await vm.call("DELETE", "/unregister", second.desc()) == (200, {"wasActive": True})
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         assert vm.asked()[-1] == "a/resume"
 
 
@@ -166,10 +166,10 @@ async def test_an_agent_that_does_not_obey_is_dropped_and_another_one_used(path:
     async with guest() as vm:
         first, second = await vm.agent("a"), await vm.agent("b")
         await vm.register(first)
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         (first if path == "/suspend" else second).broken = {path}
         await vm.register(second)
-        await vm.settled({2: Phase.ACTIVE} if path == "/suspend" else {1: Phase.ACTIVE})
+        await vm.settled({2: SessionPhase.ACTIVE} if path == "/suspend" else {1: SessionPhase.ACTIVE})
 
 
 async def test_what_a_call_brings_does_not_touch_an_agent_that_registered_anew_meanwhile() -> None:
@@ -181,11 +181,11 @@ async def test_what_a_call_brings_does_not_touch_an_agent_that_registered_anew_m
         assert (await vm.register(agent))[0] == 200
         agent.held.pop("/resume").set()  # the resume of its first registration fails now
         await until(lambda: any(line["event"] == "agent asked" for line in vm.lines))
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
 
 
 async def test_a_fault_of_ours_within_a_call_leaves_no_agent_half_way() -> None:
-    class Broken(Client):
+    class Broken(HttpClient):
         async def call(self, method: str, url: str, **options: Any) -> Outcome:
             if url.endswith("/resume"):
                 raise RuntimeError("ours")
@@ -198,7 +198,7 @@ async def test_a_fault_of_ours_within_a_call_leaves_no_agent_half_way() -> None:
         await informant.agents.register(Request("POST", "/register", agent.desc()))
         with pytest.raises(RuntimeError, match="ours"):
             await informant.agents.select()
-        assert all(each.phase is not Phase.RESUMING for each in informant.agents.sessions.all)
+        assert all(each.phase is not SessionPhase.RESUMING for each in informant.agents.sessions.all)
 
 
 async def test_three_missed_health_checks_drop_an_agent_and_the_next_one_is_used() -> None:
@@ -206,7 +206,7 @@ async def test_three_missed_health_checks_drop_an_agent_and_the_next_one_is_used
         await vm.in_use("a")
         second = await vm.in_use("b")
         second.broken = {"/id"}
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         missed = [line for line in vm.lines if line["event"] == "health check failed"]
         assert [line["dropped"] for line in missed] == [False, False, True]
 
@@ -215,7 +215,7 @@ async def test_an_agent_that_answers_its_health_checks_stays() -> None:
     async with guest(health_every(0.001)) as vm:
         agent = await vm.agent("a")
         await vm.register(agent)
-        await vm.settled({1: Phase.ACTIVE})
+        await vm.settled({1: SessionPhase.ACTIVE})
         before = vm.log.count("a/id")
         await until(lambda: vm.log.count("a/id") > before + 5)
-        assert vm.phases() == {1: Phase.ACTIVE}
+        assert vm.phases() == {1: SessionPhase.ACTIVE}

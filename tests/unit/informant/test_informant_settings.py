@@ -106,6 +106,7 @@ def test_every_key_of_a_file_arrives_where_it_belongs() -> None:
         calm_s=21.0,
         hold_s=44.0,
         trial_s=22.0,
+        reclaim_s=6.5,
     )
     assert settings.wishes() == WishTiming(expires_s=41.0, calm_s=42.0)
     assert settings.sources() == ("poll",)
@@ -259,16 +260,16 @@ STARVED = CgroupReading(pressure_s={"cpu_waiting": 0.0, "memory_waiting": 0.0})
 
 def shortage(settings: InformantSettings) -> Shortage:
     """What is seen of a guest whose CPUs were busy, and all of whose tasks waited, all the time."""
-    lookout, found = ShortageDetector(settings.thresholds()), Shortage()
+    detector, found = ShortageDetector(settings.thresholds()), Shortage()
     for at_s in range(5):
         stalled = {"cpu_waiting": float(at_s), "memory_waiting": float(at_s)}
         reading = Reading(0, 0, 0, 2.0 * at_s, 2, 2**32, 2**31, stalled)
-        lookout, found = lookout.see(reading, None, float(at_s))
+        detector, found = detector.see(reading, None, float(at_s))
     return found
 
 
 def test_null_switches_a_threshold_off_and_no_other() -> None:
-    assert shortage(read("")).more() == shortage(read("cpu: {busyShare: null}")).more()
+    assert shortage(read("")).resources() == shortage(read("cpu: {busyShare: null}")).resources()
     waiting = shortage(read("cpu: {busyShare: null}"))
     assert (waiting.cpu[:24], bool(waiting.memory)) == ("tasks waited for a CPU 1", True)
     busy = shortage(read("cpu: {waitingShare: null}"))

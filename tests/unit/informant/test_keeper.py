@@ -9,7 +9,8 @@ from pathlib import Path
 
 import uvloop
 
-from informant.core.guard import Control, GuardSettings, Limits
+from informant.core.guard import GuardSettings
+from informant.core.limits import Control, GroupLimits
 from informant.core.report import CgroupReading
 from informant.guest.machine import GIB
 from protocol.values import Resources
@@ -60,7 +61,7 @@ async def test_what_does_not_fit_is_refused_and_writes_nothing() -> None:
             assert (status, answer["Ok"]) == (200, False)
             assert why in answer["Status"]
         assert it.group.writes == before
-        assert it.keeper.counts["refused"] == 2
+        assert it.keeper.state.stats.refused == 2
 
 
 async def test_fewer_cpus_are_approved_however_full_the_memory_is() -> None:
@@ -143,7 +144,7 @@ async def test_hits_of_a_limit_that_we_lower_are_no_shortage() -> None:
         it.group.slow.pop(Control.MEMORY_HIGH).set()
         assert (await asking)[1]["Ok"] is True
         it.keeper.look()
-        assert (it.wishes.short_of, it.keeper.counts["hits"]) == ([], 0)
+        assert (it.wishes.short_of, it.keeper.state.stats.hits) == ([], 0)
 
 
 async def test_a_limit_that_cannot_be_lowered_is_500_and_stays() -> None:
@@ -195,7 +196,7 @@ async def test_page_cache_that_fills_the_limit_is_no_shortage() -> None:
         it.group.current_bytes, it.group.inactive_bytes = 4 * GIB - RESERVE, 3 * GIB
         it.group.events["high"] += 100
         it.keeper.look()
-        assert (it.wishes.short_of, is_frozen(it.group), it.keeper.counts["hits"]) == ([], False, 100)
+        assert (it.wishes.short_of, is_frozen(it.group), it.keeper.state.stats.hits) == ([], False, 100)
 
 
 async def test_a_limit_that_rises_to_less_than_what_is_in_use_holds_up_neither_thaw_nor_answers() -> None:
@@ -294,9 +295,9 @@ async def test_nothing_is_wished_for_while_what_was_announced_is_on_its_way() ->
         it.hit()
         assert len(it.wishes.short_of) == 1
         await it.ask("/upscale", "4", "5Gi")
-        before = it.keeper.counts["hits"]
+        before = it.keeper.state.stats.hits
         it.hit()
-        assert it.keeper.counts["hits"] == before + 1
+        assert it.keeper.state.stats.hits == before + 1
         assert len(it.wishes.short_of) == 1
         it.machine.total_bytes = 5 * GIB
         it.keeper.look()
@@ -310,7 +311,7 @@ async def test_a_freeze_ends_by_itself_and_the_limit_gives_way() -> None:
         assert is_frozen(it.group)
         await until(lambda: not it.group.limits.frozen)
         assert it.group.limits.high_bytes == 4 * GIB - RESERVE + 10 * MIB - 10 * MIB % 2**16
-        assert it.keeper.counts["freezes"] == 1
+        assert it.keeper.state.stats.freezes == 1
 
 
 def test_a_freeze_whose_time_has_come_already_ends_and_nothing_fails() -> None:
@@ -322,7 +323,7 @@ def test_a_freeze_whose_time_has_come_already_ends_and_nothing_fails() -> None:
                 it.hit()
                 it.keeper.look()
                 await until(lambda: not is_frozen(it.group))
-            assert it.keeper.counts["freezes"] == 3
+            assert it.keeper.state.stats.freezes == 3
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(lived())
@@ -333,7 +334,7 @@ async def test_a_group_that_cannot_be_frozen_gives_way_at_once() -> None:
         it.hit()
         assert (it.group.limits.high_bytes or 0) > 4 * GIB - RESERVE
         assert it.wishes.short_of == [MoreResources(cpu=False, memory=True)]
-        assert it.keeper.counts["freezes"] == 0
+        assert it.keeper.state.stats.freezes == 0
 
 
 async def test_memory_max_waits_until_what_is_in_use_fits() -> None:
@@ -348,9 +349,9 @@ async def test_memory_max_waits_until_what_is_in_use_fits() -> None:
 
 
 async def test_what_was_found_frozen_is_thawed_once_and_what_others_freeze_is_left() -> None:
-    async with house(FakeCgroup(limits=Limits(frozen=True))) as it:
+    async with house(FakeCgroup(limits=GroupLimits(frozen=True))) as it:
         assert not is_frozen(it.group)
-        assert it.keeper.counts["thawed"] == 1
+        assert it.keeper.state.stats.found_frozen == 1
         it.group.write(Control.FREEZE, "1")
         it.keeper.look()
         assert it.group.writes[-1] == (Control.FREEZE, "1")
@@ -429,12 +430,12 @@ async def test_an_approval_that_cannot_be_kept_counts_and_is_said(tmp_path: Path
 async def test_a_group_that_vanishes_and_is_made_anew_gets_its_limits_again() -> None:
     async with house() as it:
         it.group.vanish()
-        it.keeper.look()
+        it.keeper.look(it.keeper._controls())
         assert (await it.ask("/downscale", "1", "2Gi"))[1]["Ok"] is True
-        it.group.lacking, it.group.limits = {}, Limits()
+        it.group.lacking, it.group.limits = {}, GroupLimits()
 
         def looked() -> bool:
-            it.keeper.look()
+            it.keeper.look(it.keeper._controls())
             return files(it.group) == limits(2 * GIB)
 
         await until(looked)
@@ -457,4 +458,4 @@ async def test_downscales_are_judged_one_after_the_other_and_an_upscale_wins_tha
         assert ((await down)[1]["Ok"], (await up)[0]) == (True, 200)
         await it.settled()
         assert files(it.group) == limits(4 * GIB)
-        assert it.keeper.guard.size == Resources(4000, 4 * GIB)
+        assert it.keeper.state.guard.size == Resources(4000, 4 * GIB)

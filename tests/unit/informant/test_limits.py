@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from informant.core.guard import Control, Limits, Write
+from informant.core.limits import Control, GroupLimits, Write
 from tests.unit.informant.test_guard import GIB, HIGH, MIB, MOST
 
-FOUND: Final = Limits(HIGH, MOST, 50_000, frozen=True)
-LARGER: Final = Limits(2 * HIGH, 2 * MOST, None, frozen=False)
+FOUND: Final = GroupLimits(HIGH, MOST, 50_000, frozen=True)
+LARGER: Final = GroupLimits(2 * HIGH, 2 * MOST, None, frozen=False)
 
 
-def written(before: Limits, wanted: Limits, current_bytes: int | None = 0) -> list[tuple[str, str, bool]]:
+def written(
+    before: GroupLimits, wanted: GroupLimits, current_bytes: int | None = 0
+) -> list[tuple[str, str, bool]]:
     """The file, the text, and whether it is slow."""
     return [(each.control, each.text, each.is_slow) for each in before.writes(wanted, current_bytes)]
 
@@ -40,18 +42,18 @@ def test_room_is_taken_from_below_which_is_slow() -> None:
 
 
 def test_a_limit_that_rises_to_less_than_what_is_in_use_is_slow() -> None:
-    wanted = Limits(HIGH + 10 * MIB, MOST)
+    wanted = GroupLimits(HIGH + 10 * MIB, MOST)
     for current, is_slow in ((HIGH + 10 * MIB + 1, True), (HIGH + 10 * MIB, False), (None, False)):
-        writes = written(Limits(HIGH, MOST), wanted, current)
+        writes = written(GroupLimits(HIGH, MOST), wanted, current)
         assert writes == [("memory.high", str(HIGH + 10 * MIB), is_slow)]
 
 
 def test_no_limit_is_above_every_limit() -> None:
-    assert written(Limits(), Limits(HIGH, MOST)) == [
+    assert written(GroupLimits(), GroupLimits(HIGH, MOST)) == [
         ("memory.high", str(HIGH), True),
         ("memory.max", str(MOST), False),
     ]
-    assert written(Limits(HIGH, MOST), Limits()) == [
+    assert written(GroupLimits(HIGH, MOST), GroupLimits()) == [
         ("memory.max", "max", False),
         ("memory.high", "max", False),
     ]
@@ -60,17 +62,17 @@ def test_no_limit_is_above_every_limit() -> None:
 @pytest.mark.parametrize(
     ("current", "falls"), [(None, False), (0, True), (MOST, True), (MOST + 1, False), (4 * GIB, False)]
 )
-@pytest.mark.parametrize("before", [LARGER, Limits()])
+@pytest.mark.parametrize("before", [LARGER, GroupLimits()])
 def test_memory_max_does_not_fall_below_what_is_in_use(
-    before: Limits, current: int | None, falls: bool
+    before: GroupLimits, current: int | None, falls: bool
 ) -> None:
-    names = [name for name, _, _ in written(before, Limits(HIGH, MOST), current)]
+    names = [name for name, _, _ in written(before, GroupLimits(HIGH, MOST), current)]
     assert ("memory.max" in names) == falls
     assert "memory.high" in names
 
 
 BYTES = st.none() | st.integers(0, 8 * GIB)
-LIMITS = st.builds(Limits, BYTES, BYTES, st.none() | st.integers(1, 10**6), st.booleans()).filter(
+LIMITS = st.builds(GroupLimits, BYTES, BYTES, st.none() | st.integers(1, 10**6), st.booleans()).filter(
     lambda limits: _top(limits.high_bytes) <= _top(limits.max_bytes)
 )
 
@@ -79,7 +81,7 @@ def _top(limit: int | None) -> float:
     return float("inf") if limit is None else limit
 
 
-def stages(before: Limits, writes: Iterable[Write]) -> list[Limits]:
+def stages(before: GroupLimits, writes: Iterable[Write]) -> list[GroupLimits]:
     found = [before]
     for write in writes:
         found.append(found[-1].after(write))
@@ -88,7 +90,7 @@ def stages(before: Limits, writes: Iterable[Write]) -> list[Limits]:
 
 @given(LIMITS, LIMITS, BYTES)
 def test_all_writes_in_order_lead_to_what_is_wanted(
-    before: Limits, wanted: Limits, current: int | None
+    before: GroupLimits, wanted: GroupLimits, current: int | None
 ) -> None:
     last = stages(before, before.writes(wanted, current))[-1]
     most = _top(wanted.max_bytes)
@@ -100,7 +102,7 @@ def test_all_writes_in_order_lead_to_what_is_wanted(
 
 
 @given(LIMITS, LIMITS, BYTES)
-def test_no_write_hurts_on_the_way(before: Limits, wanted: Limits, current: int | None) -> None:
+def test_no_write_hurts_on_the_way(before: GroupLimits, wanted: GroupLimits, current: int | None) -> None:
     writes = list(before.writes(wanted, current))
     for write, (old, new) in zip(writes, pairwise(stages(before, writes)), strict=True):
         assert new != old

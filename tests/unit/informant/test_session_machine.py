@@ -18,8 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from informant.core.sessions import NOTHING, Event, Phase, Resume, Session, Sessions, Suspend
-from informant.core.wishes import Tell, Wishes
+from informant.core.sessions import NOTHING, Resume, Session, SessionEvent, SessionPhase, Sessions, Suspend
+from informant.core.wishes import TryUpscale, Wishes
 from protocol.sequence import AnswerOrder
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
@@ -48,10 +48,13 @@ from tests.unit.informant.session_models import (
 )
 
 
-def is_due(need: Need, tell: Tell) -> bool:
+def is_due(need: Need, delivery: TryUpscale) -> bool:
     """Whether the need is a reason for that: another agent was told last, or nobody, or this one long ago."""
-    serial = tell.session.serial
-    return next(reversed(need.told_s), 0) != serial or tell.at_s >= need.told_s[serial] + TIMING.expires_s
+    serial = delivery.session.serial
+    return (
+        next(reversed(need.delivered_s), 0) != serial
+        or delivery.at_s >= need.delivered_s[serial] + TIMING.expires_s
+    )
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -82,19 +85,19 @@ class SessionMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ what the shell does
 
     def _next(self) -> Ask | None:
-        return self.sessions.next_action() or self.wishes.next_tell(self.sessions, self.now_s)
+        return self.sessions.next_action() or self.wishes.next_call(self.sessions, self.now_s)
 
     def _wake(self) -> None:
         """The loop goes round whenever something changes or is due, unless it waits for a call."""
         if self.call is None:
             self.wishes = self.wishes.elapsed(self.now_s)
-            for name in set(self.needs) - set(names(self.wishes.wanted())):
+            for name in set(self.needs) - set(names(self.wishes.resources())):
                 need = self.needs.pop(name)
                 assert self.now_s >= need.short_s + TIMING.calm_s, "it ends while it is needed"
 
     def _fail(self, session: Session) -> None:
         if is_there(self.sessions, session):
-            self.sessions = self.sessions.step(session.agent_id, Event.FAILED)
+            self.sessions = self.sessions.step(session.agent_id, SessionEvent.FAILED)
             self.order.remove(session.serial)
 
     def _miss(self, session: Session) -> None:
@@ -132,9 +135,9 @@ class SessionMachine(RuleBasedStateMachine):
             case GuestMove():
                 self._pass(move.seconds)
                 if move.what == "short":
-                    self._short(move.more)
+                    self._short(move.resources)
                 elif move.what != "nothing":
-                    self._arrives(move.more, are_cleared=move.what == "arrives and is cleared")
+                    self._arrives(move.resources, are_cleared=move.what == "arrives and is cleared")
             case CallMove():
                 self._call_moves(move)
             case _:
@@ -152,53 +155,53 @@ class SessionMachine(RuleBasedStateMachine):
                 self._check_ends(self.sessions.all[-1], answer)
         elif move.is_going:
             self._leave(session)
-        elif session.phase is Phase.CHECKING:
+        elif session.phase is SessionPhase.CHECKING:
             self._check_ends(session, answer)
         elif not self._hear(session, answer):
             self._miss(session)
 
     def _register(self, agent_id: UUID, version: InformantProtoVersion) -> None:
         known = self.agents.get(agent_id)
-        wants = known.wants if known is not None else NOTHING
+        believes = known.believes if known is not None else NOTHING
         version = known.version if known is not None else version
         self.serial += 1
-        self.agents[agent_id] = Agent(self.serial, version, wants=wants)
+        self.agents[agent_id] = Agent(self.serial, version, believes=believes)
         self.order.append(self.serial)
         self.sessions = self.sessions.add(Session(agent_id, "10.0.0.1:1", version, serial=self.serial))
 
     def _check_ends(self, session: Session, answer: Answer) -> None:
         if self._hear(session, answer):
-            self.sessions = self.sessions.step(session.agent_id, Event.CHECKED)
+            self.sessions = self.sessions.step(session.agent_id, SessionEvent.CHECKED)
             assert session.serial in [
-                each.serial for each in self.sessions.all if each.phase is Phase.WAITING
+                each.serial for each in self.sessions.all if each.phase is SessionPhase.WAITING
             ]
         else:
             self._fail(session)
             self.agents[session.agent_id].serial = 0  # it is told that it is not registered
 
     def _leave(self, session: Session) -> None:
-        self.sessions = self.sessions.step(session.agent_id, Event.LEFT)
+        self.sessions = self.sessions.step(session.agent_id, SessionEvent.LEFT)
         self.order.remove(session.serial)
         agent = self.agents[session.agent_id]
         agent.serial, agent.is_active = 0, False
 
     # ------------------------------------------------------------ what the guest wants, and time
 
-    def _short(self, more: MoreResources) -> None:
-        self.wishes = self.wishes.short(more, self.now_s)
-        for name in names(more):
+    def _short(self, resources: MoreResources) -> None:
+        self.wishes = self.wishes.seen_short(resources, self.now_s)
+        for name in names(resources):
             self.needs.setdefault(name, Need(self.now_s, self.now_s)).short_s = self.now_s
-        assert names(self.wishes.wanted().and_(more)) == names(more)
+        assert names(self.wishes.resources().and_(resources)) == names(resources)
 
-    def _arrives(self, more: MoreResources, *, are_cleared: bool) -> None:
-        self.wishes = self.wishes.arrived(more)
-        for name in names(more):
+    def _arrives(self, resources: MoreResources, *, are_cleared: bool) -> None:
+        self.wishes = self.wishes.arrived(resources)
+        for name in names(resources):
             self.needs.pop(name, None)
         current = self.sessions.current()
         if are_cleared and current is not None:  # by the agent that made the VM larger
             agent = self.agents[current.agent_id]
-            agent.wants = agent.wants.and_(more.not_())
-        assert self.wishes.wanted().and_(more) == NOTHING
+            agent.believes = agent.believes.and_(resources.not_())
+        assert self.wishes.resources().and_(resources) == NOTHING
 
     def _pass(self, seconds: float) -> None:
         until_s = self.now_s + (seconds if self.call is None else min(seconds, CALL_STEP_S))
@@ -224,17 +227,17 @@ class SessionMachine(RuleBasedStateMachine):
     def _call_begins(self) -> None:
         ask = self._next()
         assert ask is not None
-        if isinstance(ask, Tell):
+        if isinstance(ask, TryUpscale):
             self._has_a_reason(ask)
-        self.call = Call(ask, is_again=ask.session.phase is Phase.DOUBTFUL)
+        self.call = Call(ask, is_again=ask.session.phase is SessionPhase.DOUBTFUL)
         self.sessions = begun(self.sessions, ask)
         self.now_s += INSTANT_S  # the clock is finer than anything that happens
 
-    def _has_a_reason(self, tell: Tell) -> None:
+    def _has_a_reason(self, delivery: TryUpscale) -> None:
         """Nobody is told twice what it knows before it is time."""
-        agent = self.agents[tell.session.agent_id]
-        is_news = any(is_due(need, tell) for need in self.needs.values())
-        assert is_news or agent.told != tell.more
+        agent = self.agents[delivery.session.agent_id]
+        is_news = any(is_due(need, delivery) for need in self.needs.values())
+        assert is_news or agent.delivered != delivery.resources
 
     def _call_arrives(self, call: Call) -> None:
         """The agent does as it is asked; we do not know it yet."""
@@ -243,7 +246,7 @@ class SessionMachine(RuleBasedStateMachine):
         if call.has_arrived or call.is_refused:
             return
         if agent.serial != session.serial or (
-            not isinstance(call.ask, Tell) and agent.is_active is isinstance(call.ask, Resume)
+            not isinstance(call.ask, TryUpscale) and agent.is_active is isinstance(call.ask, Resume)
         ):
             assert agent.serial != session.serial or call.is_again, "it is told what it knows to be so"
             self._refuses(call, agent)
@@ -254,10 +257,10 @@ class SessionMachine(RuleBasedStateMachine):
                 agent.is_active = False
             case Resume():
                 agent.is_active = True
-            case Tell(more=more):
+            case TryUpscale(resources=resources):
                 assert agent.is_active, "an agent is told that is not in use"
                 assert agent.version.has_try_upscale(), "an agent is told that cannot understand it"
-                agent.wants = more
+                agent.believes = resources
 
     def _call_ends(self, outcome: Outcome) -> None:
         assert self.call is not None
@@ -268,8 +271,8 @@ class SessionMachine(RuleBasedStateMachine):
             self._call_arrives(call)
         if outcome == "well" and call.has_arrived and self._hear(session, "fresh"):
             self.sessions, self.wishes = ended_well(self.sessions, self.wishes, call.ask, self.now_s)
-            if isinstance(call.ask, Tell):
-                self._told(call.ask, agent)
+            if isinstance(call.ask, TryUpscale):
+                self._delivered(call.ask, agent)
         else:
             if outcome == "refused" and not call.has_arrived:
                 self._refuses(call, agent)
@@ -290,20 +293,20 @@ class SessionMachine(RuleBasedStateMachine):
         session = call.ask.session
         if not is_there(self.sessions, session):
             return
-        if isinstance(call.ask, Tell):
-            self.sessions = self.sessions.unheard(session.agent_id, self.now_s + QUIET_S)
-            agent.quiet_until_s, agent.told = self.now_s + QUIET_S, None
+        if isinstance(call.ask, TryUpscale):
+            self.sessions = self.sessions.undelivered(session.agent_id, self.now_s + QUIET_S)
+            agent.quiet_until_s, agent.delivered = self.now_s + QUIET_S, None
         else:
-            self.sessions = self.sessions.step(session.agent_id, Event.UNANSWERED)
+            self.sessions = self.sessions.step(session.agent_id, SessionEvent.UNANSWERED)
             self._miss(session)
 
-    def _told(self, tell: Tell, agent: Agent) -> None:
-        agent.told = tell.more
-        for name in names(tell.more):
+    def _delivered(self, delivery: TryUpscale, agent: Agent) -> None:
+        agent.delivered = delivery.resources
+        for name in names(delivery.resources):
             need = self.needs.get(name)
-            if need is not None and need.began_s <= tell.at_s and is_due(need, tell):
-                need.told_s.pop(tell.session.serial, None)  # the last one told comes last
-                need.told_s[tell.session.serial] = self.now_s
+            if need is not None and need.began_s <= delivery.at_s and is_due(need, delivery):
+                need.delivered_s.pop(delivery.session.serial, None)  # the last one told comes last
+                need.delivered_s[delivery.session.serial] = self.now_s
 
     # ------------------------------------------------------------ what must hold
 
@@ -336,9 +339,9 @@ class SessionMachine(RuleBasedStateMachine):
     @invariant()
     def an_answer_that_nobody_waits_for_changes_nothing(self) -> None:
         waiting = {
-            Event.CHECKED: Phase.CHECKING,
-            Event.RESUMED: Phase.RESUMING,
-            Event.SUSPENDED: Phase.SUSPENDING,
+            SessionEvent.CHECKED: SessionPhase.CHECKING,
+            SessionEvent.RESUMED: SessionPhase.RESUMING,
+            SessionEvent.SUSPENDED: SessionPhase.SUSPENDING,
         }
         for each in self.sessions.all:
             for event, phase in waiting.items():
@@ -347,7 +350,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_else_is_asked_while_a_call_is_under_way(self) -> None:
-        if any(each.phase in (Phase.RESUMING, Phase.SUSPENDING) for each in self.sessions.all):
+        if any(each.phase in (SessionPhase.RESUMING, SessionPhase.SUSPENDING) for each in self.sessions.all):
             assert self.call is not None
             assert self._next() is None
 
@@ -356,7 +359,7 @@ class SessionMachine(RuleBasedStateMachine):
         sessions, wishes, asked = self.sessions, self.wishes, 0
         if self.call is not None:
             sessions, wishes = ended_well(sessions, wishes, self.call.ask, self.now_s)
-        while ask := sessions.next_action() or wishes.next_tell(sessions, self.now_s):
+        while ask := sessions.next_action() or wishes.next_call(sessions, self.now_s):
             asked += 1
             assert asked <= 3, "a suspend, a resume and a wish suffice"
             sessions, wishes = ended_well(begun(sessions, ask), wishes, ask, self.now_s + INSTANT_S)
@@ -375,32 +378,32 @@ class SessionMachine(RuleBasedStateMachine):
     @invariant()
     def no_wish_is_lost(self) -> None:
         """Told since it began, to this registration, and not too long ago; or it is told next."""
-        assert set(names(self.wishes.wanted())) == set(self.needs)
+        assert set(names(self.wishes.resources())) == set(self.needs)
         agent, ask = self._listening(), self._next()
         if agent is None:
             return
         for name, need in self.needs.items():
-            told_s = need.told_s.get(agent.serial)
-            if isinstance(ask, Tell) and name in names(ask.more):
+            delivered_s = need.delivered_s.get(agent.serial)
+            if isinstance(ask, TryUpscale) and name in names(ask.resources):
                 continue
-            assert told_s is not None, "it was not told"
-            assert self.now_s < told_s + TIMING.expires_s, "it is not told again"
-            assert self.now_s < max(told_s, need.short_s) + TIMING.calm_s, "it does not end"
+            assert delivered_s is not None, "it was not told"
+            assert self.now_s < delivered_s + TIMING.expires_s, "it is not told again"
+            assert self.now_s < max(delivered_s, need.short_s) + TIMING.calm_s, "it does not end"
 
     @invariant()
     def an_agent_believes_in_what_is_wanted_or_is_told_next(self) -> None:
         """Nothing wanted included: every agent in use that still believes in a wish is told so."""
-        agent, wanted = self._listening(), self.wishes.wanted()
-        if agent is not None and agent.wants != wanted:
+        agent, wanted = self._listening(), self.wishes.resources()
+        if agent is not None and agent.believes != wanted:
             ask = self._next()
-            assert isinstance(ask, Tell)
-            assert ask.more == wanted
+            assert isinstance(ask, TryUpscale)
+            assert ask.resources == wanted
 
     @invariant()
     def a_wish_that_nobody_sees_any_more_ends(self) -> None:
         for need in self.needs.values() if self.call is None else ():
-            told_s = max(need.told_s.values(), default=need.began_s)
-            assert self.now_s < max(need.short_s, told_s) + TIMING.calm_s
+            delivered_s = max(need.delivered_s.values(), default=need.began_s)
+            assert self.now_s < max(need.short_s, delivered_s) + TIMING.calm_s
 
 
 TestSessionMachine = SessionMachine.TestCase

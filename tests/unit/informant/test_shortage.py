@@ -40,14 +40,14 @@ def look(
     *readings: tuple[float, Reading],
     limit: int | None = None,
     at: Thresholds | None = None,
-    lookout: ShortageDetector | None = None,
+    detector: ShortageDetector | None = None,
 ) -> tuple[ShortageDetector, Shortage]:
     """Look at the readings, each at its time; the last verdict."""
-    lookout = lookout or ShortageDetector(at or Thresholds())
+    detector = detector or ShortageDetector(at or Thresholds())
     shortage = Shortage()
     for now_s, reading in readings:
-        lookout, shortage = lookout.see(reading, limit, now_s)
-    return lookout, shortage
+        detector, shortage = detector.see(reading, limit, now_s)
+    return detector, shortage
 
 
 def why(*readings: tuple[float, Reading], limit: int | None = None, at: Thresholds | None = None) -> Shortage:
@@ -59,7 +59,7 @@ def test_nothing_is_short_without_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shortage", "more"),
+    ("shortage", "resources"),
     [
         (Shortage(), MoreResources(cpu=False, memory=False)),
         (Shortage(cpu="why"), CPU),
@@ -67,8 +67,8 @@ def test_nothing_is_short_without_a_reason() -> None:
         (Shortage("why", "why"), BOTH),
     ],
 )
-def test_what_is_short_is_what_is_wanted(shortage: Shortage, more: MoreResources) -> None:
-    assert shortage.more() == more
+def test_what_is_short_is_what_is_wanted(shortage: Shortage, resources: MoreResources) -> None:
+    assert shortage.resources() == resources
 
 
 # ------------------------------------------------------------ CPU
@@ -77,7 +77,7 @@ def test_what_is_short_is_what_is_wanted(shortage: Shortage, more: MoreResources
 @pytest.mark.parametrize(("waited_s", "is_short"), [(0.99, False), (1.0, True), (2.0, True)])
 def test_cpu_is_short_when_tasks_wait_for_one_half_of_the_time(waited_s: float, is_short: bool) -> None:
     found = why((10.0, calm(waiting(cpu_s=5.0))), (12.0, calm(waiting(cpu_s=5.0 + waited_s))))
-    assert found.more() == MoreResources(cpu=is_short, memory=False)
+    assert found.resources() == MoreResources(cpu=is_short, memory=False)
     assert not is_short or found.cpu == f"tasks waited for a CPU {waited_s / 2:.0%} of 2.0 s"
 
 
@@ -112,7 +112,7 @@ def test_memory_is_short_when_tasks_wait_for_it_for_a_share_of_the_time(
 ) -> None:
     at = Thresholds(memory_waiting_share=0.125)
     found = why((10.0, calm(waiting(memory_s=5.0))), (11.0, calm(waiting(memory_s=5.0 + waited_s))), at=at)
-    assert found.more() == MoreResources(cpu=False, memory=is_short)
+    assert found.resources() == MoreResources(cpu=False, memory=is_short)
     assert not is_short or found.memory == f"tasks waited for memory {waited_s:.0%} of 1.0 s"
 
 
@@ -141,7 +141,7 @@ def test_memory_is_short_when_little_is_left_of_the_machines(total: int, least: 
 def test_memory_is_short_when_little_is_left_of_the_groups(limit: int, least: int) -> None:
     assert why((0.0, grouped(needed_bytes=limit - least)), limit=limit) == Shortage()
     found = why((0.0, grouped(needed_bytes=limit - least + 1)), limit=limit)
-    assert found.more() == MEMORY
+    assert found.resources() == MEMORY
     needed, whole, left = ((limit - least + 1) // MIB, limit // MIB, least // MIB)
     assert found.memory == f"the cgroup needs {needed} of {whole} MiB, {left} should be left"
 
@@ -191,8 +191,8 @@ def test_what_is_no_limit_is_not_counted() -> None:
 
 
 def test_limits_reached_before_the_first_look_are_not_counted() -> None:
-    lookout, shortage = look((0.0, grouped(events={"high": 100})))
-    assert (shortage, lookout.hits) == (Shortage(), 100)
+    detector, shortage = look((0.0, grouped(events={"high": 100})))
+    assert (shortage, detector.hits) == (Shortage(), 100)
 
 
 def test_a_limit_counts_with_the_look_that_sees_it_first() -> None:
@@ -240,7 +240,7 @@ def test_nobody_asks_for_more_while_what_was_announced_is_on_its_way(reading: Re
     for now_s, coming, is_short in ((1.0, COMING, False), (10.9, COMING, False), (11.0, COMING, True)):
         found = announced.see(reading, GIB, now_s, coming)[1]
         is_told = is_short and reading is not STALLED  # that needs some time to tell
-        assert found.more() == MoreResources(cpu=False, memory=is_told)
+        assert found.resources() == MoreResources(cpu=False, memory=is_told)
     assert bool(announced.see(reading, GIB, 2.0)[1].memory) == (reading is not STALLED)
 
 
@@ -254,9 +254,9 @@ def test_a_limit_is_hit_and_makes_no_wish_while_more_is_on_its_way() -> None:
 
 
 def test_what_was_waited_for_until_memory_came_tells_nothing_of_later() -> None:
-    lookout = look(always(0.0), always(0.5))[0].grown(MEMORY, 0.5)
+    detector = look(always(0.0), always(0.5))[0].grown(MEMORY, 0.5)
     for now_s, coming, is_short in ((1.6, COMING, False), (2.0, 0, False), (2.5, 0, False), (2.6, 0, True)):
-        lookout, found = lookout.see(always(now_s)[1], None, now_s, coming)
+        detector, found = detector.see(always(now_s)[1], None, now_s, coming)
         assert bool(found.memory) == is_short
 
 
@@ -267,19 +267,19 @@ def test_what_was_waited_for_until_memory_came_tells_nothing_of_later() -> None:
     ("waited_s", "is_short"), [(0.0, False), (0.0624, False), (0.0625, True), (9.0, True)]
 )
 def test_page_cache_is_missed_where_tasks_wait_once_it_was_taken(waited_s: float, is_short: bool) -> None:
-    lookout = ShortageDetector(Thresholds(memory_waiting_share=0.125))
+    detector = ShortageDetector(Thresholds(memory_waiting_share=0.125))
     before, after = (pressed({}, waiting(memory_s=at_s)) for at_s in (5.0, 5.0 + waited_s))
-    why = lookout.strain(before, after, 0.5)
+    why = detector.strain(before, after, 0.5)
     assert bool(why) == is_short
     assert not is_short or f"{min(1.0, waited_s * 2):.0%} of 0.5 s" in why
-    assert lookout.strain(before, after, 0.0) == ""
-    assert lookout.strain(calm(), after, 0.5) == ""
+    assert detector.strain(before, after, 0.0) == ""
+    assert detector.strain(calm(), after, 0.5) == ""
 
 
 def test_what_a_trial_took_and_comes_back_is_no_shortage() -> None:
-    lookout = look(always(0.0), always(0.9))[0].recovering(1.0)
+    detector = look(always(0.0), always(0.9))[0].recovering(1.0)
     for now_s, is_short in ((1.0, False), (1.9, False), (2.0, False), (2.9, False), (3.0, True)):
-        lookout, found = lookout.see(always(now_s)[1], None, now_s)
+        detector, found = detector.see(always(now_s)[1], None, now_s)
         assert bool(found.memory) == is_short
 
 
@@ -292,7 +292,7 @@ def always(at_s: float) -> tuple[float, Reading]:
 
 
 @pytest.mark.parametrize(
-    ("until_s", "more"),
+    ("until_s", "resources"),
     [
         (0.9, MoreResources(cpu=False, memory=False)),
         (1.0, MEMORY),
@@ -300,29 +300,29 @@ def always(at_s: float) -> tuple[float, Reading]:
         (2.0, BOTH),
     ],
 )
-def test_there_is_no_verdict_before_its_time_is_over(until_s: float, more: MoreResources) -> None:
-    assert why(always(0.0), always(0.5), always(until_s)).more() == more
+def test_there_is_no_verdict_before_its_time_is_over(until_s: float, resources: MoreResources) -> None:
+    assert why(always(0.0), always(0.5), always(until_s)).resources() == resources
 
 
 def test_the_time_is_as_configured() -> None:
     at = Thresholds(cpu_over_s=0.5, memory_over_s=4.0)
     assert why(always(0.0), always(0.4), at=at) == Shortage()
-    assert why(always(0.0), always(0.5), always(3.9), at=at).more() == CPU
-    assert why(always(0.0), always(0.5), always(4.0), at=at).more() == BOTH
+    assert why(always(0.0), always(0.5), always(3.9), at=at).resources() == CPU
+    assert why(always(0.0), always(0.5), always(4.0), at=at).resources() == BOTH
 
 
 def test_only_the_last_while_counts() -> None:
     """Waiting that is over is forgotten; the newest look that is old enough is the one to compare with."""
     at_rest = [(at_s, calm(waiting(cpu_s=2.0, memory_s=2.0))) for at_s in (2.5, 3.0, 3.5, 4.0)]
     looks = [always(0.0), always(1.0), always(2.0), *at_rest]
-    assert why(*looks[:3]).more() == BOTH
-    assert why(*looks[:4]).more() == BOTH  # half of the last second, and more of the two before
-    assert why(*looks[:5]).more() == CPU
+    assert why(*looks[:3]).resources() == BOTH
+    assert why(*looks[:4]).resources() == BOTH  # half of the last second, and more of the two before
+    assert why(*looks[:5]).resources() == CPU
     assert why(*looks) == Shortage()
 
 
 @pytest.mark.parametrize(
-    ("grown", "by_s", "more"),
+    ("grown", "by_s", "resources"),
     [
         (BOTH, 3.9, MEMORY),
         (BOTH, 2.9, MoreResources(cpu=False, memory=False)),
@@ -332,22 +332,22 @@ def test_only_the_last_while_counts() -> None:
     ],
 )
 def test_what_was_waited_for_before_a_resource_grew_tells_nothing(
-    grown: MoreResources, by_s: float, more: MoreResources
+    grown: MoreResources, by_s: float, resources: MoreResources
 ) -> None:
-    lookout, before = look(always(0.0), always(1.0), always(1.5), always(2.0))
-    assert before.more() == BOTH
+    detector, before = look(always(0.0), always(1.0), always(1.5), always(2.0))
+    assert before.resources() == BOTH
     later = [always(at_s) for at_s in (2.0, 2.5, 2.9, 3.0, 3.9, 4.0) if at_s <= by_s]
-    assert look(*later, lookout=lookout.grown(grown, 2.0))[1].more() == more
+    assert look(*later, detector=detector.grown(grown, 2.0))[1].resources() == resources
 
 
 def test_growth_of_nothing_changes_nothing() -> None:
-    lookout = look(always(0.0), always(1.0))[0]
-    assert lookout.grown(MoreResources(cpu=False, memory=False), 2.0) == lookout
+    detector = look(always(0.0), always(1.0))[0]
+    assert detector.grown(MoreResources(cpu=False, memory=False), 2.0) == detector
 
 
 def test_a_second_look_at_the_same_moment_replaces_the_first() -> None:
-    lookout, _ = look(always(0.0), always(1.0), always(1.0), always(1.0))
-    assert [point.at_s for point in lookout.points] == [0.0, 1.0]
+    detector, _ = look(always(0.0), always(1.0), always(1.0), always(1.0))
+    assert [point.at_s for point in detector.points] == [0.0, 1.0]
 
 
 # ------------------------------------------------------------ what is not told, or told twice
@@ -355,7 +355,7 @@ def test_a_second_look_at_the_same_moment_replaces_the_first() -> None:
 
 def test_without_pressure_cpu_is_short_by_its_use_alone() -> None:
     assert why((0.0, calm()), (2.0, calm(busy_s=1.0))) == Shortage()
-    assert why((0.0, calm()), (2.0, calm(busy_s=4.0))).more() == CPU
+    assert why((0.0, calm()), (2.0, calm(busy_s=4.0))).resources() == CPU
 
 
 def test_pressure_that_is_told_at_one_end_only_tells_nothing() -> None:
@@ -371,15 +371,15 @@ def pressed(machine: Mapping[str, float], group: Mapping[str, float]) -> Reading
 def test_the_groups_own_pressure_comes_before_the_machines() -> None:
     none, much = waiting(0.0, 0.0), waiting(2.0, 2.0)
     assert why((0.0, pressed(none, none)), (2.0, pressed(much, none))) == Shortage()
-    assert why((0.0, pressed(none, none)), (2.0, pressed(none, much))).more() == BOTH
+    assert why((0.0, pressed(none, none)), (2.0, pressed(none, much))).resources() == BOTH
 
 
 def test_what_the_group_does_not_tell_is_the_machines() -> None:
     none, much = waiting(0.0, 0.0), waiting(2.0, 2.0)
-    assert why((0.0, pressed(none, waiting(cpu_s=0.0))), (2.0, pressed(much, waiting(cpu_s=0.0)))).more() == (
-        MEMORY
-    )
-    assert why((0.0, pressed(none, {})), (2.0, pressed(much, {}))).more() == BOTH
+    assert why(
+        (0.0, pressed(none, waiting(cpu_s=0.0))), (2.0, pressed(much, waiting(cpu_s=0.0)))
+    ).resources() == (MEMORY)
+    assert why((0.0, pressed(none, {})), (2.0, pressed(much, {}))).resources() == BOTH
 
 
 def test_the_totals_of_the_group_are_not_compared_with_the_machines() -> None:
@@ -407,33 +407,33 @@ STEPS_S = st.floats(0.001, 1.5, allow_nan=False)
 
 
 def test_no_more_is_remembered_than_the_time_needs() -> None:
-    lookout, _ = look(*[(at / 2, CALM) for at in range(100)])
-    assert [point.at_s for point in lookout.points] == [47.5, 48.0, 48.5, 49.0, 49.5]
+    detector, _ = look(*[(at / 2, CALM) for at in range(100)])
+    assert [point.at_s for point in detector.points] == [47.5, 48.0, 48.5, 49.0, 49.5]
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.005, 0.02])
 def test_a_flood_of_looks_is_not_remembered_and_hides_nothing(step_s: float) -> None:
-    lookout = ShortageDetector()
+    detector = ShortageDetector()
     for number in range(int(4.0 / step_s)):
         now_s, reading = always(number * step_s)
-        lookout, shortage = lookout.see(reading, None, now_s)
-        assert len(lookout.points) <= MOST_POINTS
-        assert shortage.more() == MoreResources(cpu=now_s >= 2.0, memory=now_s >= 1.0)
-    times = [point.at_s for point in lookout.points]
+        detector, shortage = detector.see(reading, None, now_s)
+        assert len(detector.points) <= MOST_POINTS
+        assert shortage.resources() == MoreResources(cpu=now_s >= 2.0, memory=now_s >= 1.0)
+    times = [point.at_s for point in detector.points]
     assert min(later - earlier for earlier, later in pairwise(times[:-1])) > 0.03
 
 
 @given(st.lists(STEPS_S, max_size=200))
 def test_what_is_remembered_is_bounded_and_in_order(steps_s: list[float]) -> None:
-    lookout, now_s = ShortageDetector(), 0.0
+    detector, now_s = ShortageDetector(), 0.0
     for step_s in steps_s:
         now_s += step_s
-        lookout, _ = lookout.see(CALM, None, now_s)
-        times = [point.at_s for point in lookout.points]
+        detector, _ = detector.see(CALM, None, now_s)
+        times = [point.at_s for point in detector.points]
         assert len(times) <= MOST_POINTS
         assert times == sorted(set(times))
         assert times[-1] == now_s
-        keep_s = max(lookout.thresholds.cpu_over_s, lookout.thresholds.memory_over_s)
+        keep_s = max(detector.thresholds.cpu_over_s, detector.thresholds.memory_over_s)
         assert [at_s for at_s in times[1:] if at_s <= now_s - keep_s] == []
 
 
@@ -445,7 +445,7 @@ def test_what_is_remembered_is_bounded_and_in_order(steps_s: list[float]) -> Non
 def test_a_guest_at_rest_with_room_is_never_short(
     looks: list[tuple[float, float, int]], cpus: int, told: str
 ) -> None:
-    lookout, now_s, busy_s = ShortageDetector(), 1000.0, 0.0
+    detector, now_s, busy_s = ShortageDetector(), 1000.0, 0.0
     still = waiting(cpu_s=3.0, memory_s=4.0)
     group = CgroupReading(
         needed_bytes=GIB // 2, events={"high": 3}, pressure_s=still if told == "group" else {}
@@ -460,15 +460,17 @@ def test_a_guest_at_rest_with_room_is_never_short(
             pressure_s=still if told == "machine" else {},
             cgroup=group,
         )
-        lookout, shortage = lookout.see(reading, GIB, now_s)
+        detector, shortage = detector.see(reading, GIB, now_s)
         assert shortage == Shortage()
 
 
 @given(st.lists(STEPS_S, min_size=1, max_size=60))
 def test_a_guest_that_waits_all_the_time_is_short_once_the_time_is_over(steps_s: list[float]) -> None:
-    lookout, now_s = look((0.0, always(0.0)[1]))[0], 0.0
+    detector, now_s = look((0.0, always(0.0)[1]))[0], 0.0
     for step_s in steps_s:
         now_s += step_s
-        lookout, shortage = lookout.see(always(now_s)[1], None, now_s)
-        at = lookout.thresholds
-        assert shortage.more() == MoreResources(cpu=now_s >= at.cpu_over_s, memory=now_s >= at.memory_over_s)
+        detector, shortage = detector.see(always(now_s)[1], None, now_s)
+        at = detector.thresholds
+        assert shortage.resources() == MoreResources(
+            cpu=now_s >= at.cpu_over_s, memory=now_s >= at.memory_over_s
+        )

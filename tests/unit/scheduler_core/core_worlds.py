@@ -13,12 +13,13 @@ from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, Metrics, PodName, SlotResources
-from scheduler.core import events
+from scheduler.core import events, replies
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import Growth, NodeOverride, NodeRules, Rules, Watermark
-from scheduler.core.vms import SchedulerConfig, VmRecord
+from scheduler.core.state import SchedulerConfig
+from scheduler.core.vms import VmRecord
 
 GIB = 2**30
 HERE = UUID(int=1)
@@ -52,10 +53,10 @@ class World:
         self,
         reservable: Resources | None = None,
         *,
-        terms: SchedulerConfig | None = None,
+        config: SchedulerConfig | None = None,
         unit: Resources | None = UNIT,
     ) -> None:
-        self.core = Core(terms or SchedulerConfig(HERE, is_first_start=True))
+        self.core = Core(config or SchedulerConfig(HERE, is_first_start=True))
         self.sent: Counter[tuple[str, UUID]] = Counter()
         self.node("n1", reservable or cu(10), unit)
         self.apply(events.PoolSeen(PoolSpec("blue", UNIT)))
@@ -169,8 +170,9 @@ class World:
         """The permit that a request gets; for callers with the extension `raw` says the same."""
         answer = self.send(request, at=at)
         assert isinstance(answer, events.Decided), answer
-        assert isinstance(answer.response, ExtendedResponse)
-        assert answer.response.raw.permit == answer.permit
+        message = replies.message(answer)
+        assert isinstance(message, ExtendedResponse)
+        assert message.raw.permit == answer.permit
         return answer.permit
 
     def refusal(self, request: AgentRequest, *, at: float = 0.0) -> events.Refused:
@@ -343,11 +345,11 @@ def world_with_vm(
     use: Resources | None = UNIT,
     *,
     reservable: Resources | None = None,
-    terms: SchedulerConfig | None = None,
+    config: SchedulerConfig | None = None,
     is_new: bool = True,
     most: Resources | None = None,
 ) -> World:
     """A world with one VM, `vm`."""
-    world = World(reservable, terms=terms)
+    world = World(reservable, config=config)
     world.vm("vm", use, is_new=is_new, most=most)
     return world

@@ -19,7 +19,9 @@ from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.errors import new_insufficient_resources
 from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
-from tests.unit.scheduler_service.test_migrations import House, ask, cu, now_s, permit, seen, turns
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, turns
+from tests.unit.scheduler_service.test_migrations import House, ask, permit, seen
 
 Says: TypeAlias = Callable[[Context, Pool], Any]
 """What a plugin says to a probe: an admission, an error to raise is raised by it, or something to await."""
@@ -226,8 +228,10 @@ class PoolWorld(House):
         return ask(name, cpus, following, claim=min(self.held(name), cpus))
 
     async def grow(self, name: str, cpus: int) -> tuple[int, list[str]]:
-        """Ask, and wait for the permit and the codes of its reasons."""
-        return permit(await self.reply(self.body(name, cpus)))
+        """Ask, and wait for the permit and the codes of its reasons, and until plugins have heard what came of it."""
+        reply = await self.reply(self.body(name, cpus))
+        await asyncio.sleep(0)
+        return permit(reply)
 
     async def growing(self, name: str, cpus: int) -> asyncio.Task[Reply | HangUp]:
         """Ask, and let it come as far as it can."""

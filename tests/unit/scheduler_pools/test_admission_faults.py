@@ -18,8 +18,9 @@ from scheduler.pools.core.errors import (
     new_invalid_spec,
 )
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool
+from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, Says, hangs, raises, until
-from tests.unit.scheduler_service.test_migrations import now_s, permit, turns, virtually
+from tests.unit.scheduler_service.test_migrations import permit
 
 TICK_S = 0.01
 

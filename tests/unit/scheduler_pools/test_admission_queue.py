@@ -8,8 +8,10 @@ from protocol.wire import PodName
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.errors import Scope, new_invalid_spec
 from scheduler.pools.core.values import Admission, Purpose
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
-from tests.unit.scheduler_service.test_migrations import cu, now_s, permit, virtually
+from tests.unit.scheduler_service.test_migrations import permit
 
 # ------------------------------------------------------------ searches
 

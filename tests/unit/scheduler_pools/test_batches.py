@@ -11,7 +11,7 @@ from protocol.reasons import ReasonCode
 from protocol.wire import PodName
 from scheduler.core.core import Core
 from scheduler.core.events import AdmissionCallNeeded, PoolVerdict
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.core import batches
 from scheduler.pools.core.admission_state import COOLDOWN_S, CachedRefusal, Parking, PoolAdmissionState
 from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Question, Waiter
@@ -24,7 +24,8 @@ from scheduler.pools.core.errors import (
 )
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind, search
 from scheduler.pools.core.values import ADMITTED, Admission, Pool
-from tests.unit.scheduler_service.test_migrations import INSTANCE, cu
+from tests.support.amounts import cu
+from tests.unit.scheduler_service.test_migrations import INSTANCE
 
 FULL = new_insufficient_resources("full")
 NOW_S = 100.0

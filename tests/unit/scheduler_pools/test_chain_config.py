@@ -11,16 +11,17 @@ import pytest
 from hosting.registry import RegistryError
 from hosting.settings import SettingsError
 from scheduler.core.core import Core
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, ChainError, Named, Registries, build_chain
 from scheduler.pools.chain.plugin import BasePlugin, FrameworkHandle, Handle
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard
 from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
 from scheduler.pools.service import PoolService
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.scheduler_pools.pool_talkers import HANDLE
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.test_migrations import INSTANCE, now_s, virtually
+from tests.unit.scheduler_service.test_migrations import INSTANCE
 
 FILE = Path("config.yaml")
 Factory = Callable[[Handle, Providers, Any], Any]

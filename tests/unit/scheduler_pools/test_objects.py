@@ -12,8 +12,9 @@ from scheduler.pools.core.admission_state import Parking
 from scheduler.pools.core.errors import AppError, new_invalid_spec
 from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
+from tests.support.amounts import cu
+from tests.support.virtual_time import turns, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, raises
-from tests.unit.scheduler_service.test_migrations import cu, turns, virtually
 
 DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
 

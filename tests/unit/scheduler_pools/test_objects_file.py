@@ -9,8 +9,9 @@ import pytest
 from scheduler.pools.core.errors import new_invalid_spec
 from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
+from tests.support.amounts import cu
+from tests.support.virtual_time import virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, until
-from tests.unit.scheduler_service.test_migrations import cu, virtually
 
 
 def pool(name: str = "bank", most: int | None = None, **more: Any) -> Pool:

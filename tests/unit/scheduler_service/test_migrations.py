@@ -5,13 +5,12 @@ what to do, in virtual time: when nothing is left to do, the clock jumps to the 
 """
 
 import asyncio
-import functools
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, ParamSpec
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -25,47 +24,22 @@ from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
 from scheduler.core.model import Migration, NodeSpec, PoolSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES
-from scheduler.core.vms import SchedulerConfig, VmRecord
+from scheduler.core.state import SchedulerConfig
+from scheduler.core.vms import VmRecord
 from scheduler.ports import Journal, Migrator, MigratorError
 from scheduler.service.batch import BatchService
 from scheduler.service.permits import PermitService
-from tests import virtual_time
+from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.hosting.raw_peers import recorded
-from tests.virtual_time import VirtualLoop
 
 GIB = 2**30
 INSTANCE = UUID(int=5)
-P = ParamSpec("P")
 Word = events.PoolVerdict
-now_s = virtual_time.now_s
 
 
 def cu(count: int) -> Resources:
     """So many units."""
     return Resources(1000 * count, GIB * count)
-
-
-def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an asynchronous test in virtual time; at its end nothing but itself may run."""
-
-    async def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        await test(*args, **kwargs)
-        await turns(3)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert {task.get_name() for task in left} == set()
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(checked(*args, **kwargs))
-
-    return run
-
-
-async def turns(count: int = 10) -> None:
-    """Let everybody else go on who can."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 class Bank:
@@ -189,7 +163,7 @@ class House:
     @property
     def answers(self) -> Counter[tuple[str, str]]:
         """How requests were answered."""
-        return self.service.counts.answers
+        return self.service.stats.answers
 
     def record(self, name: str = "a") -> VmRecord:
         """What the core knows of a VM."""
@@ -217,8 +191,7 @@ class House:
     async def is_clean(self) -> bool:
         """Nobody waits, nothing is pending, the accounts are right."""
         await turns()
-        assert self.service._waiting == {}
-        assert self.service._looking == 0
+        assert len(self.service._waiting) == 0
         assert self.service._effects._tasks == {}
         assert self.core.state.admission_calls == {}
         assert self.core.audit() == []
@@ -333,7 +306,7 @@ async def test_a_migration_is_started_once_and_counted() -> None:
     await ticks(house, 20)
     assert [name for name, _ in mover.wanted] == ["a"]
     assert house.record().row.state.migrating
-    assert house.service.counts.migrations == {"started": 1}
+    assert house.service.stats.migrations == {"started": 1}
     assert [line["event"] for line in house.lines] == ["migration started"]
     assert permit(await house.reply(ask("a", 4))) == (1, ["migrating"])
     assert await house.is_clean()
@@ -348,7 +321,7 @@ async def test_one_vm_of_a_node_after_the_other_leaves() -> None:
     mover.behaviour = _starts
     await ticks(house, 200)
     assert {name for name, _ in mover.wanted} == {"a", "b"}
-    assert house.service.counts.migrations == {"failed": 1, "started": 2}
+    assert house.service.stats.migrations == {"failed": 1, "started": 2}
     assert await house.is_clean()
 
 
@@ -357,9 +330,9 @@ async def test_a_migration_that_hangs_is_given_up_after_five_seconds() -> None:
     mover = Mover(_hangs)
     house = crowded(mover, "a")
     await ticks(house, 5)
-    assert house.service.counts.migrations == {}
+    assert house.service.stats.migrations == {}
     await ticks(house, 2)
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert not house.record().is_leaving
     assert not house.record().row.state.migrating
     (line,) = house.lines
@@ -384,7 +357,7 @@ async def test_a_migration_that_fails_is_told_and_changes_nothing(error: BaseExc
     assert house.record().row.state == before
     assert not house.record().is_leaving
     assert [(line["event"], line["error"]) for line in house.lines] == [("migration failed to start", told)]
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert await house.is_clean()
 
 
@@ -397,7 +370,7 @@ async def test_failures_are_tried_again_less_and_less_often() -> None:
     waits = [after - before for before, after in pairwise(times)]
     assert 5 <= waits[0] <= 11, "half of ten seconds to all of them, and the next tick"
     assert all(30 <= wait <= 61 for wait in waits[3:]), waits
-    assert house.service.counts.migrations == {"failed": len(times)}
+    assert house.service.stats.migrations == {"failed": len(times)}
 
 
 @virtually
@@ -420,7 +393,7 @@ async def test_after_a_success_the_next_failure_waits_as_short_as_the_first_one(
 async def test_without_a_migrator_it_is_a_failure_and_said() -> None:
     house = crowded(None, "a")
     await ticks(house, 1)
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert [line["error"] for line in house.lines] == ["nothing here can migrate VMs"]
     assert await house.is_clean()
 
@@ -432,7 +405,7 @@ async def test_a_vm_that_goes_while_its_migration_starts_is_no_fault() -> None:
     await ticks(house, 1)
     house.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
     await ticks(house, 7)
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert house.core.audit() == []
     assert await house.is_clean()
 
@@ -459,5 +432,5 @@ async def test_close_ends_a_migration_that_is_being_started() -> None:
     house = crowded(Mover(_hangs), "a")
     await ticks(house, 1)
     await house.service.close()
-    assert house.service.counts.migrations == {}
+    assert house.service.stats.migrations == {}
     assert await house.is_clean()

@@ -19,8 +19,9 @@ from scheduler.pools.core.errors import (
 )
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
 from scheduler.pools.http.api import MAX_BODY_BYTES, PoolApi
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, hangs, raises, until
-from tests.unit.scheduler_service.test_migrations import cu, now_s, virtually
 
 UNIT = {"cpu": "1", "memory": "1Gi"}
 BANK = {"name": "bank", "computeUnit": UNIT}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hosting.settings import SettingsError
 from protocol.values import Resources
 from scheduler.core.core import Core
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, Registries
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry
 from scheduler.pools.core.admission_state import Parking
@@ -25,9 +25,10 @@ from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import Admission, Pool, PoolLimits
 from scheduler.pools.service import PoolService
 from scheduler.pools.state import PoolStateFile
+from tests.support.amounts import cu
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.test_migrations import INSTANCE, cu
+from tests.unit.scheduler_service.test_migrations import INSTANCE
 
 WHOLE = Pool(
     "bank",

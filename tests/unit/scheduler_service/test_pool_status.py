@@ -8,15 +8,17 @@ from protocol.values import Observation
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import Registries
 from scheduler.pools.chain.registry import PluginRegistry
 from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService as Pools
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.scheduler_pools.pool_worlds import Doorman, until
-from tests.unit.scheduler_service.test_migrations import INSTANCE, cu, now_s, permit, seen, virtually
+from tests.unit.scheduler_service.test_migrations import INSTANCE, permit, seen
 from tests.unit.scheduler_service.test_pool_api import BANK, Api
 
 

@@ -7,14 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
-PATIENCE_S = 60.0
+from tests.support.waiting import PATIENCE_S
 
 
 class Program:
@@ -102,21 +100,6 @@ def post(port: int, body: bytes, path: str = "/", **headers: str) -> tuple[int, 
 def vms(port: int) -> dict[str, dict[str, Any]]:
     """The agent's VMs by name."""
     return {vm["vm"]: vm for vm in json.loads(fetch(port, "/v1/vms"))["vms"]}
-
-
-def until(what: str, look: Callable[[], T | None]) -> T:
-    """What `look` returns, as soon as that is something; it is asked again and again for a bounded time."""
-    limit = time.monotonic() + PATIENCE_S
-    last: Exception | None = None
-    while time.monotonic() < limit:
-        try:
-            found = look()
-        except (OSError, ValueError, KeyError) as error:  # not there yet, or just being restarted
-            found, last = None, error
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"never seen: {what} ({last!r})")
 
 
 def write_json(path: Path, content: object) -> Path:

@@ -1,0 +1,287 @@
+"""`apply(state, event, now_s)`: the guest's size and limits after something happened. What to do next is for `plan` to say.
+
+A downscale goes from ASKED to JUDGED, LOWERING, LOWERED, perhaps ON_TRIAL, and AGREED, and from each of them to TAKEN_BACK; an
+upscale from ASKED to AGREED.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from informant.core import events
+from informant.core.events import GuestEvent, SizeRequest
+from informant.core.limits import Control, GroupLimits, Write
+from informant.core.report import Reading
+from informant.core.state import GuestState, GuestStats, PendingRequest, RequestPhase
+from protocol.wire import MoreResources
+
+_MEMORY = MoreResources(cpu=False, memory=True)
+
+
+def apply(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:
+    """The state after `event` at `now_s`."""
+    state = _reduce(lapse(state, now_s), event, now_s)
+    assert state.pending is not None or not state.waiting, "a request waits behind none"
+    return state
+
+
+def lapse(state: GuestState, now_s: float) -> GuestState:
+    """The state after time alone has passed: a freeze ends, and so does the kernel's time to free memory."""
+    guard = state.guard.elapsed(now_s)
+    if guard is not state.guard:
+        state = replace(state, guard=guard)
+    pending = state.pending
+    if pending is not None and pending.phase is RequestPhase.LOWERING and now_s >= pending.until_s:
+        reclaim_s = state.guard.settings.reclaim_s
+        return _taken_back(state, pending, f"the kernel did not free enough memory within {reclaim_s:g} s")
+    return state
+
+
+def _reduce(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:  # noqa: C901, PLR0912 - one line for each event
+    match event:
+        case events.GroupFound():
+            return _found(state, event)
+        case events.GuestSampled():
+            return _sampled(replace(state, refused={}), event, now_s)
+        case events.SizeRequested(request):
+            return _requested(state, request)
+        case events.RequestWithdrawn(number):
+            return _withdrawn(state, number)
+        case events.TimePassed():
+            return replace(state, refused={})
+        case events.ProgramEnding():
+            return replace(state, guard=state.guard.ended(), refused={})
+        case events.GuestRead(reading):
+            return _read(state, reading, now_s)
+        case events.GuestUnreadable(error):
+            return _unreadable(state, error, now_s)
+        case events.WriteBegun(write):
+            return _begun(state, write, now_s)
+        case events.WriteDone(write):
+            return _done(state, write)
+        case events.WriteFailed():
+            return _failed(state, event)
+        case events.ShortageReported():
+            return replace(state, shortage=None)
+        case events.SizeAdopted(met):
+            assert state.pending is not None
+            pending = replace(state.pending, is_adopted=True)
+            return replace(state, guard=state.guard.met(met, now_s), pending=pending)
+        case events.RequestAnswered(answer):
+            return _answered(state, answer)
+        case _:
+            assert_never(event)
+
+
+# ---------------------------------------------------------------- what is seen of the guest
+
+
+def _found(state: GuestState, event: events.GroupFound) -> GuestState:
+    """An earlier life's approval holds, and what that life left frozen thaws."""
+    found, guard = event.reading, state.guard
+    if Control.FREEZE not in event.controls:
+        guard = replace(guard, settings=replace(guard.settings, freeze_s=0.0))
+    if event.size is not None:
+        guard = replace(guard, size=event.size, hidden_bytes=event.hidden_bytes)
+    return replace(
+        state,
+        guard=guard,
+        controls=event.controls,
+        written=GroupLimits(found.high_bytes, found.max_bytes, found.cpu_quota_us, bool(found.frozen)),
+        stats=GuestStats(found_frozen=int(bool(found.frozen))),
+    )
+
+
+def _sampled(state: GuestState, event: events.GuestSampled, now_s: float) -> GuestState:
+    """What is short now. A limit that is being lowered is hit without anybody being short."""
+    reading, hits_before = event.reading, state.detector.hits
+    guard = state.guard.seen(reading, now_s)
+    limit = guard.nominal(guard.size) if reading.cgroup is not None else None
+    detector, shortage = state.detector.see(reading, limit, now_s, guard.coming_bytes)
+    controls = state.controls if event.controls is None else event.controls
+    state = replace(state, guard=guard, detector=detector, controls=controls)
+    if state.is_lowering:
+        return state
+    state = _taken_from_files(state, reading)
+    was_frozen = guard.is_frozen
+    if shortage.is_hit:
+        guard = guard.hit(now_s)
+    more_hits = max(0, (detector.hits or 0) - hits_before) if hits_before is not None else 0
+    stats = replace(
+        state.stats,
+        hits=state.stats.hits + more_hits,
+        freezes=state.stats.freezes + (guard.is_frozen and not was_frozen),
+    )
+    return replace(
+        state, guard=guard, stats=stats, shortage=shortage if shortage.cpu or shortage.memory else None
+    )
+
+
+def _taken_from_files(state: GuestState, reading: Reading) -> GuestState:
+    """A group may have been made anew with its workload, or somebody has changed a limit.
+
+    Whoever freezes the workload while this program runs has a reason; only its own freezes does it end.
+    """
+    group = reading.cgroup
+    if group is None:
+        return state
+    state = replace(state, current_bytes=group.current_bytes)
+    if state.under_way:
+        return state
+    frozen = state.written.frozen
+    return replace(state, written=GroupLimits(group.high_bytes, group.max_bytes, group.cpu_quota_us, frozen))
+
+
+# ---------------------------------------------------------------- requests
+
+
+def _requested(state: GuestState, request: SizeRequest) -> GuestState:
+    state = replace(state, waiting=(*state.waiting, request))
+    return state if state.pending is not None else _next(state)
+
+
+def _next(state: GuestState) -> GuestState:
+    """The request that has waited longest is decided now; one after the other, in the order of arrival."""
+    if not state.waiting:
+        return replace(state, pending=None)
+    request, *waiting = state.waiting
+    state = replace(state, pending=PendingRequest(request), waiting=tuple(waiting))
+    if request.is_upscale or not state.approves_all:
+        return state
+    pending = PendingRequest(request, status="every downscale is approved here")
+    return _agreed(replace(state, guard=state.guard.shrunk(request.size)), pending)
+
+
+def _withdrawn(state: GuestState, number: int) -> GuestState:
+    if state.pending is not None and state.pending.request.number == number:
+        return _next(_taken_back(state, state.pending))
+    return replace(state, waiting=tuple(each for each in state.waiting if each.number != number))
+
+
+def _answered(state: GuestState, answer: events.AnswerRequest) -> GuestState:
+    if not answer.request.is_upscale and not answer.error:
+        stats, is_ok = state.stats, answer.result.ok
+        stats = replace(stats, approved=stats.approved + is_ok, refused=stats.refused + (not is_ok))
+        state = replace(state, stats=stats)
+    return _next(state)
+
+
+def _read(state: GuestState, reading: Reading, now_s: float) -> GuestState:
+    """The guest was read for the request that is being decided."""
+    pending = state.pending
+    assert pending is not None
+    if reading.cgroup is not None:
+        state = replace(state, current_bytes=reading.cgroup.current_bytes)
+    if pending.request.is_upscale:
+        return _grown(state, pending, now_s)
+    if pending.phase is RequestPhase.ASKED:
+        return _judged(state, pending, reading, now_s)
+    if pending.took_cache:
+        until_s = now_s + state.guard.settings.trial_s
+        pending = replace(pending, phase=RequestPhase.ON_TRIAL, trial=reading, trial_s=now_s, until_s=until_s)
+        return replace(state, pending=pending)
+    if pending.trial is not None:
+        strain = state.detector.strain(pending.trial, reading, now_s - pending.trial_s)
+        if strain:  # each trial costs the workload its page cache: for a while there is no other
+            guard, detector = state.guard.met(_MEMORY, now_s), state.detector.recovering(now_s)
+            return _taken_back(replace(state, guard=guard, detector=detector), pending, strain)
+    assert pending.before is not None
+    again = pending.before.judge(pending.request.size, reading)
+    if not again.ok:
+        return _taken_back(state, pending, again.status)
+    return _agreed(state, pending)
+
+
+def _unreadable(state: GuestState, error: str, now_s: float) -> GuestState:
+    """An upscale has happened, whatever is known of the guest; a downscale needs to know."""
+    pending = state.pending
+    assert pending is not None
+    if pending.request.is_upscale:
+        return _grown(state, pending, now_s)
+    return _taken_back(state, pending, error=error)
+
+
+def _grown(state: GuestState, pending: PendingRequest, now_s: float) -> GuestState:
+    guard, grown = state.guard.grown(pending.request.size)
+    state = replace(state, guard=guard, detector=state.detector.grown(grown, now_s))
+    return _agreed(state, replace(pending, grown=grown))
+
+
+def _judged(state: GuestState, pending: PendingRequest, reading: Reading, now_s: float) -> GuestState:
+    """A downscale that fits by this reading goes on to lower memory.high, where there is something to lower."""
+    size, before = pending.request.size, state.guard
+    early = before.holds(size, now_s)
+    result = before.judge(size, reading)
+    if early or not result.ok:
+        return _taken_back(state, pending, early or result.status)
+    if True in state.under_way:
+        return _taken_back(state, pending, "the kernel is still freeing memory for an earlier downscale")
+    pending = replace(
+        pending,
+        phase=RequestPhase.JUDGED,
+        before=before,
+        used_bytes=state.current_bytes or 0,
+        status=result.status,
+    )
+    state = replace(state, guard=before.shrunk(size), pending=pending, refused={})
+    if any(write.is_slow for write in state.writes()):
+        return state
+    return replace(state, pending=replace(pending, phase=RequestPhase.LOWERED))
+
+
+def _agreed(state: GuestState, pending: PendingRequest) -> GuestState:
+    """The size holds; all that was refused before is tried anew."""
+    return replace(state, pending=replace(pending, phase=RequestPhase.AGREED), refused={})
+
+
+def _taken_back(state: GuestState, pending: PendingRequest, status: str = "", error: str = "") -> GuestState:
+    """The downscale does not come about: the size before it holds."""
+    before, guard = pending.before, state.guard
+    if before is not None:
+        guard = replace(guard, size=before.size, relief_bytes=before.relief_bytes)
+    pending = replace(pending, phase=RequestPhase.TAKEN_BACK, status=status, error=error)
+    return replace(state, guard=guard, pending=pending, refused={})
+
+
+# ---------------------------------------------------------------- writes
+
+
+def _begun(state: GuestState, write: Write, now_s: float) -> GuestState:
+    pending, under_way = state.pending, {**state.under_way, write.falls: state.written.high_bytes}
+    if pending is not None and pending.phase is RequestPhase.JUDGED:
+        until_s = now_s + state.guard.settings.reclaim_s
+        pending = replace(pending, phase=RequestPhase.LOWERING, lowered=write, until_s=until_s)
+    return replace(state, written=state.written.after(write), under_way=under_way, pending=pending)
+
+
+def _done(state: GuestState, write: Write) -> GuestState:
+    if not write.is_slow:
+        return replace(state, written=state.written.after(write))
+    state = replace(state, under_way=_without(state.under_way, write))
+    return _lowered(state, write)
+
+
+def _failed(state: GuestState, event: events.WriteFailed) -> GuestState:
+    """What failed is tried again with the next event from outside."""
+    write, written = event.write, state.written
+    if write.is_slow and written.high_bytes == write.value:
+        written = replace(written, high_bytes=state.under_way[write.falls])
+    under_way = _without(state.under_way, write) if write.is_slow else state.under_way
+    refused = {**state.refused, write.control: event}
+    state = replace(state, written=written, under_way=under_way, refused=refused)
+    return _lowered(state, write, event)
+
+
+def _lowered(state: GuestState, write: Write, failure: events.WriteFailed | None = None) -> GuestState:
+    """The downscale that waited for this write goes on. Of a group that is gone nothing was taken."""
+    pending = state.pending
+    if pending is None or pending.phase is not RequestPhase.LOWERING or pending.lowered != write:
+        return state
+    if failure is not None and not failure.is_gone:
+        return _taken_back(state, pending, error=failure.error)
+    lowered = write if failure is None else None
+    return replace(state, pending=replace(pending, phase=RequestPhase.LOWERED, lowered=lowered))
+
+
+def _without(under_way: Mapping[bool, int | None], write: Write) -> Mapping[bool, int | None]:
+    return {falls: before for falls, before in under_way.items() if falls is not write.falls}

@@ -1,0 +1,84 @@
+"""The control files of the workload's cgroup: what they say, and in which order they are written so that nothing hurts on the way."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+PERIOD_US: Final = 100_000
+"""The period of cpu.max in microseconds; quotas are of it."""
+
+
+class Control(enum.StrEnum):
+    """The control files of a cgroup that are written."""
+
+    MEMORY_HIGH = "memory.high"
+    MEMORY_MAX = "memory.max"
+    CPU_MAX = "cpu.max"
+    FREEZE = "cgroup.freeze"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write a control file; None is "max". A memory limit that `falls` takes memory.
+
+    One that `is_slow` returns only when the kernel has freed what it can: memory.high does so whenever more than it is
+    in use, also where it rises.
+    """
+
+    control: Control
+    value: int | None
+    falls: bool = False
+    is_slow: bool = False
+
+    @property
+    def text(self) -> str:
+        """What to write."""
+        value = "max" if self.value is None else str(self.value)
+        return f"{value} {PERIOD_US}" if self.control is Control.CPU_MAX else value
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What the group's control files say, or should say; None for "max". `cpu_quota_us` is of each 100 ms."""
+
+    high_bytes: int | None = None
+    max_bytes: int | None = None
+    cpu_quota_us: int | None = None
+    frozen: bool = False
+
+    def after(self, write: Write) -> "GroupLimits":
+        """What the files say once this is written."""
+        match write.control:
+            case Control.MEMORY_HIGH:
+                return replace(self, high_bytes=write.value)
+            case Control.MEMORY_MAX:
+                return replace(self, max_bytes=write.value)
+            case Control.CPU_MAX:
+                return replace(self, cpu_quota_us=write.value)
+            case Control.FREEZE:
+                return replace(self, frozen=bool(write.value))
+
+    def writes(self, wanted: "GroupLimits", current_bytes: int | None) -> Iterator[Write]:
+        """What to write so that the files say `wanted` instead of this, in an order that hurts nobody on the way.
+
+        memory.max rises before memory.high and falls after it, and never below what is in use (`current_bytes`): that
+        would kill. The workload thaws only when it has its room.
+        """
+        if _rises(self.max_bytes, wanted.max_bytes):
+            yield Write(Control.MEMORY_MAX, wanted.max_bytes)
+        if self.high_bytes != wanted.high_bytes:
+            falls = not _rises(self.high_bytes, wanted.high_bytes)
+            is_above = wanted.high_bytes is not None and (current_bytes or 0) > wanted.high_bytes
+            yield Write(Control.MEMORY_HIGH, wanted.high_bytes, falls, falls or is_above)
+        fits = current_bytes is not None and current_bytes <= (wanted.max_bytes or 0)
+        if fits and _rises(wanted.max_bytes, self.max_bytes):
+            yield Write(Control.MEMORY_MAX, wanted.max_bytes, falls=True)
+        if self.cpu_quota_us != wanted.cpu_quota_us:
+            yield Write(Control.CPU_MAX, wanted.cpu_quota_us)
+        if self.frozen != wanted.frozen:
+            yield Write(Control.FREEZE, int(wanted.frozen))
+
+
+def _rises(old: int | None, new: int | None) -> bool:
+    return old is not None and (new is None or new > old)

@@ -1,0 +1,58 @@
+"""`plan(state, now_s)`: what to do now for the guest's size and limits, and when to look again. Recomputed after every event.
+
+Limits first, in the order that hurts nobody; then the request that is being decided goes one step on. So a limit has fallen before
+a downscale is approved, and has risen before an upscale is answered.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from informant.core.events import AdoptSize, AnswerRequest, GuestAction, ReadGuest, ReportShortage
+from informant.core.state import GuestState, PendingRequest, RequestPhase
+from protocol.wire import DownscaleResult
+
+
+@dataclass(frozen=True, slots=True)
+class GuestPlan:
+    """Actions to perform now, in this order, and the moment of the next event `TimePassed`, None where nothing is due."""
+
+    actions: tuple[GuestAction, ...]
+    wake_at_s: float | None
+
+
+def plan(state: GuestState, now_s: float) -> GuestPlan:
+    """The plan at `now_s`, for a state that was brought there (`apply.lapse`)."""
+    actions: list[GuestAction] = list(state.writes())
+    if state.shortage is not None:
+        actions.append(ReportShortage(state.shortage))
+    if state.pending is not None:
+        actions += _step(state, state.pending, now_s)
+    return GuestPlan(tuple(actions), min(_moments(state), default=None))
+
+
+def _step(state: GuestState, pending: PendingRequest, now_s: float) -> Iterator[GuestAction]:
+    """The next step of a request, unless time or a write must pass first."""
+    request = pending.request
+    match pending.phase:
+        case RequestPhase.ASKED | RequestPhase.LOWERED:
+            yield ReadGuest()
+        case RequestPhase.ON_TRIAL if now_s >= pending.until_s:
+            yield ReadGuest()
+        case RequestPhase.AGREED if not pending.is_adopted:
+            yield AdoptSize(request.size, state.guard.hidden_bytes, pending.grown)
+        case RequestPhase.AGREED:
+            error = state.fault() if request.is_upscale else ""
+            yield AnswerRequest(request, DownscaleResult(ok=True, status=pending.status), error)
+        case RequestPhase.TAKEN_BACK:
+            yield AnswerRequest(request, DownscaleResult(ok=False, status=pending.status), pending.error)
+        case _:
+            pass
+
+
+def _moments(state: GuestState) -> Iterator[float]:
+    """When time alone changes something."""
+    thaw_s = state.guard.due_s()
+    if thaw_s is not None:
+        yield thaw_s
+    if state.pending is not None and state.pending.phase in (RequestPhase.LOWERING, RequestPhase.ON_TRIAL):
+        yield state.pending.until_s

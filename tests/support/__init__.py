@@ -1,0 +1,8 @@
+"""What tests of several rooms share. Look here before you write a helper a second time.
+
+- `amounts`: `cu(2)`, `UNIT`, `GIB`.
+- `waiting`: `until` a condition of this process holds; `shown` by another process (`shown_blocking` without an event loop).
+- `virtual_time`: `@virtually` runs a test in a loop that never waits; `now_s()`, `turns()`.
+- `servers`: `answering` serves a function on loopback, `FaultyPeer` fails as told, `Certain` is chance without chance.
+- `processes`: `running` starts a real program, `free_port`, `fetch`, `post`, and the files that the programs read.
+"""
