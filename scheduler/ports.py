@@ -87,6 +87,10 @@ class Pools(Protocol):
         """Nobody waits for the verdict on the request of `ticket` any more."""
         ...
 
+    def applied(self, ticket: int) -> None:
+        """The verdict that was answered for the request of `ticket` counts in the ledger from now on."""
+        ...
+
     async def close(self) -> None:
         """End every question. Whoever still waits is not answered."""
         ...
@@ -107,6 +111,9 @@ class NoPools:
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits."""
+
+    def applied(self, ticket: int) -> None:
+        """Nothing follows."""
 
     async def close(self) -> None:
         """Nothing is under way."""

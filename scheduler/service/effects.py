@@ -25,7 +25,7 @@ class Effects:
 
     def __init__(
         self,
-        report: Callable[[events.Input], object],
+        report: Callable[..., object],
         pools: Pools,
         migrator: Migrator | None,
         clock: Callable[[], float],
@@ -60,7 +60,10 @@ class Effects:
     def _answered(self, ticket: int, verdict: events.PoolVerdict | None) -> None:
         if ticket in self._asking:
             self._asking.discard(ticket)
-            self._report(events.AdmissionCallEnded(ticket, verdict, self._clock()))
+            ended = events.AdmissionCallEnded(ticket, verdict, self._clock())
+            self._report(ended, then=lambda: self._pools.applied(ticket))
+        else:
+            self._pools.applied(ticket)
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for that pool's verdict any more."""

@@ -4,7 +4,7 @@ A batch asks the chain once for everybody who waits, and its verdict is applied 
 needs no waiting is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
 growth and nothing else, and each request has its answer by its own deadline.
 
-One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probing`), `_end`, `_answer`. What is decided on
+One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probing`), `_end`, `_answer`, `applied`. What is decided on
 the way is in `scheduler.pools.core.batches`.
 """
 
@@ -12,6 +12,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from hosting.logs import Logger
@@ -26,7 +27,7 @@ from scheduler.pools.chain.probing import probe_steps
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, batches
 from scheduler.pools.core.admission_state import Parking, PoolAdmissionState
-from scheduler.pools.core.batches import Batch, PoolGrowth, Waiter
+from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Waiter
 from scheduler.pools.core.claims_of_pools import ClaimsOfPools, PoolLookup
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
 from scheduler.pools.core.queues import PoolQueue
@@ -48,6 +49,16 @@ class _Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class _Told:
+    """A verdict that was told and is not applied yet for all of `growths`, by ticket; `then` is called when it is."""
+
+    queue: PoolQueue
+    verdict: events.PoolVerdict
+    growths: dict[int, PoolGrowth]
+    then: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeBatch:
     """A batch that is put to a chain. `grants` is how many grants any pool had been given by then."""
 
@@ -65,6 +76,10 @@ class _Run:
     probe: ProbeBatch
     call: Call
     cut: "asyncio.Future[None]"
+
+
+def _nothing() -> None:
+    pass
 
 
 class PoolAdmissionQueue:
@@ -90,6 +105,7 @@ class PoolAdmissionQueue:
         self._queues: dict[str, PoolQueue] = {}
         self._pending: dict[int, _Pending] = {}
         """Those who wait, by ticket."""
+        self._told: dict[int, _Told] = {}
         self._busy: set[str] = set()
         """The pools whose batches are being served now."""
         self._runs: dict[str, _Run] = {}
@@ -120,6 +136,14 @@ class PoolAdmissionQueue:
         queue = self._queues.get(pending.waiter.needed.pool) if pending is not None else None
         if queue is not None and not queue.asked:
             self._cut(queue)
+
+    def applied(self, ticket: int) -> None:
+        """The verdict on that request counts in the ledger now: what was refused is claimed, and plugins hear of the end."""
+        told = self._told.pop(ticket, None)
+        if told is not None:
+            self._claims.note(told.queue, told.growths.pop(ticket), told.verdict, self._clock())
+            if not told.growths:
+                told.then()
 
     async def close(self) -> None:
         """End every question. Whoever waits is not answered."""
@@ -219,15 +243,25 @@ class PoolAdmissionQueue:
 
     def _end(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> None:
         """A batch is over: its verdict is remembered and told; plugins that want to know hear what came of it."""
-        if not probe.ctx.question:
-            self._conclude(queue, probe, result)
-            return
-        before = self._units_of(probe.batch)
+        batch, before = probe.batch, queue.state
+        end = (
+            partial(self._tell_end, probe, result, self._units_of(batch)) if probe.ctx.question else _nothing
+        )
         try:
-            self._conclude(queue, probe, result)
-        finally:
-            # A verdict that was told within the core's own turn is applied after that turn.
-            asyncio.get_running_loop().call_soon(self._tell_end, probe, result, before)
+            if self._still_holds(queue, probe, result):
+                self._stats.probed(queue.name, result, batch.question.current)
+                now_s = self._clock()
+                freed = self._claims.freed(queue.name, now_s)
+                found = batches.concluded(before, batch, result, self._vms, now_s, self.cooldown_s, freed)
+            else:
+                found = Conclusion(before, events.PoolVerdict(0), again=batch.growths)
+        except BaseException:
+            end()
+            raise
+        queue.state = found.state
+        self._log_parking(queue.name, before, found.state)
+        queue.put_back(found.again, is_alone=found.is_alone)
+        self._answer_batch(queue, found.told, found.verdict, end)
 
     def _tell_end(self, probe: ProbeBatch, result: ProbeResult, before: list[int]) -> None:
         batch = probe.batch
@@ -237,27 +271,22 @@ class PoolAdmissionQueue:
         question, asked = probe.ctx.question, batch.question.candidate
         probe.manager.probe_ended(ProbeEnd(question, pool, asked, result.accepted, given))
 
-    def _conclude(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> None:
-        batch, before = probe.batch, queue.state
-        if not self._still_holds(queue, probe, result):
-            queue.put_back(batch.growths)
-            return
-        self._stats.probed(queue.name, result, batch.question.current)
-        now_s = self._clock()
-        freed = self._claims.freed(queue.name, now_s)
-        found = batches.concluded(before, batch, result, self._vms, now_s, self.cooldown_s, freed)
-        queue.state = found.state
-        self._log_parking(queue.name, before, found.state)
-        queue.put_back(found.again, is_alone=found.is_alone)
-        self._answer_batch(queue, found.told, found.verdict)
-
     def _answer_batch(
-        self, queue: PoolQueue, growths: tuple[PoolGrowth, ...], verdict: events.PoolVerdict
+        self,
+        queue: PoolQueue,
+        growths: tuple[PoolGrowth, ...],
+        verdict: events.PoolVerdict,
+        then: Callable[[], object] = _nothing,
     ) -> None:
-        """Answer in this order. What was refused for want of resources, those who waited for it claim."""
-        waited = [growth for growth in growths if growth.waiter.needed.ticket in self._pending]
-        self._answer_all([growth.waiter for growth in growths], verdict)
-        self._claims.note(queue, waited, verdict, self._clock())
+        """Answer in this order, where somebody still waits. `then` is called when the verdict is applied to all of them."""
+        waited = {
+            each.waiter.needed.ticket: each for each in growths if each.waiter.needed.ticket in self._pending
+        }
+        if not waited:
+            then()
+            return
+        self._told |= dict.fromkeys(waited, _Told(queue, verdict, dict(waited), then))
+        self._answer_all([growth.waiter for growth in waited.values()], verdict)
 
     def _answer_all(self, waiters: Iterable[Waiter], verdict: events.PoolVerdict) -> None:
         for waiter in waiters:

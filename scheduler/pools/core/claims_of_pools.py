@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from protocol.reasons import ReasonCode
@@ -84,19 +84,17 @@ class ClaimsOfPools:
         """Something has changed by which what was refused may be admitted now."""
         self._wakes += 1
 
-    def note(
-        self, queue: PoolQueue, growths: Iterable[PoolGrowth], verdict: PoolVerdict, now_s: float
-    ) -> None:
-        """These were told this verdict, and have in the ledger what was granted. What they were refused they claim."""
+    def note(self, queue: PoolQueue, growth: PoolGrowth, verdict: PoolVerdict, now_s: float) -> None:
+        """A growth was told this verdict, and has in the ledger what was granted. What was refused is claimed."""
         reason, before = verdict.reason, queue.claims.units
-        is_refused = not verdict.is_all and reason is not None and reason.code in _FOR_WANT_OF_RESOURCES
-        wait_s = (reason.retry_after_s or 0.0) if reason is not None else 0.0
-        for growth in growths:
-            row = self._ledger.row(Holder(Kind.VM, growth.uid))
-            if row is not None and row.pool == queue.name and is_refused:
-                queue.claims.refuse(growth.uid, row.units, growth.wanted_units, now_s, wait_s)
-            elif verdict.is_all:
-                queue.claims.withdraw(growth.uid)
+        row = self._ledger.row(Holder(Kind.VM, growth.uid))
+        is_for_want = reason is not None and reason.code in _FOR_WANT_OF_RESOURCES
+        if verdict.is_all:
+            queue.claims.withdraw(growth.uid)
+        elif row is not None and row.pool == queue.name and is_for_want:
+            assert reason is not None
+            wait_s = reason.retry_after_s or 0.0
+            queue.claims.refuse(growth.uid, row.units, growth.wanted_units, now_s, wait_s)
         if queue.claims:
             self._queues[queue.name] = queue
         self._is_known = self._is_known and queue.claims.units == before

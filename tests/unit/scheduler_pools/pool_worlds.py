@@ -228,10 +228,8 @@ class PoolWorld(House):
         return ask(name, cpus, following, claim=min(self.held(name), cpus))
 
     async def grow(self, name: str, cpus: int) -> tuple[int, list[str]]:
-        """Ask, and wait for the permit and the codes of its reasons, and until plugins have heard what came of it."""
-        reply = await self.reply(self.body(name, cpus))
-        await asyncio.sleep(0)
-        return permit(reply)
+        """Ask, and wait for the permit and the codes of its reasons."""
+        return permit(await self.reply(self.body(name, cpus)))
 
     async def growing(self, name: str, cpus: int) -> asyncio.Task[Reply | HangUp]:
         """Ask, and let it come as far as it can."""

@@ -41,7 +41,7 @@ POOL = Pool(
 MEMBER = Member(PodName("vm", "default"), "uid-vm", "n1", {"team": "a"}, UNIT, UNIT, 1)
 REQUEST = VmRequest(PodName("vm", "default"), "uid-vm", "n1", {"team": "a"}, UNIT, UNIT * 2, 1, 2)
 CONTEXT = Context(Purpose.PROBE, (REQUEST,), 5.0)
-HANDED = [POOL, POOL.limits, MEMBER, REQUEST, CONTEXT, Admission(POOL), PodAdmission({}), MEMBER.pod]
+HANDED = [POOL, POOL.limits, MEMBER, REQUEST, CONTEXT, Admission(POOL), PodAdmission({})]
 
 
 def chained(*words: Admission) -> Admission:
@@ -145,7 +145,10 @@ def test_no_field_can_be_set_removed_or_added(value: Any) -> None:
     assert not hasattr(value, "__dict__")
 
 
-def test_resources_cannot_be_changed() -> None:
+def test_names_and_resources_cannot_be_changed() -> None:
+    name: Any = MEMBER.pod
+    with pytest.raises(AttributeError):
+        name.name = "other"
     amount: Any = POOL.compute_unit
     with pytest.raises(AttributeError):
         amount.vcpu_milli = 0

@@ -78,6 +78,9 @@ class Bank:
             self.ended += 1
         answer(word)
 
+    def applied(self, ticket: int) -> None:
+        """The port."""
+
     def cancel(self, ticket: int) -> None:
         """The port."""
         if ticket in self.tasks:

@@ -110,7 +110,9 @@ async def test_the_two_seconds_begin_with_the_arrival_of_the_request() -> None:
 async def test_a_pool_that_never_answers_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House("a")
     answers: list[Callable[[Word], object]] = []
-    monkeypatch.setattr(house.bank, "call_admission", lambda _needed, _deadline_s, answer: answers.append(answer))
+    monkeypatch.setattr(
+        house.bank, "call_admission", lambda _needed, _deadline_s, answer: answers.append(answer)
+    )
     task = await house.begin(ask("a", 4))
     await asyncio.sleep(5.0)
     await house.service.tick()
