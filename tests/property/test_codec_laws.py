@@ -156,6 +156,7 @@ def _check(message: Any, body: bytes) -> bool:
 
 
 def _check_lenient(message: Any, body: bytes) -> None:
+    value: Any = None
     refusal = None
     try:
         value = codec.decode(message, body)
@@ -163,10 +164,10 @@ def _check_lenient(message: Any, body: bytes) -> None:
         refusal = error
     if refusal is None:
         assert codec.decode(message, codec.encode(value)) is not None
-    else:
-        assert refusal.faults
-        assert refusal.status == 400
-        str(refusal).encode()
+        return
+    assert refusal.faults
+    assert refusal.status == 400
+    str(refusal).encode()
 
 
 def _fits(request: wire.AgentRequest) -> bool:
