@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.core.state import Phase
+from agent.core.state import RegistrationPhase
 from agent.daemon.callbacks import Callbacks
 from hosting.server import Server
 from protocol.values import Bounds, Observation, Resources
@@ -28,9 +28,9 @@ from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
 from tests.peers.support import BareAgent, agent_knobs, informant_knobs, running
 from tests.support.waiting import until
-from tests.unit.agent.peers import world
+from tests.unit.agent.peers import World
 from tests.unit.hosting.raw_peers import Wire, recorded, request_bytes
-from tests.unit.informant.guests import guest
+from tests.unit.informant.guests import served
 from tests.wire.odd_inputs import AGENT, AGENT_ID, INFORMANT, SCHEDULER, TABLES, Case
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -135,8 +135,8 @@ def _is_in_use(agent: BareAgent) -> bool:
 async def test_a_request_to_the_informant(case: Case, body: bytes) -> None:
     """Of 4 GiB, 1 is in use; a registered agent is what it needs to agree on sizes at all."""
     theirs, agents = PublishedInformant(informant_knobs(memory_in_use=GIB)), [BareAgent(), BareAgent()]
-    async with running(theirs, *agents), guest() as ours:
-        outcomes = (theirs.address, case.published), (ours.url.removeprefix("http://"), case.here)
+    async with running(theirs, *agents), served() as ours:
+        outcomes = (theirs.address, case.published), (ours, case.here)
         for agent, (address, outcome) in zip(agents, outcomes, strict=True):
             agent.id = AGENT_ID
             await ask(address, Case("", "POST /register", b"", ""), agent.desc)
@@ -159,20 +159,20 @@ def _id_in(body: bytes) -> str:
 
 @asynccontextmanager
 async def our_agent() -> AsyncIterator[str]:
-    async with world() as made:
-        runner = made.runner
-        link = replace(
-            runner.state.informant,
-            registration=UUID(AGENT_ID),
-            phase=Phase.ACTIVE,
-            version=InformantProtoVersion.V1_1,
-        )
-        runner.state = replace(runner.state, informant=link)
-        server = Server(recorded()[0], Callbacks(lambda: [runner]).routes())
-        try:
-            yield f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
-        finally:
-            await server.close()
+    made = World()
+    runner = made.runner
+    link = replace(
+        runner.state.informant,
+        registration=UUID(AGENT_ID),
+        phase=RegistrationPhase.ACTIVE,
+        version=InformantProtoVersion.V1_1,
+    )
+    runner.state = replace(runner.state, informant=link)
+    server = Server(recorded()[0], Callbacks(lambda: [runner]).routes())
+    try:
+        yield f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    finally:
+        await server.close()
 
 
 @of(AGENT)

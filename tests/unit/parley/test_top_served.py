@@ -13,8 +13,9 @@ from hosting import logs
 from hosting.server import Reply, Request, Route, Server, ServerLimits, text
 from parley.top.model import Column
 from parley.top.source import AgentPoller
-from tests.unit.agent.driver import cu
-from tests.unit.agent.peers import running, until, world
+from tests.support.amounts import cu
+from tests.support.waiting import until
+from tests.unit.agent.peers import World, running
 from tests.unit.parley.top_documents import document, vm
 from tests.unit.parley.top_seen import seen
 
@@ -50,7 +51,8 @@ async def soon(_: float) -> None:
 
 
 async def test_it_shows_what_a_real_runner_does_and_survives_its_agent() -> None:
-    async with world() as made, running(made) as task:
+    made = World()
+    async with running(made) as task:
 
         async def pages(request: Request) -> Reply:
             if request.path == "/v1/vms":
