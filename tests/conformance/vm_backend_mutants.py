@@ -116,8 +116,8 @@ class Overshoots(SimulatedBackend):
     """Grows beyond its target for a moment."""
 
     def _moves(self, at_s: float, size: Resources, target: Resources) -> tuple[Moment, ...]:
-        timers = super()._moves(at_s, size, target)
-        return (Moment(at_s + self._delay_s / 2, size.max(target) + cu(1), target), *timers)
+        moves = super()._moves(at_s, size, target)
+        return (Moment(at_s + self._delay_s / 2, size.max(target) + cu(1), target), *moves)
 
 
 class FinishesInSecret(SimulatedBackend):
@@ -125,8 +125,8 @@ class FinishesInSecret(SimulatedBackend):
 
     def _finishing_first(self, known: VmFile, target: Resources) -> VmFile:
         after = super()._finishing_first(known, target)
-        timers = tuple(replace(each, target=target) for each in after.agenda)
-        return replace(after, target=target, timers=timers)
+        agenda = tuple(replace(each, target=target) for each in after.agenda)
+        return replace(after, target=target, agenda=agenda)
 
 
 class FailsHalfway(SimulatedBackend):
@@ -199,7 +199,7 @@ class KeepsTheGeneration(SimulatedBackend):
 
 
 class CountsForItself(SimulatedBackend):
-    """PermitStats generations from one in every process."""
+    """Counts generations from one in every process."""
 
     async def fence(self, vm: Vm) -> Fencing:
         known, count = self._settle(vm), vars(self).get("count", 0) + 1
@@ -259,7 +259,7 @@ class FenceStopsTheVm(SimulatedBackend):
     async def fence(self, vm: Vm) -> Fencing:
         fencing = await super().fence(vm)
         known = self._settle(vm)
-        self._put(vm, known, replace(known, target=known.size, wanted=known.size, timers=()))
+        self._put(vm, known, replace(known, target=known.size, wanted=known.size, agenda=()))
         return fencing
 
 
@@ -284,7 +284,7 @@ class ForgetsTargets(SimulatedBackend):
     def create(self, vm: Vm, size: Resources) -> None:
         super().create(vm, size)
         known = self._settle(vm)
-        self._put(vm, known, replace(known, target=known.size, wanted=known.size, timers=()))
+        self._put(vm, known, replace(known, target=known.size, wanted=known.size, agenda=()))
 
 
 class IsTornWhenItIsCutOff(SimulatedBackend):
