@@ -79,12 +79,12 @@ class Pools(Protocol):
     ) -> None:
         """Ask the pool. `answer` is called exactly once, now or by `deadline_s` (monotonic), unless `cancel` comes first.
 
-        Words for one pool are given in the order in which they count.
+        Verdicts of one pool are given in the order in which they count.
         """
         ...
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for the word on the request of `ticket` any more."""
+        """Nobody waits for the verdict on the request of `ticket` any more."""
         ...
 
     async def close(self) -> None:

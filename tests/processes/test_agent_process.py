@@ -33,10 +33,10 @@ def test_a_second_agent_waits_for_the_node_lock_and_loads_no_optional_library(tm
     agent_file(tmp_path / "agent.yaml", scheduler, {"a": informant})
     with ExitStack() as stack:
         start = stack.enter_context
-        arguments = ("--cluster", str(cluster), "--port", str(scheduler))
-        start(running("scheduler", *arguments, output=tmp_path / "scheduler.log"))
-        options = ("--port", str(informant), "--approve-all")
-        start(running("informant", *options, output=tmp_path / "informant.log"))
+        serving = ("--cluster", str(cluster), "--port", str(scheduler))
+        start(running("scheduler", *serving, output=tmp_path / "scheduler.log"))
+        approving = ("--port", str(informant), "--approve-all")
+        start(running("informant", *approving, output=tmp_path / "informant.log"))
         first = start(agent_of(tmp_path, first_port, "first"))
         shown_blocking("the first agent's permit", lambda: vms(first_port)["d/a"]["permit"])
         second = start(agent_of(tmp_path, second_port, "second", code=LOADED))
