@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.vm_backend_clauses import CLAUSES
-from tests.conformance.vm_backend_mutants import MUTANTS, Mutant
+from tests.conformance.vm_backend_mutants import MUTANTS, BackendMutant
 from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
 
 
@@ -21,7 +21,7 @@ async def test_simulated_vms_keep(profile: str, clause: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.kind.__name__)
-async def test_the_suite_catches(mutant: Mutant, tmp_path: Path) -> None:
+async def test_the_suite_catches(mutant: BackendMutant, tmp_path: Path) -> None:
     for seed in range(4):
         with planted(tmp_path / str(seed), mutant.profiled(), seed, mutant.kind) as plant:
             try:
