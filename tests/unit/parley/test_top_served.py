@@ -15,8 +15,9 @@ from hosting.server import Reply, Request, Route, Server, ServerLimits
 from parley.top import details
 from parley.top.model import Column, rows_of
 from parley.top.source import AgentPoller
-from tests.unit.agent.driver import cu
-from tests.unit.agent.peers import running, until, world
+from tests.support.amounts import cu
+from tests.support.waiting import until
+from tests.unit.agent.peers import World, running
 from tests.unit.parley.top_documents import details as full
 from tests.unit.parley.top_documents import document, vm
 from tests.unit.parley.top_seen import seen
@@ -53,16 +54,16 @@ async def soon(_: float) -> None:
 
 
 async def test_the_documents_of_a_real_runner_are_shown() -> None:
-    async with world() as made:
-        async with running(made) as task:
-            await until(lambda: made.held.lines, beside=task)
-            made.policy.units = 4
+    made = World()
+    async with running(made) as task:
+        await until(lambda: made.held.lines, beside=task)
+        made.policy.units = 4
 
-            def listed() -> Any:
-                return json.loads(status.document("node-a", "life-1", [made.runner]))
+        def listed() -> Any:
+            return json.loads(status.document("node-a", "life-1", [made.runner]))
 
-            await until(lambda: listed()["vms"][0]["size"] == cu(4).written(), beside=task)
-        shown = details.lines(json.loads(status.details(made.runner)))
+        await until(lambda: listed()["vms"][0]["size"] == cu(4).written(), beside=task)
+    shown = details.lines(json.loads(status.details(made.runner)))
     (row,), unreadable = rows_of("http://node-a:10300", listed())
     assert ([row.cell(each) for each in (Column.VM, Column.SIZE, Column.PERMIT)], unreadable) == (
         ["default/pod-a", "4/4Gi", "4/4Gi"], 0,
