@@ -1,8 +1,8 @@
-"""The floors of the house hold: nothing imports what lies above or beside it."""
+"""The layers hold: no package imports one above or beside it."""
 
 import sys
 
-from tests.tidy.house import output, run
+from tests.tidy.repository import output, run
 
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main(prog_name='lint-imports')"
 

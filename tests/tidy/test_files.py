@@ -1,4 +1,4 @@
-"""What every file of the house keeps to: size, no loose ends, nothing that ties it to one machine."""
+"""What every file of the repository keeps to: size, no loose ends, nothing that ties it to one machine."""
 
 import ast
 import functools
@@ -8,7 +8,7 @@ import tokenize
 from pathlib import PurePosixPath
 from typing import Final
 
-from tests.tidy.house import PACKAGES, ROOT, python_files, repository_files
+from tests.tidy.repository import PACKAGES, ROOT, python_files, repository_files
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.tidy.house import output, run
+from tests.tidy.repository import output, run
 
 # rich is none of them: structlog loads it wherever it is installed, and the demo needs it.
 OPTIONAL = {"kubernetes_asyncio", "textual", "qemu"}

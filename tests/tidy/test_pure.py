@@ -14,7 +14,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from tests.tidy.house import PACKAGES, ROOT, output, python_files, run
+from tests.tidy.repository import PACKAGES, ROOT, output, python_files, run
 
 # Each with everything below it. A package that becomes pure is added here.
 PURE = ("protocol", "agent.core", "scheduler.core", "scheduler.pools.core", "informant.core")

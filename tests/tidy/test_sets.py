@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import HERE, SETS, set_of
 from tests.support import processes
-from tests.tidy.house import ROOT, output, pyproject, python_files, run
+from tests.tidy.repository import ROOT, output, pyproject, python_files, run
 
 
 def test_every_directory_of_tests_belongs_to_one_set() -> None:

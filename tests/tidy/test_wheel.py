@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from packaging.requirements import Requirement
 
-from tests.tidy.house import PACKAGES, output, pyproject, run
+from tests.tidy.repository import PACKAGES, output, pyproject, run
 
 SCRIPTS = ("parley", "kubectl-parley", "parley-agent", "parley-scheduler", "parley-informant")
 
