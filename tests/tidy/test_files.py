@@ -14,19 +14,11 @@ MAX_FUNCTION_LINES = 70
 
 SHARED_CLASS_NAMES: Final = {
     "Ask": "the request of the hot messages goes; the agent keeps the last request that it sent",
-    "Cause": "the ledger's is the design's word; that of the quota plugin's shares gets another",
     "Configured": "an event of the scheduler's core; what an annotation changes in the agent gets another name",
-    "Fault": "the protocol's stays; that of the quota plugin's shares gets another name",
     "Growth": "a request's growth in the core, and the switches of the configuration, which get another name",
     "InformantLink": "what the agent's core knows of a link, and the adapter that makes the calls",
-    "Part": "pools, and policies of the agent",
     "PendingRequest": "requests of the informant to agents, and waiting ones of the permit service",
-    "Pools": "the port's stays; the queues of the pools get another name",
-    "Quota": "the provider's value is published; the plugin gets another name",
-    "Registry": "the pools' is published; the registry of policies becomes the same",
-    "RegistryError": "as `Registry`",
     "SchedulerLink": "as `InformantLink`",
-    "State": "the agent's is the design's word; pool objects and the circuit breaker get others",
     "VmEntry": "entries of the cluster's file, and of the agent's",
     "_Request": "the reader of hot messages goes",
 }

@@ -11,11 +11,14 @@ the way is in `scheduler.pools.core.batches`.
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from hosting.logs import Logger
+from protocol.values import Value
 from scheduler.core import events
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, Kind
@@ -48,7 +51,7 @@ class _Pending:
     timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Told:
     """A verdict that was told and is not applied yet for all of `growths`, by ticket; `then` is called when it is."""
 
@@ -58,8 +61,7 @@ class _Told:
     then: Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeBatch:
+class ProbeBatch(Value, frozen=True):
     """A batch that is put to a chain. `grants` is how many grants any pool had been given by then."""
 
     batch: Batch
