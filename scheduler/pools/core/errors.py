@@ -47,7 +47,7 @@ class Detail:
 class AppError(Exception):
     """The one error of hooks: raise it, or give it as `Admission.error` where the pool was changed as well.
 
-    `code` is an HTTP status; `biz_code` a word for clients; `message` is shown to clients and is all of `str(error)`;
+    `code` is an HTTP status; `biz_code` a code for clients; `message` is shown to clients and is all of `str(error)`;
     `cause` is for the log alone and never leaves the process; `detail` is free, and a kind or a `Detail` there decides
     the kind. Source: seed 000, `domain.AppError`.
     """
@@ -198,5 +198,5 @@ def detail_of(error: AppError) -> Detail:
 class Interrupt(BaseException):
     """Thrown into steps whose time is over: they end with what they know by now.
 
-    It is no `Exception`, so that no barrier for the failures of plugins takes it for one.
+    `Interrupt` is no `Exception`, so that no barrier for the failures of plugins takes one for such a failure.
     """

@@ -126,7 +126,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It has not. `is_outage`: it is not there, rather than wrong; `may_retry`: another call at once may do better;
+    """The service has not answered. `is_outage`: it is not there, rather than wrong; `may_retry`: another call at once may do better;
     `is_late`: the time was over; `why` is for logs and the status, and holds nothing that the peer wrote.
     """
 
