@@ -39,7 +39,7 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class VmDefaults:
     """What holds for a VM without annotations. `policies` is the list of the settings file; `is_neonvm` says that the
     object is a NeonVM `VirtualMachine`, for which the published names are read too."""
 
@@ -94,7 +94,7 @@ _NEON_UNUSED: Final = frozenset(
 
 
 def read(
-    annotations: Mapping[str, object], configured: Configured, registry: PolicyRegistry
+    annotations: Mapping[str, object], configured: VmDefaults, registry: PolicyRegistry
 ) -> tuple[Overrides, list[str]]:
     """What the annotations replace, and every fault as a text that begins with the annotation's name."""
     faults: list[str] = []
@@ -180,7 +180,7 @@ def _made(least: values.Resources, most: values.Resources, name: str, faults: li
 
 
 def _neon_config(
-    annotations: Mapping[str, object], configured: Configured, registry: PolicyRegistry, faults: list[str]
+    annotations: Mapping[str, object], configured: VmDefaults, registry: PolicyRegistry, faults: list[str]
 ) -> Combined | None:
     """The configured policies with the published targets in `utilisation`; each value counts by itself."""
     args: dict[str, float] = {}

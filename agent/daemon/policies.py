@@ -17,7 +17,17 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown, Wish
+from agent.core.policies.values import (
+    MAX_TEXT,
+    MAX_UNITS,
+    Goal,
+    GoalPart,
+    Load,
+    Policy,
+    PolicyResult,
+    Sizing,
+    Unknown,
+)
 from agent.core.policies.zones import Zones
 from hosting.amounts import Memory, share
 from hosting.registry import Registry, RegistryError
@@ -205,14 +215,14 @@ class Guarded:
     name: str
     policy: Policy
 
-    def goal(self, load: Load, sizing: Sizing) -> Wish:
+    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """Its wish, where that is one."""
         try:
             return self._checked(self.policy.goal(load, sizing))
         except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
             return Unknown(f"policy {self.name} failed: {_text(error)}")
 
-    def _checked(self, wish: object) -> Wish:
+    def _checked(self, wish: object) -> PolicyResult:
         match wish:
             case Unknown(reason):
                 return Unknown(_text(reason))
@@ -221,17 +231,17 @@ class Guarded:
             case _:
                 return Unknown(f"policy {self.name} returned no goal but {_text(repr(wish))}")
 
-    def _parts(self, units: int, parts: object) -> tuple[Part, ...]:
+    def _parts(self, units: int, parts: object) -> tuple[GoalPart, ...]:
         """Its parts, where the first of them is the goal: else they explain nothing."""
         listed = tuple(parts)[:MAX_PARTS] if isinstance(parts, tuple | list) else ()
-        if not listed or not all(isinstance(part, Part) for part in listed) or listed[0].units != units:
+        if not listed or not all(isinstance(part, GoalPart) for part in listed) or listed[0].units != units:
             return ()
         if any(
             part.units is not None and not (_is_count(part.units) and part.units <= units) for part in listed
         ):
             return ()
         return tuple(
-            Part(
+            GoalPart(
                 _text(part.policy),
                 None if part.units is None else min(part.units, MAX_UNITS),
                 _text(part.reason),

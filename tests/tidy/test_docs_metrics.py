@@ -4,7 +4,7 @@ import re
 import uuid
 
 from agent.daemon import status
-from agent.runner.runner import Latencies
+from agent.runner.stats import Latencies
 from hosting import logs
 from hosting.metrics import AnyFamily
 from hosting.server import Server

@@ -10,13 +10,13 @@ import pytest
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown
+from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, GoalPart, Load, Policy, Sizing, Unknown
 from agent.core.policies.zones import Zones
 from agent.daemon.policies import POLICY_GROUP, Guarded, build, faults_of, standard
 from hosting.registry import RegistryError
 from hosting.settings import FaultsError
 from protocol.values import Bounds
-from tests.unit.agent.driver import UNIT, cu
+from tests.support.amounts import UNIT, cu
 
 SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
 OURS = standard(())
@@ -143,7 +143,7 @@ def test_an_entry_point_is_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = standard([_entry("mine", "factory")])
     assert registry.names() == ("load-average", "mine", "pressure", "utilisation")
     found = build(["utilisation", {"name": "mine", "args": {"units": 6}}], registry)
-    assert found.goal(Load(), SIZING).parts[0] == Part("mine", 6, "outside")
+    assert found.goal(Load(), SIZING).parts[0] == GoalPart("mine", 6, "outside")
     assert faults_of(["mine"], registry) == ["policies[0]: policy 'mine': 'units'"]
 
 
@@ -204,9 +204,9 @@ def test_what_an_outside_policy_says_is_kept_within_reason() -> None:
 @pytest.mark.parametrize(
     ("parts", "kept"),
     [
-        ((Part("a", 3, "x"), Part("b", 2, "y"), Part("c", None, "z")), True),
-        ((Part("a", 2, "x"),), False),
-        ((Part("a", 3, "x"), Part("b", 4, "y")), False),
+        ((GoalPart("a", 3, "x"), GoalPart("b", 2, "y"), GoalPart("c", None, "z")), True),
+        ((GoalPart("a", 2, "x"),), False),
+        ((GoalPart("a", 3, "x"), GoalPart("b", 4, "y")), False),
         (("a",), False),
         (7, False),
     ],
