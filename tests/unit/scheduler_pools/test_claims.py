@@ -118,6 +118,16 @@ async def test_who_asks_for_less_claims_no_more_than_that() -> None:
 
 
 @virtually
+async def test_who_gives_back_at_once_what_was_granted_claims_nothing() -> None:
+    world = await PoolWorld(Doorman(10)).open()
+    world.born("a")
+    assert permit(world.service.decide(world.body("a", 20))) == (10, ["pool"])
+    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
+    world.shows("a", 1)
+    assert world.objects.claims() == {}
+
+
+@virtually
 async def test_claims_end_with_the_vm_the_label_the_chain_and_the_pool() -> None:
     for end in ("gone", "label", "chain", "deleted"):
         world = await PoolWorld(Doorman(10)).open()
