@@ -1,4 +1,4 @@
-"""Claims: what was refused and may be come back for, as an account and as rooms keep it."""
+"""Claims: what was refused and may be come back for, as an account and as queues keep them."""
 
 from scheduler.pools.chain.admission_queue import WAKE_S
 from scheduler.pools.core.admission_state import COOLDOWN_S
@@ -64,7 +64,7 @@ def test_what_is_withdrawn_was_given_up_once() -> None:
     assert (len(claims), claims.units, claims.ended) == (0, 0, 2)
 
 
-# ------------------------------------------------------------ in rooms
+# ------------------------------------------------------------ in queues
 
 
 @virtually
