@@ -27,6 +27,7 @@ from scheduler.pools.core.values import Pool, VmRequest, frozen_texts
 
 FAILED_RETRY_S: Final = 1.0
 MAX_WAIT_S: Final = 86_400.0
+"""A day: no plugin and no service is waited for longer before its pool is asked again."""
 TICK_S: Final = 0.005
 """Timers of a loop may fire that much too early."""
 

@@ -156,12 +156,13 @@ def new_invalid_spec(
     return _of_kind(422, message, cause, Detail(kind, scope, vm_uid, reason=reason))
 
 
-_KIND_OF_CODE: Final = {
+KIND_OF_CODE: Final = {
     503: PluginErrorKind.INSUFFICIENT_RESOURCES,
     429: PluginErrorKind.INSUFFICIENT_RESOURCES,
     400: PluginErrorKind.INVALID_SPEC,
     422: PluginErrorKind.INVALID_SPEC,
 }
+"""How a code is read where no kind is named; every other code is Internal."""
 
 
 def kind_from_app_error(error: AppError | None) -> PluginErrorKind:
@@ -177,7 +178,7 @@ def kind_from_app_error(error: AppError | None) -> PluginErrorKind:
     if isinstance(named, PluginErrorKind) and named is not PluginErrorKind.UNKNOWN:
         return named
     code = getattr(error, "code", None)
-    return _KIND_OF_CODE.get(code if isinstance(code, int) else 0, PluginErrorKind.INTERNAL)
+    return KIND_OF_CODE.get(code if isinstance(code, int) else 0, PluginErrorKind.INTERNAL)
 
 
 def _kind_named_by(detail: object) -> object:

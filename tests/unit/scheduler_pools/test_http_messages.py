@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hosting.client import Answered, FailureKind, Unanswered
 from protocol.values import Resources
 from protocol.wire import PodName
+from scheduler.pools.core.batches import MAX_WAIT_S
 from scheduler.pools.core.errors import AppError, Detail, PluginErrorKind, Scope, kind_from_app_error
 from scheduler.pools.core.values import ADMITTED, Context, Member, Pool, PoolLimits, Purpose, VmRequest
 from scheduler.pools.shipped.http_messages import (
     MAX_MESSAGE,
-    MAX_WAIT_S,
     Failed,
     Said,
     question,
