@@ -1,4 +1,4 @@
-"""What holds of fair shares as time passes: asks, shrinks and cool-downs in any order, through the room and the plugin.
+"""What holds of fair shares as time passes: asks, shrinks and cool-downs in any order, through the queue and the plugin.
 
 The model keeps what it saw itself: what everybody has, who was refused how much, and until when that may be come back for.
 """

@@ -1,8 +1,7 @@
 """What is remembered of a pool: how long it holds, and which VMs it keeps out."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from protocol.reasons import ReasonCode
 from scheduler.core.model import VmSpec

@@ -237,7 +237,7 @@ def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------ restarts
 
 
-def house(directory: Path) -> PoolService:
+def service(directory: Path) -> PoolService:
     """A process with a state directory."""
     core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
     plugins = PluginRegistry()
@@ -254,7 +254,7 @@ def house(directory: Path) -> PoolService:
 
 async def started(directory: Path, plugin: str, args: object = None) -> PoolService:
     """A process that has read its configuration and its state."""
-    found = house(directory)
+    found = service(directory)
     await found.configure(ChainConfig((Named(plugin, args),)), Path("config.yaml"))
     found.load()
     return found
