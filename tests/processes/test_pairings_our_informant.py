@@ -132,31 +132,6 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
 
 
-async def test_no_shared_version_and_wrong_calls(tmp_path: Path) -> None:
-    """400 before the duplicate is looked at, 409 for it, 405 with the right method named, 404 for a stranger."""
-    vm = machine()
-    async with house(tmp_path, 0.5, vm) as (informant, theirs, _):
-        await until(lambda: theirs.mode == "running")
-        assert theirs.server is not None
-        desc, client = theirs.server.desc, Client()
-        async with running(client):
-            for changes, status in (
-                ({"minProtoVersion": 3, "maxProtoVersion": 9}, 400),
-                ({"minProtoVersion": 2, "maxProtoVersion": 1}, 400),
-                ({}, 409),
-                ({"agentID": "nonsense"}, 400),
-            ):
-                body = json.dumps(desc | changes).encode()
-                assert (await client(informant.address, "POST /register", body)).status == status
-            assert (await client(informant.address, "GET /register")).status == 405
-            assert (await client(informant.address, "PUT /upscale", b"{")).status == 400
-            other = json.dumps(desc | {"agentServeAddr": "127.0.0.1:1"}).encode()
-            assert (await client(informant.address, "DELETE /unregister", other)).status == 400
-            unknown = json.dumps(desc | {"agentID": "00000000-0000-0000-0000-000000000001"}).encode()
-            assert (await client(informant.address, "DELETE /unregister", unknown)).status == 404
-        assert theirs.mode == "running"
-
-
 async def test_a_downscale_that_is_refused(tmp_path: Path) -> None:
     """Slots so small that memory would run out: `Ok: false`; their agent keeps its size, and what it has stays permitted."""
     vm = machine(units(4))
@@ -247,17 +222,6 @@ async def test_our_informant_restarts_under_a_standing_wish(tmp_path: Path) -> N
         await informant.load(0.1)
         await anew(theirs, "/downscale", 3)
         await until(lambda: vm.use == UNIT)
-
-
-async def test_their_agent_restarts(tmp_path: Path) -> None:
-    """A new ID; the old one is dropped because it does not answer its suspension."""
-    vm = machine()
-    async with house(tmp_path, 3.5, vm, "--approve-all") as (_, theirs, scheduler):
-        await until(lambda: vm.use == MOST)
-        await theirs.restart(scheduler.address)
-        await until(lambda: theirs.mode == "running")
-        assert len(agent_ids(theirs)) == 2
-        await until(lambda: theirs.last_approved == MOST)
 
 
 async def test_all_ours_but_the_agent(tmp_path: Path) -> None:
