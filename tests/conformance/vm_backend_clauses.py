@@ -15,7 +15,8 @@ from agent.core.model import Vm
 from agent.core.ports import BackendError, FencedOffError, Fencing, VmBackend
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import PodName
-from tests.unit.agent.driver import UNIT, VM, cu
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import VM
 
 T = TypeVar("T")
 Clause = Callable[["BackendPlant"], Coroutine[Any, Any, None]]

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agent.backends.simulated import Command, Moment, SimulatedBackend, VmFile
+from agent.backends.simulated import Moment, SentCommand, SimulatedBackend, VmFile
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, Fencing
 from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_simulated import PROFILES, Profile
-from tests.unit.agent.driver import cu
+from tests.support.amounts import cu
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ReturnsBeforeItIsAccepted(SimulatedBackend):
         if not target.is_positive():
             raise BackendError("nothing")
         known = self._check(vm, fencing)
-        command = Command(known.sent + 1, target, self._clock.now_s() + 0.5)
+        command = SentCommand(known.sent + 1, target, self._clock.now_s() + 0.5)
         self._write(vm, replace(known, sent=command.order, on_way=(*known.on_way, command)))
 
 

@@ -13,22 +13,21 @@ from agent.core import events
 from agent.core.condition import condition
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
-from agent.core.state import Ask, State
+from agent.core.state import PermitRequest, RunnerState
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.sequence import Life
 from protocol.values import Bounds, Resources
 from tests.scenarios.telling import Telling
+from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import (
     FULL,
     INSTANCE,
     LIFE,
     OTHER_INSTANCE,
-    UNIT,
     UNSETTLED,
     UTILISATION,
     VM,
     Driver,
-    cu,
     grant,
     refusal,
 )
@@ -68,11 +67,11 @@ class AgentStory(Telling):
                 return "fences the VM"
             case events.Observe():
                 return "looks at the VM"
-            case events.RequestPermit(ask):
-                sent = (ask.life.agent_id, ask.number)
+            case events.RequestPermit(request):
+                sent = (request.life.agent_id, request.number)
                 again = " again" if sent in self._sent else ""
                 self._sent.add(sent)
-                return f"asks for {_units(ask.resources)}{again}"
+                return f"asks for {_units(request.resources)}{again}"
             case events.Resize(target):
                 return f"resizes to {_units(target)}"
             case events.Register():
@@ -124,8 +123,10 @@ class AgentStory(Telling):
         """The request under way is given up."""
         self._tell("after 4 s nothing came")
         self.driver._pass(self.driver.now_s + 4)
-        ask = self.driver.ask()
-        self.driver.finish(events.RequestPermit, events.PermitFailed(ask.number, "no answer within 4 s", 0.0))
+        request = self.driver.request()
+        self.driver.finish(
+            events.RequestPermit, events.PermitFailed(request.number, "no answer within 4 s", 0.0)
+        )
 
     def scheduler_restarts(self) -> None:
         """Another process answers, and does not know yet what anybody holds."""
@@ -136,7 +137,9 @@ class AgentStory(Telling):
         """Another life of this VM's agent that began later."""
         self._tell("the scheduler hears another agent of this VM that began later")
         later_ms = LIFE.started_at_ms + 5
-        self.driver.scheduler = lambda ask: refusal(ask, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=later_ms)
+        self.driver.scheduler = lambda request: refusal(
+            request, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=later_ms
+        )
 
     def new_life_begins(self) -> None:
         """As the runner does after it was superseded: another agent ID, later than the one that was named."""
@@ -144,7 +147,7 @@ class AgentStory(Telling):
         driver = self.driver
         assert driver.state.superseded_at_ms is not None
         life = Life(UUID(int=8, version=4), driver.state.superseded_at_ms + 1)
-        driver.state = State(driver.state.vm, life, driver.now_s)
+        driver.state = RunnerState(driver.state.vm, life, driver.now_s)
         driver.flying.clear()
         driver.scheduler = self._judge
         driver.settle()
@@ -234,17 +237,17 @@ class AgentStory(Telling):
 
     # ------------------------------------------------------------ the scheduler and the guest
 
-    def _judge(self, ask: Ask) -> events.Event:
+    def _judge(self, request: PermitRequest) -> events.Event:
         now_s = self.driver.now_s
-        if self._is_unsettled and ask.instance != self._instance:
-            permit = ask.resources.min(ask.claim)
-            return grant(ask, permit, sent_s=now_s, instance=self._instance, reasons=UNSETTLED)
+        if self._is_unsettled and request.instance != self._instance:
+            permit = request.resources.min(request.claim)
+            return grant(request, permit, sent_s=now_s, instance=self._instance, reasons=UNSETTLED)
         self._is_unsettled = False
-        permit = ask.resources.min(ask.claim.max(self._room))
+        permit = request.resources.min(request.claim.max(self._room))
         if self._is_migrating:
-            permit = ask.resources.min(ask.claim)
-        reasons = () if permit == ask.resources else self._reasons
-        answered = grant(ask, permit, sent_s=now_s, instance=self._instance, reasons=reasons)
+            permit = request.resources.min(request.claim)
+        reasons = () if permit == request.resources else self._reasons
+        answered = grant(request, permit, sent_s=now_s, instance=self._instance, reasons=reasons)
         return replace(answered, migrate=self._is_migrating)
 
     def refuses_for(self, code: ReasonCode, message: str, retry_after_s: float | None = None) -> None:

@@ -13,7 +13,7 @@ from unittest import mock
 
 from agent.core import apply as agent_apply
 from agent.core import on_informant, on_scheduler, plan
-from agent.core.state import State
+from agent.core.state import RunnerState
 from agent.core.timing import Timing
 from informant.core.guard import Guard
 from informant.core.sessions import Sessions
@@ -107,7 +107,7 @@ def lease_without_an_end() -> Iterator[None]:
     """An agent holds its last permit for ever."""
     granted = on_scheduler.granted
 
-    def granted_for_ever(state: State, event: Any, now_s: float, timing: Timing) -> State:
+    def granted_for_ever(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
         return granted(state, event, now_s, replace(timing, hold_s=1e6))
 
     with _patch(on_scheduler, "granted", granted_for_ever):
@@ -118,7 +118,7 @@ def held_kept_while_asking() -> Patch:
     """Asking for less lowers what is held only when the answer comes."""
     started = on_scheduler.started
 
-    def started_without(state: State, ask: Any, now_s: float, timing: Timing) -> State:
+    def started_without(state: RunnerState, ask: Any, now_s: float, timing: Timing) -> RunnerState:
         after = started(state, ask, now_s, timing)
         link = replace(
             after.scheduler, held=state.scheduler.held, lease_until_s=state.scheduler.lease_until_s
@@ -131,18 +131,18 @@ def held_kept_while_asking() -> Patch:
 def sent_resize_left_out() -> Patch:
     """A resize that was sent does not count until its target is seen."""
 
-    def in_use(state: State) -> Resources:
+    def in_use(state: RunnerState) -> Resources:
         seen = state.backend.observation
         return ZERO if seen is None else seen.size.max(seen.target)
 
-    return _patch(State, "in_use", in_use)
+    return _patch(RunnerState, "in_use", in_use)
 
 
 def lease_counted_from_the_answer() -> Patch:
     """The lease begins when the reply is read, not when the request was sent."""
     granted = on_scheduler.granted
 
-    def granted_now(state: State, event: Any, now_s: float, timing: Timing) -> State:
+    def granted_now(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
         return granted(state, replace(event, sent_s=now_s + 3600.0), now_s, timing)
 
     return _patch(on_scheduler, "granted", granted_now)
@@ -150,8 +150,10 @@ def lease_counted_from_the_answer() -> Patch:
 
 def process_is_not_named() -> Patch:
     """An agent never names the scheduler process that it has heard from."""
-    ask = plan._Steps._ask
-    return _patch(plan._Steps, "_ask", lambda steps, desired: replace(ask(steps, desired), instance=None))
+    ask = plan._Steps._next_request
+    return _patch(
+        plan._Steps, "_next_request", lambda steps, desired: replace(ask(steps, desired), instance=None)
+    )
 
 
 def informant_never_forgotten() -> Patch:
@@ -168,7 +170,9 @@ def goals_never_fall() -> Patch:
     """The highest goal that there ever was counts."""
     read = agent_apply._metrics_read
 
-    def read_and_keep(state: State, event: Any, now_s: float, timing: Timing, policy: Any) -> State:
+    def read_and_keep(
+        state: RunnerState, event: Any, now_s: float, timing: Timing, policy: Any
+    ) -> RunnerState:
         return read(state, event, now_s, replace(timing, down_window_s=1e6), policy)
 
     return _patch(agent_apply, "_metrics_read", read_and_keep)
@@ -176,12 +180,12 @@ def goals_never_fall() -> Patch:
 
 def wish_without_an_end() -> Patch:
     """What could not wait once is wanted for ever."""
-    wished = on_informant.wished
+    wished = on_informant.try_upscale_received
 
-    def wished_for_ever(state: State, event: Any, now_s: float, timing: Timing) -> State:
-        return wished(state, event, now_s, replace(timing, wish_s=1e6, down_window_s=1e6))
+    def wished_for_ever(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
+        return wished(state, event, now_s, replace(timing, try_upscale_s=1e6, down_window_s=1e6))
 
-    return _patch(on_informant, "wished", wished_for_ever)
+    return _patch(on_informant, "try_upscale_received", wished_for_ever)
 
 
 # ---------------------------------------------------------------- the informant
