@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hosting import client as http
-from hosting import logs, server
+from hosting import server
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
 from tests.peers.recording import Exchange
@@ -34,6 +34,7 @@ from tests.processes.pairings import (
     together,
     units,
 )
+from tests.support.servers import answering
 from tests.support.waiting import shown, until
 
 HEALTH = {"health": {"every": 0.3}}
@@ -298,12 +299,8 @@ async def registering(informant: OurInformant) -> AsyncIterator[tuple[str, list[
                 return server.Reply(outcome.status, outcome.body)
             return server.text(502, outcome.message)
 
-        front = server.Server(logs.logger("test"), (), fallback=server.Route("*", "*", forward))
-        port = await front.start("127.0.0.1", 0)
-        try:
-            yield f"127.0.0.1:{port}", found
-        finally:
-            await front.close()
+        async with answering(forward) as address:
+            yield address.removeprefix("http://"), found
 
 
 async def test_our_agent_and_our_informant_that_restarts_under_a_standing_wish(tmp_path: Path) -> None:
