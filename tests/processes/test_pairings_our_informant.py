@@ -307,7 +307,7 @@ async def test_our_agent_and_our_informant_that_restarts_under_a_standing_wish(t
     """The node has no room for the wish. Our agent finds its informant's next life by itself, and the wish ends by itself."""
     scheduler = OurScheduler(tmp_path / "scheduler", 1, vms=("a",))
     informant = OurInformant(tmp_path / "informant", 0.5, "--approve-all", settings=HEALTH)
-    waits = {"informant_silence_s": 2.5, "retry_cap_s": 0.5, "wish_s": 3.0}
+    waits = {"informant_silence_s": 2.5, "retry_cap_s": 0.5, "try_upscale_s": 3.0}
     client = Client()
     async with registering(informant) as (address, registrations), running(client):
         ours = OurAgent(tmp_path / "agent", scheduler.address, [entry("a", address)], waits=waits)

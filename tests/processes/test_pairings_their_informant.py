@@ -103,7 +103,7 @@ async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None
     scheduler.cluster.add("denied", high=UNIT)
     async with running(*theirs.values()):
         entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        waits = {"wish_s": 1.0, "denied_s": 0.2}
+        waits = {"try_upscale_s": 1.0, "denied_s": 0.2}
         agent = OurAgent(tmp_path / "agent", scheduler.address, entries, waits=waits)
         async with together(scheduler, agent):
             await agent.listens(*theirs)
