@@ -9,7 +9,8 @@ import pytest
 
 from hosting.backoff import Backoff
 from hosting.supervisor import Supervisor
-from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
+from tests.support.waiting import until
+from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded
 
 AT_ONCE = Backoff(base_s=0.001, cap_s=0.002)
 
