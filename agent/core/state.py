@@ -94,7 +94,8 @@ class InformantState:
     """The informant. `known_size` is the size that it knows: announced by an upscale, or approved by a downscale.
 
     `registration` is the ID that it knows us by; `resumed_early` notes a `/resume` that came before the answer to
-    `/register`. `try_upscale` is a standing `/try-upscale`: the amount wanted until `try_upscale_until_s`; once it `is_try_upscale_met` and
+    `/register`. `try_upscale` is a standing `/try-upscale`: the amount wanted until `try_upscale_until_s`; once it
+    `is_try_upscale_met` and
     called off, what it brought stays until then.
     """
 
@@ -179,7 +180,8 @@ class MetricsState:
 class RunnerState:
     """One life of one runner, begun at `began_s`.
 
-    `superseded_at_ms` is set when another agent owns the VM, or has fenced it: the runner does nothing more. `rivalry` is what earlier
+    `superseded_at_ms` is set when another agent owns the VM, or has fenced it: the runner does nothing more. `rivalry`
+    is what earlier
     lives of the runner met.
     """
 

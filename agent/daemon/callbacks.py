@@ -1,7 +1,7 @@
 """What informants call: `/agents/{agent_id}/id`, `/resume`, `/suspend`, `/try-upscale`, one port for all VMs.
 
-The ID in the path and the `expectedID` of the body must both be that of the registration in force, else 404 (a
-published agent answers so too). Every good answer carries the next number of that registration's sequence.
+The ID in the path and the `expectedID` of the body must both be the ID of the registration in force, else 404 as
+from a published agent. Every good answer carries the next number of that registration's sequence.
 Source: reference/neon.md sections 1.1, 1.4 and 1.5.
 """
 
@@ -25,12 +25,12 @@ class _Sequence:
 
 
 class Callbacks:
-    """Finds the runner that a call is for, tells it, and answers."""
+    """Finds the runner that a call is for, hands the event to it, and answers."""
 
     def __init__(self, runners: Callable[[], list[Runner]]) -> None:
         self._runners = runners
         self._known: dict[str, Runner] = {}
-        """Runners by registration, as of the last look at all of them."""
+        """Runners by registration, as of the last search through all runners."""
         self._sequences: dict[str, _Sequence] = {}
 
     def routes(self) -> tuple[Route, ...]:

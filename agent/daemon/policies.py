@@ -1,6 +1,6 @@
 """Which policies there are: names and the factories behind them, ours and those of installed distributions.
 
-`policies` of a configuration is a list of names, or of `{name, args}`; all of them count, the highest wish wins.
+`policies` of a configuration is a list of names, or of `{name, args}`; all of them count, the highest goal wins.
 Other distributions offer a policy through the entry-point group `parley.policies`: the entry's name is the policy's,
 its value a factory that takes the args and returns an object with `goal(load, sizing)`.
 """
@@ -64,7 +64,7 @@ class UtilisationArgs(Settings):
     memory_stable_zone: Width = 50_000
     memory_mixed_zone: Width = 50_000
     window: Annotated[float, Field(ge=1, le=3600)] = 60.0
-    """Seconds after which the mean follows a load that stays on one side of it."""
+    """Seconds after which the mean has followed a load that stays above or below."""
 
     def make(self) -> Policy:
         """The policy."""
@@ -119,7 +119,7 @@ class Choice(Settings):
 
 
 class RegistryError(ValueError):
-    """A name cannot be registered, or is not. The text names it and says what would do."""
+    """A name that cannot be registered, or is not registered. The text says which name, and what would be right."""
 
 
 class Registry:
@@ -249,13 +249,13 @@ def _placed(place: str, fault: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A policy that is not ours: whatever it raises or returns, the others go on."""
+    """A policy of another distribution: other policies go on whatever it raises or returns."""
 
     name: str
     policy: Policy
 
     def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """Its wish, where that is one."""
+        """The result of the policy, where that is a valid one."""
         try:
             return self._checked(self.policy.goal(load, sizing))
         except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault

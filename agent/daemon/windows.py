@@ -1,7 +1,7 @@
 """Time windows as configured: cron expressions and time zones, read by `cronsim` and `zoneinfo`.
 
-An expression has the five fields of cron. Where the clock is set forward, what falls into the gap happens at its end;
-where it is set back, what has a fixed time happens once, the first time, as cron does.
+An expression has the five fields of cron. Where the clock is set forward, moments in the gap come at its end; where the
+clock is set back, a fixed time counts once, the first time, as with cron.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ class WindowEntry(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """There is something to hold, a floor below the ceiling, and a window that does not close whenever it opens."""
+        """A floor or a ceiling is given, the floor is below the ceiling, and opening differs from closing."""
         if found.get("floor", 0) is None and found.get("ceiling", 0) is None:
             yield "", "needs a floor or a ceiling"
         floor, ceiling = found.get("floor"), found.get("ceiling")

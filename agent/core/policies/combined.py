@@ -1,4 +1,4 @@
-"""Several policies as one: the highest wish counts, and every wish is kept with its reason."""
+"""Several policies as one: the highest goal counts, and every part is kept with its reason."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from agent.core.policies.values import (
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Policies by the name that they are configured by; one alone, or none, is combined as well."""
+    """Policies by their configured names; also of a single policy, or of none."""
 
     policies: tuple[tuple[str, Policy], ...] = (("utilisation", Utilisation()),)
 
@@ -33,7 +33,7 @@ class Combined:
         )
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """The highest wish. Where no policy can tell, or nothing may shrink, not less than the size."""
+        """The highest goal. Where no policy can tell, or the VM must not shrink, the goal is at least the size."""
         size = min(sizing.units(), MAX_UNITS)
         parts = tuple(part for name, policy in self.policies for part in _parts(name, policy, load, sizing))
         wish = highest(parts)
@@ -45,7 +45,7 @@ class Combined:
 
 
 def _parts(name: str, policy: Policy, load: Load, sizing: Sizing) -> Iterator[GoalPart]:
-    """What one policy wishes, with the wishes that it was made of where it tells them."""
+    """The result of one policy as parts, with the parts that the policy names."""
     wish = policy.goal(load, sizing)
     match wish:
         case Unknown(reason):
