@@ -152,8 +152,7 @@ class Faults(Settings):
             yield (
                 "refusing.lasts",
                 (
-                    f"must be below refusing.every, or nothing is ever resized: {refusing.lasts:g} is not below
-                    {refusing.every:g}"
+                    f"must be below refusing.every, or nothing is ever resized: {refusing.lasts:g} is not below {refusing.every:g}"
                 ),
             )
 
