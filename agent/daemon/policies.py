@@ -261,14 +261,14 @@ class Guarded:
         except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
             return Unknown(f"policy {self.name} failed: {_text(error)}")
 
-    def _checked(self, wish: object) -> PolicyResult:
-        match wish:
+    def _checked(self, result: object) -> PolicyResult:
+        match result:
             case Unknown(reason):
                 return Unknown(_text(reason))
             case Goal(units, reason, parts) if _is_count(units):
                 return Goal(min(units, MAX_UNITS), _text(reason), self._parts(units, parts))
             case _:
-                return Unknown(f"policy {self.name} returned no goal but {_text(repr(wish))}")
+                return Unknown(f"policy {self.name} returned no goal but {_text(repr(result))}")
 
     def _parts(self, units: int, parts: object) -> tuple[GoalPart, ...]:
         """Its parts, where the first of them is the goal: else they explain nothing."""

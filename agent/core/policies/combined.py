@@ -36,18 +36,18 @@ class Combined:
         """The highest goal. Where no policy can tell, or the VM must not shrink, the goal is at least the size."""
         size = min(sizing.units(), MAX_UNITS)
         parts = tuple(part for name, policy in self.policies for part in _parts(name, policy, load, sizing))
-        wish = highest(parts)
-        if isinstance(wish, Unknown):
-            return Goal(size, f"the size stays: {wish.reason}", parts)
-        if not sizing.can_decrease and wish.units < size:
-            return moved(wish, size, "no decrease", f"it may not shrink now; else {wish.reason}")
-        return wish
+        result = highest(parts)
+        if isinstance(result, Unknown):
+            return Goal(size, f"the size stays: {result.reason}", parts)
+        if not sizing.can_decrease and result.units < size:
+            return moved(result, size, "no decrease", f"it may not shrink now; else {result.reason}")
+        return result
 
 
 def _parts(name: str, policy: Policy, load: Load, sizing: Sizing) -> Iterator[GoalPart]:
     """The result of one policy as parts, with the parts that the policy names."""
-    wish = policy.goal(load, sizing)
-    match wish:
+    result = policy.goal(load, sizing)
+    match result:
         case Unknown(reason):
             yield GoalPart(name, None, reason)
         case Goal(units, reason, ()):
