@@ -30,6 +30,8 @@ from protocol.values import Value
 KEEP_ALIVE_S: Final = 75.0
 SWEEP_S: Final = 0.5
 HANDSHAKE_S: Final = 5.0
+LINGER_S: Final = 0.5
+"""How long the rest of a refused body is read: a peer that still sends would not see the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ class _AiohttpServer(web.Server):
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(
-            self._owner, self, keepalive_timeout=KEEP_ALIVE_S, access_log=None, lingering_time=0.5
+            self._owner, self, keepalive_timeout=KEEP_ALIVE_S, access_log=None, lingering_time=LINGER_S
         )
 
 
@@ -342,12 +344,16 @@ class Server:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            overdue = self.now() - self._limits.request_deadline_s
-            for connection in list(self._open):
-                if connection.busy_since is not None and connection.busy_since < overdue:
-                    self.stats["aborted"] += 1
-                    self.forget(connection)
-                    connection.cut()
+            self.sweep(self.now())
+
+    def sweep(self, now_s: float) -> None:
+        """Abort the requests that are over their deadline at `now_s` of the loop's clock."""
+        overdue = now_s - self._limits.request_deadline_s
+        for connection in list(self._open):
+            if connection.busy_since is not None and connection.busy_since < overdue:
+                self.stats["aborted"] += 1
+                self.forget(connection)
+                connection.cut()
 
 
 async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> bytes | None:

@@ -67,7 +67,7 @@ class Program:
         self._log = logs.logger("scheduler")
         unix_offset_s = time.time() - time.monotonic()
         self._cluster = FileCluster(options["cluster"], time.monotonic, unix_offset_s)
-        terms = SchedulerConfig(
+        process = SchedulerConfig(
             instance=uuid.uuid4(),
             started_s=time.monotonic(),
             unix_offset_s=unix_offset_s,
@@ -76,7 +76,7 @@ class Program:
             published_agents=options["published_agents"],
             trust_published=options["trust_published"],
         )
-        self._core = Core(terms)
+        self._core = Core(process)
         directory = options["journal"]
         self._journal = JournalWriter(directory, self._core, self._log) if directory is not None else None
         self._pools = PoolService(
@@ -88,7 +88,7 @@ class Program:
             writes_from_anywhere=options["pool_writes_from_anywhere"],
         )
         self._service = PermitService(
-            self._core, self._cluster, time.monotonic, self._log, self._journal, self._pools.room
+            self._core, self._cluster, time.monotonic, self._log, self._journal, self._pools.admission_queue
         )
         self._batches = BatchService(self._service, self._core.vms)
         config = options["config"]
@@ -174,36 +174,36 @@ class Program:
         return not faults
 
     def _greet(self, port: int) -> None:
-        terms, core = self._core.config, self._core
+        config, core = self._core.config, self._core
         self._log.info(
             "serving",
             address=f"http://{endpoint(self._options['host'], port)}",
-            instance=str(terms.instance),
+            instance=str(config.instance),
             nodes=sum(1 for _ in core.ledger.nodes()),
             vms=len(core.vms),
         )
-        if terms.handover_s < SAFE_HANDOVER_S:
+        if config.handover_s < SAFE_HANDOVER_S:
             self._log.warning(
                 "--handover is shorter than agents may hold what they were permitted: a dead agent's room may be given "
                 "away while its VM still grows",
-                handover_s=terms.handover_s,
+                handover_s=config.handover_s,
                 safe_s=SAFE_HANDOVER_S,
             )
-        if not terms.is_first_start:
+        if not config.is_first_start:
             self._log.info(
                 "what agents may hold from before this start is kept for a while; growth may wait for it",
-                kept_s=terms.handover_s,
+                kept_s=config.handover_s,
             )
         else:
             self._log.warning(
                 "--first-start: what agents may hold from an earlier scheduler is not kept; leave it out of unit files"
             )
-        if terms.published_agents:
-            self._log.info("callers without the extension are served", nodes=list(terms.published_agents))
-        if terms.trust_published:
+        if config.published_agents:
+            self._log.info("callers without the extension are served", nodes=list(config.published_agents))
+        if config.trust_published:
             self._log.warning(
                 "--trust-published: where the cluster shows no sizes, what callers without the extension were last told "
-                "counts as what they use, and before that their first word; for their VMs it is not promised that the "
+                "counts as what they use, and before that their first request; for their VMs it is not promised that the "
                 "node is never overcommitted"
             )
 
@@ -273,7 +273,7 @@ class Program:
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
             *families(self._core, self._service.stats, self._server, lost),
-            *pool_families(self._core.ledger, self._pools.room, self._pools.counts),
+            *pool_families(self._core.ledger, self._pools.admission_queue, self._pools.stats),
         ]
 
 

@@ -30,7 +30,7 @@ class RunnerFactory:
     to_exporters: HttpClient
     advertised: Advertised
     callback_address: str
-    registry: policies.Registry
+    registry: policies.PolicyRegistry
     context: RunnerContext
 
     def make(self, spec: VmDescription) -> Runner:

@@ -19,7 +19,7 @@ from agent.core.state import PermitRequest
 from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.extension import AGENT_HEADER, ExtendedRequest, ExtendedResponse, RawRequest
+from protocol.extension import AGENT_HEADER, RawRequest, RequestExtension
 
 Event: TypeAlias = events.PermitGranted | events.PermitRefused | events.PermitFailed
 
@@ -29,13 +29,9 @@ WINDOW_S: Final = 0.015
 MAX_BATCH: Final = 128
 
 
-def request_of(vm: Vm, ask: PermitRequest) -> ExtendedRequest:
-    """The message of an `PermitRequest`: always the same for the same one, so that a retry sends the same bytes."""
-    return ExtendedRequest(
-        ask.version,
-        vm.pod,
-        translate.request_slots(ask.resources, vm.slot_bytes),
-        ask.metrics,
+def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
+    """The message of a `PermitRequest`: always the same for the same one, so that a retry sends the same bytes."""
+    extension = RequestExtension(
         ask.life.agent_id,
         ask.life.started_at_ms,
         vm.pod_uid,
@@ -44,6 +40,8 @@ def request_of(vm: Vm, ask: PermitRequest) -> ExtendedRequest:
         ask.instance,
         RawRequest(ask.resources, ask.claim, vm.unit),
     )
+    slots = translate.request_slots(ask.resources, vm.slot_bytes)
+    return wire.AgentRequest(ask.version, vm.pod, slots, ask.metrics, extension)
 
 
 class _Item(msgspec.Struct):
@@ -249,16 +247,17 @@ def _granted(
         response = codec.decode(wire.PluginResponse, body)
     except RemoteProtocolError as error:
         return events.PermitFailed(ask.number, str(error)[:300], chance)
-    if isinstance(response, ExtendedResponse):
+    extension = response.extension
+    if extension is not None:
         return events.PermitGranted(
             ask.number,
-            response.raw.permit,
-            response.raw.compute_unit,
+            extension.permit,
+            extension.compute_unit,
             sent_s,
-            response.reasons,
-            response.sequence_number,
-            response.scheduler_instance,
-            response.scheduler_epoch,
+            extension.reasons,
+            extension.sequence_number,
+            extension.scheduler_instance,
+            extension.scheduler_epoch,
             response.migrate is not None,
             chance,
         )

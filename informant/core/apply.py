@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from informant.core import events
-from informant.core.events import GuestEvent, SizeRequest
+from informant.core.events import GuestEvent
 from informant.core.limits import Control, GroupLimits, Write
 from informant.core.report import Reading
 from informant.core.state import GuestState, GuestStats, PendingRequest, RequestPhase
@@ -37,38 +37,33 @@ def lapse(state: GuestState, now_s: float) -> GuestState:
     return state
 
 
-def _reduce(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:  # noqa: C901, PLR0912 - one line for each event
+def _reduce(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:
     match event:
         case events.GroupFound():
             return _found(state, event)
         case events.GuestSampled():
             return _sampled(replace(state, refused={}), event, now_s)
-        case events.SizeRequested(request):
-            return _requested(state, request)
+        case events.SizeRequested():
+            state = replace(state, waiting=(*state.waiting, event))
+            return state if state.pending is not None else _next(state)
         case events.RequestWithdrawn(number):
             return _withdrawn(state, number)
         case events.TimePassed():
             return replace(state, refused={})
         case events.ProgramEnding():
             return replace(state, guard=state.guard.ended(), refused={})
-        case events.GuestRead(reading):
-            return _read(state, reading, now_s)
-        case events.GuestUnreadable(error):
-            return _unreadable(state, error, now_s)
+        case events.Done(action):
+            return _done(state, action)
         case events.WriteBegun(write):
             return _begun(state, write, now_s)
-        case events.WriteDone(write):
-            return _done(state, write)
         case events.WriteFailed():
             return _failed(state, event)
-        case events.ShortageReported():
-            return replace(state, shortage=None)
+        case events.GuestRead(reading, error):
+            return _read(state, reading, error, now_s)
         case events.SizeAdopted(met):
             assert state.pending is not None
             pending = replace(state.pending, is_adopted=True)
             return replace(state, guard=state.guard.met(met, now_s), pending=pending)
-        case events.RequestAnswered(answer):
-            return _answered(state, answer)
         case _:
             assert_never(event)
 
@@ -135,11 +130,6 @@ def _taken_from_files(state: GuestState, reading: Reading) -> GuestState:
 # ---------------------------------------------------------------- requests
 
 
-def _requested(state: GuestState, request: SizeRequest) -> GuestState:
-    state = replace(state, waiting=(*state.waiting, request))
-    return state if state.pending is not None else _next(state)
-
-
 def _next(state: GuestState) -> GuestState:
     """The request that has waited longest is decided now; one after the other, in the order of arrival."""
     if not state.waiting:
@@ -166,14 +156,21 @@ def _answered(state: GuestState, answer: events.AnswerRequest) -> GuestState:
     return _next(state)
 
 
-def _read(state: GuestState, reading: Reading, now_s: float) -> GuestState:
-    """The guest was read for the request that is being decided."""
+def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) -> GuestState:
+    """The guest was read for the request that is being decided.
+
+    An upscale has happened, whatever is known of the guest; a downscale needs to know.
+    """
     pending = state.pending
     assert pending is not None
-    if reading.cgroup is not None:
+    if reading is not None and reading.cgroup is not None:
         state = replace(state, current_bytes=reading.cgroup.current_bytes)
     if pending.request.is_upscale:
-        return _grown(state, pending, now_s)
+        guard, grown = state.guard.grown(pending.request.size)
+        state = replace(state, guard=guard, detector=state.detector.grown(grown, now_s))
+        return _agreed(state, replace(pending, grown=grown))
+    if reading is None:
+        return _taken_back(state, pending, error=error)
     if pending.phase is RequestPhase.ASKED:
         return _judged(state, pending, reading, now_s)
     if pending.took_cache:
@@ -190,21 +187,6 @@ def _read(state: GuestState, reading: Reading, now_s: float) -> GuestState:
     if not again.ok:
         return _taken_back(state, pending, again.status)
     return _agreed(state, pending)
-
-
-def _unreadable(state: GuestState, error: str, now_s: float) -> GuestState:
-    """An upscale has happened, whatever is known of the guest; a downscale needs to know."""
-    pending = state.pending
-    assert pending is not None
-    if pending.request.is_upscale:
-        return _grown(state, pending, now_s)
-    return _taken_back(state, pending, error=error)
-
-
-def _grown(state: GuestState, pending: PendingRequest, now_s: float) -> GuestState:
-    guard, grown = state.guard.grown(pending.request.size)
-    state = replace(state, guard=guard, detector=state.detector.grown(grown, now_s))
-    return _agreed(state, replace(pending, grown=grown))
 
 
 def _judged(state: GuestState, pending: PendingRequest, reading: Reading, now_s: float) -> GuestState:
@@ -254,11 +236,18 @@ def _begun(state: GuestState, write: Write, now_s: float) -> GuestState:
     return replace(state, written=state.written.after(write), under_way=under_way, pending=pending)
 
 
-def _done(state: GuestState, write: Write) -> GuestState:
-    if not write.is_slow:
-        return replace(state, written=state.written.after(write))
-    state = replace(state, under_way=_without(state.under_way, write))
-    return _lowered(state, write)
+def _done(state: GuestState, action: Write | events.AnswerRequest | events.ReportShortage) -> GuestState:
+    match action:
+        case Write(is_slow=True):
+            return _lowered(replace(state, under_way=_without(state.under_way, action)), action)
+        case Write():
+            return replace(state, written=state.written.after(action))
+        case events.ReportShortage():
+            return replace(state, shortage=None)
+        case events.AnswerRequest():
+            return _answered(state, action)
+        case _:
+            assert_never(action)
 
 
 def _failed(state: GuestState, event: events.WriteFailed) -> GuestState:

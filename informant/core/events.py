@@ -1,6 +1,6 @@
 """What happens to the guest's size and limits (past tense), and what its shell is to do (imperative).
 
-Each action ends as exactly one event, at once; a slow `Write` ends as `WriteBegun` at once, and as `WriteDone` or
+Each action ends as one event at once: `Done`, unless another one is named here. A slow `Write` ends as `WriteBegun`, and as `Done` or
 `WriteFailed` later.
 """
 
@@ -12,53 +12,6 @@ from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Shortage
 from protocol.values import Resources
 from protocol.wire import DownscaleResult, MoreResources
-
-
-@dataclass(frozen=True, slots=True)
-class SizeRequest:
-    """`PUT /downscale`, or `PUT /upscale` where `is_upscale`. Each request has a `number` of its own."""
-
-    number: int
-    size: Resources
-    is_upscale: bool = False
-
-
-# ---------------------------------------------------------------- actions
-
-
-@dataclass(frozen=True, slots=True)
-class ReadGuest:
-    """Read the machine and the group, for the request that is being decided."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptSize:
-    """The guest lives in `size` from now on: keep it over restarts. Wishes for the resources that have `grown` are met."""
-
-    size: Resources
-    hidden_bytes: int
-    grown: MoreResources
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
-    """Answer a request. `error` names a fault that kept the limits from following; empty where there was none."""
-
-    request: SizeRequest
-    result: DownscaleResult
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportShortage:
-    """Wish for more of what is short."""
-
-    shortage: Shortage
-
-
-GuestAction: TypeAlias = Write | ReadGuest | AdoptSize | AnswerRequest | ReportShortage
-
-# ---------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +34,11 @@ class GuestSampled:
 
 @dataclass(frozen=True, slots=True)
 class SizeRequested:
-    """An agent sent a request."""
+    """`PUT /downscale`, or `PUT /upscale` where `is_upscale`. Each request has a `number` of its own."""
 
-    request: SizeRequest
+    number: int
+    size: Resources
+    is_upscale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +58,57 @@ class ProgramEnding:
     """The program ends: nobody relieves a throttle or ends a freeze from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuestRead:
-    """The outcome of `ReadGuest`."""
-
-    reading: Reading
+# ---------------------------------------------------------------- actions
 
 
 @dataclass(frozen=True, slots=True)
-class GuestUnreadable:
-    """The guest could not be read for a request."""
+class ReadGuest:
+    """Read the machine and the group, for the request that is being decided; ends as `GuestRead`."""
 
-    error: str
+
+@dataclass(frozen=True, slots=True)
+class AdoptSize:
+    """The guest lives in `size` from now on: keep it over restarts. Wishes for the resources that have `grown` are met.
+
+    Ends as `SizeAdopted`.
+    """
+
+    size: Resources
+    hidden_bytes: int
+    grown: MoreResources
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Answer a request. `error` names a fault that kept the limits from following; empty where there was none."""
+
+    request: SizeRequested
+    result: DownscaleResult
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportShortage:
+    """Wish for more of what is short."""
+
+    shortage: Shortage
+
+
+GuestAction: TypeAlias = Write | ReadGuest | AdoptSize | AnswerRequest | ReportShortage
+
+# ---------------------------------------------------------------- outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An action has ended well."""
+
+    action: Write | AnswerRequest | ReportShortage
 
 
 @dataclass(frozen=True, slots=True)
 class WriteBegun:
     """A slow write is under way: the value counts from here on, only to free what lies above it takes its time."""
-
-    write: Write
-
-
-@dataclass(frozen=True, slots=True)
-class WriteDone:
-    """A control file was written."""
 
     write: Write
 
@@ -141,22 +123,18 @@ class WriteFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestRead:
+    """The guest was read for a request; None and the `error` where that was not possible."""
+
+    reading: Reading | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SizeAdopted:
-    """The outcome of `AdoptSize`: the resources that had been wished for."""
+    """A size was adopted, and wishes for these resources were met by it."""
 
     met: MoreResources
-
-
-@dataclass(frozen=True, slots=True)
-class ShortageReported:
-    """The outcome of `ReportShortage`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestAnswered:
-    """The outcome of `AnswerRequest`."""
-
-    answer: AnswerRequest
 
 
 GuestEvent: TypeAlias = (
@@ -166,12 +144,9 @@ GuestEvent: TypeAlias = (
     | RequestWithdrawn
     | TimePassed
     | ProgramEnding
-    | GuestRead
-    | GuestUnreadable
+    | Done
     | WriteBegun
-    | WriteDone
     | WriteFailed
+    | GuestRead
     | SizeAdopted
-    | ShortageReported
-    | RequestAnswered
 )

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from informant.core.events import SizeRequest, WriteFailed
+from informant.core.events import SizeRequested, WriteFailed
 from informant.core.guard import Guard
 from informant.core.limits import Control, GroupLimits, Write
 from informant.core.report import Reading
@@ -44,7 +44,7 @@ class PendingRequest:
     `trial`. `grown` is what an upscale brings, and `is_adopted` that the new size was kept.
     """
 
-    request: SizeRequest
+    request: SizeRequested
     phase: RequestPhase = RequestPhase.ASKED
     before: Guard | None = None
     lowered: Write | None = None
@@ -95,7 +95,7 @@ class GuestState:
     refused: Mapping[Control, WriteFailed] = field(default_factory=dict)
     shortage: Shortage | None = None
     pending: PendingRequest | None = None
-    waiting: tuple[SizeRequest, ...] = ()
+    waiting: tuple[SizeRequested, ...] = ()
     stats: GuestStats = GuestStats()
 
     @property

@@ -13,34 +13,12 @@ from typing import Final, Protocol, assert_never
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
 from hosting.threads import in_own_thread
+from informant.core import events
 from informant.core.apply import apply
-from informant.core.events import (
-    AdoptSize,
-    AnswerRequest,
-    GroupFound,
-    GuestAction,
-    GuestEvent,
-    GuestRead,
-    GuestSampled,
-    GuestUnreadable,
-    ProgramEnding,
-    ReadGuest,
-    ReportShortage,
-    RequestAnswered,
-    RequestWithdrawn,
-    ShortageReported,
-    SizeAdopted,
-    SizeRequest,
-    SizeRequested,
-    TimePassed,
-    WriteBegun,
-    WriteDone,
-    WriteFailed,
-)
+from informant.core.events import AdoptSize, AnswerRequest, GuestAction, GuestEvent, ReadGuest, ReportShortage
 from informant.core.limits import Control, Write
 from informant.core.plan import plan
 from informant.core.report import Reading
-from informant.core.shortage import Shortage
 from informant.core.state import GuestState
 from informant.guest.approvals import Agreed, Approvals
 from informant.guest.cgroup import Cgroup
@@ -110,7 +88,7 @@ class LimitController:
         size, hidden_bytes = (agreed.size, agreed.hidden_bytes) if agreed is not None else (None, 0)
         if found.frozen:
             self._log.warning("the workload was found frozen, and is thawed", cgroup=str(self._cgroup.path))
-        self._take(GroupFound(found, self._controls(), size, hidden_bytes))
+        self._take(events.GroupFound(found, self._controls(), size, hidden_bytes))
         self.look()
 
     async def drained(self) -> None:
@@ -120,7 +98,7 @@ class LimitController:
 
     def end(self) -> None:
         """Leave neither a freeze nor a throttle behind, and begin none: only this program can end them."""
-        self._take(ProgramEnding())
+        self._take(events.ProgramEnding())
         left = self.state.fault()
         if left:
             self._log.error("the workload may be left throttled or frozen", error=left)
@@ -133,7 +111,7 @@ class LimitController:
 
     def look(self, controls: frozenset[Control] | None = None) -> None:
         """See what is short now, and keep the limits as they should be."""
-        self._take(GuestSampled(self.read(), controls))
+        self._take(events.GuestSampled(self.read(), controls))
 
     def _controls(self) -> frozenset[Control]:
         """The control files that can be written."""
@@ -173,11 +151,11 @@ class LimitController:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
-            self._take(SizeRequested(SizeRequest(number, size, is_upscale)))
+            self._take(events.SizeRequested(number, size, is_upscale))
             return await answer
         finally:
             if self._answers.pop(number, None) is not None:  # nobody waits for the answer any more
-                self._take(RequestWithdrawn(number))
+                self._take(events.RequestWithdrawn(number))
 
     # ------------------------------------------------------------ the loop
 
@@ -205,7 +183,7 @@ class LimitController:
     def _wake(self, at_s: float) -> None:
         self._timer = self._wake_at_s = None
         self._not_before_s = at_s
-        self._take(TimePassed())
+        self._take(events.TimePassed())
 
     def _perform(self, action: GuestAction) -> GuestEvent:
         """Do it; what came of that."""
@@ -216,8 +194,8 @@ class LimitController:
                 return self._read()
             case AdoptSize():
                 return self._adopt(action)
-            case ReportShortage(shortage):
-                return self._report(shortage)
+            case ReportShortage():
+                return self._report(action)
             case AnswerRequest():
                 return self._answer(action)
             case _:
@@ -225,11 +203,11 @@ class LimitController:
 
     def _read(self) -> GuestEvent:
         try:
-            return GuestRead(self.read())
+            return events.GuestRead(self.read())
         except (OSError, ValueError) as error:
-            return GuestUnreadable(f"the guest could not be read: {error}")
+            return events.GuestRead(None, f"the guest could not be read: {error}")
 
-    def _adopt(self, action: AdoptSize) -> SizeAdopted:
+    def _adopt(self, action: AdoptSize) -> GuestEvent:
         size = action.size
         self._source.resized(size.vcpu_milli, size.memory_bytes)
         if self._approvals is not None:
@@ -237,14 +215,14 @@ class LimitController:
                 self._approvals.keep(Agreed(size, action.hidden_bytes))
             except OSError as error:
                 self._log.error("what was agreed on is lost when I am restarted", error=str(error))
-        return SizeAdopted(self._wishes.arrived(action.grown))
+        return events.SizeAdopted(self._wishes.arrived(action.grown))
 
-    def _report(self, shortage: Shortage) -> ShortageReported:
-        tell = self._log.info if self._wishes.wish(shortage.resources()) else self._log.debug
-        tell("short", cpu=shortage.cpu or None, memory=shortage.memory or None)
-        return ShortageReported()
+    def _report(self, action: ReportShortage) -> GuestEvent:
+        tell = self._log.info if self._wishes.wish(action.shortage.resources()) else self._log.debug
+        tell("short", cpu=action.shortage.cpu or None, memory=action.shortage.memory or None)
+        return events.Done(action)
 
-    def _answer(self, action: AnswerRequest) -> RequestAnswered:
+    def _answer(self, action: AnswerRequest) -> GuestEvent:
         request, result, error = action.request, action.result, action.error
         tell = self._log.error if error else self._log.info
         if request.is_upscale:
@@ -260,26 +238,26 @@ class LimitController:
         answer = self._answers.pop(request.number, None)
         if answer is not None and not answer.done():
             answer.set_result(reply)
-        return RequestAnswered(action)
+        return events.Done(action)
 
     # ------------------------------------------------------------ writing
 
-    def _write(self, write: Write) -> WriteDone | WriteFailed:
+    def _write(self, write: Write) -> GuestEvent:
         assert self._cgroup is not None
         try:
             self._cgroup.write(write.control, write.text)
         except OSError as error:
             return self._failed(write, error)
         self._faults.pop(write.control, None)
-        return WriteDone(write)
+        return events.Done(write)
 
-    def _write_slowly(self, write: Write) -> WriteBegun:
+    def _write_slowly(self, write: Write) -> GuestEvent:
         """Write in a thread, which goes on however long the kernel takes."""
         assert self._cgroup is not None
         writing = in_own_thread(partial(self._cgroup.write, write.control, write.text))
         self._slow.add(writing)
         writing.add_done_callback(partial(self._slow_is_over, write))
-        return WriteBegun(write)
+        return events.WriteBegun(write)
 
     def _slow_is_over(self, write: Write, writing: asyncio.Future[None]) -> None:
         self._slow.discard(writing)
@@ -288,16 +266,16 @@ class LimitController:
         error = writing.exception()
         if error is None:
             self._faults.pop(write.control, None)
-        self._take(WriteDone(write) if error is None else self._failed(write, error))
+        self._take(events.Done(write) if error is None else self._failed(write, error))
 
-    def _failed(self, write: Write, error: BaseException) -> WriteFailed:
+    def _failed(self, write: Write, error: BaseException) -> GuestEvent:
         """A write failed: the next look tries it again, and the log says it once."""
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         told = f"{write.control}: {reason}"
         if self._faults.get(write.control) != told:
             self._faults[write.control] = told
             self._log.error("a control file could not be written", text=write.text, error=told)
-        return WriteFailed(write, told, isinstance(error, OSError) and error.errno in _GONE)
+        return events.WriteFailed(write, told, isinstance(error, OSError) and error.errno in _GONE)
 
     def _now_s(self) -> float:
         """The loop's clock; a timer may be early by its resolution, and counts as on time."""

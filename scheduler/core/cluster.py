@@ -48,13 +48,13 @@ def node_gone(core: CoreState, event: events.NodeGone) -> _Outputs:
 
 
 def pool_seen(core: CoreState, event: events.PoolSeen) -> _Outputs:
-    """A pool, or a change of one. What waits for its word is judged by the new terms when the word comes."""
+    """A pool, or a change of one. A request that waits for its verdict is judged by the new description then."""
     core.ledger.set_pool(event.spec.name, event.spec)
     return ()
 
 
 def pool_gone(core: CoreState, event: events.PoolGone) -> _Outputs:
-    """A pool was deleted. Its VMs keep what they have, and a word of its plugins that is under way is void."""
+    """A pool was deleted. Its VMs keep what they have, and a verdict of its plugins that is under way is void."""
     for record in core.admission_calls.values():
         if record.admission is not None and record.admission.pool == event.name:
             record.admission.is_void = True

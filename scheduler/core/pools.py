@@ -1,4 +1,4 @@
-"""A pool as a limit: its own bounds, which need nobody's word, and when its plugins must be asked.
+"""A pool as a limit: its own bounds, which hold without its plugins, and when these must be asked.
 
 A VM's part of its pool is max over the resources of ceil(what its row keeps / the pool's unit). Where a pool holds more
 than it may, because VMs were born into it or came by their label, nothing grows in it until it is at or below.

@@ -1,4 +1,4 @@
-"""Callers without the extension: no claim and no lease, so their word is checked by reads of the cluster.
+"""Callers without the extension: no claim and no lease, so what they say is checked by reads of the cluster.
 
 Any status but 200 is fatal in the published agent, so what is not clearly the caller's fault closes the connection
 without a response; and that is fatal to its first request, which is held for a look that helps. What it sends is the
@@ -185,7 +185,7 @@ def _use(
     """What the VM may use of `wanted`, and whether that is known.
 
     A read begun before our start shows what was. Without one that was begun later it is what we told the caller last, or
-    less: the caller sends what it wants. Before that its word counts where no sizes are shown and it is trusted.
+    less: the caller sends what it wants. Before that its request counts where no sizes are shown and it is trusted.
     """
     if reading is not None and reading.begun_s >= config.started_s:
         return reading.use, True

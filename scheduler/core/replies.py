@@ -1,7 +1,7 @@
 """The answer to a request as it travels: the one place where a permit becomes a message."""
 
 from protocol import codec, translate, wire
-from protocol.extension import ExtendedResponse, RawReply
+from protocol.extension import RawReply, ReplyExtension
 from scheduler.core.events import Decided
 
 
@@ -12,16 +12,14 @@ def message(decided: Decided) -> wire.PluginResponse:
     echo = decided.echo
     if echo is None:
         return wire.PluginResponse(permit, unit)
-    return ExtendedResponse(
-        permit,
-        unit,
+    extension = ReplyExtension(
         echo.sequence_number,
         echo.instance,
         echo.epoch,
         RawReply(decided.permit, decided.unit),
         decided.reasons,
-        migrate=wire.MigrateResponse() if decided.migrate else None,
     )
+    return wire.PluginResponse(permit, unit, wire.MigrateResponse() if decided.migrate else None, extension)
 
 
 def encode(decided: Decided) -> bytes:

@@ -22,7 +22,7 @@ class SchedulerConfig:
     `instance` tells this process from others, `epoch` fences it (0 standalone). `handover_s` is how long a silent
     agent may still hold what it was granted; `command_deadline_s` how long a command that was sent may still take
     effect. `published_agents` are node globs where callers without the extension are served; `trust_published`
-    lets their word count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
+    lets what they were told count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
     named in every refusal that it causes. A pool that has not answered after `admission_call_s` is given up. What an
     agent has reported as free and the last read still showed is read again after `read_again_s`.
 

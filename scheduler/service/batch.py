@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import Final
 
 from hosting import server
-from protocol import codec, hot
+from protocol import codec
+from protocol.batch import read_batch, write_batch
 from protocol.errors import RemoteProtocolError
 from protocol.reasons import ErrorCode
 from protocol.wire import AgentRequest
@@ -31,7 +32,7 @@ class BatchService:
 
     async def serve(self, batch: server.Request) -> Outcome:
         """Answer one batch."""
-        items = hot.read_batch(batch.body)
+        items = read_batch(batch.body)
         if items is None:
             return self._refused("must be a JSON array of requests with the extension")
         if len(items) > MAX_BATCH:
@@ -57,7 +58,7 @@ class BatchService:
             outcomes[index] = self._permits.decide_extended(request, items[index])
             self._permits.stats.latency.observe(perf_counter() - began_s)
         done = await _all({index: outcomes[index] for index in range(len(items))})
-        return server.Reply(200, hot.write_batch([_entry(outcome) for outcome in done]))
+        return server.Reply(200, write_batch([_entry(outcome) for outcome in done]))
 
     def _read(self, item: bytes) -> tuple[AgentRequest, str] | server.Reply:
         """The request of an item, with the UID of its pod; or the answer where there is none."""

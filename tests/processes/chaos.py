@@ -110,7 +110,8 @@ class Middle(FaultyPeer):
         self.behind = free_port()
         self._client = client
         self._output = directory / "scheduler.log"
-        self._arguments = ("--cluster", str(cluster), "--port", str(self.behind))
+        # One agent lives through it all: nobody waits long for what another life of it may hold.
+        self._arguments = ("--cluster", str(cluster), "--port", str(self.behind), "--handover", "5")
         self.program: Program | None = None
 
     def start_scheduler(self) -> None:

@@ -16,16 +16,14 @@ from informant.core.apply import apply
 from informant.core.events import (
     AdoptSize,
     AnswerRequest,
+    Done,
     GuestAction,
     GuestEvent,
     GuestRead,
     GuestSampled,
     ReadGuest,
     ReportShortage,
-    RequestAnswered,
-    ShortageReported,
     SizeAdopted,
-    SizeRequest,
     SizeRequested,
 )
 from informant.core.guard import Guard
@@ -203,7 +201,7 @@ class Informant:
             return
         self._number += 1
         self._answers[self._number] = answered
-        self._take(SizeRequested(SizeRequest(self._number, amount, is_upscale)))
+        self._take(SizeRequested(self._number, amount, is_upscale))
         if is_upscale:
             self._select()
 
@@ -225,10 +223,10 @@ class Informant:
                 return SizeAdopted(met)
             case ReportShortage(shortage):
                 self.wishes = self.wishes.seen_short(shortage.resources(), self._clock.now_s)
-                return ShortageReported()
+                return Done(action)
             case AnswerRequest():
                 self._answers.pop(action.request.number)(action)
-                return RequestAnswered(action)
+                return Done(action)
             case Write():
                 raise AssertionError("there is no group to write to")
 

@@ -9,6 +9,7 @@ from typing import Final
 from hosting import logs
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits
+from tests.support.virtual_time import turns
 
 QUIET: Final[Logger] = logs.logger("test")
 Answer = Callable[[Request], Awaitable[Reply | HangUp]]
@@ -64,7 +65,7 @@ class FaultyPeer:
         server, self._server = self._server, None
         if server is not None:
             await server.close()
-            await asyncio.sleep(0)  # what was just being accepted gets its connection now
+            await turns()  # what was just being accepted gets its connection now
             for connection in list(server._open):
                 connection.cut()
 

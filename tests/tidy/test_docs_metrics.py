@@ -29,7 +29,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     house = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
     served = [
         *families(core, PermitStats(), server),
-        *pool_families(core.ledger, house.room, house.counts),
+        *pool_families(core.ledger, house.admission_queue, house.stats),
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),

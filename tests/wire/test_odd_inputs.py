@@ -30,7 +30,7 @@ from tests.peers.support import BareAgent, agent_knobs, informant_knobs, running
 from tests.support.waiting import until
 from tests.unit.agent.peers import World
 from tests.unit.hosting.raw_peers import Wire, recorded, request_bytes
-from tests.unit.informant.guests import guest
+from tests.unit.informant.guests import served
 from tests.wire.odd_inputs import AGENT, AGENT_ID, INFORMANT, SCHEDULER, TABLES, Case
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -135,8 +135,8 @@ def _is_in_use(agent: BareAgent) -> bool:
 async def test_a_request_to_the_informant(case: Case, body: bytes) -> None:
     """Of 4 GiB, 1 is in use; a registered agent is what it needs to agree on sizes at all."""
     theirs, agents = PublishedInformant(informant_knobs(memory_in_use=GIB)), [BareAgent(), BareAgent()]
-    async with running(theirs, *agents), guest() as ours:
-        outcomes = (theirs.address, case.published), (ours.url.removeprefix("http://"), case.here)
+    async with running(theirs, *agents), served() as ours:
+        outcomes = (theirs.address, case.published), (ours, case.here)
         for agent, (address, outcome) in zip(agents, outcomes, strict=True):
             agent.id = AGENT_ID
             await ask(address, Case("", "POST /register", b"", ""), agent.desc)

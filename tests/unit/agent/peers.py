@@ -18,10 +18,11 @@ from agent.runner.runner import Runner, RunnerContext
 from hosting import logs
 from hosting.server import Reply
 from protocol import codec, translate
-from protocol.extension import ExtendedRequest, ExtendedResponse, RawReply
+from protocol.extension import RawReply, ReplyExtension, RequestExtension
 from protocol.reasons import Reason
 from protocol.values import Observation, Resources
 from protocol.versions import InformantProtoVersion
+from protocol.wire import PluginResponse
 from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s
 from tests.unit.agent.driver import INSTANCE, VM, grant
@@ -63,16 +64,14 @@ class Wants:
 
 
 def permit(
-    request: ExtendedRequest, amount: Resources | None = None, reasons: tuple[Reason, ...] = ()
+    request: RequestExtension, amount: Resources | None = None, reasons: tuple[Reason, ...] = ()
 ) -> Reply:
     """A good answer; all that is asked for unless told."""
     granted = request.raw.resources if amount is None else amount
     slots = translate.permit_slots(granted, VM.slot_bytes)
     unit = translate.permit_slots(UNIT, VM.slot_bytes)
-    reply = ExtendedResponse(
-        slots, unit, request.sequence_number, INSTANCE, 0, RawReply(granted, UNIT), reasons, migrate=None
-    )
-    return Reply(200, codec.encode(reply))
+    extension = ReplyExtension(request.sequence_number, INSTANCE, 0, RawReply(granted, UNIT), reasons)
+    return Reply(200, codec.encode(PluginResponse(slots, unit, extension=extension)))
 
 
 class Scheduler:

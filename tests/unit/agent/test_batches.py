@@ -16,7 +16,6 @@ from hosting import logs
 from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec
-from protocol.extension import ExtendedRequest
 from protocol.reasons import ErrorCode
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, PodName
@@ -41,8 +40,8 @@ class Peer:
     offer: dict[str, str] = field(default_factory=lambda: OFFER)
 
     def one(self, body: bytes) -> Reply:
-        request = codec.decode(AgentRequest, body)
-        assert isinstance(request, ExtendedRequest)
+        request = codec.decode(AgentRequest, body).extension
+        assert request is not None
         return permit(request)
 
     async def single(self, request: Request) -> Reply | HangUp:

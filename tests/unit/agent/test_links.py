@@ -82,7 +82,9 @@ async def test_an_ask_travels_whole_and_names_the_agent_in_a_header(peer: Peer) 
 
 
 async def test_a_permit_becomes_an_event_with_what_it_echoes(peer: Peer) -> None:
-    peer.reply = [permit(request_of(VM, ASK))]
+    extension = request_of(VM, ASK).extension
+    assert extension is not None
+    peer.reply = [permit(extension)]
     event = await peer.scheduler().ask(VM, ASK)
     assert isinstance(event, events.PermitGranted)
     assert (event.number, event.echoed_number, event.permit) == (5, 5, cu(2))

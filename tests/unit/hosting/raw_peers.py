@@ -114,9 +114,22 @@ class Running:
         await wire.ask("GET", "/hello")
         return wire
 
+    async def is_alive(self) -> bool:
+        """Whether a new connection is served, after no fault of ours."""
+        got = await (await self.connect()).ask("GET", "/hello")
+        return got.status == 200 and self.server.stats["faults"] == 0
+
     def url(self, path: str) -> str:
         """The address of a path."""
         return f"http://127.0.0.1:{self.port}{path}"
+
+    def busy(self) -> int:
+        """How many connections are busy with a request."""
+        return sum(each.busy_since is not None for each in self.server._open)
+
+    def pass_the_deadline(self) -> None:
+        """Let the time of every request that has begun be over."""
+        self.server.sweep(self.server.now() + 2000)
 
     def events(self) -> list[str]:
         """The log's events."""

@@ -1,35 +1,27 @@
-"""What the tests of the informant's shell share: an informant that serves, and agents that are real servers."""
+"""A running informant and its agents in one process. Without sockets (`running`) everything happens in virtual time."""
 
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from hosting.client import Answered, HttpClient, Outcome
-from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits
+from hosting.client import Answered, HttpClient, Outcome, Unanswered
+from hosting.server import Reply, Request, Server, ServerLimits
 from informant.core.report import Reading
 from informant.core.sessions import SessionPhase
 from informant.guest.machine import GIB
 from informant.service.informant import Informant
-from informant.service.limits import Guest as Seen
-from informant.settings import DeadlineSettings, HealthSettings, InformantSettings
-from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
+from informant.service.limits import Guest
+from informant.settings import HealthSettings, InformantSettings
+from tests.support.waiting import until
+from tests.unit.hosting.raw_peers import Lines, recorded
 
-LIMITS = ServerLimits(drain_s=0.2)
-PATIENT = DeadlineSettings.model_validate({"id": 10, "resume": 10, "suspend": 10, "tryUpscale": 10})
-
-
-def health_every(seconds: float) -> InformantSettings:
-    """Settings with patience, and a health check every so often."""
-    return InformantSettings(deadlines=PATIENT, health=HealthSettings(every=seconds))
-
-
-NO_HEALTH = health_every(1000)
-NOTHING_WANTED = {"cpu": False, "memory": False}
+SETTINGS = InformantSettings()
+NOTHING_WISHED = {"cpu": False, "memory": False}
 
 
 class Machine:
@@ -60,74 +52,87 @@ class Agent:
     waiting: list[str] = field(default_factory=list)
     number: int = 0
     step: int = 1
-    port: int = 0
     wishes: list[dict[str, bool]] = field(default_factory=list)
 
-    def route(self, method: str, path: str) -> Route:
-        async def serve(request: Request) -> Reply | HangUp:
-            self.log.append(f"{self.name}{path}")
-            if path == "/try-upscale":
-                self.wishes.append(
-                    {key: value for key, value in json.loads(request.body).items() if key != "expectedID"}
-                )
-            if path in self.held:
-                self.waiting.append(path)
-                await self.held[path].wait()
-            if path in self.breaks_once:
-                self.breaks_once.remove(path)
-                return Reply(503)
-            if path in self.broken:
-                return Reply(503)
-            if path in self.statuses:
-                return Reply(self.statuses[path])
-            if path != "/id":
-                assert json.loads(request.body)["expectedID"] == str(self.agent_id)
-            self.number += self.step
-            answer = {
-                "data": {"agentID": str(self.calls_itself or self.agent_id)},
-                "sequenceNumber": self.number,
-            }
-            return Reply(200, json.dumps(answer).encode())
+    @property
+    def address(self) -> str:
+        return f"10.0.0.{self.agent_id.int}:10301"
 
-        return Route(method, path, serve)
+    async def serve(self, path: str, body: bytes) -> Reply:
+        self.log.append(f"{self.name}{path}")
+        if path == "/try-upscale":
+            self.wishes.append({key: value for key, value in json.loads(body).items() if key != "expectedID"})
+        if path in self.held:
+            self.waiting.append(path)
+            await self.held[path].wait()
+        if path in self.breaks_once or path in self.broken:
+            self.breaks_once.discard(path)
+            return Reply(503)
+        if path in self.statuses:
+            return Reply(self.statuses[path])
+        if path != "/id":
+            assert json.loads(body)["expectedID"] == str(self.agent_id)
+        self.number += self.step
+        answer = {
+            "data": {"agentID": str(self.calls_itself or self.agent_id)},
+            "sequenceNumber": self.number,
+        }
+        return Reply(200, json.dumps(answer).encode())
 
     def desc(self, low: int = 1, high: int = 2) -> bytes:
         content = {
             "agentID": str(self.agent_id),
-            "agentServeAddr": f"127.0.0.1:{self.port}",
+            "agentServeAddr": self.address,
             "minProtoVersion": low,
             "maxProtoVersion": high,
         }
         return json.dumps(content).encode()
 
 
+class Network(HttpClient):
+    """Brings calls to the agents by their addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agents: dict[str, Agent] = {}
+        self.before_call: Callable[[str], None] = lambda _: None
+
+    async def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        deadline_s: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,  # noqa: ARG002 - as the real client has it
+    ) -> Outcome:
+        address, _, path = url.removeprefix("http://").partition("/")
+        if address not in self.agents:
+            return Unanswered("connect", "connection refused")
+        self.before_call(path)
+        assert method == ("GET" if path == "id" else "POST")
+        try:
+            async with asyncio.timeout(deadline_s):
+                reply = await self.agents[address].serve(f"/{path}", body or b"")
+        except TimeoutError:
+            return Unanswered("timeout", f"no answer within {deadline_s:g} s")
+        return Answered(reply.status, reply.body)
+
+
 @dataclass
-class Guest:
-    """A running informant."""
+class RunningInformant:
+    """An informant at work, and the agents that it can reach."""
 
     informant: Informant
-    url: str
-    client: HttpClient
+    network: Network
     machine: Machine
     lines: Lines
     log: list[str] = field(default_factory=list)
-    servers: list[Server] = field(default_factory=list)
 
-    async def agent(self, name: str, **options: Any) -> Agent:
+    def agent(self, name: str, **options: Any) -> Agent:
         """A new agent that listens and is not registered yet."""
-        agent = Agent(name, self.log, UUID(int=len(self.servers) + 1), **options)
-        routes = [
-            agent.route(method, path)
-            for method, path in (
-                ("GET", "/id"),
-                ("POST", "/suspend"),
-                ("POST", "/resume"),
-                ("POST", "/try-upscale"),
-            )
-        ]
-        server = Server(recorded()[0], tuple(routes), limits=LIMITS)
-        agent.port = await server.start("127.0.0.1", 0)
-        self.servers.append(server)
+        agent = Agent(name, self.log, UUID(int=len(self.network.agents) + 1), **options)
+        self.network.agents[agent.address] = agent
         return agent
 
     def asked(self) -> list[str]:
@@ -135,22 +140,28 @@ class Guest:
         return [each for each in self.log if not each.endswith("/try-upscale")]
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
-        outcome: Outcome = await self.client.call(method, self.url + path, body=body, deadline_s=PATIENCE_S)
-        assert isinstance(outcome, Answered), outcome
-        is_json = outcome.headers.get("content-type") == "application/json"
-        return outcome.status, json.loads(outcome.body) if is_json else outcome.body.decode()
+        route = next(
+            each
+            for each in self.informant.routes()
+            if (each.method, each.path) == (method, path.split("?", maxsplit=1)[0])
+        )
+        query = dict([path.split("?")[1].split("=")]) if "?" in path else {}
+        reply = await route.handler(Request(method, route.path, body, query=query))
+        assert isinstance(reply, Reply)
+        is_json = reply.content_type == "application/json"
+        return reply.status, json.loads(reply.body) if is_json else reply.body.decode()
 
     async def register(self, agent: Agent, low: int = 1, high: int = 2) -> tuple[int, Any]:
         return await self.call("POST", "/register", agent.desc(low, high))
 
-    async def in_use(self, name: str, high: int = 2) -> Agent:
-        """A registered agent that has been resumed, and told that nothing is wanted where nothing is."""
-        agent = await self.agent(name)
+    async def in_use(self, name: str, high: int = 2, **options: Any) -> Agent:
+        """A registered agent that has been resumed, and knows that nothing is wished for where that is so."""
+        agent = self.agent(name, **options)
         assert (await self.register(agent, 1, high))[0] == 200
         await until(lambda: self.phases().get(agent.agent_id.int) is SessionPhase.ACTIVE)
         counts = self.informant.agents.counts
         await until(lambda: high == 1 or counts["delivered"] > 0)
-        if agent.wishes == [NOTHING_WANTED]:
+        if agent.wishes == [NOTHING_WISHED]:
             agent.wishes.clear()
             counts["delivered"] = 0
         return agent
@@ -164,26 +175,40 @@ class Guest:
 
 
 @asynccontextmanager
-async def guest(
-    settings: InformantSettings = NO_HEALTH, seen: Seen | None = None, *, approves_all: bool = False
-) -> AsyncIterator[Guest]:
+async def running(
+    settings: InformantSettings = SETTINGS, *, approves_all: bool = False
+) -> AsyncIterator[RunningInformant]:
     log, lines = recorded()
-    machine = Machine()
-    async with HttpClient() as client, HttpClient() as ours:
-        seen = seen or Seen(machine, approves_all=approves_all)
-        informant = Informant(seen, settings, client, log, random.Random(1))
-        server = Server(log, informant.routes(), limits=LIMITS)
+    machine, network = Machine(), Network()
+    guest = Guest(machine, approves_all=approves_all)
+    informant = Informant(guest, settings, network, log, random.Random(1))
+    informant.agents.metrics_port = 10301
+    async with _at_work(informant):
+        yield RunningInformant(informant, network, machine, lines)
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    """The address of an informant with sockets, in real time, whose checks of health do not come in between."""
+    log, _ = recorded()
+    settings = InformantSettings(health=HealthSettings(every=1000))
+    async with HttpClient() as client:
+        informant = Informant(Guest(Machine()), settings, client, log, random.Random(1))
+        server = Server(log, informant.routes(), limits=ServerLimits(drain_s=0.2))
         informant.agents.metrics_port = await server.start("127.0.0.1", 0)
-        running = Guest(informant, f"http://127.0.0.1:{informant.agents.metrics_port}", ours, machine, lines)
-        informant.limits.begin()
-        tasks = [asyncio.create_task(child(), name=name) for name, child in informant.children().items()]
-        try:
-            yield running
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            for each in (server, *running.servers):
-                await each.close()
-            await informant.limits.drained()
-            informant.limits.end()
+        async with _at_work(informant):
+            yield f"127.0.0.1:{informant.agents.metrics_port}"
+        await server.close()
+
+
+@asynccontextmanager
+async def _at_work(informant: Informant) -> AsyncIterator[None]:
+    informant.limits.begin()
+    tasks = [asyncio.create_task(child(), name=name) for name, child in informant.children().items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        informant.limits.end()

@@ -1,4 +1,4 @@
-"""What can be had of a guest, and what is refused: measures that keep the informant alive, and its senses.
+"""What can be had of a guest, and what is refused: measures that keep the informant alive, and its sources of events.
 
 No test locks or hastens the process of the tests itself.
 """

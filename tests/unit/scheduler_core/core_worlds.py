@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from protocol.extension import ExtendedRequest, ExtendedResponse, RawRequest
+from protocol.extension import RawRequest, RequestExtension
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
@@ -136,14 +136,10 @@ class World:
         uid: str | None = None,
         metrics: Metrics | None = METRICS,
         version: int = 2,
-    ) -> ExtendedRequest:
+    ) -> AgentRequest:
         """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names."""
         self.sent[name, agent] = seq if seq is not None else self.sent[name, agent] + 1
-        return ExtendedRequest(
-            PluginProtoVersion(version),
-            pod(name),
-            SlotResources(1, 1),
-            metrics,
+        extension = RequestExtension(
             agent,
             started,
             uid or f"uid-{name}",
@@ -152,6 +148,7 @@ class World:
             names,
             RawRequest(want, claim, unit),
         )
+        return AgentRequest(PluginProtoVersion(version), pod(name), SlotResources(1, 1), metrics, extension)
 
     def send(
         self,
@@ -170,9 +167,9 @@ class World:
         """The permit that a request gets; for callers with the extension `raw` says the same."""
         answer = self.send(request, at=at)
         assert isinstance(answer, events.Decided), answer
-        message = replies.message(answer)
-        assert isinstance(message, ExtendedResponse)
-        assert message.raw.permit == answer.permit
+        extension = replies.message(answer).extension
+        assert extension is not None
+        assert extension.permit == answer.permit
         return answer.permit
 
     def refusal(self, request: AgentRequest, *, at: float = 0.0) -> events.Refused:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.extension import ExtendedRequest
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import Bounds, Resources
+from protocol.wire import AgentRequest
 from scheduler.core import events, replies
 from scheduler.core.ledger import Cause
 from scheduler.core.rules import Rules
@@ -62,7 +62,7 @@ def decided(outputs: tuple[events.Output, ...]) -> events.Decided:
     return answer
 
 
-def again(world: AuditedWorld, want: Resources) -> ExtendedRequest:
+def again(world: AuditedWorld, want: Resources) -> AgentRequest:
     """The last request of the VM's agent once more."""
     return world.request("vm", want, seq=world.record().gate.last)
 
