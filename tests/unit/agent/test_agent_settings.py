@@ -93,6 +93,11 @@ def test_seconds_are_numbers_and_nothing_else(path: str, value: str) -> None:
     assert fault.startswith(f"{path}: must be ")
 
 
+def test_a_back_end_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    (fault,) = _faults(f"{GOOD}backend: abacus\n")
+    assert fault.startswith("backend: must be one of simulated")
+
+
 def test_a_target_out_of_range_is_told_as_it_is_written() -> None:
     (fault,) = _faults(f"{GOOD}policies: [{{name: utilisation, args: {{cpuTarget: 75}}}}]\n")
     assert fault == (
