@@ -173,7 +173,7 @@ def build(data: object, registry: PolicyRegistry, path: str = "policies") -> Com
         try:
             check(entry, Choice)
         except FaultsError as error:
-            faults += (_placed(place, fault) for fault in error.faults)
+            faults += error.below(place)
         if not isinstance(entry, Mapping):
             continue
         name, args = entry.get("name"), entry.get("args", {})
@@ -186,7 +186,7 @@ def build(data: object, registry: PolicyRegistry, path: str = "policies") -> Com
         try:
             found[name] = registry.build(name, args)
         except FaultsError as error:
-            faults += (_placed(f"{place}.args", fault) for fault in error.faults)
+            faults += error.below(f"{place}.args")
         except RegistryError as error:
             faults.append(f"{place}: {error}")
     if faults:
@@ -201,11 +201,6 @@ def faults_of(data: object, registry: PolicyRegistry, path: str = "policies") ->
     except FaultsError as error:
         return error.faults
     return []
-
-
-def _placed(place: str, fault: str) -> str:
-    """A fault whose path goes on from `place`."""
-    return f"{place}{fault.removeprefix('(file)')}" if fault.startswith("(file)") else f"{place}.{fault}"
 
 
 @dataclass(frozen=True, slots=True)

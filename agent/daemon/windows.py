@@ -4,7 +4,7 @@ An expression has the five fields of cron. Where the clock is set forward, momen
 clock is set back, a fixed time counts once, the first time, as with cron.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -161,19 +161,11 @@ def read(data: object, path: str = "windows") -> tuple[tuple[Timed, ...], list[s
         try:
             entry = check(item, WindowEntry)
         except FaultsError as error:
-            faults += _placed(f"{path}[{index}]", error.faults)
+            faults += error.below(f"{path}[{index}]")
         else:
             if not is_taken:
                 found.append(entry.timed())
     return tuple(found), faults
-
-
-def _placed(place: str, faults: Iterable[str]) -> list[str]:
-    whole = "(file)"
-    return [
-        f"{place}{fault.removeprefix(whole)}" if fault.startswith(whole) else f"{place}.{fault}"
-        for fault in faults
-    ]
 
 
 def faults_of(data: object, path: str = "windows") -> list[str]:
