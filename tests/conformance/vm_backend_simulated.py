@@ -17,7 +17,7 @@ from agent.backends.simulated import MonotonicClock, SimulatedBackend, VmFile
 from agent.core.ports import VmBackend
 from hosting.settings import check
 from protocol.values import ZERO, Observation, Resources
-from tests.conformance.vm_backend_clauses import Plant, Traits
+from tests.conformance.vm_backend_clauses import BackendPlant, Traits
 from tests.support.amounts import cu
 from tests.unit.agent.driver import VM
 
@@ -152,7 +152,7 @@ def planted(
     profile: tuple[float, Profile],
     seed: int = 0,
     kind: type[SimulatedBackend] = SimulatedBackend,
-) -> Iterator[Plant]:
+) -> Iterator[BackendPlant]:
     """A plant whose back ends are of `kind`, with the delay and the faults of `profile`."""
     delay_s, faults = profile[0], check(profile[1], Faults)
     virtual, rng = Virtual(), random.Random(seed)
@@ -177,7 +177,7 @@ def planted(
         async def look() -> Observation:
             return await honest.observe(VM)
 
-        yield Plant(
+        yield BackendPlant(
             Traits(
                 keeps_targets=faults.withdrawn == 0,
                 arrives=faults.movement.memory_arrives == 1,

@@ -216,7 +216,7 @@ def write_leaves_late() -> Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
+class SimulationMutant:
     """A bug, a seed whose run finds it, and how long the faults of that run last: what only the calm finds needs few."""
 
     patch: Callable[[], AbstractContextManager[object]]
@@ -230,28 +230,28 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    Mutant(row_falls_too_early_at_silence, 1),
-    Mutant(claim_ignored, 4),
-    Mutant(hand_over_floor_dropped, 14),
-    Mutant(new_right_after_a_restart),
-    Mutant(unheard_life_forgotten),
-    Mutant(placement_ends_by_the_clock, 1),
-    Mutant(permit_below_use),
-    Mutant(pending_floor_leaks),
-    Mutant(of_the_ledger.own_floor_is_headroom),
-    Mutant(of_the_ledger.grant_before_the_reserve),
-    Mutant(of_the_ledger.lost_release),
-    Mutant(of_the_ledger.buffer_subtracted_twice),
-    Mutant(lease_without_an_end, 2),
-    Mutant(lease_counted_from_the_answer, 2),
-    Mutant(held_kept_while_asking),
-    Mutant(sent_resize_left_out),
-    Mutant(process_is_not_named, length_s=SHORT_S),
-    Mutant(informant_never_forgotten),
-    Mutant(goals_never_fall, length_s=SHORT_S),
-    Mutant(wish_without_an_end, length_s=SHORT_S),
-    Mutant(every_downscale_refused, length_s=SHORT_S),
-    Mutant(nobody_is_resumed, length_s=SHORT_S),
-    Mutant(write_is_blind, 47),
-    Mutant(write_leaves_late, 10),
+    SimulationMutant(row_falls_too_early_at_silence, 1),
+    SimulationMutant(claim_ignored, 4),
+    SimulationMutant(hand_over_floor_dropped, 14),
+    SimulationMutant(new_right_after_a_restart),
+    SimulationMutant(unheard_life_forgotten),
+    SimulationMutant(placement_ends_by_the_clock, 1),
+    SimulationMutant(permit_below_use),
+    SimulationMutant(pending_floor_leaks),
+    SimulationMutant(of_the_ledger.own_floor_is_headroom),
+    SimulationMutant(of_the_ledger.grant_before_the_reserve),
+    SimulationMutant(of_the_ledger.lost_release),
+    SimulationMutant(of_the_ledger.buffer_subtracted_twice),
+    SimulationMutant(lease_without_an_end, 2),
+    SimulationMutant(lease_counted_from_the_answer, 2),
+    SimulationMutant(held_kept_while_asking),
+    SimulationMutant(sent_resize_left_out),
+    SimulationMutant(process_is_not_named, length_s=SHORT_S),
+    SimulationMutant(informant_never_forgotten),
+    SimulationMutant(goals_never_fall, length_s=SHORT_S),
+    SimulationMutant(wish_without_an_end, length_s=SHORT_S),
+    SimulationMutant(every_downscale_refused, length_s=SHORT_S),
+    SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
+    SimulationMutant(write_is_blind, 47),
+    SimulationMutant(write_leaves_late, 10),
 )
