@@ -31,7 +31,7 @@ from protocol.values import Resources
 from protocol.wire import MoreResources
 
 EVENT_GAP_S: Final = 0.005
-"""So long nothing is looked at after an event, so that a flood of events takes no CPU from those who suffer."""
+"""The pause after an event, so that a flood of events takes no CPU from a workload that needs it."""
 
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
 """The group was removed: its workload has ended, and needs no limit."""
@@ -61,7 +61,7 @@ class WishPort(Protocol):
 
 
 class LimitController:
-    """Performs what is planned for the guest's size and limits; `state` is all that is known of them."""
+    """Performs the plan for the guest's size and limits; `state` is all that is known of them."""
 
     def __init__(self, guest: Guest, log: Logger, state: GuestState, wishes: WishPort) -> None:
         self._source = guest.source
@@ -186,7 +186,7 @@ class LimitController:
         self._take(events.TimePassed())
 
     def _perform(self, action: GuestAction) -> GuestEvent:
-        """Do it; what came of that."""
+        """Perform an action, and return its outcome."""
         match action:
             case Write():
                 return self._write_slowly(action) if action.is_slow else self._write(action)
