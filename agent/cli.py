@@ -21,19 +21,21 @@ from agent.daemon import annotations, policies, status, windows
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.doors import Doors, Reach
 from agent.daemon.fleet import Fleet
-from agent.daemon.node_lock import NodeLock
 from agent.daemon.settings import AgentSettings, VmEntry
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Latencies, Links, Runner, SeenEpoch
 from hosting import lifecycle, logs, metrics, server
-from hosting.addresses import AddressError, Advertise, advertised, bracketed, endpoint, is_own
-from hosting.client import Client
-from hosting.settings import SettingsError, daemon, load
+from hosting.addresses import AddressError, advertised, bracketed, endpoint, is_own
+from hosting.client import HttpClient
+from hosting.fault_log import FaultLog
+from hosting.files import FileLock
+from hosting.options import Advertise, TokenFile, daemon
+from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError
-from hosting.tokens import RULE, TokenFile
+from hosting.tokens import RULE
 from hosting.watched_file import FileUnreachableError, WatchedFile
 
 INFORMANT_DEADLINE_S: Final = 2.0
@@ -54,7 +56,7 @@ class Daemon:
         settings: AgentSettings,
         config: Path,
         change_log: ChangeLog,
-        lock: NodeLock,
+        lock: FileLock,
         reach: Reach,
     ) -> None:
         self._settings = settings
@@ -73,7 +75,9 @@ class Daemon:
         self._fleet: Fleet | None = None
         self._scheduler: SchedulerLink | None = None
         self._supervisor = Supervisor(self._log, self._rng)
-        self._file_fault = ""
+        self._file_faults = FaultLog(
+            self._log, "settings file not usable, what was read before stays", "settings file usable again"
+        )
         self._doors = Doors(
             reach,
             self._log,
@@ -109,11 +113,11 @@ class Daemon:
             return 1
         self._serve_addr = self._reach.advertised.endpoint(port)
         async with (
-            Client(
+            HttpClient(
                 max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=self._reach.tls
             ) as to_scheduler,
-            Client(max_connections=512) as to_informants,
-            Client(max_connections=512) as to_exporters,
+            HttpClient(max_connections=512) as to_informants,
+            HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
             scheduler = self._scheduler = SchedulerLink(
@@ -153,7 +157,6 @@ class Daemon:
         """Follow the VMs of the settings file; what else it says holds from the next start on."""
         while True:
             await asyncio.sleep(FILE_CHECK_S)
-            fault = ""
             try:
                 read = await self._file.refresh()
                 if read is not None:
@@ -161,25 +164,24 @@ class Daemon:
                         self._log.warning("only the VMs of the settings file are taken up without a restart")
                     await fleet.follow(read.vms)
             except (SettingsError, FileUnreachableError, BackendError) as error:
-                fault = str(error)
-                if fault != self._file_fault:
-                    self._log.warning("settings file not usable, what was read before stays", error=fault)
-            self._file_fault = fault
+                self._file_faults.failed(error)
+            else:
+                self._file_faults.worked()
 
     async def _watch_certificates(self) -> None:
         """Take renewed certificates up; what cannot be used is reported once, and the old ones stay in force."""
-        last_fault = ""
+        faults = FaultLog(
+            self._log, "certificates not usable, the old ones stay in force", "certificates usable again"
+        )
         while True:
             await asyncio.sleep(FILE_CHECK_S)
-            fault = ""
             try:
                 if await self._reach.tls.refresh():
                     self._log.info("certificates read again")
             except TlsError as error:
-                fault = str(error)
-                if fault != last_fault:
-                    self._log.warning("certificates not usable, the old ones stay in force", error=fault)
-            last_fault = fault
+                faults.failed(error)
+            else:
+                faults.worked()
 
     async def _watch_lock(self, stop: lifecycle.Stop) -> None:
         """End when the state directory was taken away: another agent could have the node by now."""
@@ -194,8 +196,8 @@ class Daemon:
         entry: VmEntry,
         backend: SimulatedBackend,
         scheduler: SchedulerLink,
-        informants: Client,
-        exporters: Client,
+        informants: HttpClient,
+        exporters: HttpClient,
     ) -> Runner:
         vm, timing = entry.vm(), self._settings.timing()
         configured = annotations.Configured(vm.bounds, vm.slot_bytes, tuple(self._settings.policies))
@@ -269,7 +271,7 @@ async def _main(
 ) -> int:
     """Take the node lock, then serve."""
     log = logs.logger("agent").bind(node=settings.node)
-    with NodeLock(settings.state_directory) as lock:
+    with FileLock(settings.state_directory / "node.lock") as lock:
         if not lock.try_acquire():
             log.warning("another agent has this node, waiting for it to end", pid=lock.holder())
             waiting = asyncio.create_task(lock.acquire(), name="node lock")

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.load.figures import Faults, in_ms, machine, table
 from benchmarks.load.program import Program, free_port, run
 from hosting import logs
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec, wire
 from protocol.versions import INFORMANT_SPOKEN
@@ -124,7 +124,7 @@ class Agent:
 
 @contextlib.asynccontextmanager
 async def informant(
-    directory: Path, source: str, tree: Tree, client: Client
+    directory: Path, source: str, tree: Tree, client: HttpClient
 ) -> AsyncIterator[tuple[Program, Agent]]:
     """The informant over the tree, with an agent in use."""
     config = directory / f"{source}.yaml"
@@ -154,7 +154,7 @@ async def informant(
         await agent.server.close()
 
 
-async def call(client: Client, port: int, method: str, path: str, body: bytes | None = None) -> Answered:
+async def call(client: HttpClient, port: int, method: str, path: str, body: bytes | None = None) -> Answered:
     """Ask the informant. Raises `SystemExit` for anything but 200."""
     url = f"http://127.0.0.1:{port}{path}"
     outcome = await client.call(method, url, body=body, deadline_s=PATIENCE_S)
@@ -164,7 +164,7 @@ async def call(client: Client, port: int, method: str, path: str, body: bytes | 
 
 
 async def events(
-    tree: Tree, program: Program, agent: Agent, client: Client, count: int, faults: Faults
+    tree: Tree, program: Program, agent: Agent, client: HttpClient, count: int, faults: Faults
 ) -> tuple[list[float], list[float]]:
     """From event to wish, and of the `/upscale` that ends each, in seconds."""
     heard_s, answered_s = [], []
@@ -205,7 +205,7 @@ def busy(is_busy: bool) -> Iterator[None]:
             loop.wait()
 
 
-async def idle(program: Program, client: Client, seconds: float) -> dict[str, Any]:
+async def idle(program: Program, client: HttpClient, seconds: float) -> dict[str, Any]:
     """What it costs while nothing happens: share of a core, resident memory; and its page for agents."""
     before_s = program.cpu_s()
     await asyncio.sleep(seconds)
@@ -226,7 +226,10 @@ async def measure(count: int, idle_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         for source in SOURCES:
             tree = Tree(Path(name) / source)
-            async with Client() as client, informant(Path(name), source, tree, client) as (program, agent):
+            async with (
+                HttpClient() as client,
+                informant(Path(name), source, tree, client) as (program, agent),
+            ):
                 for is_busy in (False, True):
                     print(f"{source}, CPUs {'busy' if is_busy else 'idle'}: {count} events …", flush=True)
                     with busy(is_busy):

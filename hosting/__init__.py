@@ -1,7 +1,8 @@
-"""What any long-running process here needs. A closed list of modules:
+"""What any long-running process here needs. A closed list of modules (docs/decisions/0021):
 
-`lifecycle` (signals, drain), `supervisor` (children in their own guards), `server` and `client` (HTTP habits),
-`addresses` (what others are told to call), `backoff` (a value), `logs` (structured lines), `metrics` (exposition),
-`settings` (files with all faults at once), `tls` (certificates that change), `tokens` (bearer tokens), `watched_file` (read again when they change),
-`yaml_reader` (YAML that means what it looks like), `threads` (blocking calls of our own).
+`lifecycle` (signals, drain), `supervisor` (children in their own guards), `threads` (blocking calls), `backoff` (a value),
+`server` and `client` (HTTP), `addresses` (what to listen on, what others call), `tls` (certificates that change), `tokens`
+(bearer tokens), `settings` (files with all faults at once), `yaml_reader` (YAML that means what it looks like), `amounts`
+(quantities in settings), `options` (command lines), `watched_file` (settings that are read again when they change), `files`
+(locks, replacement as a whole), `logs` (structured lines), `fault_log` (a fault that lasts), `metrics` (exposition).
 """

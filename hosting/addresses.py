@@ -1,17 +1,17 @@
-"""Addresses: how they are written in URLs, and which one others are told to call (`advertise`).
+"""Addresses: how they are written in URLs, and which address a program advertises to its peers (`advertise`).
 
-An address to listen on may be a wildcard (`0.0.0.0`, `::`), which means "all of mine" to us and "myself" to whoever is
-told so. What others are told is therefore a setting of its own, unless `--host` is an address that they can call.
+An address to listen on may be a wildcard (`0.0.0.0`, `::`): to the program it means all of its addresses, and to a peer the
+peer itself. The advertised address is therefore a setting of its own, unless peers can call the one in `--host`.
 """
 
+import contextlib
 import ipaddress
 import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-import click
 from pydantic import AfterValidator, Field
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -23,17 +23,17 @@ _RULE: Final = "must be an address, a host name with a dot, or the name of a net
 
 
 class AddressError(ValueError):
-    """An address cannot be used; the message says which, why, and what would do."""
+    """An address cannot be used. The message says which, why, and what could be used."""
 
 
 def is_loopback(peer: str) -> bool:
-    """Whether the address `peer`, such as `Request.peer`, is this machine. A name is no address of a peer."""
+    """Whether `peer`, such as `Request.peer`, is an address of this machine; false for a host name."""
     address = _parsed(peer)
     return address is not None and address.is_loopback
 
 
 def is_own(host: str) -> bool:
-    """Whether whoever calls `host` calls itself: a loopback address, or `localhost`."""
+    """Whether a program that calls `host` calls its own machine: a loopback address, or `localhost`."""
     return host == "localhost" or is_loopback(host)
 
 
@@ -48,7 +48,7 @@ def endpoint(host: str, port: int) -> str:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether listening on `host` means every address of the machine. A name that cannot be resolved is none."""
+    """Whether listening on `host` means every address of the machine; false for a name that cannot be resolved."""
     address = _parsed(host)
     if address is not None:
         return address.is_unspecified
@@ -62,7 +62,7 @@ def is_wildcard(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """What others are told: a host (an address without brackets, or a name), and the port where it is another."""
+    """The address for peers: a host (an address without brackets, or a name), and a port where that differs."""
 
     host: str
     port: int | None = None
@@ -82,7 +82,7 @@ def _parsed(host: str) -> _Address | None:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """Host and port of what a setting says. Raises `AddressError`."""
+    """Host and port of a setting. Raises `AddressError`."""
     if text.startswith("["):
         host, closing, rest = text[1:].partition("]")
         if not closing or ":" not in host or _parsed(host) is None:
@@ -102,7 +102,8 @@ def _split(text: str) -> tuple[str, int | None]:
     return host, int(digits)
 
 
-def _checked_text(text: str) -> str:
+def checked_advertise(text: str) -> str:
+    """The setting `advertise` as it is written. Raises `AddressError` for an address that peers cannot call."""
     host, _ = _split(text)
     address = _parsed(host)
     if address is None:
@@ -114,7 +115,7 @@ def _checked_text(text: str) -> str:
 
 
 def _checked(address: _Address) -> _Address:
-    """The address. Raises `AddressError` where nobody else can call it."""
+    """The address. Raises `AddressError` where peers cannot call it."""
     if address.is_unspecified:
         raise AddressError(f"must not be a wildcard: {address} is the caller itself to whoever calls it")
     if address.is_multicast:
@@ -124,21 +125,8 @@ def _checked(address: _Address) -> _Address:
     return address
 
 
-AdvertiseSetting = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_checked_text)]
-"""What a settings file says under `advertise`; `advertised` makes an address of it."""
-
-
-class Advertise(click.ParamType[str]):
-    """The same setting on the command line."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The setting. Fails for what cannot be told to others."""
-        try:
-            return _checked_text(str(value))
-        except AddressError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
+AdvertiseSetting = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_advertise)]
+"""The setting `advertise` of a settings file; `advertised` turns it into an address."""
 
 
 def interfaces_of_this_machine() -> dict[str, list[str]]:
@@ -155,9 +143,9 @@ def interfaces_of_this_machine() -> dict[str, list[str]]:
 def advertised(
     setting: str | None, listening: str, interfaces: Interfaces = interfaces_of_this_machine
 ) -> Advertised:
-    """What others are told of a program that listens on `listening`. Raises `AddressError`.
+    """The address that a program which listens on `listening` advertises. Raises `AddressError`.
 
-    Without a setting they are told `listening`, which must not be a wildcard then. An interface stands for its first
+    Without a setting that is `listening`, which must not be a wildcard then. An interface stands for its first
     address of the family that is listened on (for `::`, which takes both, of IPv4 before IPv6).
     """
     if setting is None:
@@ -168,18 +156,22 @@ def advertised(
                 "they shall call, such as 10.0.0.7, [fd00::7] or eth0"
             )
         return Advertised(listening.removeprefix("[").removesuffix("]"))
-    host, port = _split(_checked_text(setting))
+    host, port = _split(checked_advertise(setting))
     if _parsed(host) is not None or "." in host:
         return Advertised(host, port)
     return Advertised(_address_of(host, listening, interfaces()), port)
 
 
 def _address_of(interface: str, listening: str, known: dict[str, list[str]]) -> str:
-    """The address of an interface that is told. Raises `AddressError`."""
+    """The address of an interface that peers can call. Raises `AddressError`."""
     if interface not in known:
         there = ", ".join(sorted(known)) or "none"
         raise AddressError(f"advertise: there is no network interface {interface!r} here; there are: {there}")
-    usable = _usable(known[interface])
+    usable: list[_Address] = []
+    for text in known[interface]:
+        with contextlib.suppress(AddressError):
+            if (address := _parsed(text)) is not None:
+                usable.append(_checked(address))
     own = _parsed(listening)
     families: Sequence[int] = (own.version,) if own is not None else (4, 6)
     if own is not None and own.version == 6 and own.is_unspecified:
@@ -192,15 +184,3 @@ def _address_of(interface: str, listening: str, known: dict[str, list[str]]) -> 
     raise AddressError(
         f"advertise: the network interface {interface!r} has no {wanted} address that others can call"
     )
-
-
-def _usable(addresses: list[str]) -> list[_Address]:
-    found = []
-    for text in addresses:
-        address = _parsed(text)
-        if address is not None:
-            try:
-                found.append(_checked(address))
-            except AddressError:
-                continue
-    return found

@@ -1,6 +1,6 @@
 """The HTTP client of every program: one session per kind of peer, with limits; each call ends as one value.
 
-The world's failures are outcomes, never exceptions: a caller matches `Answered` or `Unanswered`.
+Failures of the network or the peer are outcomes, never exceptions: a caller matches `Answered` or `Unanswered`.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ Outcome: TypeAlias = Answered | Unanswered
 _KEEP_ALIVE_S: Final = 45.0
 
 
-class Client:
+class HttpClient:
     """An HTTP session for one kind of peer: bounded connections, bounded answers, no redirects, no proxies."""
 
     def __init__(
         self, *, max_connections: int = 64, max_answer_bytes: int = 64 * 1024, tls: Tls | None = None
     ) -> None:
-        """`tls` is what https:// is spoken with; without, with what the system believes."""
+        """`tls` is for https://; without it the authorities of the system are trusted."""
         self._max_connections = max_connections
         self._max_answer_bytes = max_answer_bytes
         self._tls = tls
@@ -81,7 +81,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Send one request and read its answer within `deadline_s` seconds. Cancellation passes through."""
-        assert self._session is not None, "use `async with Client(...)`"
+        assert self._session is not None, "use `async with HttpClient(...)`"
         sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
         try:
             async with (
@@ -93,7 +93,7 @@ class Client:
                     headers=sent,
                     allow_redirects=False,
                     timeout=_NO_TIMEOUT,
-                    # Asked for each time: connections made with older files are not used again.
+                    # Read for each call: connections made with older files are not used again.
                     ssl=self._tls.client() if self._tls is not None else True,
                 ) as response,
             ):
@@ -119,7 +119,7 @@ class Client:
 
 
 def _why(error: OSError) -> str:
-    """asyncio's own texts name addresses in its own way; the system's say what is wrong."""
+    """The reason why no connection came about, in the words of the system; asyncio's texts only name addresses."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):  # its number is not the system's

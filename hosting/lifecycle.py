@@ -1,6 +1,6 @@
-"""The life of a process: an event loop, signals that ask for an end, and an exit code.
+"""The life of a process: an event loop, signals that request its end, and an exit code.
 
-The first SIGTERM, SIGINT or SIGHUP asks the program to drain; a second one cancels it. Programs end by returning from `main`.
+The first SIGTERM, SIGINT or SIGHUP requests that the program drains; a second signal cancels it. Programs end by returning from `main`.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ END_S: Final = 5.0
 
 
 class Stop:
-    """The wish that this process ends. It is set once and never cleared."""
+    """The request that this process ends. It is set once and never cleared."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def request(self) -> None:
-        """Ask for the end."""
+        """Request the end."""
         self._event.set()
 
     def is_requested(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether the end was requested."""
         return self._event.is_set()
 
     async def wait(self) -> None:
-        """Return when the end is asked for."""
+        """Return when the end is requested."""
         await self._event.wait()
 
     async def wait_for(self, seconds: float) -> bool:
-        """Sleep for `seconds` or until the end is asked for; True in the second case."""
+        """Sleep for `seconds` or until the end is requested; True in the second case."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -78,7 +78,7 @@ def run(main: Callable[[Stop], Awaitable[int]]) -> int:
 
 
 async def _end_others() -> bool:
-    """Cancel what still runs; whether all of it has ended within `END_S`. A plugin may swallow its cancellation."""
+    """Cancel every other task; whether all have ended within `END_S`. A plugin may swallow its cancellation."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

@@ -1,7 +1,7 @@
 """Structured log lines on standard error: one event a line, constant message text, fixed keys.
 
 Keys used everywhere: `vm`, `pod`, `node`, `action`, `reason`, `seq`, `error`. Levels: info for decisions, warning for
-"wanted X, could not, because", error for faults of ours.
+"wanted X, could not, because", error for our own faults.
 """
 
 import json
@@ -24,7 +24,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class _Stderr:
-    """Standard error for logs: a line that cannot be written is counted, and never stops who wrote it."""
+    """Standard error for logs: a line that cannot be written is counted, and never stops the code that logs it."""
 
     lost = 0
 
@@ -44,16 +44,16 @@ _ENCODER = msgspec.json.Encoder(enc_hook=repr)
 
 
 def _json(event: dict[str, Any], **_: Any) -> str:
-    """A line as JSON in ASCII, whatever is in it: a line that cannot be written must not stop who wrote it."""
+    """A line as JSON in ASCII, whatever is in it: a value that cannot be encoded must not stop the code that logs it."""
     try:
         line = _ENCODER.encode(event).decode()
         return line if line.isascii() else json.dumps(json.loads(line))
-    except Exception:  # noqa: BLE001 - the values are anybody's: unpaired surrogates, loops, a `repr` that fails
+    except Exception:  # noqa: BLE001 - the values may be anything: unpaired surrogates, loops, a `repr` that fails
         return json.dumps({str(key): _shown(value) for key, value in event.items()})
 
 
 def _shown(value: object) -> object:
-    """A value that JSON can carry; what cannot be shown is named by its type."""
+    """A value that JSON can carry; a value that cannot be shown is named by its type."""
     if isinstance(value, str):
         return value
     try:
@@ -66,7 +66,7 @@ def _shown(value: object) -> object:
 
 
 class _Libraries(logging.Handler):
-    """Makes lines like ours of what libraries log, tracebacks included; `component` is the library's logger."""
+    """Turns what libraries log into lines like ours, tracebacks included; `component` is the library's logger."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record. A message that does not fit its arguments is shown as it is."""

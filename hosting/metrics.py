@@ -1,6 +1,6 @@
 """The metrics endpoint: plain integers on the hot path, one collector that reads them when somebody scrapes.
 
-Zeros and vanished objects come for free, because every scrape tells the present state and nothing else.
+Every scrape shows the present state and nothing else, so zeros and vanished objects need no care.
 """
 
 from bisect import bisect_left
@@ -45,12 +45,12 @@ class Durations:
     sum_s: float = 0.0
 
     def observe(self, duration_s: float) -> None:
-        """One more."""
+        """Count one duration."""
         self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
         self.sum_s += duration_s
 
     def now(self) -> "Durations":
-        """What was counted until now, for a reader in another thread."""
+        """A copy for a reader in another thread."""
         return Durations(list(self.counts), self.sum_s)
 
 
@@ -78,7 +78,7 @@ AnyFamily: TypeAlias = Family | HistogramFamily
 
 
 def server_families(*servers: Server) -> tuple[Family, ...]:
-    """What every process with HTTP servers tells of itself: the sums of all of them."""
+    """The metrics of every process with HTTP servers: sums over `servers`, and log lines that were lost."""
     counted: Counter[str] = Counter()
     for server in servers:
         counted.update(server.stats)

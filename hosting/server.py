@@ -8,12 +8,13 @@
 * Drain: `close` stops accepting, lets requests in progress end, then closes.
 
 Handlers know nothing of aiohttp: they take a frozen `Request` and return a `Reply`, or `HangUp` to close the
-connection without a word.
+connection without a reply.
 """
 
 import asyncio
 import functools
 import http
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,13 +30,15 @@ from protocol.values import Value
 KEEP_ALIVE_S: Final = 75.0
 SWEEP_S: Final = 0.5
 HANDSHAKE_S: Final = 5.0
+LINGER_S: Final = 0.5
+"""How long the rest of a refused body is read: a peer that still sends would not see the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, read in full. Ask for headers by their name in lower case; `parameters` are the path's named parts.
+    """One request, read in full. `headers` go by their names in lower case; `parameters` are the path's named parts.
 
-    `peer` is the address of the other side, without its port. `is_cut` says that more of the body came than its route reads.
+    `peer` is the address of the other side, without its port. `is_cut`: the body was longer than its route reads.
     """
 
     method: str
@@ -49,7 +52,7 @@ class Request:
 
 
 class Reply(Value, frozen=True):
-    """What to answer."""
+    """The reply to a request."""
 
     status: int = 200
     body: bytes = b""
@@ -72,10 +75,9 @@ def text(status: int, message: str) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`method` ("*": every one that has no route of its own) and `path` (parts in braces are parameters) with the handler
-    and the largest body in bytes.
+    """The handler of `method` ("*": every method without a route of its own) on `path` (parts in braces are parameters).
 
-    A longer body is a 413, or, where the route `cuts`, read as far as that.
+    A body above `max_body_bytes` is refused with 413, or, where the route `cuts`, read as far as that.
     """
 
     method: str
@@ -86,8 +88,8 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one server allows."""
+class ServerLimits:
+    """The limits of one server."""
 
     connections: int = 512
     request_deadline_s: float = 5.0
@@ -101,7 +103,7 @@ class _Router:
         self._exact = {
             (route.method, route.path): route for route in reversed(routes) if "{" not in route.path
         }
-        self._patterns = [(route, route.path.split("/")) for route in routes if "{" in route.path]
+        self._patterns = [(route, _pattern(route.path)) for route in routes if "{" in route.path]
         self._fallback = fallback
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | Reply:
@@ -109,12 +111,10 @@ class _Router:
         if exact is not None:
             return exact, {}
         allowed = {known for known, other in self._exact if other == path}
-        parts = path.split("/")
         for route, pattern in self._patterns:
-            parameters = _match(pattern, parts)
-            if parameters is not None:
+            if found := pattern.fullmatch(path):
                 if route.method in (method, "*"):
-                    return route, parameters
+                    return route, found.groupdict()
                 allowed.add(route.method)
         if self._fallback is not None:
             return self._fallback, {}
@@ -123,20 +123,13 @@ class _Router:
         return text(404, f"there is nothing at {path[:200]}")
 
 
-def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
-    if len(pattern) != len(parts):
-        return None
-    parameters: dict[str, str] = {}
-    for expected, part in zip(pattern, parts, strict=True):
-        if expected.startswith("{"):
-            parameters[expected[1:-1]] = part
-        elif expected != part:
-            return None
-    return parameters
+def _pattern(path: str) -> re.Pattern[str]:
+    """Matches the paths of a route; the parts in braces are named groups."""
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(path)))
 
 
 class _Connection(web.RequestHandler):
-    """A connection that knows since when it is busy with a request."""
+    """A connection, with the moment since which it is busy with a request."""
 
     __slots__ = ("busy_since", "owner", "request_body", "wire")
 
@@ -159,7 +152,7 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # What still comes of a body that was answered already makes the connection no busier.
+        # The rest of a body that was answered already does not make the connection busy.
         is_late = self.request_body is not None and not self.request_body.is_eof()
         if data and self.busy_since is None and not is_late:  # aiohttp resumes with no data
             self.busy_since = self.owner.now()
@@ -174,7 +167,7 @@ class _Connection(web.RequestHandler):
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
         """Called where something goes wrong beside a handler; aiohttp closes the connection then."""
         error = kwargs.get("exc_info")
-        # The rest of a body that cannot be unpacked: its request was answered already, and told where that mattered.
+        # The rest of a body that cannot be unpacked: its request was answered already, and logged where that mattered.
         if not isinstance(error, web.RequestPayloadError):
             self.owner.fail(error, *args)
 
@@ -199,12 +192,12 @@ class _AiohttpServer(web.Server):
     """Makes our connections instead of aiohttp's."""
 
     def __init__(self, owner: "Server", handler: Any) -> None:
-        super().__init__(handler, handler_cancellation=True)  # nobody waits for it any more
+        super().__init__(handler, handler_cancellation=True)  # no peer waits for the answer any more
         self._owner = owner
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(
-            self._owner, self, keepalive_timeout=KEEP_ALIVE_S, access_log=None, lingering_time=0.5
+            self._owner, self, keepalive_timeout=KEEP_ALIVE_S, access_log=None, lingering_time=LINGER_S
         )
 
 
@@ -235,7 +228,7 @@ class Server:
         routes: tuple[Route, ...],
         *,
         fallback: Route | None = None,
-        limits: Limits = Limits(),
+        limits: ServerLimits = ServerLimits(),
     ) -> None:
         self._log = log
         self._router = _Router(routes, fallback)
@@ -273,7 +266,7 @@ class Server:
         return asyncio.get_running_loop().time()
 
     def admit(self, connection: _Connection) -> None:
-        """Count a new connection in; at the cap the longest-idle one makes room."""
+        """Count a new connection; at the cap the longest-idle one is closed for it."""
         if len(self._open) >= self._limits.connections:
             idle = (each for each in self._open if each.busy_since is None)
             oldest = next(idle, None) or next(iter(self._open))
@@ -283,13 +276,13 @@ class Server:
         self._open[connection] = None
 
     def rested(self, connection: _Connection) -> None:
-        """A request is done: the connection is the one that was idle for the shortest time."""
+        """A request is done: its connection has now been idle for the shortest time."""
         if connection in self._open:  # else it was cut meanwhile
             del self._open[connection]
             self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
-        """Count a connection out."""
+        """Count a connection no more."""
         self._open.pop(connection, None)
 
     def report(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
@@ -312,7 +305,7 @@ class Server:
         self.stats["requests"] += 1
         connection = request.protocol
         assert isinstance(connection, _Connection)
-        if connection.busy_since is None:  # a pipelined request, whose bytes came with the one before
+        if connection.busy_since is None:  # a pipelined request, whose bytes came with an earlier request
             connection.busy_since = self.now()
         connection.request_body = request.content
         found = self._router.find(request.method, request.path)
@@ -322,7 +315,7 @@ class Server:
         try:
             body = await _read_body(request, route.max_body_bytes, cuts=route.cuts)
         except (web.RequestPayloadError, ConnectionError) as error:
-            # The peer left within its body, was cut off, or sent one that cannot be unpacked: never a fault of ours.
+            # The peer left within its body, was cut off, or sent a body that cannot be unpacked: no fault of ours.
             connection.keep_alive(False)
             self.stats["unparsable"] += 1
             self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
@@ -351,12 +344,16 @@ class Server:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            overdue = self.now() - self._limits.request_deadline_s
-            for connection in list(self._open):
-                if connection.busy_since is not None and connection.busy_since < overdue:
-                    self.stats["aborted"] += 1
-                    self.forget(connection)
-                    connection.cut()
+            self.sweep(self.now())
+
+    def sweep(self, now_s: float) -> None:
+        """Abort the requests that are over their deadline at `now_s` of the loop's clock."""
+        overdue = now_s - self._limits.request_deadline_s
+        for connection in list(self._open):
+            if connection.busy_since is not None and connection.busy_since < overdue:
+                self.stats["aborted"] += 1
+                self.forget(connection)
+                connection.cut()
 
 
 async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> bytes | None:
@@ -368,7 +365,7 @@ async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> byt
     if not cuts and (request.content_length or 0) > limit:
         return None
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # who expects it sends nothing before
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # the peer sends nothing before
     body = bytearray()
     async for chunk in content.iter_any():
         body += chunk
@@ -380,8 +377,8 @@ async def _read_body(request: web.BaseRequest, limit: int, *, cuts: bool) -> byt
 class _Answer:
     """The reply to an ordinary request, head and body in one write.
 
-    It has the three parts of a response that aiohttp's request loop uses. Its own response costs a third of an answered
-    request here (benchmarks/permits.py), because it can do so much that we never want: compress, chunk, set cookies.
+    It has the three parts of a response that aiohttp's request loop uses. aiohttp's own response costs a third of an
+    answered request here (benchmarks/permits.py): it can compress, chunk and set cookies, which no program needs.
     """
 
     __slots__ = ("_connection", "_reply")
@@ -392,12 +389,12 @@ class _Answer:
         self._reply = reply
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write it. Raises `ConnectionResetError` where nobody is there any more."""
+        """Write the reply. Raises `ConnectionResetError` where the peer has gone."""
         transport = self._connection.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer has gone")
         transport.write(_head(self._reply) + self._reply.body)
-        await request.writer.drain()  # a peer that does not read holds up nobody but itself
+        await request.writer.drain()  # a peer that does not read delays only itself
 
     async def write_eof(self) -> None:
         """Nothing is left to write."""

@@ -1,25 +1,20 @@
 """Settings files: YAML, read safely, checked by a pydantic model; every fault at once with path, value and rule.
 
-Faults of fields and of rules between fields are told together: a rule is judged by the fields that are right in themselves.
+Faults of fields and of rules between fields are reported together: a rule is judged by the fields that are valid by themselves.
 """
 
 import functools
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar, get_args
 
-import click
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
-    GetCoreSchemaHandler,
     ModelWrapValidatorHandler,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -29,11 +24,10 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-from hosting import logs, yaml_reader
-from protocol import quantities, values
+from hosting import yaml_reader
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_NAME: Final = 253
@@ -42,7 +36,7 @@ M = TypeVar("M", bound="Settings")
 
 _ABSENT: Final = object()
 _RULE: Final = "rule"
-"""The type of a fault between fields; its text says everything."""
+"""The type of a fault between fields; its text is the whole message."""
 
 
 class Settings(BaseModel):
@@ -54,15 +48,15 @@ class Settings(BaseModel):
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Faults between the fields of one mapping, each as the path of a field as it is written, and what is wrong.
 
-        `found` has the fields that are right in themselves, by their Python names, defaults included; a rule that needs
-        another one says nothing.
+        `found` has the fields that are valid by themselves, by their Python names, defaults included; a rule that needs
+        another field yields nothing.
         """
         del found
         yield from ()
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Faults between parts of the raw `data` (a name that is used twice, say), found whatever else is wrong."""
+        """Faults between parts of the raw `data` (such as a name that is used twice), found whatever else is wrong."""
         del data
         return []
 
@@ -108,7 +102,7 @@ def _or_absent(value: object, handler: ValidatorFunctionWrapHandler) -> object:
 
 @functools.cache
 def _tolerant(model: type[Settings]) -> type[BaseModel]:
-    """The same fields, of which each that is wrong or missing is absent."""
+    """A model with the same fields, in which a field that is wrong or missing is absent."""
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         default: Any = {"default": _ABSENT} if field.is_required() else {"default_factory": field.get_default}
@@ -120,40 +114,9 @@ def _tolerant(model: type[Settings]) -> type[BaseModel]:
 
 
 def _right_fields(model: type[Settings], data: dict[Any, Any]) -> dict[str, Any]:
-    """The fields of a mapping that are right in themselves, by their Python names."""
+    """The fields of a mapping that are valid by themselves, by their Python names."""
     read = _tolerant(model).model_validate(data)
     return {name: value for name, value in read.__dict__.items() if value is not _ABSENT}
-
-
-class FiniteRange(click.FloatRange):
-    """A number of the command line within a range; NaN lies in none, although click lets it through."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number. Fails for what is no finite number of the range."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
-
-
-def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function the command of a daemon, with what all of them take: version, host, port, log level."""
-
-    def decorate(function: Callable[..., None]) -> click.Command:
-        port = click.IntRange(0, 65535)
-        for option in (
-            click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
-            click.option(
-                "--port", type=port, default=default_port, show_default=True, help="Port; 0: any free."
-            ),
-            click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-            click.version_option(package_name="parley-autoscaler"),
-        ):
-            function = option(function)
-        context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        return click.command(context_settings=context)(function)
-
-    return decorate
 
 
 class SettingsError(Exception):
@@ -175,7 +138,7 @@ class FaultsError(ValueError):
 
 
 def check(data: object, model: type[M]) -> M:
-    """Check data that was read already, such as a part of a file. Raises `FaultsError` with every fault."""
+    """Check data that was parsed already, such as a part of a file. Raises `FaultsError` with every fault."""
     faults: list[str] = []
     try:
         read = model.model_validate({} if data is None else data)
@@ -213,7 +176,7 @@ def parse(path: Path, content: bytes, model: type[M]) -> M:
 def parse_json(path: Path, content: bytes, model: type[M]) -> M:
     """Check JSON that a program has written, such as the body of a request. Raises `SettingsError` with every fault.
 
-    The YAML reader takes most of it, but neither every character nor every escape, and it needs ten times as long.
+    The YAML reader takes most JSON, but neither every character nor every escape, and it needs ten times as long.
     """
     faults: list[str] = []
 
@@ -312,62 +275,8 @@ def _fault(item: ErrorDetails) -> str:
         return f"{path}: must {rule}{f' (found {len(found)})' if isinstance(found, list | dict) else shown}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message.replace("Input should be", "must be", 1)
-    is_told = isinstance(found, dict | list) or (isinstance(found, str) and message.startswith(repr(found)))
-    return f"{path}: {message}{'' if is_told else shown}"
-
-
-def _cpu(value: object) -> int:
-    amount = _quantity(value).exact_milli_value()
-    if amount is None or not 0 <= amount <= values.MAX_VCPU_MILLI:
-        raise ValueError("must be CPUs in whole milli-CPU, 0 or more, such as 2, 1.5 or 250m")
-    return amount
-
-
-def _memory(value: object) -> int:
-    amount = _quantity(value).exact_value()
-    if amount is None or not 0 <= amount <= values.MAX_MEMORY_BYTES:
-        raise ValueError("must be memory in whole bytes, 0 or more, such as 4Gi or 512Mi")
-    return amount
-
-
-def _quantity(value: object) -> quantities.Quantity:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("must be a quantity such as 2, 250m or 4Gi")
-    if isinstance(value, int) and abs(value) > values.MAX_MEMORY_BYTES:
-        raise ValueError("must be a quantity such as 2, 250m or 4Gi")
-    return quantities.parse(str(value))
-
-
-Cpu = BeforeValidator(_cpu)
-"""Marks an `int` of milli-CPU that is written as a quantity of CPUs."""
-Memory = BeforeValidator(_memory)
-"""Marks an `int` of bytes that is written as a quantity."""
-
-
-def millionths(value: object) -> int | None:
-    """A share in parts per million, exactly as it is written; None for what is no number of at most six decimals.
-
-    A float counts as the decimals that it is written with.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
-        return None
-    ppm = Decimal(str(value)).scaleb(6)
-    return int(ppm) if ppm == ppm.to_integral_value() else None
-
-
-def share(least: float, most: float) -> BeforeValidator:
-    """Marks an `int` of parts per million that is written as a number from `least` to `most`."""
-    example = min(0.75, most)
-
-    def read(value: object) -> int:
-        ppm = millionths(value)
-        if ppm is None or not least <= ppm / 1_000_000 <= most:
-            raise ValueError(
-                f"must be a number from {least:g} to {most:g} with at most six decimals, such as {example:g}"
-            )
-        return ppm
-
-    return BeforeValidator(read)
+    names_it = isinstance(found, dict | list) or (isinstance(found, str) and message.startswith(repr(found)))
+    return f"{path}: {message}{'' if names_it else shown}"
 
 
 def _name(value: str) -> str:
@@ -379,39 +288,4 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""The name of a node, a namespace, a pod. Kubernetes allows fewer characters; what nobody could type or read is refused."""
-
-
-class _Amount(Settings):
-    cpu: Annotated[int, Cpu]
-    memory: Annotated[int, Memory]
-
-
-class _WrittenAsAmount:
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def convert(amount: _Amount) -> values.Resources:
-            return values.Resources(amount.cpu, amount.memory)
-
-        return core_schema.no_info_after_validator_function(convert, handler(_Amount))
-
-
-Resources = Annotated[values.Resources, _WrittenAsAmount()]
-"""An amount written as `{cpu: 2, memory: 4Gi}`; both are Kubernetes quantities."""
-
-
-def _positive(amount: values.Resources) -> values.Resources:
-    if not amount.is_positive():
-        raise ValueError(
-            f"must be above zero in both resources, such as {{cpu: 1, memory: 1Gi}}, not {amount}"
-        )
-    return amount
-
-
-PositiveResources = Annotated[Resources, AfterValidator(_positive)]
-"""An amount above zero in both resources."""
-
-
-def bounds_fault(least: values.Resources | None, most: values.Resources | None) -> Iterator[tuple[str, str]]:
-    """The rule that a minimum and a maximum make bounds, where both are known."""
-    if least is not None and most is not None and not least.fits_in(most):
-        yield "min", f"must not exceed max in either resource: {least} does not fit in {most}"
+"""The name of a node, a namespace, a pod. Kubernetes allows fewer characters; characters that cannot be read are refused."""

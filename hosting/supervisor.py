@@ -1,4 +1,4 @@
-"""Runs the children of a daemon, each in its own guard: one that fails is reported and restarted, its siblings go on.
+"""Runs the children of a daemon, each by itself: a child that fails is reported and restarted, the others go on.
 
 An `asyncio.TaskGroup` would cancel all of them with the first failure, which is why it is not used here.
 """

@@ -4,13 +4,12 @@ Certificates are renewed while a program runs. What is read anew holds for new c
 are reported, and what was read before stays in force.
 """
 
-import asyncio
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hosting.threads import in_own_thread
+from hosting.threads import SingleCall
 
 READ_DEADLINE_S: Final = 2.0
 """How long reading the files may take; a network's file system may hang."""
@@ -25,9 +24,9 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: our certificate (with its chain) and its key, and the authorities whose certificates we believe.
+    """PEM files: our certificate (with its chain) and its key, and the authorities that we trust.
 
-    Without `ca` those of the system are believed.
+    Without `ca` the authorities of the system are trusted.
     """
 
     certificate: Path | None = None
@@ -41,29 +40,29 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Contexts:
-    """What one state of the files gives."""
+    """The contexts of one state of the files."""
 
     client: ssl.SSLContext
     server: ssl.SSLContext | None
 
 
 class Tls:
-    """What servers and clients need of the files. `load` once before anything else; `refresh` from time to time."""
+    """The contexts of servers and clients. Call `load` once before anything else, and `refresh` from time to time."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._stamp: _Stamp | None = None
         self._now: _Contexts | None = None
-        self._door: ssl.SSLContext | None = None
-        self._looking: asyncio.Future[tuple[_Stamp, _Contexts] | None] | None = None
+        self._listening: ssl.SSLContext | None = None
+        self._look = SingleCall()
 
     def load(self) -> None:
         """Read the files. Raises `TlsError`."""
         self._stamp, self._now = _read(self._files)
         if self._now.server is not None:
-            # A listening socket keeps its context: this one hands every new connection on to what was read last.
-            self._door = _server(self._files)
-            self._door.sni_callback = self._hand_on
+            # A listening socket keeps its context: this one gives every new connection the context that was read last.
+            self._listening = _server(self._files)
+            self._listening.sni_callback = self._hand_on
 
     def _hand_on(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         del name, context
@@ -71,24 +70,22 @@ class Tls:
             connection.context = self._now.server
 
     def client(self) -> ssl.SSLContext:
-        """What a client connects with now."""
+        """The context that a client connects with now."""
         assert self._now is not None, "load first"
         return self._now.client
 
     def server(self) -> ssl.SSLContext:
-        """What a server listens with; it follows the files by itself."""
-        assert self._door is not None, "load first, with a certificate"
-        return self._door
+        """The context that a server listens with. It follows the files by itself."""
+        assert self._listening is not None, "load first, with a certificate"
+        return self._listening
 
     async def refresh(self) -> bool:
         """Read the files again where they have changed; whether they had. Raises `TlsError`: then nothing changes."""
-        if self._looking is not None and not self._looking.done():
-            raise TlsError("the certificate files could not be read in time")  # more reads would hang, too
         known = self._stamp
-        self._looking = in_own_thread(lambda: None if _stamp_of(self._files) == known else _read(self._files))
         try:
-            async with asyncio.timeout(READ_DEADLINE_S):
-                found = await asyncio.shield(self._looking)
+            found = await self._look.run(
+                lambda: None if _stamp_of(self._files) == known else _read(self._files), READ_DEADLINE_S
+            )
         except TimeoutError:
             raise TlsError("the certificate files could not be read in time") from None
         if found is None:
@@ -98,7 +95,7 @@ class Tls:
 
 
 def _stamp_of(files: TlsFiles) -> _Stamp:
-    """What tells one state of the files from the next. Raises `TlsError`."""
+    """Differs between two states of the files. Raises `TlsError`."""
     stamps = []
     for path in files.paths():
         try:
@@ -118,7 +115,7 @@ def _read(files: TlsFiles) -> tuple[_Stamp, _Contexts]:
 def _client(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
     if files.ca is not None:
-        # Only these are believed then, not those of the system beside them.
+        # Only these authorities are trusted then, not those of the system beside them.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.load_verify_locations(files.ca)
@@ -151,7 +148,7 @@ def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask on the terminal otherwise."""
+    """An empty password; OpenSSL would ask for one on the terminal otherwise."""
     return ""
 
 

@@ -1,43 +1,27 @@
-"""Bearer tokens: read from a file, shown in a header, compared without telling how much of a guess was right."""
+"""Bearer tokens: read from a file, shown in a header, compared in constant time."""
 
 import hmac
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
-
-import click
+from typing import Final
 
 MIN_CHARACTERS: Final = 16
 MAX_CHARACTERS: Final = 512
 RULE: Final = f"{MIN_CHARACTERS} to {MAX_CHARACTERS} printable characters without blanks"
 
 
-class TokenFile(click.Path):
-    """A command line's file with a bearer token, which is read at once."""
-
-    name = "file"
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The token. Fails where the file holds none; never quotes what it holds."""
-        path = Path(str(super().convert(value, param, ctx)))
-        try:
-            with path.open("rb") as file:
-                content = file.read(4096)
-        except OSError as error:
-            self.fail(f"{path} cannot be read: {error.strerror}", param, ctx)
-        try:
-            token = content.decode("ascii").strip()
-        except UnicodeDecodeError:
-            self.fail(f"{path} must hold a token of {RULE}; it holds bytes that are no ASCII", param, ctx)
-        if not MIN_CHARACTERS <= len(token) <= MAX_CHARACTERS:
-            found = f"more than {MAX_CHARACTERS}" if len(token) > MAX_CHARACTERS else str(len(token))
-            self.fail(f"{path} must hold a token of {RULE}; it holds {found} characters", param, ctx)
-        if not token.isprintable() or " " in token:
-            self.fail(f"{path} must hold a token of {RULE}; it holds others", param, ctx)
-        return token
+def parse(content: bytes) -> str:
+    """The token that a file holds. Raises `ValueError`; its text never quotes the file."""
+    must = f"must hold a token of {RULE}; it holds"
+    try:
+        token = content.decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{must} bytes that are no ASCII") from None
+    if not MIN_CHARACTERS <= len(token) <= MAX_CHARACTERS:
+        found = f"more than {MAX_CHARACTERS}" if len(token) > MAX_CHARACTERS else str(len(token))
+        raise ValueError(f"{must} {found} characters")
+    if not token.isprintable() or " " in token:
+        raise ValueError(f"{must} others")
+    return token
 
 
 def headers(token: str | None) -> dict[str, str] | None:

@@ -1,6 +1,6 @@
 """A settings file that is read again whenever it changes.
 
-Whoever writes it should put a new one in its place (rename), so that no half of it is ever read.
+A program that writes such a file should replace it as a whole (rename), so that no half of it is ever read.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from hosting.settings import MAX_FILE_BYTES, Settings, SettingsError, parse
-from hosting.threads import in_own_thread
+from hosting.threads import SingleCall, in_own_thread
 
 M = TypeVar("M", bound=Settings)
 T = TypeVar("T")
@@ -26,14 +26,14 @@ class FileUnreachableError(Exception):
 
 
 FRESH_S: Final = 2.0
-"""How long after a write another may have the same times: file systems count in steps, some of two seconds."""
+"""How long after a write another write may leave the same times: file systems count in steps, some of two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """What tells one state of a file from the next, but for writes in quick succession.
+    """Differs between two states of a file, but for writes in quick succession.
 
-    `written_ns` is what the writer says, `changed_ns` what the file system does; that moves with a rename, too.
+    `written_ns` is set by the writer; `changed_ns` is set by the file system, with a rename, too.
     """
 
     written_ns: int
@@ -43,20 +43,20 @@ class _Stamp:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether another content may yet come under the same stamp."""
+        """Whether the file may yet get other content under the same stamp."""
         return time.time_ns() < self.changed_ns + FRESH_S * 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a look found, and whether the file was fresh then."""
+    """The file as it was read last, and whether it was fresh then."""
 
     stamp: _Stamp
     was_fresh: bool
     digest: bytes
 
     def is_same(self, other: "_State") -> bool:
-        """Whether nobody has written in between, whatever was renamed."""
+        """Whether the file was not written in between; it may have been renamed."""
         stamp = replace(self.stamp, changed_ns=other.stamp.changed_ns)
         return (stamp, self.digest) == (other.stamp, other.digest)
 
@@ -67,13 +67,12 @@ def _stamp_of(path: Path) -> _Stamp:
 
 
 def _content_of(path: Path) -> bytes:
-    """What the file holds; of one that is too large a byte more than it may have."""
     with path.open("rb") as file:
         return file.read(MAX_FILE_BYTES + 1)
 
 
 class WatchedFile(Generic[M, T]):
-    """The file at `path`, checked as `model` and turned into what is wanted by `convert`."""
+    """The file at `path`, checked as `model` and turned into a value by `convert`."""
 
     def __init__(self, path: Path, model: type[M], convert: Callable[[M], T]) -> None:
         self._path = path
@@ -82,15 +81,15 @@ class WatchedFile(Generic[M, T]):
         self._state: _State | None = None
         self._faults: list[str] = []
         self._reading = asyncio.Lock()
-        self._looking: asyncio.Future[tuple[_State, bytes | None]] | None = None
+        self._look = SingleCall()
 
     async def refresh(self) -> T | None:
-        """What the file says, where it is read for the first time or has changed since; else None.
+        """The file's value, where the file is read for the first time or has changed since; else None.
 
-        Raises `SettingsError` with every fault, again and again until the file changes, and `FileUnreachableError`
-        where it cannot be read within `READ_DEADLINE_S`. Then what was returned before stays in force.
+        Raises `SettingsError` with every fault, in each call until the file changes, and `FileUnreachableError`
+        where it cannot be read within `READ_DEADLINE_S`. Then the value that was returned before stays in force.
         """
-        async with self._reading:  # one at a time: an older read that ends later must not undo a newer one
+        async with self._reading:  # an older read that ends later must not undo a newer one
             found = await self._changed()
             if found is None:
                 return None
@@ -106,7 +105,7 @@ class WatchedFile(Generic[M, T]):
 
     @property
     def written_unix_s(self) -> float:
-        """When what was returned last was written, in seconds of Unix time; 0 before anything was read."""
+        """When the value that was returned last was written, in seconds of Unix time; 0 before anything was read."""
         return self._state.stamp.written_ns / 1e9 if self._state is not None else 0.0
 
     def _read(self, content: bytes) -> T:
@@ -117,12 +116,7 @@ class WatchedFile(Generic[M, T]):
     async def _changed(self) -> tuple[_State, bytes] | None:
         """The content, where the file is another than the last time; its stamp is no younger than the content."""
         try:
-            async with asyncio.timeout(READ_DEADLINE_S):
-                if self._looking is not None and not self._looking.done():
-                    # One that hangs is waited for: more of them would hang, too. What it finds is too old by then.
-                    await asyncio.wait([self._looking])
-                self._looking = in_own_thread(lambda: _found(self._path, self._state))
-                state, content = await asyncio.shield(self._looking)
+            state, content = await self._look.run(lambda: _found(self._path, self._state), READ_DEADLINE_S)
         except TimeoutError:
             raise FileUnreachableError(f"{self._path} could not be read in time") from None
         except OSError as error:
@@ -131,7 +125,7 @@ class WatchedFile(Generic[M, T]):
             return state, content
         self._state = state
         if self._faults:
-            # A new error each time: one that is raised again grows by a traceback.
+            # A new error each time: an error that is raised again grows by a traceback.
             raise SettingsError(self._path, self._faults)
         return None
 

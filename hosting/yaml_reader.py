@@ -1,4 +1,4 @@
-"""YAML as people write it in settings: the safe types, and nothing that is read otherwise than it looks.
+"""YAML as people write it in settings: the safe types, and nothing that means something else than it looks like.
 
 The reader refuses duplicate keys (YAML would let the last one win silently), aliases without end, and what nests deeper
 than `MAX_DEPTH`. Of the ways in which YAML 1.1 writes numbers, base 60 (`1:30` for 90) and octal numbers without a letter
@@ -35,11 +35,11 @@ _NUMBER: Final = re.compile(
 
 
 class NotYamlError(ValueError):
-    """Content is no YAML, or none that may be read. The text says why, with the line where one is known."""
+    """Content is not YAML, or YAML that is refused. The text says why, with the line where that is known."""
 
 
 class _Loader(_SafeLoader):
-    """A safe loader that keeps note of duplicate keys and refuses what nests too deep."""
+    """A safe loader that lists duplicate keys and refuses values that nest too deep."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -84,7 +84,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def read(content: bytes) -> tuple[Any, list[str]]:
-    """What YAML holds, and its duplicate keys as faults for a person. Raises `NotYamlError`."""
+    """The data, and duplicate keys as faults for a person. Raises `NotYamlError`."""
     with _without_collections():
         try:
             loader = _Loader(content)
@@ -114,7 +114,7 @@ def _fault(error: Exception, content: bytes) -> str:
 
 
 def _check_size(root: yaml.Node | None) -> None:
-    """Refuse what unfolds to more than `MAX_NODES`, counting an alias as all that it stands for."""
+    """Refuse YAML that unfolds to more than `MAX_NODES`, where an alias counts as all that it stands for."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
@@ -136,7 +136,7 @@ def _check_size(root: yaml.Node | None) -> None:
 
 
 class _Collector:
-    """Who keeps the garbage collector off: files may be read at the same time, and the last one switches it on again."""
+    """The readers that keep the garbage collector off. Files may be read at the same time; the last reader switches it on again."""
 
     lock = threading.Lock()
     users = 0
@@ -145,8 +145,8 @@ class _Collector:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Keep the garbage collector off. It would look at all the nodes again and again, in vain, and stop every thread
-    meanwhile: for a large file that takes longer than all the rest.
+    """Keep the garbage collector off. It would scan all the nodes again and again, in vain, and stop every thread
+    meanwhile: for a large file that takes longer than parsing.
     """
     with _Collector.lock:
         _Collector.users += 1

@@ -13,10 +13,11 @@ from typing import Final, TypedDict, Unpack
 import click
 
 from hosting import lifecycle, logs
-from hosting.addresses import AddressError, Advertise, Advertised, advertised, endpoint
-from hosting.client import Client
-from hosting.server import Limits, Server
-from hosting.settings import FiniteRange, SettingsError, daemon, load
+from hosting.addresses import AddressError, Advertised, advertised, endpoint
+from hosting.client import HttpClient
+from hosting.options import Advertise, FiniteRange, daemon
+from hosting.server import Server, ServerLimits
+from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from informant import diagnose
 from informant.core.workload import Shape, Workload
@@ -107,13 +108,13 @@ async def _serve(
 ) -> int:
     log = logs.logger("informant")
     is_real = isinstance(source, ProcSource)
-    async with Client(max_connections=32) as client:
+    async with HttpClient(max_connections=32) as client:
         with _event_sources(group, settings, is_real=is_real) as (sources, heard):
             approvals = Approvals(settings.state) if group is not None else None
             guest = Guest(source, group, approvals, wanted.approves_all, sources)
             informant = Informant(guest, settings, client, log, random.Random())
             longest_s = max(settings.deadlines.id, settings.deadlines.reclaim) + ANSWER_S
-            limits = Limits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
+            limits = ServerLimits(connections=MAX_CONNECTIONS, request_deadline_s=longest_s)
             server = Server(log, informant.routes(), limits=limits)
             try:
                 port = await server.start(wanted.host, wanted.port)

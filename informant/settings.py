@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from hosting.addresses import AdvertiseSetting
-from hosting.settings import Memory, Settings
+from hosting.amounts import Memory
+from hosting.settings import Settings
 from informant.core.guard import GuardSettings
 from informant.core.sessions import HEALTH_TOLERANCE
 from informant.core.shortage import SPARE, Spare, Thresholds

@@ -1,1 +1,1 @@
-"""The command line: `parley demo` starts the programs on one machine; `parley status` asks an agent."""
+"""The command line: `parley demo` starts the programs on one machine; `parley status` shows an agent's VMs."""

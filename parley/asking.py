@@ -1,4 +1,4 @@
-"""What every command takes that asks agents: an address, a token, the authorities that are believed."""
+"""Options of the commands that call agents: an address, a token, the authorities that are trusted."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hosting import tokens
+from hosting import options, tokens
 from hosting.addresses import is_own
 
 DEFAULT_AGENT: Final = "http://127.0.0.1:10300"
@@ -19,7 +19,7 @@ class Address(click.ParamType[str]):
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The address as a URL without a path. Fails for what is none."""
+        """The address as a URL without a path. Fails for anything else."""
         url = str(value) if "://" in str(value) else f"http://{value}"
         try:
             parts = urlsplit(url)
@@ -35,7 +35,7 @@ class Address(click.ParamType[str]):
 
 
 class CaFile(click.Path):
-    """A file with the certificates of the authorities that are believed; what https:// is spoken with."""
+    """A file with the certificates of the authorities that are trusted for https://."""
 
     name = "file"
 
@@ -43,7 +43,7 @@ class CaFile(click.Path):
         super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The files, read. Fails where they cannot be used."""
+        """TLS with these authorities. Fails where the file cannot be used."""
         from hosting.tls import Tls, TlsError, TlsFiles  # noqa: PLC0415 - `--version` should not load it
 
         tls = Tls(TlsFiles(ca=Path(str(super().convert(value, param, ctx)))))
@@ -57,19 +57,19 @@ class CaFile(click.Path):
 token_option = click.option(
     "--token-file",
     "token",
-    type=tokens.TokenFile(),
+    type=options.TokenFile(),
     help=f"Show the token in this file ({tokens.RULE}), which the agent was started with as --token-file.",
 )
 ca_option = click.option(
     "--ca-file",
     "tls",
     type=CaFile(),
-    help="Believe the authorities in this file (PEM) where the address is https://, instead of the system's.",
+    help="Trust the authorities in this file (PEM) where the address is https://, instead of the system's.",
 )
 
 
 def warn_of_plain_tokens(urls: Sequence[str], token: str | None) -> None:
-    """Say on standard error where a token is about to travel unprotected."""
+    """Warn on standard error where a token is about to travel unprotected."""
     for url in urls:
         parts = urlsplit(url)
         if token is not None and parts.scheme == "http" and not is_own(parts.hostname or ""):

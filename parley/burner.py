@@ -15,21 +15,21 @@ PATIENCE_S: Final = 20.0
 
 
 class Process(Protocol):
-    """What keeps one core busy."""
+    """A process that keeps one core busy."""
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code once it has ended."""
+        """The exit code once the process has ended."""
 
     def kill(self) -> None:
-        """End it."""
+        """End the process."""
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait for the end of the process; the exit code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Maximum:
     """The maximum of `this-machine` in CPUs, and how far it is raised where other work has it there before the load."""
 
     max: int
@@ -37,22 +37,22 @@ class Room:
 
 
 class Burner:
-    """Starts the load once, when `this-machine` has come to rest, and finds out how it followed and why not.
+    """Starts the load once, when `this-machine` has come to rest, and measures how the VM followed, or why not.
 
-    `start` starts the load. `make_room` raises the maximum: a VM that has all it may have could not show any growth.
+    `start` starts the load. `raise_maximum` raises the maximum: a VM that has all it may have could not show any growth.
     """
 
     def __init__(
         self,
         seconds: float,
-        room: Room,
+        maximum: Maximum,
         start: Callable[[], Awaitable[Sequence[Process]]],
-        make_room: Callable[[], None],
+        raise_maximum: Callable[[], None],
     ) -> None:
         self._seconds = seconds
-        self._room = room
+        self._maximum = maximum
         self._start = start
-        self._make_room = make_room
+        self._raise_maximum = raise_maximum
         self._processes: Sequence[Process] = ()
         self._base: Resources | None = None
         self._first_seen_s: float | None = None
@@ -70,9 +70,9 @@ class Burner:
             is_calm = now_s - last.at_s >= CALM_S and last.size.vcpu_milli == 1000
             if is_calm or now_s - self._first_seen_s >= PATIENCE_S:
                 self._base, self.began_s = last.size, now_s
-                if last.size.vcpu_milli >= 1000 * self._room.max:
+                if last.size.vcpu_milli >= 1000 * self._maximum.max:
                     self._is_raised = True
-                    self._make_room()
+                    self._raise_maximum()
                 self._processes = await self._start()
         elif self.ended_s is None and now_s - self.began_s >= self._seconds:
             for process in self._processes:
@@ -87,7 +87,7 @@ class Burner:
                 await process.wait()
 
     def state(self, now_s: float) -> str:
-        """What is going on, for the line below the table."""
+        """The state of the load, for the line below the table."""
         if self.began_s is None:
             if self._first_seen_s is None:
                 return "the load starts when this-machine is there"
@@ -98,14 +98,14 @@ class Burner:
         return "the load is over"
 
     def figures(self, sizes: Sequence[SizeChange], vm: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Seconds from the load's start to the first growth, and from its end to the size from before; `vm` is what the
-        agent said last of `this-machine`. `notes` say why a figure is not there, or what it took to get it.
+        """Seconds from the load's start to the first growth, and from its end to the size from before; `vm` is the last
+        report of the agent on `this-machine`. `notes` give the reason why a figure is missing, or what it took to get it.
         """
         growth_s, shrink_s = self._growth_s(sizes), self._shrink_s(sizes)
         return {
             "growth_s": None if growth_s is None else round(growth_s, 3),
             "shrink_s": None if shrink_s is None else round(shrink_s, 3),
-            "raised_to_cpu": self._room.most if self._is_raised else None,
+            "raised_to_cpu": self._maximum.most if self._is_raised else None,
             "notes": self._notes(growth_s, shrink_s, vm),
         }
 
@@ -129,13 +129,15 @@ class Burner:
         if self.began_s is None:
             return ["the demo ended before the load began: it waits until this-machine is calm"]
         now = (
-            f"it has {view.cpus(vm['size'])}, and its last word is: {view.why(vm)}" if vm is not None else ""
+            f"it has {view.cpus(vm['size'])}, and its last reason is: {view.why(vm)}"
+            if vm is not None
+            else ""
         )
         notes = []
         if self._is_raised:
             notes.append(
-                f"other work kept this machine busy, so this-machine had its maximum of {self._room.max} CPUs before the "
-                f"load began; its maximum was raised to {self._room.most} CPUs then, to make room for growth"
+                f"other work kept this machine busy, so this-machine had its maximum of {self._maximum.max} CPUs before the "
+                f"load began; its maximum was raised to {self._maximum.most} CPUs then, to make room for growth"
             )
         if growth_s is None:
             notes.append(f"this-machine did not grow: {now or 'nothing was heard of it'}")

@@ -23,8 +23,8 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A child: its name, and the module with its arguments; `at_first` are those of its first start only."""
+class ProgramSpec:
+    """A program to start: its name, module and arguments; `at_first` are arguments of the first start only."""
 
     name: str
     module: str
@@ -38,8 +38,8 @@ def _die_with_parent() -> None:
 
 
 class Children:
-    """Runs programs until `stop`. `say` gets a program's name and a line for a person when it has ended by itself, and
-    when it runs again.
+    """Runs programs until `stop`. `say` gets a program's name and a line for people when the program has ended by itself,
+    and when it runs again.
     """
 
     def __init__(self, logs: Path, say: Callable[[str, str], None], log: Logger) -> None:
@@ -49,16 +49,16 @@ class Children:
         self._supervisor = Supervisor(log, self._rng)
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._begins: dict[str, int] = {}
-        """Where in its log a program's present life begins."""
+        """Where in a program's log the output since its last start begins."""
         self._is_stopping = False
         self.restarts: dict[str, int] = {}
 
-    def start(self, program: Program) -> None:
+    def start(self, program: ProgramSpec) -> None:
         """Run a program and keep it running."""
         self._supervisor.start(program.name, lambda: self._keep(program))
 
     async def stop(self, *names: str) -> None:
-        """End the named children (all without names), politely first."""
+        """End the named children, or all of them: by SIGTERM, and after `STOP_S` by SIGKILL."""
         self._is_stopping = self._is_stopping or not names
         for name in names or tuple(self._running):
             process = self._running.pop(name, None)
@@ -68,7 +68,7 @@ class Children:
         if not names:
             await self._supervisor.stop()  # those that had no process yet
 
-    async def _keep(self, program: Program) -> None:
+    async def _keep(self, program: ProgramSpec) -> None:
         loop, failures, how = asyncio.get_running_loop(), 0, ""
         while True:
             began = loop.time()
@@ -78,13 +78,13 @@ class Children:
             failures = 1 if loop.time() - began > 10 else failures + 1
             self.restarts[program.name] = self.restarts.get(program.name, 0) + 1
             delay_s = RESTART.delay_s(failures, self._rng)
-            words = self.last_words(program.name) if code >= 0 else ""
+            line = self.last_line(program.name) if code >= 0 else ""
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            how += f" ({words})" if words else ""
+            how += f" ({line})" if line else ""
             self._say(program.name, f"{program.name} {how}; it starts again in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
 
-    def last_words(self, name: str) -> str:
+    def last_line(self, name: str) -> str:
         """The last line that a program has printed since its last start, in short."""
         try:
             with self._path(name).open("rb") as file:
@@ -98,8 +98,8 @@ class Children:
     def _path(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    async def _run_once(self, program: Program, before: str) -> int:
-        """Run it to its end; the exit code. `before` says how it ended the last time, and is empty the first time."""
+    async def _run_once(self, program: ProgramSpec, before: str) -> int:
+        """Run a program to its end; the exit code. `before` says how its last run ended, and is empty the first time."""
         self._logs.mkdir(parents=True, exist_ok=True)
         with self._path(program.name).open("ab") as output:
             self._begins[program.name] = output.tell()
@@ -124,7 +124,7 @@ class Children:
 
 
 def _in_short(line: str) -> str:
-    """A line of a log for people: of our own lines what happened and the error."""
+    """A line of a log for people: of our own lines the event and the error."""
     try:
         found = json.loads(line)
     except ValueError:

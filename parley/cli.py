@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hosting.settings import FiniteRange
+from hosting.options import FiniteRange
 from parley.asking import DEFAULT_AGENT, Address, ca_option, token_option, warn_of_plain_tokens
 from parley.top.command import top
 
@@ -33,7 +33,7 @@ def main() -> None:
 @click.group("kubectl-parley", context_settings=_CONTEXT)
 @click.version_option(package_name="parley-autoscaler")
 def kubectl_main() -> None:
-    """Parley from kubectl (`kubectl parley …`): ask an agent, by its address."""
+    """Parley from kubectl (`kubectl parley …`): show an agent's VMs, by its address."""
 
 
 @main.command()
@@ -71,7 +71,7 @@ def demo(
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 
-    sys.exit(program.run(program.Options(vms, seconds, load, seed, output, quiet, directory)))
+    sys.exit(program.run(program.DemoOptions(vms, seconds, load, seed, output, quiet, directory)))
 
 
 @click.command()

@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.live import Live
 
 from hosting import lifecycle, logs
-from hosting.client import Answered, Client
-from hosting.directory_lock import locked
+from hosting.client import Answered, HttpClient
+from hosting.files import locked
 from parley import scene as scenes
 from parley import view
-from parley.burner import Burner, Room
+from parley.burner import Burner, Maximum
 from parley.children import Children
 from parley.observer import Observer, SizeChange, Tail
 from parley.scene import NODE, Scene
@@ -43,7 +43,7 @@ NOTE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """The command line."""
 
     vms: int
@@ -57,12 +57,12 @@ class Options:
 
 @dataclass(slots=True)
 class Tallies:
-    """Counts per VM over all lives of the agent: each life starts at zero, so the last word of every life is added."""
+    """Counts per VM over all lives of the agent: each life starts at zero, so the last counts of every life are added."""
 
     _last: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
 
     def note(self, daemon: str, vms: list[Mapping[str, Any]]) -> None:
-        """Take what one life of the agent says now."""
+        """Take the counts that one life of the agent reports now."""
         for vm in vms:
             self._last[daemon, vm["vm"]] = vm["counts"]
 
@@ -81,19 +81,19 @@ class Tallies:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What happened to a program, and when."""
+    """An event of a program, and when it happened."""
 
     text: str
     at_s: float
 
 
 class OutputError(Exception):
-    """What the demo has to say cannot be written."""
+    """The output of the demo cannot be written."""
 
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Tells a fault of the output (a full disk, a reader that has gone) from one of the demo's own files."""
+    """Makes `OutputError` of a fault of the output (a full disk, a reader that has gone); the demo's own files fail as they do."""
     try:
         yield
     except OSError as error:
@@ -109,14 +109,14 @@ async def _burn() -> list[asyncio.subprocess.Process]:
 class Demo:
     """One run of the demo."""
 
-    def __init__(self, options: Options, scene: Scene) -> None:
+    def __init__(self, options: DemoOptions, scene: Scene) -> None:
         self._options = options
         self._scene = scene
         self._console = Console(stderr=options.output == "json")
         self._notes: dict[str, Note] = {}
-        """The last word on each program that ended by itself."""
-        self._untold: list[str] = []
-        """Notes that are not printed yet. Programs are kept by tasks of their own, which a fault of the output must not end."""
+        """The last note on each program that ended by itself."""
+        self._unprinted: list[str] = []
+        """Notes to print. The tasks that run the programs add them; a fault of the output must not end these tasks."""
         self._shown: dict[str, tuple[str, str, str, object]] = {}
         self._vms: list[Mapping[str, Any]] = []
         self._answered_s: float | None = None
@@ -130,10 +130,12 @@ class Demo:
     @staticmethod
     def _burner_of(scene: Scene) -> Burner:
         (vm,) = (each for each in scene.vms if each.name == scenes.THIS_MACHINE)
-        return Burner(BURN_S, Room(vm.max, vm.most), _burn, lambda: scenes.write_files(scenes.raised(scene)))
+        return Burner(
+            BURN_S, Maximum(vm.max, vm.most), _burn, lambda: scenes.write_files(scenes.raised(scene))
+        )
 
     async def run(self, stop: lifecycle.Stop) -> int:
-        """Start everything, watch, stop everything, tell."""
+        """Start everything, watch, stop everything, print the summary."""
         began_s = time.monotonic()
         scenes.write_files(self._scene)
         if not self._options.quiet:
@@ -144,7 +146,7 @@ class Demo:
         for program in scenes.programs(self._scene):
             self._children.start(program)
         try:
-            async with Client() as client:
+            async with HttpClient() as client:
                 await self._watch(client, stop, began_s)
         finally:
             if self._burner is not None:
@@ -157,10 +159,10 @@ class Demo:
         with _writing():
             is_json = self._options.output == "json"
             click.echo(json.dumps(result) if is_json else self._folded(view.summary(result)))
-        if not result["vms"] and not stop.is_requested():  # who ends it at once has no reason to wonder
-            words = self._children.last_words("agent") or "nothing"
+        if not result["vms"] and not stop.is_requested():  # with Ctrl-C at once there is no reason to wonder
+            line = self._children.last_line("agent") or "nothing"
             click.echo(
-                f"the agent never answered; its last words: {words}; see {self._scene.directory}/logs",
+                f"the agent never answered; its last line: {line}; see {self._scene.directory}/logs",
                 err=True,
             )
             return NOTHING_RAN
@@ -169,7 +171,7 @@ class Demo:
         return EVIDENCE_LOST if self._tail.is_broken else 0
 
     def _elapsed_s(self, began_s: float) -> float:
-        """How long it has been running: from the agent's first answer, and until there is one from the start."""
+        """How long the demo has been running: since the agent's first answer, or since its start until there is one."""
         return time.monotonic() - (began_s if self._answered_s is None else self._answered_s)
 
     def _is_over(self, elapsed_s: float) -> bool:
@@ -191,7 +193,7 @@ class Demo:
             for each in summary.split("\n")
         )
 
-    async def _watch(self, client: Client, stop: lifecycle.Stop, began_s: float) -> None:
+    async def _watch(self, client: HttpClient, stop: lifecycle.Stop, began_s: float) -> None:
         is_live = self._console.is_terminal and not self._options.quiet
         live = Live(console=self._console, auto_refresh=False, transient=False) if is_live else None
         if live is not None:
@@ -210,7 +212,7 @@ class Demo:
             if live is not None:
                 live.stop()
 
-    async def _look(self, client: Client) -> None:
+    async def _look(self, client: HttpClient) -> None:
         url = f"http://127.0.0.1:{self._scene.agent_port}/v1/vms"
         outcome = await client.call("GET", url, deadline_s=1.0)
         if isinstance(outcome, Answered) and outcome.status == 200:
@@ -243,11 +245,11 @@ class Demo:
     def _say(self, program: str, note: str) -> None:
         self._notes[program] = Note(note, time.monotonic())
         if not self._console.is_terminal and not self._options.quiet:
-            self._untold.append(note)
+            self._unprinted.append(note)
 
     def _print_notes(self) -> None:
-        while self._untold:
-            self._print(self._untold.pop(0))
+        while self._unprinted:
+            self._print(self._unprinted.pop(0))
 
     def _print(self, text: str) -> None:
         """A line for people. Raises `OutputError`."""
@@ -255,15 +257,15 @@ class Demo:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _footer(self, elapsed_s: float) -> list[str]:
-        """How long it runs, what the node had at most, what the load does, and which programs have just ended."""
+        """How long the demo runs, the largest use of the node, the state of the load, and programs that have just ended."""
         largest, now_s = self._observer.largest[NODE], time.monotonic()
-        room = self._scene.reservable
-        law = f"{len(self._observer.overcommits)} overcommits"
+        reservable = self._scene.reservable
+        verdict = f"{len(self._observer.overcommits)} overcommits"
         if self._tail.is_broken:
-            law = "the change log was removed or cut: what came after it is not known"
+            verdict = "the change log was removed or cut: what came after it is not known"
         text = (
             f"{elapsed_s:.0f} s (Ctrl-C ends); {NODE}: at most {largest.vcpu_milli / 1000:g} of "
-            f"{room.vcpu_milli / 1000:g} CPUs could be in use so far; {law}"
+            f"{reservable.vcpu_milli / 1000:g} CPUs could be in use so far; {verdict}"
         )
         if self._burner is not None:
             text += f"; {self._burner.state(now_s)}"
@@ -288,7 +290,7 @@ class Demo:
         }
 
 
-def run(options: Options) -> int:
+def run(options: DemoOptions) -> int:
     """Run the demo in `options.directory`, or in a temporary one that is removed unless there was trouble."""
     logs.configure("error", "console")
     try:
@@ -303,8 +305,8 @@ def run(options: Options) -> int:
         return NOTHING_RAN
 
 
-def _run_in(directory: Path, options: Options) -> int:
-    """Run it in a directory that exists; refused where that is in use, or has the VMs of another demo."""
+def _run_in(directory: Path, options: DemoOptions) -> int:
+    """Run the demo in a directory that exists; refused where that is in use, or has the VMs of another demo."""
     try:
         lock = locked(directory, "in use")
     except OSError as error:
@@ -324,7 +326,7 @@ def _run_in(directory: Path, options: Options) -> int:
         return lifecycle.run(lambda stop: Demo(options, scene).run(stop))
 
 
-def _run_in_a_new_directory(options: Options) -> int:
+def _run_in_a_new_directory(options: DemoOptions) -> int:
     made = Path(tempfile.mkdtemp(prefix="parley-demo-"))
     try:
         code = _run_in(made, options)
@@ -339,7 +341,7 @@ def _run_in_a_new_directory(options: Options) -> int:
 
 
 def _output_lost(error: OutputError) -> int:
-    """Say so, as far as that can be written, and let go of what waits to be written: the interpreter would try again."""
+    """Report the fault, as far as that can be written, and drop buffered output: the interpreter would try to write it again."""
     with suppress(OSError):
         click.echo(str(error), err=True)
     for stream in (sys.stdout, sys.stderr):

@@ -15,7 +15,7 @@ from protocol.values import ZERO, Resources
 
 
 @dataclass(slots=True)
-class _Vm:
+class _ObservedVm:
     size: Resources = ZERO
     target: Resources = ZERO
     held: dict[str, Resources] = field(default_factory=dict)
@@ -47,18 +47,18 @@ class SizeChange:
 
 
 class Observer:
-    """Folds lines. `largest` is the largest use of each node so far, `overcommits` every line that broke the law."""
+    """Folds lines. `largest` is the largest use of each node so far, `overcommits` every line after which it exceeded `reservable`."""
 
     def __init__(self, reservable: Mapping[str, Resources]) -> None:
         self._reservable = dict(reservable)
-        self._vms: dict[str, dict[str, _Vm]] = {node: {} for node in reservable}
+        self._vms: dict[str, dict[str, _ObservedVm]] = {node: {} for node in reservable}
         self.largest: dict[str, Resources] = dict.fromkeys(reservable, ZERO)
         self.overcommits: list[Overcommit] = []
         self.sizes: list[SizeChange] = []
         self.lines = 0
 
     def fold(self, line: Mapping[str, Any]) -> None:
-        """Take one line. Raises `KeyError` or `ValueError` for what is none."""
+        """Take one line. Raises `KeyError` or `ValueError` for a line that is not of a change log."""
         self.lines += 1
         node, kind, at_s = line["node"], line["kind"], float(line["at_s"])
         vms = self._vms[node]
@@ -66,7 +66,7 @@ class Observer:
             for vm in vms.values():
                 vm.held.clear()
             return
-        vm = vms.setdefault(line["vm"], _Vm())
+        vm = vms.setdefault(line["vm"], _ObservedVm())
         amount = Resources(line["cpu"], line["memory"])
         match kind:
             case "held":
@@ -90,8 +90,8 @@ class Observer:
 
 
 class Tail:
-    """Reads what was appended to a change log since the last call. `is_broken`: the log that was read is not there any
-    more, or is not whole; what was written meanwhile is not known.
+    """Reads the lines that were appended to a change log since the last call. `is_broken`: the log was removed, replaced or
+    cut, so that some lines are not known.
     """
 
     def __init__(self, path: Path) -> None:

@@ -18,7 +18,7 @@ INCOMPLETE: Final = 3
 
 @dataclass(slots=True)
 class _Found:
-    """What a replay has come to so far. `missing` says in words what was not there to be replayed."""
+    """The findings of a replay so far. `missing` has a line for each part of the journal that could not be replayed."""
 
     files: int = 0
     inputs: int = 0
@@ -39,15 +39,15 @@ class _Found:
     def as_json(self) -> str:
         """For scripts."""
         differs = self.difference
-        told = None
+        shown = None
         if differs is not None:
-            told = {"where": self.where, "recorded": differs.recorded, "replayed": differs.replayed}
+            shown = {"where": self.where, "recorded": differs.recorded, "replayed": differs.replayed}
         result = {
             "files": self.files,
             "inputs": self.inputs,
             "gaps": self.gaps,
             "missing": self.missing,
-            "difference": told,
+            "difference": shown,
             "fault": self.fault,
         }
         return json.dumps(result)
@@ -72,7 +72,7 @@ class _Found:
 
 
 def _replay(path: Path, found: _Found) -> None:
-    """Replay one file, up to a gap or to what is wrong."""
+    """Replay one file, up to a gap or a fault."""
     running: journal.Replay | None = None
     found.files += 1
     number = 1  # of the line that is read next
@@ -105,7 +105,7 @@ def _replay(path: Path, found: _Found) -> None:
         found.fault = f"{path.name}:{number}: {error}"
     except OSError as error:
         found.fault = f"{path.name} cannot be read: {error.strerror}"
-    except Exception:  # noqa: BLE001 - whatever an edited line does to the core: it is no decision that differs
+    except Exception:  # noqa: BLE001 - an edited line may do anything to the core; that is no decision that differs
         found.fault = (
             f"{path.name}:{number}: cannot be replayed: the scheduler's core cannot take what stands there"
         )

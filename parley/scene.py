@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from parley.children import Program
+from hosting import files
+from parley.children import ProgramSpec
 from protocol.values import Resources
 
 NODE: Final = "demo-node"
@@ -20,7 +21,7 @@ NAMESPACE: Final = "demo"
 THIS_MACHINE: Final = "this-machine"
 GIB: Final = 2**30
 SHAPES: Final = ("step", "burst", "day")
-MORE_ROOM: Final = 2
+MORE_CPUS: Final = 2
 """CPUs by which the maximum of `this-machine` is raised where other work has it there before the demo's load."""
 BIG_INDEX: Final = 2
 """Which of the VMs has the large step."""
@@ -72,32 +73,34 @@ def make(directory: Path, vms: int, seed: int) -> Scene:
     scheduler_port, agent_port, *ports = _free_ports(vms + 2)
     real = ("--approve-all", "--config", str(directory / "informant.yaml"))
     most = max(2, min(os.cpu_count() or 1, 4))
-    made = [DemoVm(THIS_MACHINE, ports[0], 1, most, 1, real, most + MORE_ROOM)]
+    made = [DemoVm(THIS_MACHINE, ports[0], 1, most, 1, real, most + MORE_CPUS)]
     for index, port in enumerate(ports[1:], start=1):
         if index != BIG_INDEX:
             shape = SHAPES[(index - 1) % len(SHAPES)]
             wants = ("--workload", shape, "--seed", str(seed + index))
             made.append(DemoVm(f"{shape}-{index}", port, 1, 4, 1, wants, 4))
-    room = sum(vm.most for vm in made)
+    reservable = sum(vm.most for vm in made)
     if vms > BIG_INDEX:
         # As large as all that the others may ever give up: its second step does not fit even when they are smallest,
-        # and its first one leaves room for every maximum of theirs.
-        unit = room - sum(vm.min for vm in made) + 1
+        # and its first one leaves every maximum of theirs free.
+        unit = reservable - sum(vm.min for vm in made) + 1
         big = ("--workload", "step", "--seed", str(seed), "--high", str(0.9 * unit))
         made.insert(BIG_INDEX, DemoVm("big-step", ports[BIG_INDEX], unit, 2 * unit, unit, big, 2 * unit))
-        room += unit
-    return Scene(directory, scheduler_port, agent_port, tuple(made), Resources(room * 1000, room * GIB))
+        reservable += unit
+    return Scene(
+        directory, scheduler_port, agent_port, tuple(made), Resources(reservable * 1000, reservable * GIB)
+    )
 
 
 def raised(scene: Scene) -> Scene:
-    """The scene with every maximum as high as it may be raised; the node has room for that from the start."""
+    """The scene with every maximum as high as it may be raised; the node is large enough for that from the start."""
     return replace(scene, vms=tuple(replace(vm, max=vm.most) for vm in scene.vms))
 
 
 def vms_of_another(scene: Scene) -> int | None:
-    """How many VMs the demo had whose state the directory holds, where it was another one than this; else None.
+    """How many VMs the demo had whose state the directory holds, where that was another demo than this; else None.
 
-    Its VMs are as large as its node let them be, which may be more than this one's node has.
+    The VMs of that demo may be larger than the node of this one.
     """
     try:
         before = json.loads((scene.directory / "cluster.yaml").read_text())["vms"]
@@ -115,7 +118,7 @@ def _amount(cpus: int) -> dict[str, Any]:
 def write_files(scene: Scene) -> None:
     """Write the cluster file and the agent's settings (JSON is YAML too)."""
     scene.state.mkdir(parents=True, exist_ok=True)
-    room = scene.reservable.vcpu_milli // 1000
+    cpus = scene.reservable.vcpu_milli // 1000
     common = [
         {
             "namespace": NAMESPACE,
@@ -129,7 +132,7 @@ def write_files(scene: Scene) -> None:
         for vm in scene.vms
     ]
     cluster = {
-        "nodes": [{"name": NODE, "allocatable": _amount(room), "computeUnit": _amount(1)}],
+        "nodes": [{"name": NODE, "allocatable": _amount(cpus), "computeUnit": _amount(1)}],
         "vms": [{**entry, "node": NODE} for entry in common],
     }
     agent = {
@@ -151,29 +154,26 @@ def write_files(scene: Scene) -> None:
     }
     # This machine's memory is none of the demo's business, nor is its priority.
     informant = {"protect": False, "memory": {"waitingShare": None, "left": 0, "leftShare": 0}}
-    files = {"cluster.yaml": cluster, "agent.yaml": agent, "informant.yaml": informant}
-    for name, content in files.items():
-        new = (
-            scene.directory / f"{name}.new"
-        )  # the programs read these files again when they change: never a half
-        new.write_text(json.dumps(content, indent=1))
-        new.replace(scene.directory / name)
+    contents = {"cluster.yaml": cluster, "agent.yaml": agent, "informant.yaml": informant}
+    for name, content in contents.items():
+        # The programs read these files again when they change.
+        files.replace(scene.directory / name, json.dumps(content, indent=1).encode(), is_durable=False)
 
 
-def programs(scene: Scene) -> tuple[Program, ...]:
+def programs(scene: Scene) -> tuple[ProgramSpec, ...]:
     """The programs in the order of their start."""
     cluster, agent = scene.directory / "cluster.yaml", scene.directory / "agent.yaml"
     informants = tuple(
-        Program(f"informant-{vm.name}", "informant", ("--port", str(vm.informant_port), *vm.informant))
+        ProgramSpec(f"informant-{vm.name}", "informant", ("--port", str(vm.informant_port), *vm.informant))
         for vm in scene.vms
     )
     return (
-        Program(
+        ProgramSpec(
             "scheduler",
             "scheduler",
             ("--cluster", str(cluster), "--port", str(scene.scheduler_port)),
-            at_first=("--first-start",),  # nobody was here before; whoever restarts must not say so
+            at_first=("--first-start",),  # true of the first start only
         ),
         *informants,
-        Program("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
+        ProgramSpec("agent", "agent", ("--config", str(agent), "--port", str(scene.agent_port))),
     )

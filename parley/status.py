@@ -1,4 +1,4 @@
-"""`parley status`: ask an agent what its VMs have and why."""
+"""`parley status`: what the VMs of an agent have, and why."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from hosting import lifecycle, tokens
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.tls import Tls
 from parley import view
 from parley.top.source import DEADLINE_S, MAX_ANSWER_BYTES, vms_of
@@ -20,7 +20,7 @@ def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     found: list[Mapping[str, Any] | str] = []
 
     async def fetch(_: lifecycle.Stop) -> int:
-        async with Client(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls) as client:
+        async with HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls) as client:
             outcome = await client.call(
                 "GET", f"{url}/v1/vms", deadline_s=DEADLINE_S, headers=tokens.headers(token)
             )
@@ -41,8 +41,8 @@ def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
     if not document["vms"]:
         click.echo(f"{document.get('node', url)}: the agent answers, and has no VMs")
     elif console.is_terminal:
-        asked = f"agent {document['daemon']} at {url}"
-        console.print(view.screen(document["node"], document["vms"], [asked], console.width))
+        footer = [f"agent {document['daemon']} at {url}"]
+        console.print(view.screen(document["node"], document["vms"], footer, console.width))
     else:
         for vm in document["vms"]:
             click.echo(view.line(vm))

@@ -8,11 +8,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from parley.top.texts import MAX_LINE, Amount, amount, clean
+from parley.top.texts import MAX_LINE, ShownAmount, amount, clean
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]
-"""What is known of the change log: all of it was read, it was removed or cut meanwhile, or there never was a line."""
+"""Of the change log: all of it was read, it was removed or cut meanwhile, or there never was a line."""
 _CLAIMS: Final = {
     "whole": "never overcommitted",
     "lost": "what came later is not known, because the change log was removed or cut",
@@ -20,7 +20,7 @@ _CLAIMS: Final = {
 }
 STALE_S: Final = 15.0
 WIDE: Final = 110
-"""From so many columns on the table holds the words on each VM in full."""
+"""The columns of a terminal on which the table has the reason for each VM in full."""
 MAX_DETAILS: Final = 3
 LEGEND: Final = (
     "goal, permit, size: CPUs/memory that a VM should have, may have, has (→ on its way); load: CPUs busy, or load "
@@ -34,14 +34,14 @@ def cpus(amount: Mapping[str, str] | None) -> str:
 
 
 def permit(vm: Mapping[str, Any]) -> str:
-    """What a VM may have by its last permit, and whether that has lapsed: the agent does not hold all of it any more."""
+    """The last permit of a VM, and whether it has lapsed: the agent does not hold all of it any more."""
     permitted, held = amount(vm["permit"]), amount(vm["held"])
     is_lapsed = permitted is not None and held is not None and _is_below(held, permitted)
     return f"{cpus(vm['permit'])}{' (lapsed)' if is_lapsed else ''}"
 
 
-def _is_below(held: Amount, permitted: Amount) -> bool:
-    """Whether it is less in CPU or in memory; amounts that cannot be read are not."""
+def _is_below(held: ShownAmount, permitted: ShownAmount) -> bool:
+    """Whether `held` is less in CPU or in memory; false for amounts that cannot be read."""
     if held.worth is None or permitted.worth is None:
         return False
     return any(has < may for has, may in zip(held.worth, permitted.worth, strict=True))
@@ -57,21 +57,21 @@ def load(vm: Mapping[str, Any]) -> str:
 
 
 def why(vm: Mapping[str, Any]) -> str:
-    """The last word on a VM: a fault, the reason of a refusal, or the policy's."""
+    """The present reason for a VM's size: a fault, the reason of a refusal, or the policy's."""
     return str(vm["faults"][0] if vm["faults"] else vm["reason"])
 
 
 def code(vm: Mapping[str, Any]) -> str:
-    """The last word in short: the peer with a fault, or the code of a refusal; nothing where all is well."""
+    """The reason in short: the peer with a fault, or the code of a refusal; empty where all is well."""
     if vm["faults"]:
         return str(vm["faults"][0]).partition(":")[0]
     return str(vm["reasonCode"] or "")
 
 
 def screen(node: str, vms: Sequence[Mapping[str, Any]], footer: Sequence[str], width: int = 160) -> Group:
-    """The live view: a table, and below it what its short codes mean, what else there is to say, and a legend.
+    """The live view: a table, and below it the footer, the reasons behind the table's codes, and a legend.
 
-    On a narrow terminal the node stands in the title only, and the words on each VM stand below the table.
+    On a narrow terminal the node stands in the title only, and the reasons stand below the table.
     """
     is_wide = width >= WIDE
     shown = table(node, vms, is_wide=is_wide)
@@ -82,22 +82,22 @@ def screen(node: str, vms: Sequence[Mapping[str, Any]], footer: Sequence[str], w
 
 
 def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
-    """A row for each VM. Nothing that a program says is read as markup."""
+    """A row for each VM. Texts of an agent are never read as markup."""
     made = Table(
         title=f"Parley on {node}: VMs being scaled by negotiation",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         expand=True,
     )
-    last = "last word" if is_wide else "why"
+    last = "reason" if is_wide else "why"
     names = ["VM", *(["node"] if is_wide else []), "load", "goal", "permit", "size", "state", last]
     for name in names:
         made.add_column(name, no_wrap=True, ratio=1 if name == last else None)
     for vm in vms:
         size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
         amounts = [load(vm), cpus(vm["goal"]), permit(vm), size]
-        words = [str(vm["state"]), why(vm) if is_wide else code(vm)]
-        cells = [_name(vm), *([node] if is_wide else []), *amounts, *words]
+        texts = [str(vm["state"]), why(vm) if is_wide else code(vm)]
+        cells = [_name(vm), *([node] if is_wide else []), *amounts, *texts]
         made.add_row(*(Text(clean(each)) for each in cells), style="yellow" if code(vm) else "")
     return made
 
@@ -107,7 +107,7 @@ def _name(vm: Mapping[str, Any]) -> str:
 
 
 def _details(vms: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the codes of the table mean, in full, for the first VMs that have one."""
+    """The reasons behind the table's codes, in full, for the first VMs that have one."""
     noted = [f"{_name(vm)}: {clean(why(vm), MAX_LINE)}" for vm in vms if code(vm)]
     more = len(noted) - MAX_DETAILS
     return noted if more <= 0 else [*noted[:MAX_DETAILS], f"and {more} more, in `parley status`"]
@@ -123,7 +123,7 @@ def line(vm: Mapping[str, Any]) -> str:
 
 
 def key(vm: Mapping[str, Any]) -> tuple[str, str, str, object]:
-    """What makes a new line worth printing."""
+    """The values whose change makes a new line worth printing."""
     return cpus(vm["goal"]), cpus(vm["permit"]), cpus(vm["size"]), vm["reasonCode"]
 
 
@@ -141,10 +141,10 @@ def summary(result: Mapping[str, Any]) -> str:
         )
         lines += [f"    {note}" for note in found["notes"]]
     for name, node in result["nodes"].items():
-        word = "OVERCOMMITTED" if node["overcommits"] else _CLAIMS[node["evidence"]]
+        claim = "OVERCOMMITTED" if node["overcommits"] else _CLAIMS[node["evidence"]]
         lines.append(
             f"  {name}: at most {node['largest_cpu']:g} of {node['reservable_cpu']:g} CPUs and "
-            f"{node['largest_memory_gib']:g} of {node['reservable_memory_gib']:g} GiB could be in use: {word}"
+            f"{node['largest_memory_gib']:g} of {node['reservable_memory_gib']:g} GiB could be in use: {claim}"
         )
     restarts = ", ".join(f"{name} {count}" for name, count in result["restarts"].items())
     if restarts:
@@ -161,7 +161,7 @@ def _when(what: str, seconds: float | None, since: str) -> str:
 def node_figures(
     largest: Resources, reservable: Resources, overcommits: int, evidence: Evidence
 ) -> dict[str, float | str]:
-    """One node's line of the summary. Without the whole change log nobody knows what was in use meanwhile."""
+    """One node's part of the summary. Without the whole change log it is not known what was in use meanwhile."""
     return {
         "largest_cpu": largest.vcpu_milli / 1000,
         "reservable_cpu": reservable.vcpu_milli / 1000,

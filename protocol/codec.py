@@ -1,58 +1,69 @@
-"""Bytes ↔ messages. Reading is strict first; only what that refuses goes to the lenient reader (design section 4)."""
+"""Bytes ↔ messages. Reading is strict first; only what that refuses goes to the lenient reader (design section 4).
+
+The strict reader and the writer are derived from the declarations (`protocol.schema`). A message whose fields all travel
+as they are is read and written by msgspec itself. Any other one goes by way of a flat struct that has the fields of the
+JSON object, also derived: one to read into, with the types that msgspec checks, and one to write from.
+"""
 
 import functools
 import json
-import typing
-from dataclasses import dataclass, fields
-from typing import Any, Final, TypeVar, cast
-from uuid import UUID
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+import msgspec
 
-from protocol import extension, float32, lenient, values, wire
+from protocol import lenient, wire
 from protocol.errors import LocalProtocolError
-from protocol.quantities import Quantity
-from protocol.reasons import ErrorCode, Reason
+from protocol.fields import UINT64_MAX, Message
+from protocol.reasons import ErrorCode
+from protocol.schema import (
+    Converted,
+    Field,
+    Kind,
+    Listed,
+    Nested,
+    Parameter,
+    Scalar,
+    fields_of,
+    in_order,
+    own_and_embedded,
+)
 from protocol.versions import PLUGIN_SPOKEN
 
-M = TypeVar("M", bound=wire.Message)
+M = TypeVar("M", bound=Message)
+Convert: TypeAlias = Callable[[Any], Any]
 
 MAX_REQUEST_BYTES: Final = 1024
 """The published scheduler plugin cuts request bodies there."""
-
-_EXTENDED: Final = {
-    wire.AgentRequest: extension.ExtendedRequest | wire.AgentRequest,
-    wire.PluginResponse: extension.ExtendedResponse | wire.PluginResponse,
-}
-
-
-@functools.cache
-def _adapter(message: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(_EXTENDED.get(message, message))
+_KEPT: Final = 4096
+"""How many results of a conversion that is marked so are kept."""
+_TO_JSON: Final = msgspec.json.Encoder().encode
+REFUSALS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What a strict reader raises: `ValueError` for texts that are no UTF-8, and by conversions."""
 
 
 def decode(message: type[M], body: bytes) -> M:
-    """Read `body` as `message`; the extended form of requests and replies is recognised by its fields.
+    """Read `body` as `message`.
 
     Raises `RemoteProtocolError` (400) that names every field at fault.
     """
     try:
-        return cast("M", _adapter(cast("Any", message)).validate_json(body))
-    except ValidationError:
-        pass  # the lenient reader decides, and names the faults of what it refuses too
-    return lenient.read(message, body)
+        read: M = strict(message)(body)
+    except REFUSALS:
+        # The lenient reader decides, and names the faults of what it refuses too.
+        return lenient.read(message, body)
+    return read
 
 
-def encode(message: wire.Message) -> bytes:
+def encode(message: Message) -> bytes:
     """Write `message` as compact JSON in the published order of fields.
 
     Raises `LocalProtocolError` for what JSON cannot carry: NaN, infinities, unpaired surrogates.
     """
     try:
-        return json.dumps(
-            _jsonable(message), separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        ).encode()
+        return _TO_JSON(_travelling(message))
     except ValueError as error:
         raise LocalProtocolError(f"{type(message).__name__} cannot be written: {error}") from None
 
@@ -65,49 +76,212 @@ def encode_request(request: wire.AgentRequest) -> bytes:
     return body
 
 
-@functools.cache
-def _names(message: Any) -> tuple[tuple[str, str, bool], ...]:
-    """(attribute, wire name, left out when None) of each field."""
-    result = []
-    for item in fields(cast("Any", message)):
-        hint = _hints(message)[item.name]
-        alias = next(mark.alias for mark in hint.__metadata__ if isinstance(mark, FieldInfo))
-        assert alias is not None
-        result.append((item.name, alias, alias in message.OMITTED_WHEN_NONE))
-    return tuple(result)
+# ---------------------------------------------------------------- the strict reader
 
 
 @functools.cache
-def _hints(message: Any) -> dict[str, Any]:
-    return typing.get_type_hints(message, include_extras=True)
+def strict(message: Any) -> Convert:
+    """The strict reader of `message`. Where a body is not strictly one, the reader raises one of `REFUSALS`."""
+    form, build = _form(message)
+    decode_form = msgspec.json.Decoder(form).decode
+    _, embedded = own_and_embedded(message)
+    if embedded is None:
+        return decode_form if build is None else lambda body: build(decode_form(body))
+    inner = cast("Nested", embedded.kind).message
+    mark = f'"{fields_of(inner)[0].name}"'.encode()
+    whole, build_whole = _embedding_form(message, inner)
+    decode_whole = msgspec.json.Decoder(whole).decode
+
+    def read(body: bytes) -> Any:
+        # Where the mark stands for something else, or is spelled otherwise, the form refuses: never a wrong value.
+        if body.find(mark) >= 0:
+            return build_whole(decode_whole(body))
+        plain = decode_form(body)
+        return plain if build is None else build(plain)
+
+    return read
 
 
-def _jsonable(value: Any) -> Any:
-    match value:
-        case wire.Metrics():
-            loads = (value.load_average_1min, value.load_average_5min)
-            names = (name for _, name, _ in _names(wire.Metrics))
-            return {n: float(float32.shortest(float32.round32(v))) for n, v in zip(names, loads, strict=True)}
-        case wire.Message():
-            found = (
-                (name, getattr(value, attribute), omit)
-                for attribute, name, omit in _names(cast("Any", type(value)))
-            )
-            return {name: _jsonable(item) for name, item, omit in found if not (omit and item is None)}
-        case values.Resources():
-            return _jsonable(extension.RawAmount.from_resources(value))
-        case Reason():
-            return _jsonable(extension.WireReason.from_reason(value))
-        case Quantity():
-            return value.canonical()
-        case UUID():
-            return str(value)
-        case int() if not isinstance(value, bool):
-            return int(value)
-        case tuple():
-            return [_jsonable(item) for item in value]
+@functools.cache
+def _form(message: Any) -> tuple[Any, Convert | None]:
+    """The type that msgspec reads for `message`, and what makes the message of it: None where it is the message.
+
+    What is embedded is left out.
+    """
+    own, embedded = own_and_embedded(message)
+    take, is_plain = _taking(own)
+    if is_plain and embedded is None:
+        return message, None
+    return _form_of(message, own), lambda form: message(*take(form))
+
+
+def _embedding_form(message: Any, inner: Any) -> tuple[Any, Convert]:
+    """The same for a `message` together with its embedded one, `inner`."""
+    own, _ = own_and_embedded(message)
+    take, take_inner = _taking(own)[0], _taking(fields_of(inner))[0]
+
+    def build(form: Any) -> Any:
+        return message(*take(form), inner(*take_inner(form)))
+
+    return _form_of(message, own + fields_of(inner)), build
+
+
+def _form_of(message: Any, fields: tuple[Field, ...]) -> Any:
+    """A struct with these fields, under their names on the wire."""
+    definitions: list[Any] = []
+    for field in sorted(fields, key=lambda field: field.default is not msgspec.NODEFAULT):
+        checked = _checked_type(field.kind)
+        checked = checked | None if field.is_nullable else checked
+        is_required = field.default is msgspec.NODEFAULT
+        definitions.append((field.name, checked) if is_required else (field.name, checked, field.default))
+    name = f"{getattr(message, '__name__', 'Generic')}Form"
+    return msgspec.defstruct(name, definitions, frozen=True, gc=False, forbid_unknown_fields=True)
+
+
+def _taking(fields: tuple[Field, ...]) -> tuple[Callable[[Any], Sequence[Any]], bool]:
+    """What takes the values of `fields` from a form, in this order, and whether they are taken as they are.
+
+    The former raises `ValueError` for a value that breaks a rule which msgspec does not check.
+    """
+    parts = _parts([field.name for field in fields])
+    wide = [place for place, field in enumerate(fields) if _is_wide(field)]
+    found = [(place, _reading(field.kind)) for place, field in enumerate(fields)]
+    conversions = [(place, read) for place, read in found if read is not None]
+    if not wide and not conversions:
+        return parts, True
+
+    def take(form: Any) -> Sequence[Any]:
+        values = list(parts(form))
+        for place in wide:
+            if values[place] > UINT64_MAX:
+                raise ValueError(f"{values[place]} is beyond 64 bits")
+        for place, read in conversions:
+            value = values[place]
+            if value is not None:
+                values[place] = read(value)
+        return values
+
+    return take, False
+
+
+def _is_wide(field: Field) -> bool:
+    return isinstance(field.kind, Scalar) and field.kind.is_wide
+
+
+def _parts(names: list[str]) -> Callable[[Any], Sequence[Any]]:
+    """What takes these attributes of a value."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: [getattr(value, name) for name in names]
+
+
+def _checked_type(kind: Kind) -> Any:
+    match kind:
+        case Scalar():
+            return kind.annotation
+        case Nested():
+            return _form(kind.message)[0]
+        case Listed():
+            return tuple[_checked_type(kind.item), ...]  # type: ignore[misc]  # a type made at run time
+        case Converted():
+            return _checked_type(kind.form)
+        case Parameter():
+            raise TypeError("a generic message is read with its argument")
+
+
+def _reading(kind: Kind) -> Convert | None:
+    """What makes the value of its checked form; None where the form is the value."""
+    match kind:
+        case Nested():
+            build = _form(kind.message)[1]
+            return _kept(build) if build is not None and kind.message.IS_KEPT else build
+        case Listed():
+            item = _reading(kind.item)
+            return None if item is None else lambda items: tuple(map(item, items))
+        case Converted() if not kind.mark.is_ensured:
+            form, read = _reading(kind.form), kind.mark.read
+            both = read if form is None else lambda value: read(form(value))
+            return _kept(both) if kind.mark.is_kept else both
         case _:
-            return value
+            return None
+
+
+def _kept(convert: Convert) -> Convert:
+    return functools.lru_cache(maxsize=_KEPT)(convert)
+
+
+# ---------------------------------------------------------------- the writer
+
+
+def _travelling(message: Any) -> Any:
+    """What msgspec writes for `message`."""
+    kind: Any = type(message)
+    plain, extended, embedded = _writings(kind)
+    if extended is not None and getattr(message, embedded) is not None:
+        return extended(message)
+    return message if plain is None else plain(message)
+
+
+@functools.cache
+def _writings(message: Any) -> tuple[Convert | None, Convert | None, str]:
+    """What makes the written form of `message` without and with what it embeds, and the embedded attribute."""
+    own, embedded = own_and_embedded(message)
+    if embedded is None:
+        is_as_it_is = not any(field.is_omitted or _writing(field.kind) for field in own)
+        return None if is_as_it_is else _flattening(message, own, "", ()), None, ""
+    inner, _ = own_and_embedded(cast("Nested", embedded.kind).message)
+    within = embedded.attribute
+    return _flattening(message, own, within, ()), _flattening(message, own, within, inner), within
+
+
+def _flattening(message: Any, own: tuple[Field, ...], within: str, inner: tuple[Field, ...]) -> Convert:
+    """What makes one flat struct of a message: its `own` fields, and the `inner` ones of its attribute `within`."""
+    fields = tuple(in_order(message, own)) + inner
+    parts = _parts([field.attribute if field in own else f"{within}.{field.attribute}" for field in fields])
+    form: Any = msgspec.defstruct(f"{message.__name__}Form", [field.name for field in fields], gc=False)
+    found = [(place, _writing(field.kind)) for place, field in enumerate(fields)]
+    conversions = [(place, write) for place, write in found if write is not None]
+    omitted = [place for place, field in enumerate(fields) if field.is_omitted]
+
+    def flatten(message: Any) -> Any:
+        values = list(parts(message))
+        for place, write in conversions:
+            value = values[place]
+            if value is not None:
+                values[place] = write(value)
+        for place in omitted:
+            if values[place] is None:
+                values[place] = msgspec.UNSET
+        return form(*values)
+
+    return flatten
+
+
+def _writing(kind: Kind) -> Convert | None:
+    """What makes the written form of a value; None where msgspec writes the value as it is."""
+    match kind:
+        case Parameter():
+            return _travelling
+        case Nested():
+            if _writings(kind.message)[0] is None:
+                return None
+            return (
+                _kept(lambda value: msgspec.Raw(_TO_JSON(_travelling(value))))
+                if kind.message.IS_KEPT
+                else _travelling
+            )
+        case Listed():
+            item = _writing(kind.item)
+            return None if item is None else lambda items: [item(value) for value in items]
+        case Converted():
+            form, write = _writing(kind.form), kind.mark.write
+            both = write if form is None else lambda value: form(write(value))
+            return _kept(lambda value: msgspec.Raw(_TO_JSON(both(value)))) if kind.mark.is_kept else both
+        case _:
+            return None
+
+
+# ---------------------------------------------------------------- error bodies
 
 
 @dataclass(frozen=True, slots=True)

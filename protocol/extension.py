@@ -1,31 +1,30 @@
 """Parley's extension of the agent ↔ scheduler messages: extra fields that published peers ignore.
 
-They are present together or not at all. `raw` carries exact amounts and wins over the integers of the published
-fields, which hold it rounded up in a request and down in a permit, saturating. Source: design section 4.
+They are present together or not at all: `wire.AgentRequest` and `wire.PluginResponse` embed them as one value. `raw`
+carries exact amounts and wins over the integers of the published fields, which hold it rounded up in a request and down
+in a permit, saturating. Source: design section 4.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from msgspec import Meta, field
 
-from protocol import quantities, values, wire
-from protocol.fields import PodUid, Positive64, Text, Uint64, WireQuantity
-from protocol.fields import wire as named
+from protocol import values
+from protocol.fields import As, Float64, Message, PodUid, Positive64, Uint64, WireQuantity
 from protocol.reasons import Reason, ReasonCode
 
 AGENT_HEADER = "Parley-Agent"
 """Request header with the agentID, so that overload can be answered before the body is parsed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawAmount(wire.Message):
+class RawAmount(Message, frozen=True):
     """Exact amounts as quantities: whole milli-CPU and whole bytes, neither negative."""
 
-    cpu: Annotated[WireQuantity, named("cpu")]
-    memory: Annotated[WireQuantity, named("memory")]
+    MUST_BE_WHOLE = True
+
+    cpu: WireQuantity
+    memory: WireQuantity
 
     def to_resources(self) -> values.Resources:
         """The amount in decision units. Raises `ValueError` for fractions of a milli-CPU or a byte, and beyond range."""
@@ -39,37 +38,19 @@ class RawAmount(wire.Message):
     @classmethod
     def from_resources(cls, amount: values.Resources) -> "RawAmount":
         """The amount as it travels."""
-        memory = quantities.from_value(amount.memory_bytes, binary=True)
-        return cls(quantities.from_milli(amount.vcpu_milli), memory)
+        return cls(*amount.as_quantities())
 
 
-class ExactAmount:
-    """Marks a `values.Resources` that travels as a `RawAmount`."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(RawAmount.to_resources, handler(RawAmount))
-
-
-class TypedReason:
-    """Marks a `Reason` that travels as a `WireReason`."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(WireReason.to_reason, handler(WireReason))
-
-
-WireAmount = Annotated[values.Resources, ExactAmount()]
-
-
-@dataclass(frozen=True, slots=True)
-class WireReason(wire.Message):
+class WireReason(Message, frozen=True):
     """A `Reason` as it travels; `resource` and `retryAfterSeconds` are left out when there is none."""
 
+    MUST_BE_WHOLE = True
     OMITTED_WHEN_NONE = frozenset({"resource", "retryAfterSeconds"})
 
-    code: Annotated[str, Text(64, low=1), named("code")]
-    message: Annotated[str, Text(1024), named("message")]
-    resource: Annotated[str | None, named("resource")] = None
-    retry_after_s: Annotated[float | None, named("retryAfterSeconds")] = None
+    code: Annotated[str, Meta(min_length=1, max_length=64)]
+    message: Annotated[str, Meta(max_length=1024)]
+    resource: str | None = None
+    retry_after_s: Float64 | None = field(default=None, name="retryAfterSeconds")
 
     def to_reason(self) -> Reason:
         """The typed reason; an unknown code becomes `OTHER` and keeps its text in the message."""
@@ -83,51 +64,88 @@ class WireReason(wire.Message):
         return cls(reason.code.value, reason.message, reason.resource, reason.retry_after_s)
 
 
-@dataclass(frozen=True, slots=True)
-class RawRequest(wire.Message):
-    """Exact amounts of a request. `last_permit` is the claim: max(held, in use) before this request."""
-
-    resources: Annotated[WireAmount, named("resources")]
-    last_permit: Annotated[WireAmount | None, named("lastPermit")]
-    compute_unit: Annotated[WireAmount | None, named("computeUnit")]
+WireAmount = Annotated[
+    values.Resources, As(RawAmount, RawAmount.to_resources, RawAmount.from_resources, is_kept=True)
+]
+TypedReason = Annotated[Reason, As(WireReason, WireReason.to_reason, WireReason.from_reason)]
 
 
-@dataclass(frozen=True, slots=True)
-class RawReply(wire.Message):
+class RawRequest(Message, frozen=True):
+    """Exact amounts of a request."""
+
+    MUST_BE_WHOLE = True
+    IS_KEPT = True
+
+    resources: WireAmount
+    last_permit: WireAmount | None = field(name="lastPermit")
+    compute_unit: WireAmount | None = field(name="computeUnit")
+
+
+class RawReply(Message, frozen=True):
     """Exact amounts of a reply."""
 
-    permit: Annotated[WireAmount, named("permit")]
-    compute_unit: Annotated[WireAmount, named("computeUnit")]
+    MUST_BE_WHOLE = True
+    IS_KEPT = True
+
+    permit: WireAmount
+    compute_unit: WireAmount = field(name="computeUnit")
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendedRequest(wire.AgentRequest):
-    """An `AgentRequest` of a caller with the extension."""
+class RequestExtension(Message, frozen=True):
+    """What a caller with the extension adds to an `AgentRequest`."""
 
-    agent_id: Annotated[UUID, named("agentID")]
+    MUST_BE_WHOLE = True
+
+    agent_id: UUID = field(name="agentID")
     """UUID of this runner's life."""
-    agent_started_at_ms: Annotated[Uint64, named("agentStartedAtMs")]
+    agent_started_at_ms: Uint64 = field(name="agentStartedAtMs")
     """When that life began, in milliseconds of Unix time; a later one supersedes."""
-    pod_uid: Annotated[PodUid, named("podUID")]
-    sequence_number: Annotated[Positive64, named("sequenceNumber")]
+    pod_uid: PodUid = field(name="podUID")
+    sequence_number: Positive64 = field(name="sequenceNumber")
     """From 1, rising by at least one with each new request of this life."""
-    seen_epoch: Annotated[Uint64, named("seenEpoch")]
+    seen_epoch: Uint64 = field(name="seenEpoch")
     """The highest scheduler epoch that this agent process has seen; 0 = none."""
-    scheduler_instance: Annotated[UUID | None, named("schedulerInstance")]
+    scheduler_instance: UUID | None = field(name="schedulerInstance")
     """The scheduler process last heard from; None at first."""
-    raw: Annotated[RawRequest, named("raw")]
+    raw: RawRequest
+
+    @property
+    def resources(self) -> values.Resources:
+        """The wanted amount, exactly."""
+        return self.raw.resources
+
+    @property
+    def last_permit(self) -> values.Resources | None:
+        """The claim: max(held, in use) before this request."""
+        return self.raw.last_permit
+
+    @property
+    def compute_unit(self) -> values.Resources | None:
+        """The VM's compute unit as the agent knows it."""
+        return self.raw.compute_unit
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendedResponse(wire.PluginResponse):
-    """A `PluginResponse` to a caller with the extension."""
+class ReplyExtension(Message, frozen=True):
+    """What a `PluginResponse` to a caller with the extension adds."""
 
-    sequence_number: Annotated[Positive64, named("sequenceNumber")]
+    MUST_BE_WHOLE = True
+
+    sequence_number: Positive64 = field(name="sequenceNumber")
     """The number of the request that this answers."""
-    scheduler_instance: Annotated[UUID, named("schedulerInstance")]
+    scheduler_instance: UUID = field(name="schedulerInstance")
     """The scheduler process that answered; it tells restarts."""
-    scheduler_epoch: Annotated[Uint64, named("schedulerEpoch")]
+    scheduler_epoch: Uint64 = field(name="schedulerEpoch")
     """Fencing epoch; 0 for a standalone scheduler."""
-    raw: Annotated[RawReply, named("raw")]
-    reasons: Annotated[tuple[Annotated[Reason, TypedReason()], ...], named("reasons")]
+    raw: RawReply
+    reasons: tuple[TypedReason, ...]
     """Why the permit is below the request; the binding reason first."""
+
+    @property
+    def permit(self) -> values.Resources:
+        """The permitted amount, exactly."""
+        return self.raw.permit
+
+    @property
+    def compute_unit(self) -> values.Resources:
+        """The VM's compute unit as the scheduler knows it."""
+        return self.raw.compute_unit

@@ -1,16 +1,15 @@
-"""The kinds of fields that travel: what each one accepts in strict reading. `protocol.lenient` reads the same marks.
+"""What messages are declared with: their base, and the kinds of fields.
 
-Every mark is a frozen value in an `Annotated` type, so that one declaration in `protocol.wire` serves the strict
-reader (pydantic), the lenient reader, and the writer.
+A declaration serves three: the strict reader and the writer (`protocol.codec`), and the lenient reader
+(`protocol.lenient`). `protocol.schema` reads it for them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
-from uuid import UUID
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import Field, GetCoreSchemaHandler
-from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, core_schema
+import msgspec
+from msgspec import Meta
 
 from protocol import float32, quantities
 
@@ -19,58 +18,53 @@ UINT32_MAX: Final = 2**32 - 1
 UINT64_MAX: Final = 2**64 - 1
 
 
-def wire(name: str) -> FieldInfo:
-    """The field's name on the wire."""
-    info = Field(alias=name)
-    assert isinstance(info, FieldInfo)
-    return info
+class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """Base of every type that travels as a JSON object. The strict reader refuses fields that are not declared.
+
+    A message must never be part of a cycle: the garbage collector does not look at it.
+    """
+
+    OMITTED_WHEN_NONE: ClassVar[frozenset[str]] = frozenset()
+    """Names on the wire of the fields that are left out where there is no value; any other one is written as null."""
+    PUBLISHED_ORDER: ClassVar[tuple[str, ...]] = ()
+    """Names on the wire in the order of writing, where it is not the order of declaration."""
+    MUST_BE_WHOLE: ClassVar[bool] = False
+    """Whether the lenient reader, too, refuses an absent field without a default. Go reads it as its zero value."""
+    IS_KEPT: ClassVar[bool] = False
+    """Whether the last results of reading and writing are kept: only where the length is bounded, and where equal values
+    are written alike."""
 
 
 @dataclass(frozen=True, slots=True)
-class Uint:
-    """An unsigned whole number, `low` to `high`; the annotated type may be a subclass of int."""
+class As:
+    """Marks a value that travels in the form of another type.
 
-    high: int
-    low: int = 0
+    `read` makes the value of its form, and raises `ValueError` that says which rule the form breaks; `write` does the
+    reverse. For `is_kept` see `Message.IS_KEPT`. With `is_ensured`, a message that has such a field does the same as `read`
+    when it is made, so that the strict reader need not.
+    """
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        number = core_schema.int_schema(strict=True, ge=self.low, le=self.high)
-        return number if source is int else core_schema.no_info_after_validator_function(source, number)
-
-
-@dataclass(frozen=True, slots=True)
-class Single:
-    """A finite number within the range of a 32-bit float, rounded to one."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        number = core_schema.float_schema(strict=True, allow_inf_nan=False)
-        return core_schema.no_info_after_validator_function(float32.round32, number)
+    form: Any
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+    is_kept: bool = False
+    is_ensured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """A Kubernetes quantity, given as a string."""
+EMBEDDED: Final = "embedded"
+"""Marks a nullable message whose fields stand among those of the message around it, all of them or none."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        text = core_schema.str_schema(strict=True, max_length=quantities.MAX_TEXT)
-        return core_schema.no_info_after_validator_function(quantities.parse, text)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A string of `low` to `high` characters."""
-
-    high: int
-    low: int = 0
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.str_schema(strict=True, min_length=self.low, max_length=self.high)
-
-
-Uint16 = Annotated[int, Uint(UINT16_MAX)]
-Uint64 = Annotated[int, Uint(UINT64_MAX)]
-Positive64 = Annotated[int, Uint(UINT64_MAX, low=1)]
-Float32 = Annotated[float, Single()]
-WireQuantity = Annotated[quantities.Quantity, Amount()]
-PodUid = Annotated[str, Text(64, low=1)]
-Id = UUID
+# A bound beyond 63 bits cannot be stated: a whole number without an upper bound ends at UINT64_MAX in both readers.
+Uint16 = Annotated[int, Meta(ge=0, le=UINT16_MAX)]
+Uint64 = Annotated[int, Meta(ge=0)]
+Positive64 = Annotated[int, Meta(ge=1)]
+PodUid = Annotated[str, Meta(min_length=1, max_length=64)]
+Float32 = Annotated[float, As(float, float32.round32, float32.rounded_text, is_ensured=True)]
+"""A finite number within the range of a 32-bit float, rounded to one."""
+Float64 = Annotated[float, As(float, float32.finite, float32.text)]
+"""A finite number."""
+WireQuantity = Annotated[
+    quantities.Quantity,
+    As(Annotated[str, Meta(max_length=quantities.MAX_TEXT)], quantities.parse, quantities.Quantity.canonical),
+]
+"""A Kubernetes quantity, given as a string; the lenient reader takes numbers, too."""

@@ -9,20 +9,18 @@ Fields of Parley's extension are required here too: a caller that sends some of 
 
 import functools
 import json
-import math
 import re
-import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from pydantic.fields import FieldInfo
+import msgspec
 
-from protocol import extension, float32, quantities, values, wire
+from protocol import quantities, values, wire
 from protocol.errors import Fault, RemoteProtocolError
-from protocol.fields import Amount, Single, Text, Uint
+from protocol.fields import UINT32_MAX
+from protocol.schema import Converted, Field, Kind, Listed, Nested, Parameter, Scalar, own_and_embedded
 
 M = TypeVar("M", bound=wire.Message)
 
@@ -33,6 +31,7 @@ _UUID_TEXT: Final = re.compile(
     rf"|\{{{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}\}}|{_HEX}{{32}}"
 )
 _LONGEST_INTEGER: Final = 40
+LONGEST_TEXT: Final = 2**20
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -65,16 +64,6 @@ Reader = Callable[[Any, Any, str, list[Fault]], Any]
 """(JSON value, value so far, path, faults to add to) → value."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    attribute: str
-    name: str
-    read: Reader
-    zero: Callable[[], Any]
-    required: bool
-    nullable: bool
-
-
 def parse(body: bytes) -> Any:
     """The first JSON value in `body`; what follows is ignored. Raises `RemoteProtocolError`."""
     text = body.decode("utf-8", errors="replace")
@@ -88,19 +77,14 @@ def parse(body: bytes) -> Any:
 
 
 def read(message: type[M], body: bytes) -> M:
-    """Read `body` as `message`, or as its extended form where the body carries any field of the extension.
+    """Read `body` as `message`; what the message embeds is there where the body carries any of its fields.
 
     Raises `RemoteProtocolError` (400) with every fault.
     """
     value = parse(body)
     value = _Pairs() if value is None else value  # Go reads null as a value whose every field is absent
-    extended = _extended_form(message)
-    if extended is not None and isinstance(value, _Pairs):
-        own = {_folded(plan.name) for plan in _plan(extended) if plan.required}
-        if any(_folded(name) in own for name, _ in value):
-            message = extended
     faults: list[Fault] = []
-    result = _struct_reader(typing.cast("Any", message))(value, None, "", faults)
+    result = _object_reader(message)(value, None, "", faults)
     if faults:
         raise RemoteProtocolError("bad JSON", tuple(faults))
     return typing.cast("M", result)
@@ -111,91 +95,39 @@ def _folded(name: str) -> str:
     return name.lower().replace("\u017f", "s")
 
 
-def _extended_form(message: type[wire.Message]) -> Any:
-    if message is wire.AgentRequest:
-        return extension.ExtendedRequest
-    return extension.ExtendedResponse if message is wire.PluginResponse else None
+def _reader(kind: Kind) -> Reader:
+    match kind:
+        case Nested():
+            return _object_reader(kind.message)
+        case Listed():
+            return _listed(_reader(kind.item))
+        case Converted(type=quantities.Quantity):
+            return _plain(_read_quantity)  # Go reads numbers as quantities, too
+        case Converted():
+            return _converted(_reader(kind.form), kind.mark.read)
+        case Scalar():
+            return _plain(functools.partial(_SCALARS.get(kind.type, _read_uint), kind))
+        case Parameter():
+            raise TypeError("a generic message is read with its argument")
 
 
-@functools.cache
-def _plan(message: Any) -> tuple[_Field, ...]:
-    """The fields of `message`, with a reader each. Generic messages are given with their argument."""
-    origin = typing.get_origin(message) or message
-    arguments = dict(zip([wire.T], typing.get_args(message), strict=False))
-    hints = typing.get_type_hints(origin, include_extras=True)
-    published = set(typing.get_type_hints(origin.__base__)) if _is_extension(origin) else set(hints)
-    plans = []
-    for item in fields(origin):
-        reader, zero = _kind(hints[item.name], arguments)
-        required = item.name not in published or _is_part_of_extension(origin, item.default)
-        nullable = _is_nullable(hints[item.name])
-        plans.append(_Field(item.name, _wire_name(hints[item.name]), reader, zero, required, nullable))
-    return tuple(plans)
-
-
-def _is_extension(message: Any) -> bool:
-    return message in (extension.ExtendedRequest, extension.ExtendedResponse)
-
-
-def _is_part_of_extension(message: Any, default: object) -> bool:
-    return message.__module__ == extension.__name__ and not _is_extension(message) and default is not None
-
-
-def _is_nullable(annotation: Any) -> bool:
-    while typing.get_origin(annotation) is typing.Annotated:
-        annotation = annotation.__origin__
-    return typing.get_origin(annotation) in (types.UnionType, typing.Union)
-
-
-def _wire_name(annotation: Any) -> str:
-    alias = next(mark.alias for mark in annotation.__metadata__ if isinstance(mark, FieldInfo))
-    assert alias is not None
-    return alias
-
-
-def _kind(annotation: Any, arguments: dict[Any, Any]) -> tuple[Reader, Callable[[], Any]]:
-    marks: list[Any] = []
-    while typing.get_origin(annotation) is typing.Annotated:
-        marks.extend(annotation.__metadata__)
-        annotation = annotation.__origin__
-    annotation = arguments.get(annotation, annotation)
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        inner, _ = _kind(typing.get_args(annotation)[0], arguments)
-        return _nullable(inner), lambda: None
-    if typing.get_origin(annotation) is tuple:
-        return _listed(_kind(annotation.__args__[0], arguments)[0]), tuple
-    return _scalar(annotation, marks) or _object(annotation)
-
-
-def _object(annotation: Any) -> tuple[Reader, Callable[[], Any]]:
-    reader = _struct_reader(annotation)
-    return reader, lambda: reader(_Pairs(), None, "", [])
-
-
-def _scalar(annotation: Any, marks: list[Any]) -> tuple[Reader, Callable[[], Any]] | None:
-    for mark in marks:
-        match mark:
-            case Uint():
-                return _plain(functools.partial(_read_uint, mark, annotation)), lambda: annotation(0)
-            case Text():
-                return _plain(functools.partial(_read_text, mark)), str
-            case Single():
-                return _plain(_read_float32), float
-            case Amount():
-                return _plain(_read_quantity), lambda: quantities.Quantity(0)
-            case extension.ExactAmount():
-                return _converted(extension.RawAmount, extension.RawAmount.to_resources), lambda: values.ZERO
-            case extension.TypedReason():
-                return _converted(extension.WireReason, extension.WireReason.to_reason), lambda: None
-            case _:
-                pass
-    plain: dict[Any, tuple[Reader, Callable[[], Any]]] = {
-        str: (_plain(functools.partial(_read_text, Text(2**20))), str),
-        bool: (_plain(_read_bool), bool),
-        float: (_plain(_read_float), float),
-        UUID: (_plain(_read_uuid), lambda: wire.NIL_UUID),
-    }
-    return plain.get(annotation)
+def _zero(kind: Kind) -> Any:
+    """The value of an absent field: Go's zero value."""
+    match kind:
+        case Nested():
+            return _object_reader(kind.message)(_Pairs(), None, "", [])
+        case Listed():
+            return ()
+        case Scalar():
+            return wire.NIL_UUID if kind.type is UUID else kind.type(0 if issubclass(kind.type, int) else "")
+        case Converted(type=values.Resources):
+            return values.ZERO
+        case Converted(type=quantities.Quantity):
+            return quantities.Quantity(0)
+        case Converted():
+            return 0.0 if kind.type is float else None
+        case Parameter():
+            return None
 
 
 def _plain(convert: Callable[[Any], Any]) -> Reader:
@@ -207,13 +139,6 @@ def _plain(convert: Callable[[Any], Any]) -> Reader:
         except ValueError as error:
             faults.append(Fault(path, str(error), _show(value)))
             return current
-
-    return read
-
-
-def _nullable(inner: Reader) -> Reader:
-    def read(value: Any, current: Any, path: str, faults: list[Fault]) -> Any:
-        return None if value is None else inner(value, current, path, faults)
 
     return read
 
@@ -233,101 +158,121 @@ def _listed(inner: Reader) -> Reader:
     return read
 
 
-def _converted(message: Any, convert: Callable[[Any], Any]) -> Reader:
-    inner = _struct_reader(message)
-
+def _converted(inner: Reader, convert: Callable[[Any], Any]) -> Reader:
     def read(value: Any, current: Any, path: str, faults: list[Fault]) -> Any:
         before = len(faults)
-        result = inner(value, None, path, faults)
+        form = inner(value, None, path, faults)
         if value is None or len(faults) > before:
             return current
         try:
-            return convert(result)
+            return convert(form)
         except ValueError as error:
-            faults.append(Fault(path, str(error)))
+            faults.append(Fault(path, str(error), "" if isinstance(value, list) else _show(value)))
             return current
 
     return read
 
 
 @functools.cache
-def _struct_reader(message: Any) -> Reader:
+def _object_reader(message: Any) -> Reader:
+    fields, embedded = own_and_embedded(message)
+    readers = {field.name: _reader(field.kind) for field in fields}
+    exact = {field.name: field for field in fields}
+    folded = {_folded(field.name): field for field in fields}
+    origin = typing.get_origin(message) or message
+    is_whole = origin.MUST_BE_WHOLE
+    required = {field.name for field in fields if is_whole and field.default is msgspec.NODEFAULT}
+
     def read(value: Any, current: Any, path: str, faults: list[Fault]) -> Any:
-        plans, before = _plan(message), len(faults)
+        before = len(faults)
         if value is None:
             return current
         if not isinstance(value, _Pairs):
             faults.append(Fault(path, "must be an object", _show(value)))
             return current
-        exact = {plan.name: plan for plan in plans}
-        folded = {_folded(plan.name): plan for plan in plans}
-        state = {
-            plan.attribute: getattr(current, plan.attribute) if current else plan.zero() for plan in plans
-        }
+        if current:
+            state = {field.attribute: getattr(current, field.attribute) for field in fields}
+        else:
+            state = {field.attribute: None if field.is_nullable else _zero(field.kind) for field in fields}
         given: set[str] = set()
         for name, item in value:
-            plan = exact.get(name) or folded.get(_folded(name))
-            if plan is not None:
-                given.add(plan.name)
-                where = f"{path}.{plan.name}" if path else plan.name
-                state[plan.attribute] = plan.read(item, state[plan.attribute], where, faults)
-                if item is None and plan.required and not plan.nullable:
-                    faults.append(Fault(where, "must not be null", "null"))
-        for plan in plans:
-            if plan.required and plan.name not in given:
-                where = f"{path}.{plan.name}" if path else plan.name
+            field = exact.get(name) or folded.get(_folded(name))
+            if field is None:
+                continue
+            given.add(field.name)
+            where = f"{path}.{field.name}" if path else field.name
+            if item is None and field.is_nullable:
+                state[field.attribute] = None
+            else:
+                state[field.attribute] = readers[field.name](item, state[field.attribute], where, faults)
+            if item is None and field.name in required and not field.is_nullable:
+                faults.append(Fault(where, "must not be null", "null"))
+        for field in fields:
+            if field.name in required and field.name not in given:
+                where = f"{path}.{field.name}" if path else field.name
                 faults.append(Fault(where, "is missing (the fields of the extension come together)"))
-        if len(faults) > before:
-            return current
-        return (typing.get_origin(message) or message)(**state)
+        if embedded is not None:
+            state[embedded.attribute] = _read_embedded(embedded, value, path, faults)
+        return current if len(faults) > before else origin(**state)
 
     return read
 
 
-def _read_uint(mark: Uint, convert: Callable[[int], Any], value: Any) -> Any:
-    if type(value) is not int or not mark.low <= value <= mark.high:
-        raise _RefusedError(f"must be a whole number, {mark.low} to {mark.high}")
-    return convert(value)
+def _read_embedded(field: Field, value: _Pairs, path: str, faults: list[Fault]) -> Any:
+    """The embedded message, or None where the object has none of its fields."""
+    message = typing.cast("Nested", field.kind).message
+    names = {_folded(inner.name) for inner in own_and_embedded(message)[0]}
+    if not any(_folded(name) in names for name, _ in value):
+        return None
+    return _object_reader(message)(value, None, path, faults)
 
 
-def _read_text(mark: Text, value: Any) -> str:
-    if type(value) is not str or not mark.low <= len(value) <= mark.high:
-        raise _RefusedError(f"must be a string of {mark.low} to {mark.high} characters")
+def _read_uint(kind: Scalar, value: Any) -> Any:
+    high = UINT32_MAX if kind.high is None else kind.high  # a version, else: the only number without bounds
+    if type(value) is not int or not kind.low <= value <= high:
+        raise _RefusedError(f"must be a whole number, {kind.low} to {high}")
+    return kind.type(value)
+
+
+def _read_text(kind: Scalar, value: Any) -> str:
+    high = LONGEST_TEXT if kind.high is None else kind.high
+    if type(value) is not str or not kind.low <= len(value) <= high:
+        raise _RefusedError(f"must be a string of {kind.low} to {high} characters")
     # Go replaces unpaired surrogates; a Python string that holds one could not be written again.
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _read_bool(value: Any) -> bool:
+def _read_bool(_: Scalar, value: Any) -> bool:
     if type(value) is not bool:
         raise _RefusedError("must be true or false")
     return value
 
 
-def _read_float32(value: Any) -> float:
+def _read_float(_: Scalar, value: Any) -> float:
     if type(value) not in (int, _Number):
         raise _RefusedError("must be a number")
-    try:
-        return float32.round32(float(value))
-    except OverflowError:
-        raise _RefusedError("must lie within the range of a 32-bit float") from None
-
-
-def _read_float(value: Any) -> float:
-    if type(value) not in (int, _Number) or not math.isfinite(float(value)):
-        raise _RefusedError("must be a finite number")
     return float(value)
+
+
+def _read_uuid(_: Scalar, value: Any) -> UUID:
+    if type(value) is not str or not _UUID_TEXT.fullmatch(value):
+        raise _RefusedError("must be a UUID")
+    return UUID(value.lower())
+
+
+_SCALARS: Final[dict[Any, Callable[[Scalar, Any], Any]]] = {
+    str: _read_text,
+    bool: _read_bool,
+    float: _read_float,
+    UUID: _read_uuid,
+}
+"""What reads a type; any other type is a whole number."""
 
 
 def _read_quantity(value: Any) -> quantities.Quantity:
     if type(value) not in (str, int, _Number):
         raise _RefusedError("must be a Kubernetes quantity")
     return quantities.parse(str(value).strip())
-
-
-def _read_uuid(value: Any) -> UUID:
-    if type(value) is not str or not _UUID_TEXT.fullmatch(value):
-        raise _RefusedError("must be a UUID")
-    return UUID(value.lower())
 
 
 def _show(value: Any) -> str:

@@ -76,6 +76,15 @@ class Resources(Value, frozen=True):
         assert unit.is_positive(), unit
         return max(-(-self.vcpu_milli // unit.vcpu_milli), -(-self.memory_bytes // unit.memory_bytes))
 
+    def as_quantities(self) -> tuple[quantities.Quantity, quantities.Quantity]:
+        """CPU and memory as Kubernetes quantities, exactly."""
+        return quantities.from_milli(self.vcpu_milli), quantities.from_value(self.memory_bytes, binary=True)
+
+    def written(self) -> dict[str, str]:
+        """The amount as it is written in documents, such as `{"cpu": "250m", "memory": "1Gi"}`."""
+        cpu, memory = self.as_quantities()
+        return {"cpu": cpu.canonical(), "memory": memory.canonical()}
+
     def __str__(self) -> str:
         return _text(self.vcpu_milli, self.memory_bytes)
 
@@ -83,8 +92,7 @@ class Resources(Value, frozen=True):
 @functools.lru_cache(maxsize=4096)
 def _text(vcpu_milli: int, memory_bytes: int) -> str:
     """An amount for people. Cached, because every permit that changes is a log line with two of them."""
-    cpu = quantities.from_milli(vcpu_milli)
-    memory = quantities.from_value(memory_bytes, binary=True)
+    cpu, memory = Resources(vcpu_milli, memory_bytes).as_quantities()
     is_small = 0 < memory_bytes < 1024  # "4" alone would be taken for 4 of something larger
     unit = (" byte" if memory_bytes == 1 else " bytes") if is_small else ""
     return f"{cpu} CPU / {memory}{unit}"

@@ -1,47 +1,45 @@
 """What the scheduler and the agent need to know of a NeonVM `VirtualMachine` object. Source: seed 004."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Any, Final
+
+from msgspec import field
+from msgspec.structs import replace
 
 from protocol import quantities, wire
 from protocol.errors import Fault, RemoteProtocolError
 from protocol.fields import UINT16_MAX, Uint16, WireQuantity
-from protocol.fields import wire as named
 from protocol.wire import SlotResources
 
 LABEL_TESTING_ONLY_ALWAYS_MIGRATE: Final = "autoscaler/testing-only-always-migrate"
 """A VM with this label, whatever its value, is always chosen for migration. Source: seed 004."""
 
 
-@dataclass(frozen=True, slots=True)
-class VmCpuInfo(wire.Message):
+class VmCpuInfo(wire.Message, frozen=True):
     """vCPUs: bounds and use. Source: seed 004."""
 
-    min: Annotated[Uint16, named("min")]
-    max: Annotated[Uint16, named("max")]
-    use: Annotated[Uint16, named("use")]
+    min: Uint16
+    max: Uint16
+    use: Uint16
 
 
-@dataclass(frozen=True, slots=True)
-class VmMemInfo(wire.Message):
+class VmMemInfo(wire.Message, frozen=True):
     """Memory slots: bounds and use, and the size of one slot in bytes. Source: seed 004."""
 
-    min: Annotated[Uint16, named("min")]
-    max: Annotated[Uint16, named("max")]
-    use: Annotated[Uint16, named("use")]
-    slot_size: Annotated[WireQuantity, named("slotSize")]
+    min: Uint16
+    max: Uint16
+    use: Uint16
+    slot_size: WireQuantity = field(name="slotSize")
 
 
-@dataclass(frozen=True, slots=True)
-class VmInfo(wire.Message):
+class VmInfo(wire.Message, frozen=True):
     """The part of a `VirtualMachine` that scaling needs. Source: seed 004."""
 
-    name: Annotated[str, named("name")]
-    namespace: Annotated[str, named("namespace")]
-    cpu: Annotated[VmCpuInfo, named("cpu")]
-    mem: Annotated[VmMemInfo, named("mem")]
-    always_migrate: Annotated[bool, named("alwaysMigrate")]
+    name: str
+    namespace: str
+    cpu: VmCpuInfo
+    mem: VmMemInfo
+    always_migrate: bool = field(name="alwaysMigrate")
 
     def min(self) -> SlotResources:
         """The least that the VM must have. Source: seed 004, Min."""

@@ -1,55 +1,44 @@
 """The messages of seed 004 as they travel: field by field the published shapes, frozen, without behaviour.
 
-Names on the wire are the aliases (`vCPUs`, `resourceUnit`, `Ok`). `SlotResources` here is the *wire* form, whole vCPUs
-and memory slots; decisions are made in `protocol.values.SlotResources`. `protocol.codec` reads and writes these types,
-`docs/protocol.md` lists every published name beside ours.
+Attributes are named as Python names them, `field(name=…)` gives the name on the wire (`vCPUs`, `resourceUnit`, `Ok`).
+`SlotResources` is the published `Resources`, whole vCPUs and memory slots; decisions are made in
+`protocol.values.Resources`. `protocol.codec` reads and writes these types.
 """
 
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 from uuid import UUID
 
-from pydantic import ConfigDict
+from msgspec import field
+from msgspec.structs import force_setattr
 
-from protocol import quantities
-from protocol.fields import UINT16_MAX, UINT32_MAX, Float32, Uint, Uint16, Uint64, WireQuantity, wire
+from protocol import fields, float32, quantities
+from protocol.extension import ReplyExtension, RequestExtension
+from protocol.fields import EMBEDDED, UINT16_MAX, Float32, Uint16, Uint64, WireQuantity
 from protocol.quantities import Quantity
 from protocol.versions import InformantProtoVersion, PluginProtoVersion, VersionRange
 
 NIL_UUID: Final = UUID(int=0)
 
 T = TypeVar("T")
-
-WirePluginVersion = Annotated[PluginProtoVersion, Uint(UINT32_MAX)]
-WireInformantVersion = Annotated[InformantProtoVersion, Uint(UINT32_MAX)]
+Message = fields.Message
 
 
-class Message:
-    """Base of every type that travels: read strictly, unknown fields refused, left out where `OMITTED_WHEN_NONE`."""
-
-    __slots__ = ()
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    OMITTED_WHEN_NONE: ClassVar[frozenset[str]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class PodName(Message):
+class PodName(Message, frozen=True):
     """The namespaced name of a pod. Source: seed 004."""
 
-    name: Annotated[str, wire("name")]
-    namespace: Annotated[str, wire("namespace")]
+    name: str
+    namespace: str
 
     def __str__(self) -> str:
         """`namespace:name`."""
         return f"{self.namespace}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class MoreResources(Message):
+class MoreResources(Message, frozen=True):
     """Which resources are wanted. Source: seed 004."""
 
-    cpu: Annotated[bool, wire("cpu")]
-    memory: Annotated[bool, wire("memory")]
+    cpu: bool
+    memory: bool
 
     def not_(self) -> "MoreResources":
         """The field-wise logical "not". Source: seed 004, Not."""
@@ -60,25 +49,22 @@ class MoreResources(Message):
         return MoreResources(self.cpu and other.cpu, self.memory and other.memory)
 
 
-@dataclass(frozen=True, slots=True)
-class RawResources(Message):
+class RawResources(Message, frozen=True):
     """Raw amounts, as the informant understands them: `cpu` in CPUs, `memory` in bytes. Source: seed 004."""
 
-    cpu: Annotated[WireQuantity | None, wire("cpu")]
-    memory: Annotated[WireQuantity | None, wire("memory")]
+    cpu: WireQuantity | None
+    memory: WireQuantity | None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotResources(Message):
+class SlotResources(Message, frozen=True):
     """Whole vCPUs and memory slots, each a uint16; the slot size comes from the VM. Source: seed 004."""
 
-    vcpu: Annotated[Uint16, wire("vCPUs")]
-    mem: Annotated[Uint16, wire("mem")]
+    vcpu: Uint16 = field(name="vCPUs")
+    mem: Uint16
 
     def __post_init__(self) -> None:
-        for name, amount in (("vcpu", self.vcpu), ("mem", self.mem)):
-            if not 0 <= amount <= UINT16_MAX:
-                raise ValueError(f"{name} must lie in 0..{UINT16_MAX}, not {amount}")
+        if not (0 <= self.vcpu <= UINT16_MAX and 0 <= self.mem <= UINT16_MAX):
+            raise ValueError(f"vcpu and mem must lie in 0..{UINT16_MAX}, not {self.vcpu} and {self.mem}")
 
     def validate_non_zero(self) -> None:
         """Raise `ValueError` naming the first field that is zero. Source: seed 004, ValidateNonZero."""
@@ -116,142 +102,134 @@ class SlotResources(Message):
         return RawResources(quantities.from_value(self.vcpu), memory)
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics(Message):
-    """Load averages of the VM, float32, finite. Source: seed 004."""
+class Metrics(Message, frozen=True):
+    """Load averages of the VM, rounded to float32. Raises `ValueError` where one is none. Source: seed 004."""
 
-    load_average_1min: Annotated[Float32, wire("loadAvg1M")]
-    load_average_5min: Annotated[Float32, wire("loadAvg5M")]
+    load_average_1min: Float32 = field(name="loadAvg1M")
+    load_average_5min: Float32 = field(name="loadAvg5M")
+
+    def __post_init__(self) -> None:
+        one, five = self.load_average_1min, self.load_average_5min
+        rounded = float32.round_pair(one, five)
+        if rounded != (one, five):
+            force_setattr(self, "load_average_1min", rounded[0])
+            force_setattr(self, "load_average_5min", rounded[1])
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRequest(Message):
-    """An agent's request for a permit, or its notice of a decrease. Source: seed 004."""
+class AgentRequest(Message, frozen=True):
+    """An agent's request for a permit, or its notice of a decrease. Source: seed 004; `extension` is ours."""
 
-    proto_version: Annotated[WirePluginVersion, wire("protoVersion")]
-    pod: Annotated[PodName, wire("pod")]
-    resources: Annotated[SlotResources, wire("resources")]
-    metrics: Annotated[Metrics | None, wire("metrics")]
+    proto_version: PluginProtoVersion = field(name="protoVersion")
+    pod: PodName
+    resources: SlotResources
+    metrics: Metrics | None
+    extension: Annotated[RequestExtension | None, EMBEDDED] = None
 
     def protocol_range(self) -> VersionRange[PluginProtoVersion]:
         """The range that holds exactly the request's version. Source: seed 004, ProtocolRange."""
         return VersionRange(self.proto_version, self.proto_version)
 
 
-@dataclass(frozen=True, slots=True)
-class MigrateResponse(Message):
+class MigrateResponse(Message, frozen=True):
     """Present when the VM is being migrated away: its resources must not change any more. Source: seed 004."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginResponse(Message):
-    """The scheduler's permit: the upper bound that the VM may use now. Source: seed 004."""
+class PluginResponse(Message, frozen=True):
+    """The scheduler's permit: the upper bound that the VM may use now. Source: seed 004; `extension` is ours."""
 
-    OMITTED_WHEN_NONE: ClassVar[frozenset[str]] = frozenset({"migrate"})
+    OMITTED_WHEN_NONE = frozenset({"migrate"})
+    PUBLISHED_ORDER = ("permit", "migrate", "resourceUnit")
 
-    permit: Annotated[SlotResources, wire("permit")]
-    migrate: Annotated[MigrateResponse | None, wire("migrate")] = field(default=None, kw_only=True)
-    compute_unit: Annotated[SlotResources, wire("resourceUnit")]
+    permit: SlotResources
+    compute_unit: SlotResources = field(name="resourceUnit")
+    migrate: MigrateResponse | None = None
+    extension: Annotated[ReplyExtension | None, EMBEDDED] = None
 
 
-@dataclass(frozen=True, slots=True)
-class AgentDesc(Message):
+class AgentDesc(Message, frozen=True):
     """What an agent says of itself in `/register`. Source: seed 004."""
 
-    agent_id: Annotated[UUID, wire("agentID")]
-    server_addr: Annotated[str, wire("agentServeAddr")]
-    min_proto_version: Annotated[WireInformantVersion, wire("minProtoVersion")]
-    max_proto_version: Annotated[WireInformantVersion, wire("maxProtoVersion")]
+    agent_id: UUID = field(name="agentID")
+    server_addr: str = field(name="agentServeAddr")
+    min_proto_version: InformantProtoVersion = field(name="minProtoVersion")
+    max_proto_version: InformantProtoVersion = field(name="maxProtoVersion")
 
     def protocol_range(self) -> VersionRange[InformantProtoVersion]:
         """From `min_proto_version` to `max_proto_version`. Source: seed 004, ProtocolRange."""
         return VersionRange(self.min_proto_version, self.max_proto_version)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentIdentification(Message):
+class AgentIdentification(Message, frozen=True):
     """An agent's affirmation of its ID. Source: seed 004."""
 
-    agent_id: Annotated[UUID, wire("agentID")]
+    agent_id: UUID = field(name="agentID")
 
 
-@dataclass(frozen=True, slots=True)
-class Empty(Message):
+class Empty(Message, frozen=True):
     """`{}`: the answer to `/upscale`, and the body of the informant's `GET /id`."""
 
 
-@dataclass(frozen=True)  # with slots, `AgentIdentificationMessage(...)` could not be called (typing, 3.11)
-class AgentMessage(Message, Generic[T]):
+class AgentMessage(Message, Generic[T], frozen=True):
     """`data` with a number that rises by one with every answer of one agent ID. Source: seed 004."""
 
-    data: Annotated[T, wire("data")]
-    sequence_number: Annotated[Uint64, wire("sequenceNumber")]
+    data: T
+    sequence_number: Uint64 = field(name="sequenceNumber")
 
 
 AgentIdentificationMessage = AgentMessage[AgentIdentification]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsMethodPrometheus(Message):
+class MetricsMethodPrometheus(Message, frozen=True):
     """Metrics in the Prometheus text format on `port`. Source: seed 004."""
 
-    port: Annotated[Uint16, wire("port")]
+    port: Uint16
 
 
-@dataclass(frozen=True, slots=True)
-class InformantMetricsMethod(Message):
+class InformantMetricsMethod(Message, frozen=True):
     """The ways in which metrics can be read; at least one is given. Source: seed 004."""
 
-    OMITTED_WHEN_NONE: ClassVar[frozenset[str]] = frozenset({"prometheus"})
+    OMITTED_WHEN_NONE = frozenset({"prometheus"})
 
-    prometheus: Annotated[MetricsMethodPrometheus | None, wire("prometheus")]
+    prometheus: MetricsMethodPrometheus | None
 
 
-@dataclass(frozen=True, slots=True)
-class InformantDesc(Message):
+class InformantDesc(Message, frozen=True):
     """What an informant answers to `/register`. Source: seed 004."""
 
-    proto_version: Annotated[WireInformantVersion, wire("protoVersion")]
-    metrics_method: Annotated[InformantMetricsMethod, wire("metricsMethod")]
+    proto_version: InformantProtoVersion = field(name="protoVersion")
+    metrics_method: InformantMetricsMethod = field(name="metricsMethod")
 
 
-@dataclass(frozen=True, slots=True)
-class DownscaleResult(Message):
+class DownscaleResult(Message, frozen=True):
     """Whether the informant approves a downscale. The keys are capitalised on the wire. Source: seed 004."""
 
-    ok: Annotated[bool, wire("Ok")]
-    status: Annotated[str, wire("Status")]
+    ok: bool = field(name="Ok")
+    status: str = field(name="Status")
 
 
-@dataclass(frozen=True, slots=True)
-class MoreResourcesRequest(Message):
-    """The body of `/try-upscale`; the `MoreResources` is flattened into it. Source: seed 004."""
+class MoreResourcesRequest(MoreResources, frozen=True):
+    """The body of `/try-upscale`: a `MoreResources`, embedded as Go embeds it, and the agent meant. Source: seed 004."""
 
-    cpu: Annotated[bool, wire("cpu")]
-    memory: Annotated[bool, wire("memory")]
-    expected_id: Annotated[UUID, wire("expectedID")]
+    expected_id: UUID = field(name="expectedID")
 
     def more_resources(self) -> MoreResources:
         """The embedded `MoreResources`."""
         return MoreResources(self.cpu, self.memory)
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeAgent(Message):
+class ResumeAgent(Message, frozen=True):
     """The informant resumes contact with a suspended agent. Source: seed 004."""
 
-    expected_id: Annotated[UUID, wire("expectedID")]
+    expected_id: UUID = field(name="expectedID")
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendAgent(Message):
+class SuspendAgent(Message, frozen=True):
     """The informant turns to another agent and keeps this one in reserve. Source: seed 004."""
 
-    expected_id: Annotated[UUID, wire("expectedID")]
+    expected_id: UUID = field(name="expectedID")
 
 
-@dataclass(frozen=True, slots=True)
-class UnregisterAgent(Message):
+class UnregisterAgent(Message, frozen=True):
     """The answer to `/unregister`: whether the agent was the one in use. Source: seed 004."""
 
-    was_active: Annotated[bool, wire("wasActive")]
+    was_active: bool = field(name="wasActive")

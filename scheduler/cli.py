@@ -14,7 +14,9 @@ import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
-from hosting.settings import FiniteRange, SettingsError, daemon
+from hosting.fault_log import FaultLog
+from hosting.options import FiniteRange, daemon
+from hosting.settings import SettingsError
 from hosting.supervisor import Supervisor
 from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError
@@ -22,7 +24,7 @@ from scheduler.clusters.file import FileCluster
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.rules import Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
 from scheduler.ports import ClusterUnreachableError
@@ -65,7 +67,7 @@ class Program:
         self._log = logs.logger("scheduler")
         unix_offset_s = time.time() - time.monotonic()
         self._cluster = FileCluster(options["cluster"], time.monotonic, unix_offset_s)
-        terms = SchedulerConfig(
+        process = SchedulerConfig(
             instance=uuid.uuid4(),
             started_s=time.monotonic(),
             unix_offset_s=unix_offset_s,
@@ -74,7 +76,7 @@ class Program:
             published_agents=options["published_agents"],
             trust_published=options["trust_published"],
         )
-        self._core = Core(terms)
+        self._core = Core(process)
         directory = options["journal"]
         self._journal = JournalWriter(directory, self._core, self._log) if directory is not None else None
         self._pools = PoolService(
@@ -91,7 +93,9 @@ class Program:
         self._batches = BatchService(self._service, self._core.vms)
         config = options["config"]
         self._config = ConfigFile(config, migrator_present=False) if config is not None else None
-        self._config_fault = ""
+        self._config_faults = FaultLog(
+            self._log, "configuration not usable, the old one stays in force", "configuration usable again"
+        )
         self._untaken: Configuration | None = None
         self._retry_s = 0.0
         self._server = server.Server(self._log, self._routes())
@@ -170,36 +174,36 @@ class Program:
         return not faults
 
     def _greet(self, port: int) -> None:
-        terms, core = self._core.config, self._core
+        config, core = self._core.config, self._core
         self._log.info(
             "serving",
             address=f"http://{endpoint(self._options['host'], port)}",
-            instance=str(terms.instance),
+            instance=str(config.instance),
             nodes=sum(1 for _ in core.ledger.nodes()),
             vms=len(core.vms),
         )
-        if terms.handover_s < SAFE_HANDOVER_S:
+        if config.handover_s < SAFE_HANDOVER_S:
             self._log.warning(
                 "--handover is shorter than agents may hold what they were permitted: a dead agent's room may be given "
                 "away while its VM still grows",
-                handover_s=terms.handover_s,
+                handover_s=config.handover_s,
                 safe_s=SAFE_HANDOVER_S,
             )
-        if not terms.is_first_start:
+        if not config.is_first_start:
             self._log.info(
                 "what agents may hold from before this start is kept for a while; growth may wait for it",
-                kept_s=terms.handover_s,
+                kept_s=config.handover_s,
             )
         else:
             self._log.warning(
                 "--first-start: what agents may hold from an earlier scheduler is not kept; leave it out of unit files"
             )
-        if terms.published_agents:
-            self._log.info("callers without the extension are served", nodes=list(terms.published_agents))
-        if terms.trust_published:
+        if config.published_agents:
+            self._log.info("callers without the extension are served", nodes=list(config.published_agents))
+        if config.trust_published:
             self._log.warning(
                 "--trust-published: where the cluster shows no sizes, what callers without the extension were last told "
-                "counts as what they use, and before that their first word; for their VMs it is not promised that the "
+                "counts as what they use, and before that their first request; for their VMs it is not promised that the "
                 "node is never overcommitted"
             )
 
@@ -225,15 +229,11 @@ class Program:
         try:
             await self._configure()
         except (SettingsError, ClusterUnreachableError, FileUnreachableError) as error:
-            if str(error) != self._config_fault:
-                self._log.warning("configuration not usable, the old one stays in force", error=str(error))
-            self._config_fault = str(error)
+            self._config_faults.failed(error)
         else:
             if self._untaken is None:  # else it waits for its next try
-                if self._config_fault:
-                    self._log.info("configuration usable again")
-                self._config_fault = ""
-        self._service.counts.rules_stale = bool(self._config_fault)
+                self._config_faults.worked()
+        self._service.stats.rules_stale = self._config_faults.is_present
 
     def _stop_first(self, rules: Rules) -> None:
         """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""
@@ -272,7 +272,7 @@ class Program:
     def _families(self) -> list[metrics.AnyFamily]:
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
-            *families(self._core, self._service.counts, self._server, lost),
+            *families(self._core, self._service.stats, self._server, lost),
             *pool_families(self._core.ledger, self._pools.room, self._pools.counts),
         ]
 

@@ -79,12 +79,12 @@ class Pools(Protocol):
     ) -> None:
         """Ask the pool. `answer` is called exactly once, now or by `deadline_s` (monotonic), unless `cancel` comes first.
 
-        Words for one pool are given in the order in which they count.
+        Verdicts of one pool are given in the order in which they count.
         """
         ...
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for the word on the request of `ticket` any more."""
+        """Nobody waits for the verdict on the request of `ticket` any more."""
         ...
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class Journal(Protocol):
         ...
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """A request with the bytes that it came as, and what came of it."""
         ...
@@ -148,6 +148,6 @@ class NoJournal:
         """Nothing."""
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Nothing."""

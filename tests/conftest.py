@@ -3,6 +3,7 @@
 A new directory is entered here, else its tests are refused: so none can belong to no set, or to a slow one by accident.
 """
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +45,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(name))
 
 
+def _seconds_by_directory(reporter: pytest.TerminalReporter) -> dict[str, float]:
+    """How long the tests of each directory took together, whichever worker ran them; the longest first."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for reports in reporter.stats.values():
+        for each in reports:
+            if isinstance(each, pytest.TestReport):
+                _, *directories, _ = Path(each.nodeid.partition("::")[0]).parts
+                found["/".join(directories[:2])] += each.duration
+    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what the choice of a set has left out, and how to run that."""
+    """Say how long each directory took, what the choice of a set has left out, and how to run that."""
+    if config.option.verbose >= 0:
+        told = (f"{name} {took:.0f}" for name, took in _seconds_by_directory(terminalreporter).items())
+        terminalreporter.write_line(f"Seconds of tests: {', '.join(told)}.")
     if config.option.markexpr == "quick":
         left = ", ".join(
             f"{name} ({' '.join(f'tests/{each}' for each in directories if (HERE / each).is_dir())})"

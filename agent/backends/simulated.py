@@ -22,6 +22,7 @@ from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults, happens, ways
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
+from hosting import files
 from protocol.values import Observation, Resources
 
 
@@ -362,10 +363,9 @@ class SimulatedBackend:
 
     def _write(self, vm: Vm, content: VmFile) -> None:
         path = self._path(vm)
-        new = path.with_suffix(".new")
+        encoded = msgspec.json.encode(replace(content, written_s=self._clock.now_s()))
         try:
-            new.write_bytes(msgspec.json.encode(replace(content, written_s=self._clock.now_s())))
-            new.replace(path)
+            files.replace(path, encoded, is_durable=False)
         except OSError as error:
             raise BackendError(f"{path} cannot be written: {error.strerror}") from None
 

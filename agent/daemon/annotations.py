@@ -17,7 +17,8 @@ from agent.core.policies.combined import Combined
 from agent.daemon import policies, windows
 from agent.daemon.policies import Registry
 from agent.daemon.windows import Timed
-from hosting.settings import Cpu, FaultsError, Memory, Resources, Settings, check, share
+from hosting.amounts import Cpu, Memory, Resources, share
+from hosting.settings import FaultsError, Settings, check
 from protocol import values
 from protocol.values import Bounds
 

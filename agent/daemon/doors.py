@@ -11,7 +11,7 @@ from hosting import tokens
 from hosting.addresses import Advertised, endpoint, is_loopback, is_own
 from hosting.logs import Logger
 from hosting.metrics import Family, server_families
-from hosting.server import Handler, HangUp, Limits, Reply, Request, Route, Server, text
+from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, text
 from hosting.tls import Tls
 
 MAX_CONNECTIONS: Final = 4096
@@ -47,7 +47,7 @@ class Doors:
         self._reach = reach
         self._log = log
         open_to_all, private = tuple(pages), tuple(private)
-        limits = Limits(connections=MAX_CONNECTIONS)
+        limits = ServerLimits(connections=MAX_CONNECTIONS)
         guarded = (self._guarded(route, self._plain_refusal) for route in private)
         self._plain = Server(log, (*open_to_all, *guarded, *callbacks), limits=limits)
         guarded = (self._guarded(route, self._refusal) for route in private)

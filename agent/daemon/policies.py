@@ -19,7 +19,8 @@ from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown, Wish
 from agent.core.policies.zones import Zones
-from hosting.settings import FaultsError, Memory, Settings, check, share
+from hosting.amounts import Memory, share
+from hosting.settings import FaultsError, Settings, check
 
 POLICY_GROUP: Final = "parley.policies"
 DEFAULT: Final = ("utilisation",)

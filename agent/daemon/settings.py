@@ -12,14 +12,8 @@ from agent.core.model import Vm
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
 from hosting.addresses import AdvertiseSetting
-from hosting.settings import (
-    Memory,
-    Name,
-    PositiveResources,
-    Resources,
-    Settings,
-    bounds_fault,
-)
+from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
+from hosting.settings import Name, Settings
 from hosting.tls import TlsFiles
 from protocol.values import Bounds
 from protocol.wire import PodName

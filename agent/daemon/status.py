@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.core.condition import Health
 from agent.runner.runner import Latencies, Runner
-from agent.runner.told import amount, told, without_ids
+from agent.runner.told import told, without_ids
 from hosting.metrics import Family, HistogramFamily
 
 
@@ -31,11 +31,11 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     return {
         "vm": runner.vm.name,
         "agentID": str(state.life.agent_id),
-        "size": amount(seen.size) if seen is not None else None,
-        "target": amount(seen.target) if seen is not None else None,
-        "goal": amount(planned.desired) if planned is not None else None,
-        "permit": amount(link.permit) if link.permit is not None else None,
-        "held": amount(state.held_at(now_s)),
+        "size": seen.size.written() if seen is not None else None,
+        "target": seen.target.written() if seen is not None else None,
+        "goal": planned.desired.written() if planned is not None else None,
+        "permit": link.permit.written() if link.permit is not None else None,
+        "held": state.held_at(now_s).written(),
         "sequenceNumber": link.source.last,
         "load": None
         if load is None
@@ -73,10 +73,10 @@ def details(runner: Runner) -> bytes:
     now_s = time.monotonic()
     planned, state = runner.last_plan, runner.state
     shown = vm_status(runner, now_s) | {
-        "bounds": {"min": amount(state.vm.bounds.min), "max": amount(state.vm.bounds.max)},
-        "computeUnit": amount(state.vm.unit),
+        "bounds": {"min": state.vm.bounds.min.written(), "max": state.vm.bounds.max.written()},
+        "computeUnit": state.vm.unit.written(),
         "plan": {
-            "desired": amount(planned.desired),
+            "desired": planned.desired.written(),
             "reason": planned.reason,
             "actions": [type(action).__name__ for action in planned.actions],
             "nextLookSeconds": round(max(planned.wake_at_s - now_s, 0.0), 2),

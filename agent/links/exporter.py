@@ -6,7 +6,7 @@ from typing import Final
 
 from agent.core import events
 from agent.core.model import Sample, Stalls
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from protocol import exporter
 from protocol.errors import RemoteProtocolError
 
@@ -30,7 +30,9 @@ _QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressu
 class ExporterLink:
     """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"."""
 
-    def __init__(self, client: Client, host: str, prefix: str, deadline_s: float, rng: random.Random) -> None:
+    def __init__(
+        self, client: HttpClient, host: str, prefix: str, deadline_s: float, rng: random.Random
+    ) -> None:
         self._client = client
         self._host = host
         self._prefix = prefix

@@ -5,8 +5,8 @@ from typing import Final
 from uuid import UUID
 
 from agent.core import events
-from hosting.client import Answered, Client, Outcome
-from protocol import codec, quantities, wire
+from hosting.client import Answered, HttpClient, Outcome
+from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
 from protocol.values import Resources
 from protocol.versions import INFORMANT_SPOKEN
@@ -21,16 +21,11 @@ def _told(answer: Answered) -> str:
     return f"status {answer.status}: {reason[:_REASON_CHARS]}" if reason else f"status {answer.status}"
 
 
-def _raw(amount: Resources) -> wire.RawResources:
-    memory = quantities.from_value(amount.memory_bytes, binary=True)
-    return wire.RawResources(quantities.from_milli(amount.vcpu_milli), memory)
-
-
 class InformantLink:
     """Calls one VM's informant. `serve_addr` is where our callbacks listen, `host:port` with a path prefix to come."""
 
     def __init__(
-        self, client: Client, url: str, serve_addr: str, deadline_s: float, rng: random.Random
+        self, client: HttpClient, url: str, serve_addr: str, deadline_s: float, rng: random.Random
     ) -> None:
         self._client = client
         self._url = url
@@ -69,7 +64,7 @@ class InformantLink:
         self, amount: Resources
     ) -> events.DownscaleApproved | events.DownscaleDenied | events.InformantFailed:
         """Ask whether the guest can live with `amount`."""
-        outcome = await self._send("PUT", "/downscale", _raw(amount))
+        outcome = await self._send("PUT", "/downscale", wire.RawResources(*amount.as_quantities()))
         if not isinstance(outcome, Answered) or outcome.status != 200:
             return self._failure(outcome)
         try:
@@ -82,7 +77,7 @@ class InformantLink:
 
     async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
         """Tell the guest that it has `amount` now."""
-        outcome = await self._send("PUT", "/upscale", _raw(amount))
+        outcome = await self._send("PUT", "/upscale", wire.RawResources(*amount.as_quantities()))
         if not isinstance(outcome, Answered) or outcome.status != 200:
             return self._failure(outcome)
         return events.UpscaleAnnounced(amount)

@@ -16,10 +16,10 @@ import msgspec
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import Ask
-from hosting.client import Answered, Client, Outcome
+from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.extension import AGENT_HEADER, ExtendedRequest, ExtendedResponse, RawRequest
+from protocol.extension import AGENT_HEADER, RawRequest, RequestExtension
 
 Event: TypeAlias = events.PermitGranted | events.PermitRefused | events.PermitFailed
 
@@ -29,13 +29,9 @@ WINDOW_S: Final = 0.015
 MAX_BATCH: Final = 128
 
 
-def request_of(vm: Vm, ask: Ask) -> ExtendedRequest:
+def request_of(vm: Vm, ask: Ask) -> wire.AgentRequest:
     """The message of an `Ask`: always the same for the same one, so that a retry sends the same bytes."""
-    return ExtendedRequest(
-        ask.version,
-        vm.pod,
-        translate.request_slots(ask.resources, vm.slot_bytes),
-        ask.metrics,
+    extension = RequestExtension(
         ask.life.agent_id,
         ask.life.started_at_ms,
         vm.pod_uid,
@@ -44,6 +40,8 @@ def request_of(vm: Vm, ask: Ask) -> ExtendedRequest:
         ask.instance,
         RawRequest(ask.resources, ask.claim, vm.unit),
     )
+    slots = translate.request_slots(ask.resources, vm.slot_bytes)
+    return wire.AgentRequest(ask.version, vm.pod, slots, ask.metrics, extension)
 
 
 class _Item(msgspec.Struct):
@@ -71,7 +69,7 @@ class SchedulerLink:
     """
 
     def __init__(
-        self, client: Client, urls: str | tuple[str, ...], deadline_s: float, rng: random.Random
+        self, client: HttpClient, urls: str | tuple[str, ...], deadline_s: float, rng: random.Random
     ) -> None:
         self._client = client
         self._urls = (urls,) if isinstance(urls, str) else urls
@@ -243,16 +241,17 @@ def _granted(
         response = codec.decode(wire.PluginResponse, body)
     except RemoteProtocolError as error:
         return events.PermitFailed(ask.number, str(error)[:300], chance)
-    if isinstance(response, ExtendedResponse):
+    extension = response.extension
+    if extension is not None:
         return events.PermitGranted(
             ask.number,
-            response.raw.permit,
-            response.raw.compute_unit,
+            extension.permit,
+            extension.compute_unit,
             sent_s,
-            response.reasons,
-            response.sequence_number,
-            response.scheduler_instance,
-            response.scheduler_epoch,
+            extension.reasons,
+            extension.sequence_number,
+            extension.scheduler_instance,
+            extension.scheduler_epoch,
             response.migrate is not None,
             chance,
         )

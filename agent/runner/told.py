@@ -15,7 +15,6 @@ import msgspec
 from pydantic.alias_generators import to_camel
 
 from agent.core import events
-from protocol import quantities
 from protocol.values import Resources
 
 MAX_TEXT: Final = 200
@@ -26,12 +25,6 @@ _LEFT_OUT: Final = {"registration", "chance", "sent_s", "begun_s", "at_s", "not_
 _ID_NAME: Final = re.compile(r"(?:Ui|I)d$")
 """The end of a name that is written in capitals here, as in the published messages: `agentID`, `podUID`."""
 _ID: Final = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
-
-
-def amount(resources: Resources) -> dict[str, str]:
-    """An amount as quantities."""
-    memory = quantities.from_value(resources.memory_bytes, binary=True)
-    return {"cpu": str(quantities.from_milli(resources.vcpu_milli)), "memory": str(memory)}
 
 
 def without_ids(text: str) -> str:
@@ -73,7 +66,7 @@ def _plain(value: Any) -> Any:
         case UUID():
             return without_ids(str(value))
         case Resources():
-            return amount(value)
+            return value.written()
         case list() | tuple():
             return [_plain(item) for item in value[:MAX_ITEMS]]
         case _ if isinstance(value, events.Action):

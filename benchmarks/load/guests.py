@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from hosting import addresses, logs, server
-from hosting.client import Client
+from hosting.client import HttpClient
 from informant.core.report import Reading
 from informant.service.informant import Informant
 from informant.service.limits import Guest as Seen
@@ -88,14 +88,14 @@ class Guests:
         log = logs.logger("guests")
         for index in range(self._count):
             # A client each, as they would have: so many connections the agent must keep open.
-            client = await self._open.enter_async_context(Client(max_connections=8))
+            client = await self._open.enter_async_context(HttpClient(max_connections=8))
             guest = self._make(index)
             informant = Informant(Seen(guest), InformantSettings(), client, log, self._rng)
             handlers = {(route.method, route.path): route.handler for route in informant.routes()}
             self._vms[address_of(index)] = _Vm(guest, informant, handlers)
         first = next(iter(self._vms.values()))
         routes = tuple(server.Route(method, path, self._serve) for method, path in first.handlers)
-        serving = server.Server(log, routes, limits=server.Limits(connections=CONNECTIONS))
+        serving = server.Server(log, routes, limits=server.ServerLimits(connections=CONNECTIONS))
         # Every address of the loopback network at once; whoever else comes is turned away.
         self.port = await serving.start("0.0.0.0", 0)
         self._open.push_async_callback(serving.close)

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hosting import files
 from protocol.values import Resources
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -65,9 +65,4 @@ class Approvals:
             "bootId": self._boot_id.read_text().strip(),
         }
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._file.with_suffix(".new")
-        with new.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._file)
+        files.replace(self._file, json.dumps(content).encode())

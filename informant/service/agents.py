@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from hosting.backoff import Backoff
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
 from informant.core.sessions import (
@@ -58,7 +58,7 @@ class AgentSet:
 
     def __init__(
         self,
-        client: Client,
+        client: HttpClient,
         log: Logger,
         deadlines: DeadlineSettings,
         health: HealthSettings,

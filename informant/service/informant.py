@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.logs import Logger
 from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from informant.core import report
@@ -27,7 +27,7 @@ class Informant:
     """An informant over its guest and the agents of its VM."""
 
     def __init__(
-        self, guest: Guest, settings: InformantSettings, client: Client, log: Logger, rng: random.Random
+        self, guest: Guest, settings: InformantSettings, client: HttpClient, log: Logger, rng: random.Random
     ) -> None:
         self._settings = settings
         self._guest = guest

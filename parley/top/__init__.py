@@ -1,5 +1,5 @@
 """`parley top`: a live view of the VMs of one or several agents on a terminal.
 
-`model` and `details` are pure: what agents say becomes rows and lines. `source` asks the agents, `app` draws and takes keys
+`model` and `details` are pure: documents of agents become rows and lines. `source` polls the agents, `app` draws and takes keys
 (the one module that may import textual), `command` is the command line.
 """

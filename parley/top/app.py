@@ -1,6 +1,6 @@
 """Draws the live view with textual and takes the keys. The one module that imports textual.
 
-Nothing that an agent says is read as markup: cells are rich texts, everything else is content that was put together from parts.
+Texts of an agent are never read as markup: cells are rich texts, everything else is content that is assembled from parts.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from parley.top.model import (
     AgentView,
     Column,
     Order,
-    Row,
+    VmRow,
     arranged,
     columns,
     notices,
     title,
     trouble,
 )
-from parley.top.source import Agents, Heard, News, Source
+from parley.top.source import AgentPoller, DocumentSource, Heard, News
 
 MAX_FILTER: Final = 80
 SLOW_S: Final = 0.1
@@ -48,32 +48,32 @@ _Line: TypeAlias = list[tuple[str, str]]
 _KINDS: Final = {"heading": "bold $primary", "plain": "", "fault": "$error"}
 
 
-class VmTable(DataTable[Text]):
+class VmGrid(DataTable[Text]):
     """The table. It keeps its cursor on the VM, wherever that moves."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"vms--trouble", "vms--away", "vms--changed", "vms--plain"}
     DEFAULT_CSS = """
-    VmTable { height: 1fr; }
-    VmTable > .vms--trouble { color: $error; text-style: bold; }
-    VmTable > .vms--away { color: $warning; text-style: italic; }
-    VmTable > .vms--changed { text-style: bold; }
+    VmGrid { height: 1fr; }
+    VmGrid > .vms--trouble { color: $error; text-style: bold; }
+    VmGrid > .vms--away { color: $warning; text-style: italic; }
+    VmGrid > .vms--changed { text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Details")]
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row", fixed_columns=1, id="vms")
         self._drawn: list[_Line] = []
-        self._rows: list[Row] = []
+        self._rows: list[VmRow] = []
         self._widths: dict[Column, int] = {}
         self._order: Order | None = None
         self._styles: dict[str, Style] = {}
 
-    def current(self) -> Row | None:
+    def current(self) -> VmRow | None:
         """The VM under the cursor."""
         return self._rows[self.cursor_row] if 0 <= self.cursor_row < len(self._rows) else None
 
     def draw(
-        self, rows: list[Row], views: Iterable[AgentView], shown: Sequence[Column], order: Order
+        self, rows: list[VmRow], views: Iterable[AgentView], shown: Sequence[Column], order: Order
     ) -> None:
         """Show these rows, in this order; only cells that are not so already are touched."""
         self._styles = {
@@ -125,7 +125,7 @@ class VmTable(DataTable[Text]):
         return Text(text, self._styles[style], no_wrap=True, end="")
 
 
-def _line(row: Row, shown: Sequence[Column], changed: frozenset[Column]) -> _Line:
+def _line(row: VmRow, shown: Sequence[Column], changed: frozenset[Column]) -> _Line:
     """The cells of a row, each with its style."""
     if row.state == AWAY:
         return [(row.cell(column), "vms--away") for column in shown]
@@ -153,16 +153,16 @@ class VmScreen(Screen[None]):
         Binding("escape,enter", "app.pop_screen", "Back"),
     ]
 
-    def __init__(self, source: Source, row: Row) -> None:
+    def __init__(self, source: DocumentSource, row: VmRow) -> None:
         super().__init__()
         self._source = source
         self._row = row
         # Held here, not looked up: news may come while the screen is taken apart.
         self._notice = Static(classes="notices", markup=False)
-        self._details = Static(Content("asking the agent"), id="details", markup=False)
+        self._details = Static(Content("waiting for the agent"), id="details", markup=False)
 
     def compose(self) -> ComposeResult:
-        """A title, what goes wrong, and the lines."""
+        """A title, the agent's fault, and the lines."""
         where = f"{self._row.node or '-'}, agent {self._row.agent}"
         yield Static(Content(f"{self._row.name} on {where}"), classes="title", markup=False)
         yield self._notice
@@ -206,7 +206,7 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DocumentSource) -> None:
         super().__init__()
         self._source = source
         self._views = {agent: AgentView(agent) for agent in source.agents}
@@ -218,7 +218,7 @@ class TopApp(App[None]):
         # Held here, not looked up: the details may lie over them, and news may come while all is taken apart.
         self._title = Static(id="title", markup=False)
         self._notices = Static(id="notices", markup=False)
-        self._table = VmTable()
+        self._table = VmGrid()
         self._words = Static(id="words", markup=False)
         self._filter = Input(
             id="filter",
@@ -228,7 +228,7 @@ class TopApp(App[None]):
         )
 
     def compose(self) -> ComposeResult:
-        """A title, what goes wrong, the table, all words on the VM under the cursor, a legend, and where the filter is typed."""
+        """A title, faults of agents, the table, the reasons of the VM under the cursor, a legend, and the filter's input."""
         yield self._title
         yield self._notices
         yield self._table
@@ -257,9 +257,9 @@ class TopApp(App[None]):
         self._draw_soon()
 
     def _draw_soon(self) -> None:
-        """Draw once for all that comes meanwhile: dozens of agents may answer at the same time.
+        """Draw once for all answers that come meanwhile: dozens of agents may answer at the same time.
 
-        Drawing thousands of VMs takes a while; then it waits, so that most of the time is left for keys.
+        Drawing thousands of VMs takes a while; the next drawing then waits, so that most of the time is left for keys.
         """
         if not self._is_due:
             self._is_due = True
@@ -281,12 +281,12 @@ class TopApp(App[None]):
         self._notices.display = bool(said)
         self._notices.update(Content("\n".join(said)))
         self._table.draw(rows[:MAX_SHOWN], views, self._shown, self._order)
-        self._tell_words()
+        self._show_words()
         self._drawing_s = time.perf_counter() - began_s
 
     @on(DataTable.RowHighlighted)
-    def _tell_words(self) -> None:
-        """Say all about the VM under the cursor: the table has short codes, or is cut at the edge of the terminal."""
+    def _show_words(self) -> None:
+        """Show the reasons of the VM under the cursor: the table has short codes, or is cut at the edge of the terminal."""
         row = self._table.current()
         self._words.display = row is not None and bool(row.words)
         if row is not None:
@@ -310,7 +310,7 @@ class TopApp(App[None]):
         self._reorder(self._order.turned())
 
     def _reorder(self, order: Order) -> None:
-        """Another order shows its first rows; only what moves by itself is followed."""
+        """Another order shows its first rows; the cursor follows its VM only when the rows move by themselves."""
         self._order = order
         self._redraw()
         self._table.move_cursor(row=0)
@@ -348,10 +348,10 @@ class TopApp(App[None]):
 
 
 def run(agents: tuple[str, ...], token: str | None, tls: Tls | None = None) -> int:
-    """Show the view until it is left, or until a signal asks for the end. Returns the exit code."""
+    """Show the view until it is left, or until a signal ends it. Returns the exit code."""
 
     async def main(stop: lifecycle.Stop) -> int:
-        async with Agents(agents, token, tls) as source:
+        async with AgentPoller(agents, token, tls) as source:
             app = TopApp(source)
 
             async def end() -> None:

@@ -1,4 +1,4 @@
-"""What the view of one VM shows: lines from `/v1/vms/NAMESPACE/NAME` of its agent. Pure."""
+"""The view of one VM: lines from `/v1/vms/NAMESPACE/NAME` of its agent. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,28 +15,28 @@ Kind = Literal["heading", "plain", "fault"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line, and how it is meant."""
+class DetailLine:
+    """A line, and its kind."""
 
     text: str
     kind: Kind = "plain"
 
 
 def path(vm: str) -> str | None:
-    """Where an agent tells of one VM; None for a name that no path can carry."""
+    """The path of a VM's document; None for a name that no path can carry."""
     namespace, _, name = vm.partition("/")
     if {namespace, name} & {"", ".", ".."}:
         return None
     return "/v1/vms/" + "/".join(quote(part, safe="", errors="replace") for part in (namespace, name))
 
 
-def lines(document: Mapping[str, Any]) -> list[Line]:
-    """One VM in full: what it has and may use, the plan, the reasons, and what happened last."""
+def lines(document: Mapping[str, Any]) -> list[DetailLine]:
+    """One VM in full: its amounts, the plan, the reasons, and the last events."""
     return [*_amounts(document), *_plan(document), *_reasons(document), *_journal(document)]
 
 
-def _pair(name: str, text: str) -> Line:
-    return Line(f"  {name:<10} {text}")
+def _pair(name: str, text: str) -> DetailLine:
+    return DetailLine(f"  {name:<10} {text}")
 
 
 def _seconds(value: object, digits: int = 1) -> str:
@@ -48,7 +48,7 @@ def _texts(value: object) -> list[str]:
     return [text for item in items(value, MAX_LISTED) if (text := clean(item, MAX_LINE))]
 
 
-def _amounts(vm: Mapping[str, Any]) -> Iterator[Line]:
+def _amounts(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
     why = "; ".join(_texts(vm.get("stateReasons")))
     yield _pair("state", f"{clean(vm.get('state')) or '-'}{f': {why}' if why else ''}")
     for name in ("size", "target", "goal", "permit", "held"):
@@ -77,7 +77,7 @@ def _amounts(vm: Mapping[str, Any]) -> Iterator[Line]:
         f"refusals: {refused or 'none'}",
     )
     for fault in _texts(vm.get("faults")):
-        yield Line(f"  fault      {fault}", "fault")
+        yield DetailLine(f"  fault      {fault}", "fault")
 
 
 def _whole(value: object) -> str:
@@ -85,39 +85,39 @@ def _whole(value: object) -> str:
     return figure(found, 0) if found is not None else "-"
 
 
-def _plan(vm: Mapping[str, Any]) -> Iterator[Line]:
-    yield Line("Plan", "heading")
+def _plan(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
+    yield DetailLine("Plan", "heading")
     plan = mapping(vm.get("plan"))
     if not plan:
-        yield Line("  none yet")
+        yield DetailLine("  none yet")
         return
     yield _pair("wants", f"{amount_text(plan.get('desired'))}: {clean(plan.get('reason'), MAX_LINE) or '-'}")
     yield _pair("actions", ", ".join(_texts(plan.get("actions"))) or "none")
     yield _pair("next look", f"in {_seconds(plan.get('nextLookSeconds'), 2)}")
 
 
-def _reasons(vm: Mapping[str, Any]) -> Iterator[Line]:
-    yield Line("Reasons for less than was asked", "heading")
+def _reasons(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
+    yield DetailLine("Reasons for less than was asked", "heading")
     found = items(vm.get("reasons"), MAX_LISTED)
     if not found:
-        yield Line("  none")
+        yield DetailLine("  none")
     for item in map(mapping, found):
         again = number(item.get("retryAfterSeconds"))
         when = f" (again in {_seconds(again)})" if again is not None else ""
-        yield Line(f"  {clean(item.get('code')) or '-'}: {clean(item.get('message'), MAX_LINE)}{when}")
+        yield DetailLine(f"  {clean(item.get('code')) or '-'}: {clean(item.get('message'), MAX_LINE)}{when}")
 
 
-def _journal(vm: Mapping[str, Any]) -> Iterator[Line]:
+def _journal(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
     """The latest first: the agent writes it last."""
-    yield Line("Journal, the latest first", "heading")
+    yield DetailLine("Journal, the latest first", "heading")
     events = vm.get("journal")
     tail = events[-MAX_EVENTS:] if isinstance(events, list) else []
     if not tail:
-        yield Line("  nothing yet")
+        yield DetailLine("  nothing yet")
     for item in map(mapping, reversed(tail)):
         ago = number(item.get("secondsAgo"))
         when = f"{figure(ago, 3):>9} s ago" if ago is not None else f"{'-':>15}"
-        yield Line(f"{when}  {clean(_event(item), MAX_LINE)}")
+        yield DetailLine(f"{when}  {clean(_event(item), MAX_LINE)}")
 
 
 def _event(item: Mapping[str, Any]) -> str:

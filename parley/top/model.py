@@ -1,4 +1,4 @@
-"""What the table shows: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
+"""The table: rows from the agents' documents, their order, the filter, and what has changed. Pure."""
 
 import enum
 import functools
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from parley.top.texts import Amount, amount, clean, figure, items, mapping, number
+from parley.top.texts import ShownAmount, amount, clean, figure, items, mapping, number
 
 MAX_VMS: Final = 5000
 """VMs of one agent that are shown; an agent has hundreds at most."""
 MAX_SHOWN: Final = 1000
-"""Rows of the table. Who has more VMs finds the others by filter or order."""
+"""Rows of the table. Further VMs are found by filter or order."""
 MAX_NAME: Final = 512
 MAX_NOTICES: Final = 4
 MAX_CODE: Final = 24
 STALE_S: Final = 15.0
 """A load reading that is older is not shown, as in `parley status`."""
 AWAY: Final = "away"
-"""The state of every VM of an agent that does not answer; what is shown of it is what was heard last."""
+"""The state of every VM of an agent that does not answer; its other cells show the agent's last answer."""
 
 # What needs a person first. A state that is not known here comes before all of them.
 _URGENCY: Final = ("stuck", AWAY, "denied", "migrating", "starting", "dormant", "ok")
@@ -27,7 +27,7 @@ TROUBLED: Final = frozenset({"stuck", "denied"})
 
 
 class Column(enum.StrEnum):
-    """The columns; what comes first is seen on a narrow terminal, too. The node is shown where there are several agents."""
+    """The columns; a narrow terminal shows the first ones. The node is shown where there are several agents."""
 
     VM = "VM"
     NODE = "node"
@@ -55,7 +55,7 @@ def columns(agents: int) -> tuple[Column, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VmRow:
     """One VM. `agent` and `vm` name it exactly; all else is fit to be shown."""
 
     agent: str
@@ -63,11 +63,11 @@ class Row:
     name: str
     node: str = ""
     state: str = ""
-    size: Amount | None = None
-    target: Amount | None = None
-    goal: Amount | None = None
-    permit: Amount | None = None
-    held: Amount | None = None
+    size: ShownAmount | None = None
+    target: ShownAmount | None = None
+    goal: ShownAmount | None = None
+    permit: ShownAmount | None = None
+    held: ShownAmount | None = None
     load: float | None = None
     load_text: str = ""
     reason: str = ""
@@ -77,17 +77,17 @@ class Row:
 
     @property
     def why(self) -> str:
-        """The last word in short: the peer with a fault, or the code of a refusal."""
+        """The reason in short: the peer with a fault, or the code of a refusal."""
         return self.faults[0].partition(":")[0] if self.faults else self.code
 
     @property
     def words(self) -> str:
-        """All that is said of the VM, in full."""
+        """All faults of the VM, and its reason."""
         return "; ".join(each for each in (*self.faults, self.reason) if each)
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells this VM from every other one."""
+        """The identity of the VM."""
         return self.agent, self.vm
 
     def cell(self, column: Column) -> str:
@@ -113,7 +113,7 @@ class Row:
                 return found.text if found is not None else "-"
 
     def rank(self, column: Column) -> tuple[Any, ...] | None:
-        """What the column sorts by; None where there is nothing to sort by, which comes last in both directions."""
+        """The value that the column sorts by; None for an empty cell, which comes last in both directions."""
         match column:
             case Column.VM:
                 return _natural(self.name)
@@ -134,8 +134,10 @@ class Row:
                 found = self._amount(column)
                 return found.worth if found is not None else None
 
-    def _amount(self, column: Column) -> Amount | None:
-        found: Amount | None = getattr(self, column.value)  # these columns are called as their fields are
+    def _amount(self, column: Column) -> ShownAmount | None:
+        found: ShownAmount | None = getattr(
+            self, column.value
+        )  # these columns are called as their fields are
         return found
 
 
@@ -167,13 +169,13 @@ class Order:
         return self.turned() if column is self.column else Order(column)
 
 
-def matches(row: Row, wanted: str) -> bool:
+def matches(row: VmRow, wanted: str) -> bool:
     """Whether each word of `wanted` occurs in the name, the state or the reason, in whatever case."""
     text = f"{row.name}\n{row.state}\n{row.reason}".casefold()
     return all(word in text for word in wanted.casefold().split())
 
 
-def arranged(rows: Iterable[Row], order: Order, wanted: str = "") -> list[Row]:
+def arranged(rows: Iterable[VmRow], order: Order, wanted: str = "") -> list[VmRow]:
     """The rows that match, in order. Equal ones are in the order of their names, whatever the direction."""
     kept = sorted(
         (row for row in rows if matches(row, wanted)), key=lambda row: (_natural(row.name), row.key)
@@ -188,8 +190,8 @@ _WATCHED: Final = tuple(column for column in Column if column is not Column.LOAD
 Changed: TypeAlias = Mapping[tuple[str, str], frozenset[Column]]
 
 
-def changes(before: Sequence[Row], after: Sequence[Row]) -> dict[tuple[str, str], frozenset[Column]]:
-    """The cells that are not what they were; of a new VM its name. The load, which always moves, does not count."""
+def changes(before: Sequence[VmRow], after: Sequence[VmRow]) -> dict[tuple[str, str], frozenset[Column]]:
+    """The cells that have changed; of a new VM its name. The load, which always moves, does not count."""
     known = {row.key: row for row in before}
     found = {}
     for row in after:
@@ -205,10 +207,10 @@ def changes(before: Sequence[Row], after: Sequence[Row]) -> dict[tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What is known of one agent. Its rows stay when it goes away, in the state `away`."""
+    """The present view of one agent. Its rows stay when it does not answer any more, in the state `away`."""
 
     url: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[VmRow, ...] = ()
     changed: Changed = field(default_factory=dict)
     is_heard: bool = False
     notice: str = ""
@@ -227,18 +229,18 @@ class AgentView:
 
 
 def trouble(fault: str, failures: int, retry_s: float | None) -> str:
-    """What went wrong, how often in a row, and when the next try comes (None: never)."""
+    """A fault for people, with the number of failures in a row and the wait before the next try (None: there is none)."""
     times = f" ({failures} times)" if failures > 1 else ""
     again = f"; trying again in {retry_s:.1f} s" if retry_s is not None else ""
     return f"{clean(fault)}{times}{again}"
 
 
-def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[Row, ...], int]:
+def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[VmRow, ...], int]:
     """The rows of an agent's document, and how many of its VMs cannot be shown."""
     node = clean(document.get("node"))
     listed = document.get("vms")
     given = len(listed) if isinstance(listed, list) else 0
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, str], VmRow] = {}
     for item in items(listed, MAX_VMS):
         row = _row(agent, node, mapping(item))
         if row is not None and row.key not in found:
@@ -246,13 +248,13 @@ def rows_of(agent: str, document: Mapping[str, Any]) -> tuple[tuple[Row, ...], i
     return tuple(found.values()), given - len(found)
 
 
-def _row(agent: str, node: str, vm: Mapping[str, Any]) -> Row | None:
+def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
     name = vm.get("vm")
     shown = clean(name)
     if not isinstance(name, str) or not shown or len(name) > MAX_NAME:
         return None
     load, load_text = _load(vm)
-    return Row(
+    return VmRow(
         agent,
         name,
         shown,

@@ -1,4 +1,4 @@
-"""Asks agents what their VMs do: a loop for each, whose every question has a deadline and whose answers are bounded."""
+"""Polls agents for the state of their VMs: a loop for each agent, with a deadline for each call and bounded answers."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 
 from hosting import tokens
 from hosting.backoff import Backoff
-from hosting.client import Answered, Client, Outcome, Unanswered
+from hosting.client import Answered, HttpClient, Outcome, Unanswered
 from hosting.tls import Tls
 from parley.top import details, texts
 
@@ -28,7 +28,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """No usable answer: why, after how many failures in a row, and when the next try begins (None: never)."""
+    """No usable answer: the reason, the number of failures in a row, and the wait before the next try (None: there is none)."""
 
     fault: str
     failures: int
@@ -39,22 +39,22 @@ News: TypeAlias = Heard | Missed
 Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
 
-class Source(Protocol):
-    """Where the view gets its documents from. Both calls go on until they are cancelled."""
+class DocumentSource(Protocol):
+    """The source of the view's documents. Both calls go on until they are cancelled."""
 
     @property
     def agents(self) -> tuple[str, ...]:
         """The agents' addresses."""
 
     async def watch(self, show: Callable[[str, News], None]) -> None:
-        """Tell what all agents say of their VMs, again and again."""
+        """Show the documents of all agents, again and again."""
 
     async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
-        """Tell what `agent` says of one VM, again and again."""
+        """Show the document of one VM of `agent`, again and again."""
 
 
-class Agents:
-    """Agents over HTTP. Use it as `async with`; `pause` is how it waits between two questions."""
+class AgentPoller:
+    """Polls agents over HTTP, within `async with`. `pause` waits between two calls."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Agents:
         self._headers = tokens.headers(token)
         self._rng = rng or random.Random()
         self._pause = pause
-        self._client = Client(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls)
+        self._client = HttpClient(max_answer_bytes=MAX_ANSWER_BYTES, tls=tls)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -81,7 +81,7 @@ class Agents:
         await self._client.__aexit__(kind, error, trace)
 
     async def watch(self, show: Callable[[str, News], None]) -> None:
-        """Tell what all agents say of their VMs, each in its own rhythm."""
+        """Show the documents of all agents; each is polled at its own pace."""
 
         async def one(agent: str) -> None:
             await self._poll(f"{agent}/v1/vms", vms_of, lambda news: show(agent, news))
@@ -91,7 +91,7 @@ class Agents:
                 tasks.create_task(one(agent), name=f"top {agent}")
 
     async def follow(self, agent: str, vm: str, show: Callable[[News], None]) -> None:
-        """Tell what `agent` says of one VM."""
+        """Show the document of one VM of `agent`."""
         path = details.path(vm)
         if path is None:
             show(Missed("an agent cannot be asked for a VM of this name", 1, None))

@@ -1,4 +1,4 @@
-"""Reads what an agent says without trusting it: every reader returns something that can be shown. Pure."""
+"""Reads the documents of agents without trusting them: every reader returns something that can be shown. Pure."""
 
 import json
 import math
@@ -24,9 +24,9 @@ _ESCAPES: Final = re.compile(
 
 
 def clean(value: object, limit: int = MAX_CELL) -> str:
-    """A text as one line without anything that a terminal could obey; "" for what is no text.
+    """A text as one line without control sequences; "" for any other value.
 
-    Brackets stay: whoever shows the line must not read markup from it.
+    Brackets stay: the code that shows the line must not read markup from it.
     """
     if not isinstance(value, str):
         return ""
@@ -67,14 +67,14 @@ def figure(value: float, digits: int = 2) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
-    """CPU and memory: the agent's own words, and what they are worth for sorting (None where they are no quantities)."""
+class ShownAmount:
+    """CPU and memory as the agent wrote them, and their values for sorting (None where they are no quantities)."""
 
     text: str
     worth: tuple[int, int] | None
 
 
-def amount(value: object) -> Amount | None:
+def amount(value: object) -> ShownAmount | None:
     """An amount `{"cpu": …, "memory": …}`; None where there is none."""
     found = mapping(value)
     cpu, memory = clean(found.get("cpu"), MAX_AMOUNT), clean(found.get("memory"), MAX_AMOUNT)
@@ -83,8 +83,8 @@ def amount(value: object) -> Amount | None:
     try:
         worth = quantities.parse(cpu).nanos, quantities.parse(memory).nanos
     except quantities.QuantityError:
-        return Amount(f"{cpu or '?'}/{memory or '?'}", None)
-    return Amount(f"{cpu}/{memory}", worth)
+        return ShownAmount(f"{cpu or '?'}/{memory or '?'}", None)
+    return ShownAmount(f"{cpu}/{memory}", worth)
 
 
 def amount_text(value: object) -> str:

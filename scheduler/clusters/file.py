@@ -14,7 +14,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hosting import logs
-from hosting.settings import Cpu, Memory, Name, PositiveResources, Resources, Settings, bounds_fault
+from hosting.amounts import Cpu, Memory, PositiveResources, Resources, bounds_fault
+from hosting.settings import Name, Settings
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol import values
 from protocol.values import Bounds, Observation

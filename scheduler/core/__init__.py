@@ -1,5 +1,6 @@
 """Every decision of the scheduler, without I/O. One door: `core.Core.apply(input) -> outputs`.
 
-`model` the cluster as values; `ledger` the accounts; `limits` the permit formula; `events` inputs and outputs;
-`book` what is remembered of each VM; `extended` and `published` the two kinds of callers; `core` the door.
+`events` are the inputs and outputs, `model` is the cluster as values, `ledger` holds the accounts, `vms` what is remembered
+of each VM, `limits` the permit formula. `requests` takes a request from its arrival to its answer; `extended` and `published`
+are the two kinds of callers.
 """

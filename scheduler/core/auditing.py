@@ -1,10 +1,23 @@
 """Every sum of the ledger computed again from its rows. What tests and `/v1/audit` ask for."""
 
 from protocol.values import ZERO
-from scheduler.core.ledger import Ledger, NodeAccount, PoolAccount, Row, units_of
+from scheduler.core.ledger import Cause, Ledger, NodeAccount, PoolAccount, Row, units_of
+from scheduler.core.state import CoreState
 
 
-def audit(ledger: Ledger) -> list[str]:
+def audit(core: CoreState) -> list[str]:
+    """What is wrong with the accounts and the VMs, as far as that can be seen from within: nothing, ever."""
+    faults = audit_ledger(core.ledger)
+    for record in core.vms:
+        if core.ledger.row(record.spec.holder) is not record.row:
+            faults.append(f"{record.name}: its row is not the ledger's")
+        is_pending = any(floor.cause is Cause.PENDING for floor in record.row.state.floors)
+        if is_pending is not (record.admission is not None):
+            faults.append(f"{record.name}: a pending floor and no request that waits, or the reverse")
+    return faults
+
+
+def audit_ledger(ledger: Ledger) -> list[str]:
     """The differences between the sums and their rows, none when the identity holds."""
     rows: dict[str, list[Row]] = {}
     members: dict[str, list[Row]] = {}

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from protocol import translate, wire
-from protocol.extension import ExtendedResponse, RawReply
-from protocol.hot import Ask
 from protocol.reasons import ErrorCode, Reason
 from protocol.values import Observation, Resources, Value
-from protocol.wire import AgentRequest, PluginResponse, PodName
+from protocol.wire import AgentRequest, PodName
 from scheduler.core.model import Holder, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import Rules
 
@@ -85,18 +82,8 @@ class Look:
     reading: Observation | None = None
 
 
-class Asked(Value, frozen=True):
-    """A request with the extension was read. `look` as in `RequestArrived`."""
-
-    ticket: int
-    ask: Ask
-    now_s: float
-    look: Look | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestArrived:
-    """A request of either kind was read. `look` is the fresh look that the core asked for, on each pass but the first;
+class RequestArrived(Value, frozen=True):
+    """A request was read. `look` is the fresh look at the cluster that the core asked for, on each pass but the first;
     `since_s` is when the request arrived, None on its first pass."""
 
     ticket: int
@@ -110,8 +97,8 @@ class RequestArrived:
 class PoolVerdict:
     """What a pool's plugins say to a growth: how many units (the pool's own) its VMs may hold together after it.
 
-    None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the pool
-    that was asked about, None where that is of no account. `is_all` says that `total` holds all that was asked for.
+    `total` None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the
+    pool that was asked about, None where that is of no account. `is_all` says that `total` holds all that was asked for.
     """
 
     total: int | None = None
@@ -122,10 +109,10 @@ class PoolVerdict:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCallEnded:
-    """The pool was asked for the request of `ticket`. `word` is None where that failed by our own fault."""
+    """The pool was asked for the request of `ticket`. `verdict` is None where that failed by our own fault."""
 
     ticket: int
-    word: PoolVerdict | None
+    verdict: PoolVerdict | None
     now_s: float
 
 
@@ -219,7 +206,6 @@ Input: TypeAlias = (
     | PodGone
     | VmSeen
     | VmGone
-    | Asked
     | RequestArrived
     | AdmissionCallEnded
     | PoolSeen
@@ -267,24 +253,6 @@ class Decided(Value, frozen=True):
         """The number of the request that this answers, where it had one."""
         return self.echo.sequence_number if self.echo is not None else None
 
-    @property
-    def response(self) -> PluginResponse:
-        """The message as the codec writes it; `protocol.hot.write_reply` writes the same bytes."""
-        permit = translate.permit_slots(self.permit, self.slot_bytes)
-        unit = translate.permit_slots(self.unit, self.slot_bytes)
-        if self.echo is None:
-            return wire.PluginResponse(permit, unit)
-        return ExtendedResponse(
-            permit,
-            unit,
-            self.echo.sequence_number,
-            self.echo.instance,
-            self.echo.epoch,
-            RawReply(self.permit, self.unit),
-            self.reasons,
-            migrate=wire.MigrateResponse() if self.migrate else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -320,7 +288,7 @@ class LookNeeded:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCallNeeded:
-    """The growth waits for the pool's word: ask it, and report `AdmissionCallEnded`. `wanted` is kept meanwhile.
+    """The growth waits for the pool's verdict: ask it, and report `AdmissionCallEnded`. `wanted` is kept meanwhile.
 
     `current` and `wanted` are the permit now and the one that everything but the pool's plugins allows, `unit` is the
     VM's compute unit.
@@ -345,7 +313,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCallCancelled:
-    """Nobody waits for the pool's word on the request of `ticket` any more."""
+    """Nobody waits for the pool's verdict on the request of `ticket` any more."""
 
     ticket: int
 

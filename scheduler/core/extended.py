@@ -1,85 +1,193 @@
-"""Callers with the extension: sequence gate, claim, settlement, and then the permit.
+"""Callers with the extension: the sequence gate, the claim and the settlement, and what is remembered of an answer.
 
-An unsettled row is one whose VM may still use up to its maximum, because a former scheduler may have permitted it.
-A request that names this process settles it: its agent has heard from us, so what it claims is all that it holds.
+An unsettled row is one whose VM may still use up to its maximum, because a former scheduler may have permitted that.
+A request that names this process settles the row: its agent has heard from us, so what it claims is all that it holds.
 """
+
+from typing import Final
 
 from msgspec.structs import replace
 
 from protocol import sequence
-from protocol.hot import Ask
+from protocol.extension import RequestExtension
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events, pools, progress
-from scheduler.core.judging import CoreState, compute_unit, judge, slot_bytes
+from scheduler.core import admission, events
+from scheduler.core.decision import Decision, decided
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
-from scheduler.core.vms import Progress, Reply, VmRecord
+from scheduler.core.limits import Grant
+from scheduler.core.state import CoreState
+from scheduler.core.vms import AdmissionCall, LastReply, VmRecord
 
-_UNSETTLED = Reason(
+_UNSETTLED: Final = Reason(
     ReasonCode.UNSETTLED, "this scheduler has just started; ask again, naming it", retry_after_s=0.0
 )
-_LOWERED = Reason(
+_LOWERED: Final = Reason(
     ReasonCode.LOWERED, "what this request was permitted has been lowered since; ask anew", retry_after_s=0.0
 )
 
+_Outputs = tuple[events.Output, ...]
 
-def answer(
-    core: CoreState, record: VmRecord, ticket: int, ask: Ask, now_s: float
-) -> tuple[events.Output, ...]:
-    """Answer a request for a VM whose UID is the request's."""
-    gate = record.gate
-    life = gate.life
-    if life is None or life.agent_id != ask.agent_id or life.started_at_ms != ask.started_at_ms:
-        life = sequence.Life(ask.agent_id, ask.started_at_ms)
-    judged = gate.judge(life, ask.number, ask)
-    overtaken: tuple[events.Output, ...] = ()
+
+def gate(
+    core: CoreState, record: VmRecord, arrived: events.RequestArrived
+) -> tuple[_Outputs, Decision | events.Answer]:
+    """Whether the request is the latest of its VM's agent: the decision to take, or the answer where none is due.
+
+    The outputs before it tell those whom the request has overtaken.
+    """
+    request, ticket, now_s = arrived.request, arrived.ticket, arrived.now_s
+    extension = _extension(request.extension)
+    known = record.gate
+    life = known.life
+    if (
+        life is None
+        or life.agent_id != extension.agent_id
+        or life.started_at_ms != extension.agent_started_at_ms
+    ):
+        life = sequence.Life(extension.agent_id, extension.agent_started_at_ms)
+    judged = known.judge(life, extension.sequence_number, request)
+    decision = Decision(
+        core,
+        record,
+        ticket,
+        request,
+        now_s,
+        extension.resources,
+        core.compute_unit(record, extension.compute_unit),
+        record.row.state,
+    )
+    overtaken: _Outputs = ()
     if isinstance(judged, sequence.Passed):
         if judged is sequence.Passed.FIRST_LIFE:
-            record.may_follow_another = _may_follow_another(core, ask, now_s)
-        overtaken = _take_over(core, record, ask, now_s, is_later_life=judged is sequence.Passed.SUPERSEDES)
-        record.gate = gate.take(life, ask.number, ask)
+            record.may_follow_another = _may_follow_another(core, extension, now_s)
+        is_later_life = judged is sequence.Passed.SUPERSEDES
+        overtaken = _take_over(core, record, extension, now_s, is_later_life=is_later_life)
+        record.gate = known.take(life, extension.sequence_number, request)
         record.reply = None
-    elif not isinstance(judged, sequence.Retry):
-        return (_refused(ticket, judged),)
-    record.heard_s = now_s  # the reply renews the agent's lease, also a repeated one
-    if isinstance(judged, sequence.Retry):
-        if record.progress is not None and isinstance(record.progress.request, Ask):
-            return (progress.join(record, ticket),)
+        record.heard_s = now_s
+    elif isinstance(judged, sequence.Retry):
+        record.heard_s = now_s  # the reply renews the agent's lease, also a repeated one
+        if record.admission is not None and record.admission.request.extension is not None:
+            return (), admission.join(record, ticket)
         if record.reply is not None:
-            overtaken = progress.cancel(core, record, lambda other: _overtaken(other, ask))
-            return (*overtaken, _repeat(core, record, ticket, ask, record.reply))
-        overtaken = _take_over(core, record, ask, now_s)
+            overtaken = admission.cancel(core, record, lambda other: _overtaken(other, extension))
+            return overtaken, _repeat(decision, record.reply)
+        overtaken = _take_over(core, record, extension, now_s)
+    else:
+        return (), _refused(ticket, judged)
+    _note_caller(core, record, arrived)
+    return overtaken, decision
+
+
+def settle(decision: Decision) -> events.Answer | None:
+    """Settle the row by the request's claim, where it is unsettled, and keep what is claimed beyond the permit.
+
+    An answer where the row stays unsettled: nothing grows then.
+    """
+    core, record, now_s = decision.core, decision.record, decision.now_s
+    extension = _extension(decision.request.extension)
+    claim = extension.last_permit if extension.last_permit is not None else ZERO
+    if not record.settled:
+        is_known = extension.last_permit is not None or record.reading is not None
+        if is_known and extension.scheduler_instance == core.config.instance:
+            settle_at(core, record, _settled_use(record, claim), now_s)
+    _note_claim(core, record, decision.wanted, claim)
+    decision.base = record.row.state
+    if record.settled:
+        return None
+    current = record.row.state.current
+    grant = Grant(decision.wanted.min(current.max(claim)), (_UNSETTLED,))
+    return decided(decision, grant, current, changed=False)
+
+
+def reopen(core: CoreState, record: VmRecord, call: AdmissionCall, now_s: float) -> Decision | events.Answer:
+    """The decision about a request whose pool has given its verdict: everything is judged again."""
+    extension = _extension(call.request.extension)
+    unit = core.compute_unit(record, extension.compute_unit)
+    return Decision(
+        core, record, call.ticket, call.request, now_s, extension.resources, unit, record.row.state
+    )
+
+
+def refusal(decision: Decision, verdict: Verdict) -> events.Answer | None:
+    """Callers with the extension understand every permit."""
+    del decision, verdict
+    return None
+
+
+def waiting_state(decision: Decision, verdict: Verdict) -> RowState:
+    """The row while the VM's pool is asked: a decrease counts at once."""
+    assert verdict.state is not None
+    state = replace(verdict.state, current=decision.base.current.min(decision.granted(verdict)))
+    return _with_observed(decision.record, state, decision.now_s)
+
+
+def next_state(decision: Decision, verdict: Verdict) -> tuple[RowState, OverCause | None]:
+    """The row with the permit."""
+    assert verdict.state is not None
+    state = _with_observed(decision.record, verdict.state, decision.now_s)
+    return state, None if state is verdict.state else OverCause.OBSERVED
+
+
+def remember(decision: Decision, grant: Grant) -> None:
+    """What a retry of the request will get."""
+    record, unit = decision.record, decision.unit
+    record.reply = LastReply(decision.wanted, unit if unit is not None else ZERO, grant.permit, grant.reasons)
+    if record.told is not None:
+        # It bounds what a caller without the extension uses: this agent may have shrunk the VM.
+        record.told = record.told.min(grant.permit)
+
+
+def unsendable(decision: Decision, permit: Resources) -> events.HungUp | None:
+    """Callers with the extension read exact amounts."""
+    del decision, permit
+    return None
+
+
+# ------------------------------------------------------------ the gate
+
+
+def _extension(found: RequestExtension | None) -> RequestExtension:
+    assert found is not None, "a caller without the extension"
+    return found
+
+
+def _note_caller(core: CoreState, record: VmRecord, arrived: events.RequestArrived) -> None:
+    """An agent with the extension serves the VM."""
     record.owned_by_published = False
-    if record.published_heard_s is None or now_s - record.published_heard_s >= core.config.handover_s:
+    heard_s = record.published_heard_s
+    if heard_s is None or arrived.now_s - heard_s >= core.config.handover_s:
         record.condition = ""
-    if ask.load1 is not None:
-        record.load1 = ask.load1
-    decided = _decide(core, record, ticket, ask, now_s)
-    return (*overtaken, decided) if overtaken else (decided,)
+    if arrived.request.metrics is not None:
+        record.load1 = arrived.request.metrics.load_average_1min
 
 
-def _may_follow_another(core: CoreState, ask: Ask, now_s: float) -> bool:
+def _may_follow_another(core: CoreState, extension: RequestExtension, now_s: float) -> bool:
     """Whether a life that this process never heard may still hold what an earlier process permitted it.
 
     A life that any scheduler has answered superseded those before it then; of one of some age it is taken that this was
     long ago, because a life asks as soon as it can (docs/decisions/0017).
     """
-    age_s = now_s + core.config.unix_offset_s - ask.started_at_ms / 1000
-    return ask.names is None or age_s < core.config.handover_s
+    age_s = now_s + core.config.unix_offset_s - extension.agent_started_at_ms / 1000
+    return extension.scheduler_instance is None or age_s < core.config.handover_s
 
 
 def _take_over(
-    core: CoreState, record: VmRecord, ask: Ask, now_s: float, *, is_later_life: bool = False
-) -> tuple[events.Output, ...]:
+    core: CoreState,
+    record: VmRecord,
+    extension: RequestExtension,
+    now_s: float,
+    *,
+    is_later_life: bool = False,
+) -> _Outputs:
     """Nobody waits for an earlier request any more, and what another caller had stays reserved for a while."""
-    overtaken: tuple[events.Output, ...] = ()
-    if record.progress is not None:
-        overtaken = progress.cancel(
-            core, record, lambda other: _overtaken(other, ask, is_superseded=is_later_life)
-        )
+    outputs = admission.cancel(
+        core, record, lambda other: _overtaken(other, extension, is_superseded=is_later_life)
+    )
     if record.owned_by_published or is_later_life:
         _hand_over(core, record, now_s)
-    return overtaken
+    return outputs
 
 
 def _refused(ticket: int, judged: sequence.Judgement) -> events.Refused:
@@ -89,25 +197,27 @@ def _refused(ticket: int, judged: sequence.Judgement) -> events.Refused:
         case sequence.Reused(last):
             code = ErrorCode.SEQUENCE_REUSED
         case sequence.Superseded(current, last):
-            message = f"agent {current.agent_id}, started at {current.started_at_ms} ms, owns this VM"
-            return events.Refused(
-                ticket, 409, ErrorCode.AGENT_SUPERSEDED, message, last, current.started_at_ms
-            )
+            return _superseded(ticket, current, last)
         case _:
             raise AssertionError(judged)
     return events.Refused(ticket, 409, code, f"the last sequence number was {last}", last)
 
 
-def _overtaken(ticket: int, by: Ask, *, is_superseded: bool = False) -> events.Refused:
+def _superseded(ticket: int, by: sequence.Life, last: int) -> events.Refused:
+    message = f"agent {by.agent_id}, started at {by.started_at_ms} ms, owns this VM"
+    return events.Refused(ticket, 409, ErrorCode.AGENT_SUPERSEDED, message, last, by.started_at_ms)
+
+
+def _overtaken(ticket: int, by: RequestExtension, *, is_superseded: bool = False) -> events.Refused:
+    number = by.sequence_number
     if is_superseded:
-        message = f"agent {by.agent_id}, started at {by.started_at_ms} ms, owns this VM"
-        return events.Refused(ticket, 409, ErrorCode.AGENT_SUPERSEDED, message, by.number, by.started_at_ms)
-    message = f"request {by.number} of agent {by.agent_id} has overtaken this one"
-    return events.Refused(ticket, 409, ErrorCode.SEQUENCE_STALE, message, by.number)
+        return _superseded(ticket, sequence.Life(by.agent_id, by.agent_started_at_ms), number)
+    message = f"request {number} of agent {by.agent_id} has overtaken this one"
+    return events.Refused(ticket, 409, ErrorCode.SEQUENCE_STALE, message, number)
 
 
 def _hand_over(core: CoreState, record: VmRecord, now_s: float) -> None:
-    """Keep for `handover_s` what the caller before had reserved: it may still use it until its lease runs out."""
+    """Keep for `handover_s` what the caller before had reserved: it may still use that until its lease runs out."""
     if record.owned_by_published:
         about = "published"
     else:
@@ -119,94 +229,20 @@ def _hand_over(core: CoreState, record: VmRecord, now_s: float) -> None:
     core.ledger.post(Verdict(row.holder, row.node, row.state.with_floor(floor)))
 
 
-def _repeat(core: CoreState, record: VmRecord, ticket: int, ask: Ask, reply: Reply) -> events.Decided:
+def _repeat(decision: Decision, reply: LastReply) -> events.Decided:
     """The remembered reply: its permit while `current` still equals it, else the smaller of the two, with a reason."""
-    current = record.row.state.current
-    permit = reply.permit.min(current)
-    if permit != reply.permit:
-        reply = replace(reply, permit=permit, reasons=(_LOWERED, *reply.reasons))
-    return _decided(core, record, ticket, ask, reply, before=current)
+    current = decision.record.row.state.current
+    grant = Grant(reply.permit.min(current), reply.reasons)
+    if grant.permit != reply.permit:
+        grant = replace(grant, reasons=(_LOWERED, *reply.reasons))
+    decision.unit = reply.unit
+    return decided(decision, grant, current, changed=False)
 
 
-def _decide(core: CoreState, record: VmRecord, ticket: int, ask: Ask, now_s: float) -> events.Output:
-    config, reading = core.config, record.reading
-    claim = ask.claim if ask.claim is not None else ZERO
-    if not record.settled:
-        is_known = ask.claim is not None or reading is not None
-        if is_known and ask.names == config.instance:
-            settle(core, record, _settled_at(record, claim), now_s)
-    _note_claim(core, record, ask.want, claim)
-    unit = compute_unit(core, record, ask.unit)
-    current = record.row.state.current
-    if not record.settled:
-        permit = ask.want.min(current.max(claim))
-        return _decided(
-            core, record, ticket, ask, Reply(ask.want, unit or ZERO, permit, (_UNSETTLED,)), before=current
-        )
-    verdict = judge(core, record, ask.want, unit, now_s)
-    assert verdict.grant is not None
-    assert verdict.state is not None
-    pool = record.spec.pool
-    if pool is not None and pools.must_be_asked(core.ledger, pool, current, verdict.grant.permit):
-        assert unit is not None
-        state = replace(verdict.state, current=current.min(verdict.grant.permit))
-        waiting = Progress(ticket, ask, now_s, current, verdict.grant.permit, unit, pool)
-        return progress.begin(core, record, waiting, _with_observed(record, state, now_s))
-    return _commit(core, record, ticket, ask, verdict, unit, now_s)
+# ------------------------------------------------------------ claim and settlement
 
 
-def commit(
-    core: CoreState, record: VmRecord, waited: Progress, ask: Ask, word: events.PoolVerdict, now_s: float
-) -> tuple[events.Output, ...]:
-    """The pool's word is here: judge the request again with it."""
-    unit = compute_unit(core, record, ask.unit)
-    admitted = progress.limits_of(core, record, waited, word, record.row.state.current, ask.want, unit)
-    verdict = progress.plain(judge(core, record, ask.want, unit, now_s, admitted))
-    decided = _commit(core, record, waited.ticket, ask, verdict, unit, now_s)
-    # What the request gave back counted when it began to wait; it is told together with what it got.
-    decided = replace(decided, before=waited.before, changed=decided.permit != waited.before)
-    return progress.for_all(decided, waited)
-
-
-def _commit(
-    core: CoreState,
-    record: VmRecord,
-    ticket: int,
-    ask: Ask,
-    verdict: Verdict,
-    unit: Resources | None,
-    now_s: float,
-) -> events.Decided:
-    granted, state = verdict.grant, verdict.state
-    assert granted is not None
-    assert state is not None
-    before = record.row.state.current
-    observed = _with_observed(record, state, now_s)
-    if observed is state:
-        core.ledger.post(verdict)
-    else:
-        core.ledger.post(replace(verdict, state=observed), OverCause.OBSERVED)
-    record.reply = Reply(ask.want, unit or ZERO, granted.permit, granted.reasons)
-    if (
-        record.told is not None
-    ):  # it bounds what a caller without the extension uses: this agent may have shrunk the VM
-        record.told = record.told.min(granted.permit)
-    return _decided(core, record, ticket, ask, record.reply, before=before, changed=granted.permit != before)
-
-
-def _with_observed(record: VmRecord, state: RowState, now_s: float) -> RowState:
-    """What the last read showed stays until a later one shows less: this agent may not know of an edit yet."""
-    if record.reading is None:
-        return state
-    use = record.reading.use
-    if not use.exceeds(state.current) or any(
-        floor.cause is Cause.OBSERVED and floor.amount == use for floor in state.floors
-    ):
-        return state
-    return state.with_floor(Floor(Cause.OBSERVED, use, since_s=now_s))
-
-
-def _settled_at(record: VmRecord, claim: Resources) -> Resources:
+def _settled_use(record: VmRecord, claim: Resources) -> Resources:
     """What a row is settled at: its claim, or its use where that is more.
 
     A VM that came (back) while we served is settled at its use. Its room may be somebody else's by now, and the request a
@@ -217,8 +253,8 @@ def _settled_at(record: VmRecord, claim: Resources) -> Resources:
     return record.reading.use if record.is_late else claim.max(record.reading.use)
 
 
-def settle(core: CoreState, record: VmRecord, use: Resources, now_s: float) -> None:
-    """The row's start-up uncertainty ends: what is in use is its current permit from now on.
+def settle_at(core: CoreState, record: VmRecord, use: Resources, now_s: float) -> None:
+    """End the row's start-up uncertainty: `use` is its current permit from now on.
 
     What a life that this process never heard may still hold stays reserved for as long as it may.
     """
@@ -233,7 +269,7 @@ def settle(core: CoreState, record: VmRecord, use: Resources, now_s: float) -> N
 
 
 def _note_claim(core: CoreState, record: VmRecord, wanted: Resources, claim: Resources) -> None:
-    """Keep what the agent says it holds where that is above `current`: an external edit that only it sees."""
+    """Keep what the agent says it holds where that is above `current`: an external edit that only the agent sees."""
     row = record.row
     state, current = row.state, row.state.current
     held = claim.min(wanted)
@@ -250,28 +286,13 @@ def _note_claim(core: CoreState, record: VmRecord, wanted: Resources, claim: Res
         core.ledger.post(Verdict(row.holder, row.node, state), OverCause.CLAIM)
 
 
-def _decided(
-    core: CoreState,
-    record: VmRecord,
-    ticket: int,
-    ask: Ask,
-    reply: Reply,
-    *,
-    before: Resources,
-    changed: bool = False,
-) -> events.Decided:
-    config, spec = core.config, record.spec
-    return events.Decided(
-        ticket,
-        spec.pod,
-        spec.node,
-        reply.request,
-        before,
-        reply.permit,
-        reply.unit,
-        slot_bytes(core, record),
-        reply.reasons,
-        events.Echo(ask.number, config.instance, config.epoch),
-        record.row.state.migrating,
-        changed,
-    )
+def _with_observed(record: VmRecord, state: RowState, now_s: float) -> RowState:
+    """What the last read showed stays until a later one shows less: this agent may not know of an edit yet."""
+    if record.reading is None:
+        return state
+    use = record.reading.use
+    if not use.exceeds(state.current) or any(
+        floor.cause is Cause.OBSERVED and floor.amount == use for floor in state.floors
+    ):
+        return state
+    return state.with_floor(Floor(Cause.OBSERVED, use, since_s=now_s))

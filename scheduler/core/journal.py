@@ -8,70 +8,50 @@ import dataclasses
 import enum
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 from uuid import UUID
 
 import msgspec
 
-from protocol import codec, hot, reasons, sequence, values, versions, wire
+from protocol import codec, reasons, sequence, values, versions, wire
 from protocol.errors import RemoteProtocolError
-from scheduler.core import events, ledger, model, rules, vms
+from scheduler.core import clock, events, ledger, model, replies, rules, state, vms
 from scheduler.core.core import Core
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Raised when older journals cannot be read any more."""
 
-_TYPES: Final[dict[str, Any]] = {
-    kind.__name__: kind
-    for kind in (
-        events.Configured,
-        events.NodeSeen,
-        events.NodeGone,
-        events.PodSeen,
-        events.PodGone,
-        events.VmSeen,
-        events.VmGone,
-        events.AdmissionCallEnded,
-        events.PoolVerdict,
-        events.PoolSeen,
-        events.PoolGone,
-        events.ClusterRead,
-        events.PlacementAssumed,
-        events.PlacementConfirmed,
-        events.PlacementForgotten,
-        events.MigrationStarted,
-        events.MigrationFailed,
-        events.MigrationEnded,
-        events.ClockTicked,
-        events.Look,
-        model.Holder,
-        model.NodeSpec,
-        model.PodSpec,
-        model.PoolSpec,
-        values.Observation,
-        model.VmSpec,
-        ledger.Floor,
-        ledger.RowState,
-        vms.Progress,
-        vms.Reply,
-        vms.Retired,
-        vms.SchedulerConfig,
-        vms.VmRecord,
-        hot.Ask,
-        reasons.Reason,
-        rules.DefaultPool,
-        rules.Growth,
-        rules.NodeOverride,
-        rules.NodeRules,
-        rules.Rules,
-        rules.Watermark,
-        sequence.AgentGate,
-        sequence.Life,
-        values.Bounds,
-        values.Resources,
-        wire.PodName,
-    )
-}
+_INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
+_VALUES: Final = (
+    events.Look,
+    events.PoolVerdict,
+    ledger.Floor,
+    ledger.RowState,
+    model.Holder,
+    model.NodeSpec,
+    model.PodSpec,
+    model.PoolSpec,
+    model.VmSpec,
+    reasons.Reason,
+    rules.DefaultPool,
+    rules.Growth,
+    rules.NodeOverride,
+    rules.NodeRules,
+    rules.Rules,
+    rules.Watermark,
+    sequence.AgentGate,
+    sequence.Life,
+    state.SchedulerConfig,
+    values.Bounds,
+    values.Observation,
+    values.Resources,
+    vms.AdmissionCall,
+    vms.LastReply,
+    vms.Retired,
+    vms.VmRecord,
+    wire.PodName,
+)
+_TYPES: Final[dict[str, Any]] = {kind.__name__: kind for kind in (*_INPUTS, *_VALUES)}
 _ENUMS: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
@@ -94,7 +74,7 @@ class JournalError(ValueError):
 class Snapshot:
     """The whole state of a core, as values; `parts` is what goes into the journal's first line."""
 
-    terms: vms.SchedulerConfig
+    config: state.SchedulerConfig
     rules: rules.Rules
     nodes: tuple[model.NodeSpec, ...]
     pools: tuple[model.PoolSpec, ...]
@@ -110,18 +90,16 @@ class Snapshot:
     serving_since_s: float | None
 
 
-_RECORDED: Final = tuple(
-    item.name for item in dataclasses.fields(vms.VmRecord) if item.name not in ("row", "due_s")
-)
+_RECORDED: Final = tuple(item.name for item in dataclasses.fields(vms.VmRecord) if item.name != "row")
 
 
 def snapshot_of(core: Core) -> Snapshot:
     """The state of `core` now. Values are shared, records copied: the snapshot does not change with the core."""
-    state = core.state
+    held = core.state
     return Snapshot(
         core.config,
-        state.rules,
-        tuple(core.cluster.nodes.values()),
+        held.rules,
+        tuple(held.nodes.values()),
         tuple(pool.spec for pool in core.ledger.pools() if pool.spec is not None),
         tuple((row.holder, row.name, row.node, row.state) for row in core.ledger.rows()),
         tuple(
@@ -129,44 +107,46 @@ def snapshot_of(core: Core) -> Snapshot:
         ),
         tuple(_parts(record) for record in core.vms),
         tuple(core.vms.retired().items()),
-        tuple(state.placements.items()),
-        tuple(state.migrate_after_s.items()),
-        state.serving_since_s,
+        tuple(held.placements.items()),
+        tuple(held.migrate_after_s.items()),
+        held.serving_since_s,
     )
 
 
 def _parts(record: vms.VmRecord) -> dict[str, Any]:
     parts = {name: getattr(record, name) for name in _RECORDED}
-    waiting = record.progress
-    if waiting is not None:
-        parts["progress"] = dataclasses.replace(waiting, joined=list(waiting.joined))
+    call = record.admission
+    if call is not None:
+        parts["admission"] = dataclasses.replace(call, joined=list(call.joined))
     return parts
 
 
 def restore(snapshot: Snapshot) -> Core:
     """A core in the state of `snapshot`."""
-    core = Core(snapshot.terms, snapshot.rules)
+    core = Core(snapshot.config, snapshot.rules)
+    held = core.state
     for node in snapshot.nodes:
         core.apply(events.NodeSeen(node))
-    for terms in snapshot.pools:
-        core.apply(events.PoolSeen(terms))
-    for holder, name, node_name, state in snapshot.rows:
-        core.ledger.post(ledger.Verdict(holder, node_name, state, name=name))
+    for spec in snapshot.pools:
+        core.apply(events.PoolSeen(spec))
+    for holder, name, node_name, row_state in snapshot.rows:
+        held.ledger.post(ledger.Verdict(holder, node_name, row_state, name=name))
     for node_name, causes in snapshot.over:
-        core.ledger.note_over(node_name, causes)
+        held.ledger.note_over(node_name, causes)
     for parts in snapshot.records:
-        row = core.ledger.require(parts["spec"].holder)
+        row = held.ledger.require(parts["spec"].holder)
         record = vms.VmRecord(row=row, **parts)
-        core.ledger.join_pool(row.holder, record.spec.pool)
-        if record.progress is not None:
-            record.progress = dataclasses.replace(record.progress, joined=list(record.progress.joined))
-            core.state.admission_calls[record.progress.ticket] = record
-        core.vms.add(record)
-        core.timers.look_after(core.state, record)
-    core.vms.retired().update(snapshot.retired)
-    core.state.placements.update(snapshot.placements)
-    core.state.migrate_after_s.update(snapshot.migrate_after)
-    core.state.serving_since_s = snapshot.serving_since_s
+        held.ledger.join_pool(row.holder, record.spec.pool)
+        call = record.admission
+        if call is not None:
+            record.admission = dataclasses.replace(call, joined=list(call.joined))
+            held.admission_calls[call.ticket] = record
+        held.vms.add(record)
+        clock.schedule(held, record)
+    held.vms.retired().update(snapshot.retired)
+    held.placements.update(snapshot.placements)
+    held.migrate_after_s.update(snapshot.migrate_after)
+    held.serving_since_s = snapshot.serving_since_s
     return core
 
 
@@ -181,24 +161,20 @@ def snapshot_line(taken: Snapshot) -> str:
 
 def input_line(event: events.Input, outputs: tuple[events.Output, ...]) -> str:
     """An input that is no request, and what came of it."""
-    assert not isinstance(event, events.RequestArrived | events.Asked), (
-        "requests are journaled as their bytes"
-    )
-    return _line({"input": _written(event), "outputs": [told(output) for output in outputs]})
+    assert not isinstance(event, events.RequestArrived), "requests are journaled as their bytes"
+    return _line({"input": _written(event), "outputs": [recorded(output) for output in outputs]})
 
 
-def request_line(
-    arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
-) -> str:
+def request_line(arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]) -> str:
     """A request as it was received, and what came of it."""
     request = {
         "ticket": arrived.ticket,
         "now_s": arrived.now_s,
         "look": _written(arrived.look),
-        "since_s": arrived.since_s if isinstance(arrived, events.RequestArrived) else None,
+        "since_s": arrived.since_s,
         "body": body.decode("latin-1"),
     }
-    return _line({"request": request, "outputs": [told(output) for output in outputs]})
+    return _line({"request": request, "outputs": [recorded(output) for output in outputs]})
 
 
 def gap_line(lost: int) -> str:
@@ -206,11 +182,11 @@ def gap_line(lost: int) -> str:
     return _line({"gap": lost})
 
 
-def told(output: events.Output) -> dict[str, Any]:
+def recorded(output: events.Output) -> dict[str, Any]:
     """An output as it is compared: what the caller was told."""
     match output:
         case events.Decided():
-            return {"permit": reply_bytes(output).decode()}
+            return {"permit": replies.encode(output).decode()}
         case events.Refused():
             return {"refused": output.status, "code": output.code.value, "message": output.message}
         case events.HungUp():
@@ -218,11 +194,11 @@ def told(output: events.Output) -> dict[str, Any]:
         case events.LookNeeded():
             return {"look_needed": str(output.pod)}
         case events.AdmissionCallNeeded():
-            return {"consult_needed": output.pool, "wanted": str(output.wanted)}
+            return {"admission_call_needed": output.pool, "wanted": str(output.wanted)}
         case events.Joined():
             return {"joined": output.leader}
         case events.AdmissionCallCancelled():
-            return {"consult_cancelled": output.ticket}
+            return {"admission_call_cancelled": output.ticket}
         case events.ReadNeeded():
             return {"read_needed": str(output.pod)}
         case events.Placed():
@@ -231,23 +207,6 @@ def told(output: events.Output) -> dict[str, Any]:
             return {"not_placed": output.ticket, "reason": str(output.reason)}
         case events.MigrationWanted():
             return {"migration_wanted": str(output.pod)}
-
-
-def reply_bytes(decided: events.Decided) -> bytes:
-    """The reply as it travels."""
-    echo = decided.echo
-    if echo is None:
-        return hot.write_plain_reply(decided.permit, decided.unit, decided.slot_bytes)
-    return hot.write_reply(
-        decided.permit,
-        decided.unit,
-        decided.slot_bytes,
-        echo.sequence_number,
-        echo.instance,
-        echo.epoch,
-        decided.reasons,
-        decided.migrate,
-    )
 
 
 def _line(content: dict[str, Any]) -> str:
@@ -396,7 +355,7 @@ class Replay:
     def take(self, step: Step) -> Difference | None:
         """Apply one step; what differs, if anything."""
         self.steps += 1
-        replayed = [told(output) for output in self.core.apply(step.event)]
+        replayed = [recorded(output) for output in self.core.apply(step.event)]
         if replayed == step.outputs:
             return None
         return Difference(self.steps, step.event, step.outputs, replayed)

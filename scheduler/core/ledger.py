@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources, Value
-from scheduler.core import limits
+from scheduler.core.limits import Grant
 from scheduler.core.model import Holder, PoolSpec
 
 
@@ -112,7 +111,7 @@ class Verdict(Value, frozen=True):
     holder: Holder
     node: str
     state: RowState | None
-    grant: limits.Grant | None = None
+    grant: Grant | None = None
     name: str = ""
     """The holder's name for people; needed once, when the row begins."""
 
@@ -361,33 +360,6 @@ class Ledger:
                 found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s, floor.until_s))
         return sorted(found, key=lambda each: (-each.amount, each.name, each.cause or ""))
 
-    def judge(
-        self,
-        row: Row,
-        request: Resources,
-        unit: Resources | None,
-        bound: Resources,
-        earlier: tuple[limits.Limit, ...] = (),
-        later: tuple[limits.Limit, ...] = (),
-    ) -> Verdict:
-        """What `request` gets, and the row after it. Reads only; `post` makes it so.
-
-        `earlier` are the limits that come before the node's headroom, `later` the ones behind it.
-        """
-        state = row.state
-        current = state.current
-        if request.vcpu_milli <= current.vcpu_milli and request.memory_bytes <= current.memory_bytes:
-            return Verdict(row.holder, row.node, _with_current(state, request, ZERO), limits.Grant(request))
-        wanted, cut = limits.cut_by_bounds(current, request, bound)
-        found = earlier
-        if unit is not None and unit.is_positive():
-            room = limits.headroom(current, wanted, unit, self.headroom(row.node, row.holder))
-            if room is not None:
-                found = (*found, room)
-        granted = limits.grant_cut(current, wanted, cut, unit, found + later)
-        denied = wanted - granted.permit if _is_for_room(granted) else ZERO
-        return Verdict(row.holder, row.node, _with_current(state, granted.permit, denied), granted)
-
     def post(self, verdict: Verdict, cause: OverCause | None = None) -> None:
         """Make a verdict so: the only writer of rows and sums, synchronous and total.
 
@@ -479,21 +451,6 @@ def _record_over(account: NodeAccount, cause: OverCause | None, before: Resource
             account.over.clear()
     elif cause is not None and account.excess.exceeds(before):
         account.over[cause] = None
-
-
-def _with_current(state: RowState, current: Resources, pressure: Resources) -> RowState:
-    """The same object where nothing changes, so that posting it costs nothing."""
-    if state.current == current and state.pressure == pressure:
-        return state
-    return RowState(current, state.floors, pressure if pressure != ZERO else ZERO, state.migrating)
-
-
-def _is_for_room(granted: limits.Grant) -> bool:
-    """Whether a denial counts as pressure: the node's room binds, or its VM is leaving because of that."""
-    return bool(granted.reasons) and granted.reasons[0].code in (
-        ReasonCode.NODE_HEADROOM,
-        ReasonCode.MIGRATING,
-    )
 
 
 def _of(amount: Resources, resource: str) -> int:

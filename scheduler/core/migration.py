@@ -4,9 +4,13 @@ Repaired: both resources are treated alike (at the watermark is not above it; me
 floor's buffer is subtracted once, and nothing changes before a migration has started.
 """
 
+from msgspec.structs import replace
+
 from protocol.values import ZERO, Resources
-from scheduler.core.ledger import NodeAccount
+from scheduler.core import events
+from scheduler.core.ledger import NodeAccount, Verdict
 from scheduler.core.model import Kind, Migration
+from scheduler.core.state import CoreState
 from scheduler.core.vms import VmRecord, VmTable
 
 
@@ -53,3 +57,43 @@ def _may_leave(record: VmRecord, watermark: Resources) -> bool:
 
 def _order(record: VmRecord) -> tuple[bool, float, str]:
     return record.load1 is None, record.load1 if record.load1 is not None else 0.0, record.name
+
+
+def choose(core: CoreState, now_s: float) -> list[events.MigrationWanted]:
+    """The VMs that should leave their node now, at most one of each node."""
+    resting = core.migrate_after_s
+    for name in [name for name, after_s in resting.items() if after_s <= now_s]:
+        del resting[name]
+    wanted = []
+    for account in core.ledger.nodes():
+        chosen = None if account.capacity.name in resting else victim(account, core.vms)
+        if chosen is not None:
+            chosen.is_leaving = True
+            spec = chosen.spec
+            wanted.append(events.MigrationWanted(spec.pod, spec.uid, spec.node))
+    return wanted
+
+
+def started(core: CoreState, event: events.MigrationStarted) -> tuple[events.Output, ...]:
+    """The migration of a VM is under way: the VM keeps its permit until it has gone."""
+    _set_migrating(core, event.uid, is_under_way=True)
+    return ()
+
+
+def over(core: CoreState, event: events.MigrationFailed | events.MigrationEnded) -> tuple[events.Output, ...]:
+    """A migration did not start, or was given up: the VM stays, and its node is left alone for a while."""
+    record = _set_migrating(core, event.uid, is_under_way=False)
+    if record is not None:
+        core.migrate_after_s[record.spec.node] = event.retry_at_s
+    return ()
+
+
+def _set_migrating(core: CoreState, uid: str, *, is_under_way: bool) -> VmRecord | None:
+    record = core.vms.by_uid(uid)
+    if record is not None:
+        row = record.row
+        record.is_leaving = False
+        if row.state.migrating is not is_under_way:
+            state = replace(row.state, migrating=is_under_way)
+            core.ledger.post(Verdict(row.holder, row.node, state))
+    return record

@@ -46,7 +46,7 @@ class Migration(enum.StrEnum):
 class VmSpec:
     """A VM's pod, where it runs, its bounds, and, if it has them, its own memory slot and compute unit.
 
-    Growth of a VM with a `pool` waits for the pool's word; `is_pool_default` says that the configuration names that pool, and
+    Growth of a VM with a `pool` waits for the pool's verdict; `is_pool_default` says that the configuration names that pool, and
     not the VM. A `terminal` pod (succeeded or failed) holds nothing.
     """
 
@@ -90,10 +90,10 @@ POOL_LABEL: Final = "parley.dev/pool"
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """What holds for a pool. Its units are those of `compute_unit`, which is positive; limits are None for no limit, and
+    """A pool as the ledger counts it. Its units are those of `compute_unit`, which is positive; limits are None for no limit, and
     `max_units` 0 lets nothing grow.
 
-    `generation` tells one description from the next: a plugin's word on an earlier one is void. Nothing grows in a pool
+    `generation` tells one description from the next: a verdict on an earlier one is void. Nothing grows in a pool
     that is being deleted.
     """
 

@@ -6,13 +6,49 @@ There is one account, so placement and growth never give away the same room twic
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO
 from scheduler.core import events, refusals
-from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, Floor, RowState, Verdict
 from scheduler.core.limits import amount_text
 from scheduler.core.model import Holder
+from scheduler.core.state import CoreState
 
 
-def assume(core: CoreState, asked: events.PlacementAssumed) -> events.Output:
+def assumed(core: CoreState, event: events.PlacementAssumed) -> tuple[events.Output, ...]:
+    """Somebody wants to place a holder on a node."""
+    return (_assume(core, event),)
+
+
+def confirmed(core: CoreState, event: events.PlacementConfirmed) -> tuple[events.Output, ...]:
+    """What was kept is the holder's for good. Confirming again, or what the cluster shows already, changes nothing."""
+    holder = event.holder
+    if holder in core.placements:
+        row = core.ledger.require(holder)
+        core.ledger.post(Verdict(holder, row.node, RowState(row.state.reserved)))
+        core.placements[holder] = None
+    return ()
+
+
+def forgotten(core: CoreState, event: events.PlacementForgotten) -> tuple[events.Output, ...]:
+    """A placement will not happen."""
+    forget(core, event.holder)
+    return ()
+
+
+def cluster_read(core: CoreState, event: events.ClusterRead) -> tuple[events.Output, ...]:
+    """Forget what was not confirmed in time, and what a read begun after that does not show either.
+
+    The clock alone ends nothing: a process that was stopped for a while is told late of what has been placed.
+    """
+    late = [
+        holder
+        for holder, until_s in core.placements.items()
+        if until_s is not None and until_s <= event.begun_s
+    ]
+    for holder in late:
+        forget(core, holder)
+    return ()
+
+
+def _assume(core: CoreState, asked: events.PlacementAssumed) -> events.Output:
     """Keep room for a holder, all of it or nothing. Asked again, it moves or changes its amount, where that fits."""
     row = core.ledger.row(asked.holder)
     if row is not None and asked.holder not in core.placements:
@@ -44,28 +80,8 @@ def assume(core: CoreState, asked: events.PlacementAssumed) -> events.Output:
     return events.Placed(asked.ticket)
 
 
-def confirm(core: CoreState, holder: Holder) -> None:
-    """What was kept is the holder's for good. Confirming again, or what the cluster shows already, changes nothing."""
-    if holder in core.placements:
-        row = core.ledger.require(holder)
-        core.ledger.post(Verdict(holder, row.node, RowState(row.state.reserved)))
-        core.placements[holder] = None
-
-
 def forget(core: CoreState, holder: Holder) -> None:
     """What was kept is free. What the cluster shows is the cluster's to end."""
     if holder in core.placements:
         core.ledger.post(Verdict(holder, core.ledger.require(holder).node, None))
         del core.placements[holder]
-
-
-def expire(core: CoreState, begun_s: float) -> None:
-    """Forget what was not confirmed in time, and what a read begun after that does not show either.
-
-    The clock alone ends nothing: a process that was stopped for a while is told late of what has been placed.
-    """
-    late = [
-        holder for holder, until_s in core.placements.items() if until_s is not None and until_s <= begun_s
-    ]
-    for holder in late:
-        forget(core, holder)

@@ -1,18 +1,28 @@
-"""A pool as a limit: its own bounds, which need nobody's word, and when its plugins must be asked.
+"""A pool as a limit: its own bounds, which hold without its plugins, and when these must be asked.
 
 A VM's part of its pool is max over the resources of ceil(what its row keeps / the pool's unit). Where a pool holds more
 than it may, because VMs were born into it or came by their label, nothing grows in it until it is at or below.
 """
 
 from dataclasses import replace
+from typing import Final
+
+from msgspec import structs
 
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.core.ledger import Ledger, PoolAccount
-from scheduler.core.limits import Limit, cut_by_bounds, units_within
+from scheduler.core.limits import Grant, Growth, Limit
 from scheduler.core.model import POOL_LABEL, PoolSpec, VmSpec
 from scheduler.core.rules import Rules
-from scheduler.core.vms import VmRecord
+from scheduler.core.vms import AdmissionCall, VmRecord
+
+_CHANGED: Final = Reason(
+    ReasonCode.POOL, "the VM's pool was changed while it was asked; ask again", retry_after_s=0.0
+)
+_ASKED_FOR_LESS: Final = Reason(
+    ReasonCode.POOL, "there is more room by now than the VM's pool was asked for", retry_after_s=0.0
+)
 
 
 def with_pool(vm: VmSpec, rules: Rules) -> VmSpec:
@@ -40,55 +50,68 @@ def spec_of(ledger: Ledger, name: str) -> PoolSpec | None:
     return account.spec if account is not None else None
 
 
-def bounds(
-    ledger: Ledger, record: VmRecord, current: Resources, wanted: Resources, unit: Resources | None
-) -> tuple[Limit, ...]:
-    """The pool's own limits on a growth from `current` to `wanted`: none, or one."""
-    name = record.spec.pool
-    if name is None or unit is None or not unit.is_positive():
-        return ()
-    account = ledger.pool(name)
+def bounds(ledger: Ledger, record: VmRecord, way: Growth) -> list[Limit]:
+    """The limits on a growth that the VM's pool has by itself: its own existence, and how many units it allows."""
+    assert record.spec.pool is not None
+    name, account = record.spec.pool, ledger.pool(record.spec.pool)
     if account is None or account.spec is None:
-        return (Limit(0, Reason(ReasonCode.POOL, f"there is no pool {name}")),)
+        return [Limit(0, Reason(ReasonCode.POOL, f"there is no pool {name}"))]
     spec = account.spec
     if spec.is_deleting:
-        return (Limit(0, Reason(ReasonCode.POOL, f"pool {name} is being deleted")),)
+        return [Limit(0, Reason(ReasonCode.POOL, f"pool {name} is being deleted"))]
     found = []
     if spec.max_units_per_vm is not None:
         why = Reason(ReasonCode.POOL, f"pool {name} allows a VM {spec.max_units_per_vm} units")
-        found.append(_within(record, current, wanted, unit, spec.compute_unit * spec.max_units_per_vm, why))
+        found.append(way.within(spec.compute_unit * spec.max_units_per_vm, why))
     if spec.max_units is not None:
         message = f"pool {name} holds {account.units} of at most {spec.max_units} units"
         if spec.max_units == 0:
             message = f"pool {name} is frozen (maxUnits: 0)"
         elif account.units > spec.max_units:
             message += "; nothing grows until it is at or below"
-        found.append(
-            total(record, account, current, wanted, unit, spec.max_units, Reason(ReasonCode.POOL, message))
-        )
-    return tuple(limit for limit in found if limit is not None)
+        found.append(total(record, account, way, spec.max_units, Reason(ReasonCode.POOL, message)))
+    return [limit for limit in found if limit is not None]
 
 
-def total(
-    record: VmRecord,
-    account: PoolAccount,
-    current: Resources,
-    wanted: Resources,
-    unit: Resources,
-    most: int,
-    why: Reason,
-) -> Limit | None:
-    """The limit that a pool may hold `most` units, for one VM; None where it allows all of `wanted`."""
+def total(record: VmRecord, account: PoolAccount, way: Growth, most: int, why: Reason) -> Limit | None:
+    """The limit that a pool may hold `most` units, for one VM; None where that allows all that is wanted."""
     assert account.spec is not None
     if account.units > most:
         return Limit(0, why)
     left = most - (account.units - record.row.units)
-    return _within(record, current, wanted, unit, account.spec.compute_unit * left, why)
+    return way.within(account.spec.compute_unit * left, why)
 
 
-def _within(
-    record: VmRecord, current: Resources, wanted: Resources, unit: Resources, most: Resources, why: Reason
-) -> Limit | None:
-    requested, _ = cut_by_bounds(current, wanted, record.spec.bounds.max)
-    units = units_within(current, requested, unit, most)
-    return None if units is None else Limit(units, why)
+def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall) -> list[Limit]:
+    """The verdict of the pool's plugins (`call.verdict`) as limits of the permit.
+
+    The verdict is about the pool's total with `call.wanted` in it. What was born into the pool meanwhile counts; and should
+    there be more room or a wider bound by now, no more than what was asked for is granted.
+    """
+    verdict = call.verdict
+    assert verdict is not None
+    if record.spec.pool != call.pool or call.is_void:
+        return [Limit(0, _CHANGED)]
+    account = ledger.pool(call.pool)
+    if account is None or account.spec is None:
+        return []  # a limit of its own (`bounds`)
+    if verdict.generation not in (None, account.spec.generation):
+        return [Limit(0, _CHANGED)]
+    asked = way.within(call.wanted, _ASKED_FOR_LESS)
+    found = [] if asked is None else [asked]
+    if verdict.total is not None:
+        why = verdict.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
+        limit = total(record, account, way, verdict.total, why)
+        # Where others have cut what the pool was asked for, and all of that was admitted, the pool refuses nothing.
+        is_all = verdict.is_all and limit is not None and asked is not None and limit.units >= asked.units
+        if limit is not None and not is_all:
+            found.insert(0, limit)
+    return found
+
+
+def without_asked_for_less(granted: Grant) -> Grant:
+    """The grant; that the pool was asked for less is said only where nothing else allows no more either."""
+    if _ASKED_FOR_LESS not in granted.reasons[1:]:
+        return granted
+    reasons = tuple(reason for reason in granted.reasons if reason is not _ASKED_FOR_LESS)
+    return structs.replace(granted, reasons=reasons)

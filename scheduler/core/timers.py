@@ -1,36 +1,34 @@
-"""What the clock ends, and when to look at which VM next. Looking at every VM each second would cost 10,000 looks."""
+"""When the clock looks at which VM. Looking at every VM each second would cost 10,000 looks."""
 
 import heapq
 
-from msgspec.structs import replace
-
-from protocol.values import ZERO
-from scheduler.core import events, published
-from scheduler.core.judging import CoreState
-from scheduler.core.ledger import Cause, RowState, Verdict
-from scheduler.core.vms import VmRecord
-
 
 class TimerQueue:
-    """When the clock looks at which VM. A VM has one valid entry, `VmRecord.due_s`; others are skipped when due."""
+    """Due times by UID, one for each VM. Entries of the heap that are no longer valid are skipped when they come up."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
 
-    def look_after(self, core: CoreState, record: VmRecord) -> None:
-        """Make sure that the VM is looked at when the clock may change something for it."""
-        due_s = due(core, record)
-        if due_s is not None and (record.due_s is None or due_s < record.due_s):
-            record.due_s = self._due[record.spec.uid] = due_s
-            heapq.heappush(self._heap, (due_s, record.spec.uid))
+    def due_s(self, uid: str) -> float | None:
+        """When a VM is looked at next; None for never."""
+        return self._due.get(uid)
 
-    def drop(self, uid: str) -> None:
-        """The VM has gone."""
+    def schedule(self, uid: str, due_s: float | None) -> None:
+        """Look at a VM at `due_s` at the latest; None leaves its time as it is."""
+        if due_s is None:
+            return
+        known_s = self._due.get(uid)
+        if known_s is None or due_s < known_s:
+            self._due[uid] = due_s
+            heapq.heappush(self._heap, (due_s, uid))
+
+    def cancel(self, uid: str) -> None:
+        """Look at a VM no more: it has gone."""
         self._due.pop(uid, None)
 
     def take_due(self, now_s: float) -> list[str]:
-        """Take the VMs that are due off the timers, in an order that does not depend on how they came onto it.
+        """Take the VMs that are due off the queue, in an order that does not depend on how they came into it.
 
         Each is looked at once, so that one that is due again at the same instant (times are rounded) cannot hold the clock.
         """
@@ -41,94 +39,3 @@ class TimerQueue:
                 del self._due[uid]
                 found.append(uid)
         return sorted(found)
-
-    def put_back(self, uids: list[str], due_s: float) -> None:
-        """VMs that were taken off and not looked at are due again."""
-        for uid in uids:
-            self._due[uid] = due_s
-            heapq.heappush(self._heap, (due_s, uid))
-
-
-def elapse(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
-    """Time has passed for one VM: floors end, and a read may be wanted."""
-    row, state = record.row, record.row.state
-    live = tuple(floor for floor in state.floors if floor.until_s is None or floor.until_s > now_s)
-    if len(live) != len(state.floors):
-        state = replace(state, floors=live)
-    if record.published_heard_s is not None:
-        state = published.silent(core.config, state, now_s, record.published_heard_s)
-    if state.pressure != ZERO and now_s >= _pressure_until_s(core, record):
-        state = replace(state, pressure=ZERO)
-    if state is not row.state:
-        core.ledger.post(Verdict(row.holder, row.node, state))
-    if not _needs_read(core, record, state, now_s):
-        return ()
-    record.read_asked_s = now_s
-    return (events.ReadNeeded(record.spec.pod),)
-
-
-def _pressure_until_s(core: CoreState, record: VmRecord) -> float:
-    """When nobody wants any more what was denied: nobody has asked for so long."""
-    heard_s = max(record.silent_since_s(), record.published_heard_s or 0.0)
-    return heard_s + core.config.handover_s
-
-
-def _needs_read(core: CoreState, record: VmRecord, state: RowState, now_s: float) -> bool:
-    """Whether a read could end a floor now; asked at most once per command deadline."""
-    if record.reading is None:
-        return False
-    deadline_s = core.config.command_deadline_s
-    if record.read_asked_s is not None and now_s - record.read_asked_s < deadline_s:
-        return False
-    told = any(
-        floor.told_less_s is not None and now_s >= floor.told_less_s + deadline_s for floor in state.floors
-    )
-    again = any(
-        floor.cause is Cause.OBSERVED
-        and floor.since_s is not None
-        and now_s >= floor.since_s + core.config.read_again_s
-        for floor in state.floors
-    )
-    is_silent = now_s >= record.silent_since_s() + core.config.handover_s
-    return told or again or (is_silent and _may_fall(core, record, state))
-
-
-def _may_fall(core: CoreState, record: VmRecord, state: RowState) -> bool:
-    """Whether a read could lower the row of a VM whose agent is silent."""
-    assert record.reading is not None
-    if any(floor.cause is Cause.CLAIMED for floor in state.floors):
-        return True
-    return not published.is_allowed(core.config, record.spec.node) and (
-        any(floor.cause is Cause.START_UP for floor in state.floors)
-        or state.current.exceeds(record.reading.use)
-    )
-
-
-def due(core: CoreState, record: VmRecord) -> float | None:
-    """When the clock may next change something for the VM; None while nothing can."""
-    config, state = core.config, record.row.state
-    times = [floor.until_s for floor in state.floors if floor.until_s is not None]
-    if record.progress is not None:
-        times.append(record.progress.began_s + config.admission_call_s)
-    if state.pressure != ZERO:
-        times.append(_pressure_until_s(core, record))
-    is_told = [floor for floor in state.floors if floor.cause is Cause.TOLD and floor.told_less_s is None]
-    if record.published_heard_s is not None and is_told:
-        times.append(record.published_heard_s + config.handover_s)
-    if record.reading is not None:
-        asked_s = record.read_asked_s
-        not_before_s = asked_s + config.command_deadline_s if asked_s is not None else 0.0
-        reads = [
-            floor.told_less_s + config.command_deadline_s
-            for floor in state.floors
-            if floor.told_less_s is not None
-        ]
-        reads += [
-            floor.since_s + config.read_again_s
-            for floor in state.floors
-            if floor.cause is Cause.OBSERVED and floor.since_s is not None
-        ]
-        if _may_fall(core, record, state):
-            reads.append(record.silent_since_s() + config.handover_s)
-        times += [max(read_s, not_before_s) for read_s in reads]
-    return min(times, default=None)

@@ -1,52 +1,18 @@
-"""What the scheduler remembers of each VM beside its row: the gate, the last reply, when it heard of whom."""
+"""What the scheduler remembers of each VM beside its row: the gate, the last reply, when each kind of caller was heard."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from uuid import UUID
 
-from protocol import wire
-from protocol.hot import Ask
 from protocol.reasons import Reason
 from protocol.sequence import AgentGate
 from protocol.values import Observation, Resources, Value
-from protocol.wire import PodName
+from protocol.wire import AgentRequest, PodName
+from scheduler.core.events import PoolVerdict
 from scheduler.core.ledger import Row
 from scheduler.core.model import VmSpec
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """What this scheduler process goes by.
-
-    `instance` tells this process from others, `epoch` fences it (0 standalone). `handover_s` is how long a silent
-    agent may still hold what it was granted; `command_deadline_s` how long a command that was sent may still take
-    effect. `published_agents` are node globs where callers without the extension are served; `trust_published`
-    lets their word count as the read where the cluster shows no sizes. A VM that stays unsettled for `unsettled_s` is
-    named in every refusal that it causes. A pool that has not answered after `admission_call_s` is given up. What an agent has
-    reported as free and the last read still showed is read again after `read_again_s`.
-
-    `started_s` is when the process started: a read begun before shows what was, not what is. `unix_offset_s` is what to
-    add to a time for seconds of Unix time. `is_first_start` says that no scheduler and no agent has ever run here, so
-    that nobody holds anything that this process has not permitted. The first request of a caller without the extension
-    is held for up to `hold_first_s` for a look that helps.
-    """
-
-    instance: UUID
-    epoch: int = 0
-    started_s: float = 0.0
-    unix_offset_s: float = 0.0
-    is_first_start: bool = False
-    handover_s: float = 60.0
-    command_deadline_s: float = 5.0
-    hold_first_s: float = 3.0
-    published_agents: tuple[str, ...] = ()
-    trust_published: bool = False
-    unsettled_s: float = 120.0
-    admission_call_s: float = 5.0
-    read_again_s: float = 1.0
-
-
-class Reply(Value, frozen=True):
+class LastReply(Value, frozen=True):
     """The answer to the last request of the gate: what was permitted, of which request, and why."""
 
     request: Resources
@@ -56,30 +22,29 @@ class Reply(Value, frozen=True):
 
 
 @dataclass(slots=True)
-class Progress:
-    """The request of a pod that waits for its pool's word. `joined` are the duplicates that wait for the same answer.
+class AdmissionCall:
+    """The request of a VM that waits for its pool's verdict. `joined` are the duplicates that wait for the same answer.
 
-    `before` was the permit before the request; `pool` is asked for `wanted`, in steps of `unit`. `is_void` says that the
-    pool was deleted meanwhile: one of that name that comes later counts its generations anew, and the word is not its.
+    `before` was the permit before the request; `pool` is asked for `wanted`. `is_void` says that the pool was deleted
+    meanwhile: a pool of that name that comes later counts its generations anew, and is not what the verdict is about.
     """
 
     ticket: int
-    request: Ask | wire.AgentRequest
+    request: AgentRequest
     began_s: float
     before: Resources
     wanted: Resources
-    unit: Resources
     pool: str
     joined: list[int] = field(default_factory=list)
     is_void: bool = False
+    verdict: PoolVerdict | None = None
 
 
 @dataclass(slots=True)
 class VmRecord:
     """One VM. Times are None until it happened once.
 
-    `heard_s` is the last answer to an agent with the extension, `published_heard_s` to a caller without it. `load1` is the last load average known. `due_s` is
-    when the clock looks at the VM next. `is_leaving` says that its migration is being started, `is_late` that the VM
+    `heard_s` is the last answer to an agent with the extension, `published_heard_s` to a caller without it. `load1` is the last load average known. `is_leaving` says that its migration is being started, `is_late` that the VM
     came, or came back, while this process served already. `told` is what this process last told a caller without the
     extension. `may_follow_another` says that the first life that this process heard may have superseded one that it did
     not hear, and that may still hold something.
@@ -91,15 +56,14 @@ class VmRecord:
     known_since_s: float
     reading: Observation | None = None
     gate: AgentGate = field(default_factory=AgentGate)
-    reply: Reply | None = None
+    reply: LastReply | None = None
     heard_s: float | None = None
     published_heard_s: float | None = None
     owned_by_published: bool = False
     condition: str = ""
     read_asked_s: float | None = None
     load1: float | None = None
-    due_s: float | None = None
-    progress: Progress | None = None
+    admission: AdmissionCall | None = None
     is_leaving: bool = False
     is_late: bool = False
     told: Resources | None = None

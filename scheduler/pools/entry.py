@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hosting.settings import PositiveResources, Settings
-from protocol import extension, values
+from hosting.amounts import PositiveResources
+from hosting.settings import Settings
 from scheduler.pools.core import validation
 from scheduler.pools.core.values import Pool, PoolLimits
 
@@ -85,7 +85,7 @@ def shown(pool: Pool) -> dict[str, Any]:
         "name": pool.name,
         "uid": pool.uid,
         "generation": pool.generation,
-        "computeUnit": quantities_of(pool.compute_unit),
+        "computeUnit": pool.compute_unit.written(),
         "limits": _limits(pool.limits),
         "labels": dict(pool.labels),
         "annotations": dict(pool.annotations),
@@ -98,9 +98,3 @@ def _limits(limits: PoolLimits) -> dict[str, int]:
     units = {"maxUnits": limits.max_units, "maxUnitsPerVm": limits.max_units_per_vm}
     found = {name: limit for name, limit in units.items() if limit is not None}
     return {**found, "minUnits": limits.min_units} if limits.min_units else found
-
-
-def quantities_of(amount: values.Resources) -> dict[str, str]:
-    """An amount as quantities."""
-    raw = extension.RawAmount.from_resources(amount)
-    return {"cpu": raw.cpu.canonical(), "memory": raw.memory.canonical()}

@@ -1,7 +1,6 @@
 """Pools across restarts: `--state DIR`. One JSON file, replaced as a whole, so that no half of it is ever read."""
 
 import asyncio
-import os
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import Field
 
-from hosting.directory_lock import locked
+from hosting import files
 from hosting.settings import Settings, SettingsError, parse_json
 from hosting.threads import in_own_thread
 from scheduler.pools.chain.objects import Entry
@@ -54,9 +53,8 @@ class PoolState:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
         self._path = directory / _FILE
-        self._lock = locked(directory, "another scheduler keeps its pools there")
+        self._lock = files.locked(directory, "another scheduler keeps its pools there")
         self._replacing = threading.Lock()
         self.chain = ""
         """What tells one configuration of the plugins from another; parking holds only under the same one."""
@@ -84,18 +82,8 @@ class PoolState:
         await asyncio.shield(work)  # whoever waits may go away in the middle; the file is whole all the same
 
     def _replace(self, text: bytes) -> None:
-        new = self._path.with_suffix(".new")
         with self._replacing:  # nobody may wait for the one before any more, while it still writes
-            with new.open("wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            files.replace(self._path, text)
 
     def close(self) -> None:
         """Free the directory."""

@@ -11,7 +11,7 @@ from hosting import server
 from hosting.logs import Logger
 from protocol import codec, wire
 from protocol.reasons import ErrorCode
-from scheduler.core import events, journal
+from scheduler.core import events, replies
 from scheduler.service.stats import DecisionLog, PermitStats
 
 Outcome: TypeAlias = server.Reply | server.HangUp
@@ -28,20 +28,20 @@ _NO_OFFER: Final[Mapping[str, str]] = {}
 class Answers:
     """Writes answers and counts them."""
 
-    def __init__(self, counts: PermitStats, log: Logger) -> None:
-        self._counts = counts
+    def __init__(self, stats: PermitStats, log: Logger) -> None:
+        self._stats = stats
         self._log = log
-        self._notes = DecisionLog(counts, log)
+        self._decisions = DecisionLog(stats, log)
 
     def forget(self, pod: wire.PodName) -> None:
         """A VM has gone."""
-        self._notes.forget(pod)
+        self._decisions.forget(pod)
 
     def permit(self, decided: events.Decided) -> server.Reply:
         """A permit."""
-        self._notes.decided(decided)
+        self._decisions.decided(decided)
         headers = _OFFER if decided.echo is not None else _NO_OFFER
-        return server.Reply(200, journal.reply_bytes(decided), headers=headers)
+        return server.Reply(200, replies.encode(decided), headers=headers)
 
     def write(self, answer: events.Output, *, for_extension: bool) -> Outcome:
         """Any answer of the core to a request."""
@@ -67,12 +67,12 @@ class Answers:
 
     def hang_up(self, why: str) -> server.HangUp:
         """Close the connection without a response."""
-        self._counts.answers["hang-up", why] += 1
+        self._stats.answers["hang-up", why] += 1
         return server.HangUp()
 
     def overloaded(self) -> server.Reply:
         """Too many wait already."""
-        self._counts.answers["error", ErrorCode.OVERLOADED.value] += 1
+        self._stats.answers["error", ErrorCode.OVERLOADED.value] += 1
         body = codec.ErrorBody("too many requests are waiting; ask again later", ErrorCode.OVERLOADED)
         return server.Reply(429, codec.encode_error(body), headers={"Retry-After": str(RETRY_AFTER_S)})
 
@@ -101,7 +101,7 @@ class Answers:
         current_started_at_ms: int | None = None,
     ) -> server.Reply:
         """An error status: JSON for callers with the extension, plain text for the others."""
-        self._counts.answers["error", code.value] += 1
+        self._stats.answers["error", code.value] += 1
         if not for_extension:
             return server.text(status, message)
         body = codec.ErrorBody(message, code, last_sequence_number, current_started_at_ms)

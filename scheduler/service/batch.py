@@ -11,11 +11,11 @@ from time import perf_counter
 from typing import Final
 
 from hosting import server
-from protocol import codec, hot, wire
+from protocol import codec
+from protocol.batch import read_batch, write_batch
 from protocol.errors import RemoteProtocolError
-from protocol.extension import ExtendedRequest
-from protocol.hot import Ask
 from protocol.reasons import ErrorCode
+from protocol.wire import AgentRequest
 from scheduler.core.vms import VmTable
 from scheduler.service.answers import MAX_BATCH, Outcome
 from scheduler.service.permits import PermitService, grows
@@ -30,53 +30,50 @@ class BatchService:
         self._permits = permits
         self._vms = vms
 
-    async def serve(self, request: server.Request) -> Outcome:
+    async def serve(self, batch: server.Request) -> Outcome:
         """Answer one batch."""
-        items = hot.read_batch(request.body)
+        items = read_batch(batch.body)
         if items is None:
             return self._refused("must be a JSON array of requests with the extension")
         if len(items) > MAX_BATCH:
             return self._refused(f"a batch holds at most {MAX_BATCH} requests, this one has {len(items)}")
         outcomes: dict[int, Outcome | Awaitable[Outcome]] = {}
-        asks: list[tuple[bool, int, Ask]] = []
+        requests: list[tuple[bool, int, AgentRequest]] = []
         seen: set[str] = set()
         for index, item in enumerate(items):
-            ask = self._read(item)
-            if not isinstance(ask, Ask):
-                outcomes[index] = ask
-            elif ask.pod_uid in seen:
-                outcomes[index] = self._refused(f"podUID: {ask.pod_uid} is in this batch already")
-            else:
-                seen.add(ask.pod_uid)
-                asks.append((self._grows(ask), index, ask))
-        asks.sort(key=lambda entry: entry[:2])
-        for _, index, ask in asks:
+            read = self._read(item)
+            if isinstance(read, server.Reply):
+                outcomes[index] = read
+                continue
+            request, uid = read
+            if uid in seen:
+                outcomes[index] = self._refused(f"podUID: {uid} is in this batch already")
+                continue
+            seen.add(uid)
+            record = self._vms.by_uid(uid)
+            requests.append((record is None or grows(record, request), index, request))
+        requests.sort(key=lambda entry: entry[:2])
+        for _, index, request in requests:
             began_s = perf_counter()
-            outcomes[index] = self._permits.decide_ask(ask, items[index])
-            self._permits.counts.latency.observe(perf_counter() - began_s)
+            outcomes[index] = self._permits.decide_extended(request, items[index])
+            self._permits.stats.latency.observe(perf_counter() - began_s)
         done = await _all({index: outcomes[index] for index in range(len(items))})
-        return server.Reply(200, hot.write_batch([_entry(outcome) for outcome in done]))
+        return server.Reply(200, write_batch([_entry(outcome) for outcome in done]))
 
-    def _grows(self, ask: Ask) -> bool:
-        record = self._vms.by_uid(ask.pod_uid)
-        return record is None or grows(record, ask)
-
-    def _read(self, item: bytes) -> Ask | server.Reply:
+    def _read(self, item: bytes) -> tuple[AgentRequest, str] | server.Reply:
+        """The request of an item, with the UID of its pod; or the answer where there is none."""
         if len(item) > codec.MAX_REQUEST_BYTES:
             return self._refused(f"a request holds at most {codec.MAX_REQUEST_BYTES} bytes")
-        ask = hot.read_ask(item)
-        if ask is not None:
-            return ask
         try:
-            message = codec.decode(wire.AgentRequest, item)
+            request = codec.decode(AgentRequest, item)
         except RemoteProtocolError as error:
             return self._refused(str(error))
-        if isinstance(message, ExtendedRequest):
-            return hot.ask_of(message)
-        return self._refused("a request in a batch needs the extension's fields")
+        if request.extension is None:
+            return self._refused("a request in a batch needs the extension's fields")
+        return request, request.extension.pod_uid
 
     def _refused(self, message: str) -> server.Reply:
-        self._permits.counts.answers["error", ErrorCode.MALFORMED.value] += 1
+        self._permits.stats.answers["error", ErrorCode.MALFORMED.value] += 1
         return server.Reply(400, codec.encode_error(codec.ErrorBody(message, ErrorCode.MALFORMED)))
 
 

@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, core_schema
 
 from hosting import logs
-from hosting.settings import PositiveResources, Resources, Settings, millionths
+from hosting.amounts import PositiveResources, Resources, millionths
+from hosting.settings import Settings
 from hosting.watched_file import WatchedFile
 from scheduler.core import rules
 from scheduler.pools.chain import config

@@ -1,4 +1,4 @@
-"""What the core's outputs ask of the world: pools are asked, migrations are started; each ends as exactly one input."""
+"""What the core's outputs ask of the world: looks at the cluster, verdicts of pools, migrations. Each ends as one input."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ RETRY_MIGRATION: Final = Backoff(base_s=10.0, cap_s=60.0)
 
 
 class Effects:
-    """Owns the tasks. `report` takes an input to the core."""
+    """Begins what is asked for. `report` takes an input to the core."""
 
     def __init__(
         self,
@@ -29,39 +29,39 @@ class Effects:
         pools: Pools,
         migrator: Migrator | None,
         clock: Callable[[], float],
-        counts: PermitStats,
+        stats: PermitStats,
         log: Logger,
     ) -> None:
         self._report = report
         self._pools = pools
         self._migrator = migrator
         self._clock = clock
-        self._counts = counts
+        self._stats = stats
         self._log = log
         self._rng = random.Random()
         self._asking: set[int] = set()
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._failures = 0
 
-    def consult(self, needed: events.AdmissionCallNeeded, waited_s: float) -> None:
-        """Ask a pool on behalf of a request that has waited for `waited_s` already."""
-        deadline_s = self._clock() + max(ADMISSION_DEADLINE_S - waited_s, 0.0)
+    def call_admission(self, needed: events.AdmissionCallNeeded, due_s: float) -> None:
+        """Ask a pool on behalf of a request whose answer is due at `due_s`."""
+        deadline_s = min(due_s, self._clock() + ADMISSION_DEADLINE_S)
         self._asking.add(needed.ticket)
         try:
-            self._pools.consult(needed, deadline_s, lambda word: self._answered(needed.ticket, word))
+            self._pools.consult(needed, deadline_s, lambda verdict: self._answered(needed.ticket, verdict))
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting
             self._log.error(
                 "pool not asked by our fault", pool=needed.pool, error=repr(error), exc_info=error
             )
             self._answered(needed.ticket, None)
 
-    def _answered(self, ticket: int, word: events.PoolVerdict | None) -> None:
+    def _answered(self, ticket: int, verdict: events.PoolVerdict | None) -> None:
         if ticket in self._asking:
             self._asking.discard(ticket)
-            self._report(events.AdmissionCallEnded(ticket, word, self._clock()))
+            self._report(events.AdmissionCallEnded(ticket, verdict, self._clock()))
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for that pool's word any more."""
+        """Nobody waits for that pool's verdict any more."""
         self._asking.discard(ticket)
         self._pools.cancel(ticket)
 
@@ -99,14 +99,14 @@ class Effects:
             if _is_cancelled():
                 raise
             self._failures += 1
-            self._counts.migrations["failed"] += 1
+            self._stats.migrations["failed"] += 1
             wait_s = RETRY_MIGRATION.delay_s(self._failures, self._rng)
             why = "not started in time" if isinstance(error, TimeoutError) else str(error) or repr(error)
             self._log.warning("migration failed to start", pod=str(wanted.pod), node=wanted.node, error=why)
             self._report(events.MigrationFailed(wanted.uid, self._clock() + wait_s))
         else:
             self._failures = 0
-            self._counts.migrations["started"] += 1
+            self._stats.migrations["started"] += 1
             self._log.info("migration started", pod=str(wanted.pod), node=wanted.node)
             self._report(events.MigrationStarted(wanted.uid))
 

@@ -69,17 +69,17 @@ class Inspection:
 
 
 def _sums(account: NodeAccount) -> dict[str, Any]:
-    terms = account.capacity
+    capacity = account.capacity
     return {
-        "node": terms.name,
-        "reservable": _amount(terms.reservable),
+        "node": capacity.name,
+        "reservable": _amount(capacity.reservable),
         "reserved": _amount(account.reserved),
-        "free": _amount((terms.reservable - account.reserved).max(ZERO)),
+        "free": _amount((capacity.reservable - account.reserved).max(ZERO)),
         "buffer": _amount(account.buffer),
         "pressure": _amount(account.pressure),
         "pressureAccountedFor": _amount(account.accounted),
-        "watermark": _amount(terms.watermark),
-        "computeUnit": _amount(terms.compute_unit) if terms.compute_unit is not None else None,
+        "watermark": _amount(capacity.watermark),
+        "computeUnit": _amount(capacity.compute_unit) if capacity.compute_unit is not None else None,
         "overFullBecauseOf": [cause.value for cause in account.over],
     }
 

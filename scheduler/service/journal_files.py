@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
-from hosting.directory_lock import locked
+from hosting.files import locked
 from hosting.logs import Logger
 from protocol.values import Value
 from scheduler.core import events, journal
@@ -43,7 +43,7 @@ class _Input(Value, frozen=True):
 
 
 class _Request(Value, frozen=True):
-    arrived: events.RequestArrived | events.Asked
+    arrived: events.RequestArrived
     body: bytes
     outputs: tuple[events.Output, ...]
 
@@ -88,7 +88,7 @@ class JournalWriter:
         self._put(_Input(event, outputs))
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Record a request with the bytes that it came as."""
         self._put(_Request(arrived, body, outputs))

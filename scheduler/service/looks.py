@@ -1,4 +1,4 @@
-"""Fresh looks at the cluster for requests that wait for one: one read at a time, for everybody who waits when it begins."""
+"""Fresh looks at the cluster for requests that need one: one read at a time, for everybody who waits when it begins."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -7,16 +7,8 @@ from typing import TypeAlias
 from protocol.wire import PodName
 from scheduler.ports import LOOK_DEADLINE_S
 
-_Waiting: TypeAlias = dict[PodName, list[asyncio.Future[bool]]]
-
-
-def _tell(waiting: _Waiting, outcome: bool | Exception) -> None:
-    """Tell whoever was not told yet and has not gone."""
-    for future in (future for futures in waiting.values() for future in futures if not future.done()):
-        if isinstance(outcome, bool):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
+Report: TypeAlias = Callable[[bool | Exception], object]
+"""Gets whether the cluster could be read, or our own fault."""
 
 
 class Looks:
@@ -24,16 +16,15 @@ class Looks:
 
     def __init__(self, read: Callable[[Collection[PodName]], Awaitable[bool]]) -> None:
         self._read = read
-        self._waiting: _Waiting = {}
+        self._waiting: dict[PodName, list[Report]] = {}
         self._reading: asyncio.Task[None] | None = None
 
-    def fresh(self, pod: PodName) -> asyncio.Future[bool]:
-        """Whether a read of `pod` that began after this call has ended well; within two look deadlines, or at `close`."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(pod, []).append(future)
+    def fresh(self, pod: PodName, report: Report) -> None:
+        """Report whether a read of `pod` that began after this call has ended well; within two look deadlines, or at
+        `close`. A report must not raise."""
+        self._waiting.setdefault(pod, []).append(report)
         if self._reading is None:
             self._reading = asyncio.create_task(self._read_all(), name="looks at the cluster")
-        return future
 
     async def close(self) -> None:
         """End the read under way: nobody gets a look any more."""
@@ -42,16 +33,18 @@ class Looks:
             await asyncio.wait([self._reading])
 
     async def _read_all(self) -> None:
-        waiting: _Waiting = {}
+        waiting: dict[PodName, list[Report]] = {}
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, {}
-                _tell(waiting, await self._outcome(waiting))
+                outcome = await self._outcome(waiting)
+                reports, waiting = waiting, {}
+                _report(reports, outcome)
         finally:
             self._reading = None
-            _tell(waiting, False)
-            _tell(self._waiting, False)
-            self._waiting = {}
+            _report(waiting, False)
+            waiting, self._waiting = self._waiting, {}
+            _report(waiting, False)
 
     async def _outcome(self, pods: Collection[PodName]) -> bool | Exception:
         try:
@@ -61,3 +54,9 @@ class Looks:
             return False
         except Exception as error:  # noqa: BLE001 - a fault of ours: each request meets it as its own
             return error
+
+
+def _report(waiting: dict[PodName, list[Report]], outcome: bool | Exception) -> None:
+    for reports in waiting.values():
+        for report in reports:
+            report(outcome)

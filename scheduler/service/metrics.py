@@ -10,13 +10,13 @@ from scheduler.core.ledger import Cause, Ledger
 from scheduler.service.stats import SEQUENCE_CODES, PermitStats
 
 
-def families(core: Core, counts: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
+def families(core: Core, stats: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:
     """Every metric with its samples now."""
-    yield from _decisions(counts)
+    yield from _decisions(stats)
     yield from _ledger(core.ledger)
     yield from _vms(core)
-    yield _flag("parley_scheduler_cluster_stale", "1 while the cluster cannot be read", counts.cluster_stale)
-    yield _flag("parley_scheduler_config_stale", "1 while a new configuration has faults", counts.rules_stale)
+    yield _flag("parley_scheduler_cluster_stale", "1 while the cluster cannot be read", stats.cluster_stale)
+    yield _flag("parley_scheduler_config_stale", "1 while a new configuration has faults", stats.rules_stale)
     yield Family(
         "counter",
         "parley_scheduler_journal_lost",
@@ -27,46 +27,46 @@ def families(core: Core, counts: PermitStats, server: Server, journal_lost: int 
     yield from server_families(server)
 
 
-def _decisions(counts: PermitStats) -> Iterator[AnyFamily]:
+def _decisions(stats: PermitStats) -> Iterator[AnyFamily]:
     yield Family(
         "counter",
         "parley_scheduler_requests",
         "Requests by outcome and status or code",
         ("outcome", "code"),
-        tuple((key, value) for key, value in counts.answers.items()),
+        tuple((key, value) for key, value in stats.answers.items()),
     )
     yield Family(
         "counter",
         "parley_scheduler_permits",
         "Permits by result and binding reason",
         ("result", "reason"),
-        tuple((key, value) for key, value in counts.permits.items()),
+        tuple((key, value) for key, value in stats.permits.items()),
     )
     yield Family(
         "counter",
         "parley_scheduler_units",
         "Compute units of growth, granted and refused",
         ("result",),
-        tuple(((result,), float(counts.units[result])) for result in ("granted", "refused")),
+        tuple(((result,), float(stats.units[result])) for result in ("granted", "refused")),
     )
     yield Family(
         "counter",
         "parley_scheduler_sequence_rejections",
         "Requests that the sequence gate turned away",
         ("code",),
-        tuple(((code.value,), float(counts.answers["error", code.value])) for code in SEQUENCE_CODES),
+        tuple(((code.value,), float(stats.answers["error", code.value])) for code in SEQUENCE_CODES),
     )
     yield Family(
         "counter",
         "parley_scheduler_migrations",
         "Migrations that were started, or failed to start",
         ("result",),
-        tuple(((result,), float(counts.migrations[result])) for result in ("started", "failed")),
+        tuple(((result,), float(stats.migrations[result])) for result in ("started", "failed")),
     )
     yield HistogramFamily(
         "parley_scheduler_decision_seconds",
         "From the bytes of a request to its answer",
-        (((), counts.latency.now()),),
+        (((), stats.latency.now()),),
     )
 
 

@@ -34,19 +34,19 @@ class PermitStats:
 
 
 class DecisionLog:
-    """PermitStats decisions, and logs those that change a permit or deny something new."""
+    """Counts decisions, and logs those that change a permit or deny something new."""
 
-    def __init__(self, counts: PermitStats, log: Logger) -> None:
-        self._counts = counts
+    def __init__(self, stats: PermitStats, log: Logger) -> None:
+        self._stats = stats
         self._log = log
         self._refused: dict[PodName, object] = {}
 
     def decided(self, decided: events.Decided) -> None:
         """A request got a permit. A standing refusal is one line, not one at every tick."""
-        counts = self._counts
-        counts.answers["permit", "200"] += 1
+        stats = self._stats
+        stats.answers["permit", "200"] += 1
         if decided.permit == decided.requested:
-            counts.permits["full", ""] += 1
+            stats.permits["full", ""] += 1
             if self._refused:
                 self._refused.pop(decided.pod, None)
             if not decided.changed:
@@ -56,7 +56,7 @@ class DecisionLog:
         else:
             code = decided.reasons[0].code.value if decided.reasons else ""
             result = "partial" if decided.changed else "denied"
-            counts.permits[result, code] += 1
+            stats.permits[result, code] += 1
             self._count_units(decided)
             told = (result, code, decided.permit)
             if not decided.changed and self._refused.get(decided.pod) == told:
@@ -83,6 +83,6 @@ class DecisionLog:
             amount.units(decided.unit) for amount in (decided.before, decided.permit, decided.requested)
         )
         if decided.changed and permit > before:
-            self._counts.units["granted"] += permit - before
+            self._stats.units["granted"] += permit - before
         if wanted > permit:
-            self._counts.units["refused"] += wanted - permit
+            self._stats.units["refused"] += wanted - permit

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from unittest import mock
 
-from hosting import watched_file
+from hosting import threads, watched_file
 from scheduler.clusters.file import FileCluster
 from scheduler.ports import Cluster
 from tests.conformance.cluster_api_server import ApiServer, Pace
@@ -145,7 +145,11 @@ def _file_plant(spoils: bool) -> "Callable[..., Any]":
         async def opened() -> AsyncIterator[Cluster]:
             yield wrap(kind(writer.path, now_s, unix_offset_s=0.0))
 
-        with mock.patch.object(watched_file, "in_own_thread", _in_virtual_thread(pace)):
+        in_thread = _in_virtual_thread(pace)
+        with (
+            mock.patch.object(threads, "in_own_thread", in_thread),
+            mock.patch.object(watched_file, "in_own_thread", in_thread),
+        ):
             yield Plant(world, pace, opened, lambda: None, world.grow_unnoticed, is_current=False)
 
     return planted

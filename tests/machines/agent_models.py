@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from protocol.extension import ExtendedRequest, RawRequest
+from protocol.extension import RawRequest, RequestExtension
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.versions import PluginProtoVersion
-from protocol.wire import SlotResources
+from protocol.wire import AgentRequest, SlotResources
 from tests.machines.core_port import COMMAND_DEADLINE_S, Answer, Permitted, Rejected
 
 if TYPE_CHECKING:
@@ -19,15 +19,25 @@ REQUEST_DEADLINE_S = 4.0
 _ONE_SLOT = SlotResources(1, 1)
 
 
+def _extension(request: AgentRequest) -> RequestExtension:
+    assert request.extension is not None
+    return request.extension
+
+
 @dataclass(slots=True, eq=False, frozen=True)
 class Packet:
     """One sending of a request. `edits` are the external edits that its sender had seen."""
 
     agent: "ExtendedAgent"
-    request: ExtendedRequest
+    request: AgentRequest
     attempt: int
     edits: int
     sent_s: float
+
+    @property
+    def extension(self) -> RequestExtension:
+        """What the extension says in the request."""
+        return _extension(self.request)
 
 
 @dataclass(slots=True, eq=False, frozen=True)
@@ -56,7 +66,7 @@ class ExtendedAgent:
     lease_until_s: float = 0.0
     knows: UUID | None = None
     number: int = 0
-    latest: ExtendedRequest | None = None
+    latest: AgentRequest | None = None
     latest_use: Resources = ZERO
     latest_edits: int = 0
     is_answered: bool = False
@@ -110,11 +120,7 @@ class ExtendedAgent:
         claim, wanted = self.held.max(use), want.max(use)
         self.hold(self.held.min(wanted))
         self.number += 1
-        self.latest = ExtendedRequest(
-            PluginProtoVersion.V1_1,
-            self.vm.name,
-            _ONE_SLOT,
-            None,
+        extension = RequestExtension(
             self.life,
             self.started_ms,
             self.vm.uid,
@@ -123,6 +129,7 @@ class ExtendedAgent:
             self.knows,
             RawRequest(wanted, claim, None),
         )
+        self.latest = AgentRequest(PluginProtoVersion.V1_1, self.vm.name, _ONE_SLOT, None, extension)
         self.latest_use, self.latest_edits, self.is_answered = use, self.edits, False
         return self._attempt(now_s)
 
@@ -130,10 +137,11 @@ class ExtendedAgent:
         """Whether the latest request may be sent again: unanswered, and still the truth."""
         if self.latest is None or self.is_answered:
             return False
-        use, claim = self.in_use(), self.latest.raw.last_permit
+        own = _extension(self.latest)
+        use, claim = self.in_use(), own.last_permit
         return (
             claim is not None
-            and self.latest.raw.resources.fits_in(self.wants.max(use))
+            and own.resources.fits_in(self.wants.max(use))
             and use.fits_in(self.latest_use)
             and claim.fits_in(self.held.max(use))
         )
@@ -141,7 +149,7 @@ class ExtendedAgent:
     def ask_again(self, now_s: float) -> Packet:
         """Send the latest request again."""
         assert self.latest is not None
-        self.hold(self.held.min(self.latest.raw.resources))
+        self.hold(self.held.min(_extension(self.latest).resources))
         return self._attempt(now_s)
 
     def _attempt(self, now_s: float) -> Packet:

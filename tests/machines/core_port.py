@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
-from protocol.extension import ExtendedRequest
-from protocol.hot import ask_of
 from protocol.reasons import ErrorCode, ReasonCode
 from protocol.sequence import Life, Retry
 from protocol.values import ZERO, Bounds, Observation, Resources
@@ -20,7 +18,7 @@ from scheduler.core.ledger import Cause
 from scheduler.core.ledger import RowState as Kept
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 
 if TYPE_CHECKING:
     from tests.machines.pool_laws import PoolLaws
@@ -348,13 +346,14 @@ class CorePort:
         row = self._core.ledger.row(vm_holder(uid))
         return row.units if row is not None and row.pool == pool else 0
 
-    def is_retry(self, request: ExtendedRequest, vm: VmSpec) -> bool:
+    def is_retry(self, request: AgentRequest, vm: VmSpec) -> bool:
         """Whether a request repeats one that was answered with a permit: its reply is remembered."""
         record = self._core.vms.find(vm.pod)
-        if record is None or record.reply is None:
+        own = request.extension
+        if record is None or record.reply is None or own is None:
             return False
-        life = Life(request.agent_id, request.agent_started_at_ms)
-        return isinstance(record.gate.judge(life, request.sequence_number, ask_of(request)), Retry)
+        life = Life(own.agent_id, own.agent_started_at_ms)
+        return isinstance(record.gate.judge(life, own.sequence_number, request), Retry)
 
     def audit(self) -> list[str]:
         """The differences between the ledger's sums and its rows."""

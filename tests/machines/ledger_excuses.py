@@ -64,7 +64,7 @@ class Excuses:
     def claim_is_told(self, vm: Vm, packet: Packet) -> None:
         """The scheduler knows now of an edit that this agent saw before it asked; and of two kinds of agent."""
         account = vm.account
-        claim = packet.request.raw.last_permit
+        claim = packet.extension.last_permit
         if account.edited == ZERO or packet.edits != vm.edits or claim is None:
             return
         if account.edited.min(vm.size.max(vm.target)).fits_in(claim):

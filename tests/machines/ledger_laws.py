@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.extension import ExtendedRequest
+from protocol.extension import RequestExtension
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest
 from tests.machines.cluster_models import Node, Vm
@@ -27,10 +27,10 @@ def check_row(world: "World", vm: Vm) -> None:
 
 
 def check_permit(
-    request: ExtendedRequest, answer: Permitted, before: Glance | None, after: Glance | None
+    request: RequestExtension, answer: Permitted, before: Glance | None, after: Glance | None
 ) -> None:
     """A permit lies between current and requested; a decrease is exact. `before` is None for a remembered reply."""
-    wanted, permit = request.raw.resources, answer.permit
+    wanted, permit = request.resources, answer.permit
     if permit.exceeds(wanted):
         raise LawBrokenError(f"a permit of {permit} for a request of {wanted}")
     if permit != wanted and not answer.codes:
@@ -39,7 +39,7 @@ def check_permit(
         return
     least = before.current
     if after.is_settled and not before.is_settled:
-        claim = request.raw.last_permit or ZERO
+        claim = request.last_permit or ZERO
         least = before.shown if before.is_late else claim  # it settles at no less than its claim, or its use
     if wanted.min(least).exceeds(permit):
         raise LawBrokenError(f"a permit of {permit} for a request of {wanted} where {least} was current")

@@ -234,7 +234,7 @@ class World:
         `is_taken` says that such an answer arrives as soon as there is one.
         """
         vm, request = packet.agent.vm, packet.request
-        self.excuses.late_claim(vm, request.raw.last_permit)
+        self.excuses.late_claim(vm, packet.extension.last_permit)
         before = self.port.glance(vm.spec, vm.holder)
         is_retry = before is not None and self.port.is_retry(request, vm.spec)
         answer = self.port.ask(request, self.now_s)
@@ -248,9 +248,9 @@ class World:
         if isinstance(answer, Permitted | Waits):
             after = self.port.glance(vm.spec, vm.holder)
             if isinstance(answer, Permitted):
-                ledger_laws.check_permit(request, answer, None if is_retry else before, after)
+                ledger_laws.check_permit(packet.extension, answer, None if is_retry else before, after)
             if before is not None and after is not None:
-                claim = (request.raw.last_permit or ZERO).min(request.raw.resources)
+                claim = (packet.extension.last_permit or ZERO).min(packet.extension.resources)
                 ledger_laws.check_growth(vm.node, before, after, claim)
             vm.heard_until_s = self.now_s + HANDOVER_S
             if not is_retry:
@@ -276,7 +276,7 @@ class World:
             if asking.packet is not None:
                 returned = Returned(asking.packet, answer)
                 if isinstance(answer, Permitted):
-                    ledger_laws.check_permit(asking.packet.request, answer, None, None)
+                    ledger_laws.check_permit(asking.packet.extension, answer, None, None)
                 if asking.is_taken:
                     self.takes(returned)
                 else:

@@ -10,20 +10,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
+from uuid import UUID
 
 from msgspec.structs import replace
 
 from protocol import sequence
-from protocol.hot import Ask
 from protocol.values import ZERO, Observation, Resources
-from scheduler.core import extended, judging, pools, progress, published
-from scheduler.core.cluster import Cluster
+from scheduler.core import cluster, core, decision, extended, limits, pools, published, told
 from scheduler.core.core import Core
 from scheduler.core.events import VmSeen
-from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, Row, RowState, Verdict
-from scheduler.core.limits import Limit
+from scheduler.core.limits import Growth, Limit
 from scheduler.core.model import VmSpec
+from scheduler.core.state import CoreState
 from tests.machines import ledger_world
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm
@@ -47,13 +46,13 @@ def grant_before_the_reserve() -> Iterator[None]:
         else:
             late.append((ledger, verdict))
 
-    def apply_and_post(core: Core, event: Any) -> Any:
-        due = [verdict for ledger, verdict in late if ledger is core.ledger]
+    def apply_and_post(door: Core, event: Any) -> Any:
+        due = [verdict for ledger, verdict in late if ledger is door.ledger]
         late.clear()
-        outputs = apply(core, event)
+        outputs = apply(door, event)
         for verdict in due:
-            if core.ledger.row(verdict.holder) is not None:
-                post(core.ledger, verdict, OverCause.CLAIM)
+            if door.ledger.row(verdict.holder) is not None:
+                post(door.ledger, verdict, OverCause.CLAIM)
         return outputs
 
     with _patch(Ledger, "post", post_later), _patch(Core, "apply", apply_and_post):
@@ -77,8 +76,10 @@ def lost_release() -> Patch:
 def reply_remembered_too_long() -> Patch:
     """A retry gets the remembered permit, though the row has fallen since."""
 
-    def repeat(core: Any, record: Any, ticket: Any, ask: Any, reply: Any) -> Any:
-        return extended._decided(core, record, ticket, ask, reply, before=record.row.state.current)
+    def repeat(opened: Any, reply: Any) -> Any:
+        opened.unit = reply.unit
+        grant = limits.Grant(reply.permit, reply.reasons)
+        return decision.decided(opened, grant, opened.record.row.state.current, changed=False)
 
     return _patch(extended, "_repeat", repeat)
 
@@ -110,12 +111,21 @@ def buffer_subtracted_twice() -> Patch:
 
 def settled_by_anybody() -> Patch:
     """A request settles a row though it does not name this process."""
-    decide = extended._decide
+    settle = extended.settle
 
-    def decide_for_all(core: Any, record: Any, ticket: Any, ask: Ask, now_s: float) -> Any:
-        return decide(core, record, ticket, replace(ask, names=core.config.instance), now_s)
+    def settle_for_all(opened: Any) -> Any:
+        request, instance = opened.request, opened.core.config.instance
+        opened.request = naming(request, instance)
+        answer = settle(opened)
+        opened.request = request
+        return answer
 
-    return _patch(extended, "_decide", decide_for_all)
+    return _patch(extended, "settle", settle_for_all)
+
+
+def naming(request: Any, instance: UUID) -> Any:
+    """The request, as if it named that process."""
+    return dataclasses.replace(request, scheduler_instance=instance)
 
 
 def one_hand_over_floor() -> Patch:
@@ -132,14 +142,16 @@ def one_hand_over_floor() -> Patch:
 
 def bounds_cut_below_use() -> Patch:
     """Bounds cut the whole request, not only its growth."""
-    judge = Ledger.judge
+    judge = decision.judge
 
-    def judge_cut(
-        ledger: Ledger, row: Row, request: Resources, unit: Any, bound: Resources, *limits: Any
-    ) -> Any:
-        return judge(ledger, row, request.min(bound), unit, bound, *limits)
+    def judge_cut(opened: Any, *rest: Any) -> Any:
+        bound = opened.record.spec.bounds.max
+        opened.wanted, wanted = opened.wanted.min(bound), opened.wanted
+        verdict = judge(opened, *rest)
+        opened.wanted = wanted
+        return verdict
 
-    return _patch(Ledger, "judge", judge_cut)
+    return _patch(decision, "judge", judge_cut)
 
 
 @contextlib.contextmanager
@@ -147,8 +159,9 @@ def bystander_gets_what_is_pending() -> Iterator[None]:
     """A caller beside an agent with the extension gets all that the row keeps, what waits for a pool included."""
     stand_by = published._stand_by
 
-    def stand_by_reserved(core: Any, record: Any, caller: Any) -> Any:
-        return stand_by(core, record, replace(caller, use=record.row.reserved))
+    def stand_by_reserved(opened: Any) -> Any:
+        opened.least = opened.wanted.min(opened.record.row.reserved)
+        return stand_by(opened)
 
     with _patch(published, "_stand_by", stand_by_reserved):
         yield
@@ -163,7 +176,7 @@ def decrease_believed_at_once() -> Patch:
         )
         return replace(state, floors=kept)
 
-    return _patch(published, "after_read", after_read)
+    return _patch(told, "after_read", after_read)
 
 
 def targets_left_out() -> Patch:
@@ -185,25 +198,25 @@ def no_fence() -> Iterator[None]:
 
 def late_event_ends_claim() -> Patch:
     """Any event of the cluster ends what only the agent knows of."""
-    observe = Cluster._observe
+    observe = cluster._observe
 
-    def observe_and_forget(cluster: Cluster, record: Any, reading: Observation) -> None:
+    def observe_and_forget(state: CoreState, record: Any, reading: Observation) -> None:
         row = record.row
-        cluster._core.ledger.post(Verdict(row.holder, row.node, row.state.without(Cause.CLAIMED)))
-        observe(cluster, record, reading)
+        state.ledger.post(Verdict(row.holder, row.node, row.state.without(Cause.CLAIMED)))
+        observe(state, record, reading)
 
-    return _patch(Cluster, "_observe", observe_and_forget)
+    return _patch(cluster, "_observe", observe_and_forget)
 
 
 def new_right_after_a_start() -> Patch:
     """A VM that the list of a start did not hold is taken for newborn at once."""
-    enter = Cluster._enter
+    enter = cluster._enter
 
-    def enter_at_once(cluster: Cluster, seen: VmSeen, vm: VmSpec) -> None:
+    def enter_at_once(state: CoreState, seen: VmSeen, vm: VmSpec) -> None:
         with _patch(CoreState, "inherits_until_s", lambda _, now_s: now_s):
-            enter(cluster, seen, vm)
+            enter(state, seen, vm)
 
-    return _patch(Cluster, "_enter", enter_at_once)
+    return _patch(cluster, "_enter", enter_at_once)
 
 
 def handover_dies_with_the_scheduler() -> Patch:
@@ -256,19 +269,19 @@ def resize_forgotten_at_its_deadline() -> Patch:
 @contextlib.contextmanager
 def old_event_ends_silence() -> Iterator[None]:
     """A silent row falls to whatever is told last, whenever that was read. The watch may lag longer than a hand-over."""
-    see, after_silence = Cluster.vm_seen, Cluster._after_silence
+    see, after_silence = cluster.vm_seen, cluster._after_silence
     told_s = 0.0
 
-    def see_when(cluster: Cluster, seen: VmSeen) -> Any:
+    def see_when(state: CoreState, seen: VmSeen) -> Any:
         nonlocal told_s
         told_s = seen.now_s
-        return see(cluster, seen)
+        return see(state, seen)
 
-    def fall(cluster: Cluster, record: Any, state: RowState, reading: Observation) -> RowState:
-        return after_silence(cluster, record, state, dataclasses.replace(reading, begun_s=told_s))
+    def fall(state: CoreState, record: Any, row_state: RowState, reading: Observation) -> RowState:
+        return after_silence(state, record, row_state, dataclasses.replace(reading, begun_s=told_s))
 
-    lag = _patch(ledger_world, "WATCH_LAG_S", 75.0)
-    with lag, _patch(Cluster, "vm_seen", see_when), _patch(Cluster, "_after_silence", fall):
+    lag, seen = _patch(ledger_world, "WATCH_LAG_S", 75.0), mock.patch.dict(core._HANDLERS, {VmSeen: see_when})
+    with lag, seen, _patch(cluster, "_after_silence", fall):
         yield
 
 
@@ -287,12 +300,13 @@ def others_forgotten_at_commit() -> Patch:
 
 def word_for_another_generation() -> Patch:
     """A word counts whatever became of the pool since it was formed."""
-    limits_of = progress.limits_of
+    admitted = pools.admitted
 
-    def limits_of_any(core: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
-        return limits_of(core, record, waited, dataclasses.replace(word, generation=None), *rest)
+    def admitted_for_any(ledger: Ledger, record: Any, way: Growth, call: Any) -> list[Limit]:
+        verdict = dataclasses.replace(call.verdict, generation=None)
+        return admitted(ledger, record, way, dataclasses.replace(call, verdict=verdict))
 
-    return _patch(progress, "limits_of", limits_of_any)
+    return _patch(pools, "admitted", admitted_for_any)
 
 
 def births_not_counted() -> Patch:
@@ -329,39 +343,36 @@ def pending_counts_in_the_pool() -> Patch:
 @contextlib.contextmanager
 def own_limits_not_looked_at_again() -> Iterator[None]:
     """The pool's own limits are looked at when a request comes, and not when its word does."""
-    bounds, consulted = pools.bounds, Core._consulted
+    bounds, judge = pools.bounds, decision.judge
     is_at_commit = False
 
-    def bounds_at_first(*args: Any) -> tuple[Limit, ...]:
-        return () if is_at_commit else bounds(*args)
+    def bounds_at_first(*args: Any) -> list[Limit]:
+        return [] if is_at_commit else bounds(*args)
 
-    def consulted_without(core: Core, ended: Any) -> Any:
+    def judge_without(opened: Any, call: Any = None) -> Any:
         nonlocal is_at_commit
-        is_at_commit = True
-        try:
-            return consulted(core, ended)
-        finally:
-            is_at_commit = False
+        is_at_commit = call is not None
+        return judge(opened, call)
 
-    with _patch(pools, "bounds", bounds_at_first), _patch(Core, "_consulted", consulted_without):
+    with _patch(pools, "bounds", bounds_at_first), _patch(decision, "judge", judge_without):
         yield
 
 
 @contextlib.contextmanager
 def floor_needs_no_word() -> Iterator[None]:
     """Growth within what the VM's own floors keep asks nobody."""
-    judge, must_be_asked = judging.judge, pools.must_be_asked
+    judge, must_be_asked = decision.judge, pools.must_be_asked
     kept = ZERO
 
-    def judge_and_note(core: Any, record: Any, *rest: Any) -> Verdict:
+    def judge_and_note(opened: Any, *rest: Any) -> Verdict:
         nonlocal kept
-        kept = record.row.state.firm
-        return judge(core, record, *rest)
+        kept = opened.record.row.state.firm if opened.request.extension is not None else ZERO
+        return judge(opened, *rest)
 
     def asked_beyond_floors(ledger: Ledger, name: str, current: Resources, permit: Resources) -> bool:
         return must_be_asked(ledger, name, current.max(kept), permit)
 
-    with _patch(extended, "judge", judge_and_note), _patch(pools, "must_be_asked", asked_beyond_floors):
+    with _patch(decision, "judge", judge_and_note), _patch(pools, "must_be_asked", asked_beyond_floors):
         yield
 
 
@@ -370,22 +381,22 @@ def growth_in_a_pool_that_is_above() -> Patch:
     total = pools.total
 
     def total_without_a_look(
-        record: Any, account: PoolAccount, current: Any, wanted: Any, unit: Any, most: int, why: Any
+        record: Any, account: PoolAccount, way: Growth, most: int, why: Any
     ) -> Limit | None:
-        return total(record, account, current, wanted, unit, max(most, account.units), why)
+        return total(record, account, way, max(most, account.units), why)
 
     return _patch(pools, "total", total_without_a_look)
 
 
 def word_of_the_pool_it_left() -> Patch:
     """A word counts for a VM that belongs to another pool by now."""
-    limits_of = progress.limits_of
+    admitted = pools.admitted
 
-    def limits_of_now(core: Any, record: Any, waited: Any, word: Any, *rest: Any) -> Any:
-        there = dataclasses.replace(waited, pool=record.spec.pool or waited.pool)
-        return limits_of(core, record, there, word, *rest)
+    def admitted_there(ledger: Ledger, record: Any, way: Growth, call: Any) -> list[Limit]:
+        there = dataclasses.replace(call, pool=record.spec.pool or call.pool)
+        return admitted(ledger, record, way, there)
 
-    return _patch(progress, "limits_of", limits_of_now)
+    return _patch(pools, "admitted", admitted_there)
 
 
 @dataclass(frozen=True, slots=True)

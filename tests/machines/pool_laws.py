@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from protocol.extension import ExtendedRequest
+from protocol.extension import RequestExtension
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest, PodName
@@ -59,7 +59,7 @@ class Member:
     shown_s: float = -1.0
     permit_units: int = 0
     units: int = 0
-    answered: ExtendedRequest | None = None
+    answered: AgentRequest | None = None
 
 
 class PoolLaws:
@@ -130,16 +130,16 @@ class PoolLaws:
             self.nothing_else()
             return
         before = self._before(member)
-        if isinstance(request, ExtendedRequest):
-            level = (request.raw.last_permit or ZERO).max(member.shown)
+        if request.extension is not None:
+            level = (request.extension.last_permit or ZERO).max(member.shown)
             permit = level if self._port.is_unsettled(member.kept) else ZERO
             cause = Cause("a claim", permit, level)
         else:
             cause = Cause("what a published caller uses", member.shown, member.shown)
         self.nothing_else(member, cause)
-        if isinstance(request, ExtendedRequest) and isinstance(answer, Permitted):
+        if request.extension is not None and isinstance(answer, Permitted):
             if request is not member.answered:
-                self._check_refusal(member, before, request, answer, None)
+                self._check_refusal(member, before, request.extension, answer, None)
             member.answered = request
 
     def told(self, ticket: int, word: "Word | None", answer: Answer | None) -> None:
@@ -155,13 +155,13 @@ class PoolLaws:
         if member is None:
             raise LawBrokenError(f"{request.pod.name} waits for pool {consult.pool} and is gone")
         before = self._before(member)
-        use = ZERO if isinstance(request, ExtendedRequest) else member.shown
+        use = ZERO if request.extension is not None else member.shown
         self.nothing_else(member, Cause("a word", use, member.shown, consult, word))
-        if isinstance(request, ExtendedRequest) and isinstance(answer, Permitted):
+        if request.extension is not None and isinstance(answer, Permitted):
             member.answered = request
             is_same = life == self._pools[consult.pool].life
             if word is not None and is_same and not self._is_void(member, consult, word):
-                self._check_refusal(member, before, request, answer, (consult, word))
+                self._check_refusal(member, before, request.extension, answer, (consult, word))
 
     def nothing_else(self, subject: Member | None = None, cause: Cause = _NO_CAUSE) -> None:
         """After any input: what has changed is the subject, as far as its cause goes, or has not risen."""
@@ -257,7 +257,7 @@ class PoolLaws:
         self,
         member: Member,
         before: tuple[Resources, int],
-        request: ExtendedRequest,
+        request: RequestExtension,
         answer: Permitted,
         told: "tuple[Consult, Word] | None",
     ) -> None:
@@ -268,7 +268,7 @@ class PoolLaws:
         pool, permit, (current, held) = self._pools[name], answer.permit, before
         if not pool.is_there or pool.is_deleting:
             return
-        step = _next(member.spec, current.max(request.raw.last_permit or ZERO), request.raw.resources, permit)
+        step = _next(member.spec, current.max(request.last_permit or ZERO), request.resources, permit)
         need = step.units(pool.unit)
         total = max(held, self.totals[name] + max(need - member.units, 0))
         consult, word = told if told is not None else (None, None)

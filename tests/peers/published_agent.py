@@ -1,6 +1,5 @@
 """An autoscaler-agent's runner of one VM as published (v1.0 and v1.1), quirks and defects included."""
 
-import argparse
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -24,10 +23,6 @@ from tests.peers.recording import (
     Journal,
     UnansweredError,
     cancel,
-    common_options,
-    print_line,
-    run_program,
-    version_range,
 )
 from tests.peers.resources import Resources, Wish, published_target, read_metrics
 
@@ -70,13 +65,12 @@ class PublishedAgent:
         knobs: AgentKnobs | None = None,
         *,
         host: str = "127.0.0.1",
-        log: Callable[[str], None] | None = None,
     ) -> None:
         self.vm = vm
         self.informant = informant
         self.knobs = knobs or AgentKnobs()
         self.host = host
-        self.journal = Journal("published-agent", log)
+        self.journal = Journal()
         self.faults: list[Fault] = []  # of its own server
         self.caller = Caller(self.journal, content_type=JSON, redirects=True)
         self._forget()
@@ -381,75 +375,3 @@ class PublishedAgent:
         self.journal.note("patched", use=str(target))
         if self.vm.on_patch is not None:
             self.vm.on_patch(target)
-
-
-def options() -> argparse.ArgumentParser:
-    about = "A published autoscaler-agent of one VM; SIGUSR1: its scheduler pod was replaced."
-    parser = common_options("published_agent", about, None)
-    default = AgentKnobs()
-    parser.add_argument("--informant", default="127.0.0.1:10301", metavar="HOST:PORT")
-    parser.add_argument("--scheduler", metavar="HOST:PORT", help="none is known else")
-    parser.add_argument("--pod", default="default/vm", metavar="NAMESPACE/NAME")
-    parser.add_argument("--min", type=Resources.parse, default="1/1", metavar="CPUS/SLOTS")
-    parser.add_argument("--max", type=Resources.parse, default="4/4", metavar="CPUS/SLOTS")
-    parser.add_argument("--use", type=Resources.parse, default="1/1", metavar="CPUS/SLOTS")
-    parser.add_argument("--slot", default=default.slot, help="bytes of a memory slot")
-    parser.add_argument("--plugin-version", default="v1.1", help="v1.0 or v1.1")
-    parser.add_argument("--informant-versions", default="v1.0:v1.1", help="v1.0, v1.1 or a range")
-    parser.add_argument("--load-prefix", default=default.load_prefix)
-    for name in TIMES:
-        option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=float, default=getattr(default, name), help="seconds")
-    return parser
-
-
-TIMES = (
-    "request_timeout", "register_timeout", "register_retry", "server_min_wait", "server_normal_wait",
-    "downscale_timeout", "metrics_period", "metrics_timeout", "metrics_min_wait", "scheduler_min_wait", "watchdog",
-    "own_lock_watchdog",
-)  # fmt: skip
-
-
-async def _main(given: argparse.Namespace) -> None:
-    knobs = AgentKnobs(
-        plugin_version=version_range(given.plugin_version)[0],
-        informant_versions=version_range(given.informant_versions),
-        slot=given.slot,
-        load_prefix=given.load_prefix,
-    )
-    for name in TIMES:
-        setattr(knobs, name, getattr(given, name))
-    namespace, _, pod = given.pod.partition("/")
-    vm = VM(given.min, given.max, given.use, namespace, pod)
-    agent = PublishedAgent(vm, given.informant, knobs, host=given.host, log=print_line)
-    agent.faults.extend(given.fault)
-    program = _Program(agent, given.scheduler)
-    await run_program(program, program.restart, program.replaced)
-
-
-@dataclass(slots=True)
-class _Program:
-    """The agent beside a scheduler whose address is known."""
-
-    agent: PublishedAgent
-    scheduler: str | None
-
-    @property
-    def journal(self) -> Journal:
-        return self.agent.journal
-
-    async def start(self) -> None:
-        await self.agent.start(self.scheduler)
-
-    async def stop(self) -> None:
-        await self.agent.stop()
-
-    async def restart(self) -> None:
-        await self.agent.restart(self.scheduler)
-
-    async def replaced(self) -> None:
-        self.agent.set_scheduler(self.scheduler)
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(options().parse_args()))

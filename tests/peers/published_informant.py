@@ -1,6 +1,5 @@
 """A VM informant as published (v1.0 and v1.1 of the agent–informant protocol), quirks and defects included."""
 
-import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -33,10 +32,6 @@ from tests.peers.recording import (
     Request,
     UnansweredError,
     cancel,
-    common_options,
-    print_line,
-    run_program,
-    version_range,
 )
 from tests.peers.resources import latest_shared, range_text
 
@@ -91,10 +86,9 @@ class PublishedInformant:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        log: Callable[[str], None] | None = None,
     ) -> None:
         self.knobs = knobs or InformantKnobs()
-        self.journal = Journal("published-informant", log)
+        self.journal = Journal()
         self.faults: list[Fault] = []
         self.server = RecordingServer(self._handle, self.journal, self.faults, host, port)
         self.exporter = RecordingServer(self._metrics, self.journal, self.faults, host)
@@ -357,42 +351,3 @@ def _bytes(raw: Message) -> int:
 
 def _downscale_result(ok: bool, status: str) -> Answer:
     return Answer(200, encode(DOWNSCALE_RESULT, {"Ok": ok, "Status": status}), SNIFFED)
-
-
-def options() -> argparse.ArgumentParser:
-    about = "A published VM informant; SIGUSR1: its cgroup is short of memory."
-    parser = common_options("published_informant", about, 10301)
-    default = InformantKnobs()
-    parser.add_argument("--version", default="v1.1", help="v1.0, v1.1 or a range as in 1:2")
-    parser.add_argument(
-        "--metrics-port", type=int, help="of an exporter elsewhere; an own one is started else"
-    )
-    parser.add_argument("--load", type=float, nargs=2, default=default.load, metavar=("LOAD1", "LOAD5"))
-    parser.add_argument("--memory-in-use", type=int, help="bytes in the cgroup; without a cgroup else")
-    parser.add_argument("--refuse-downscale", action="store_true")
-    parser.add_argument("--cgroup-fails", action="store_true")
-    parser.add_argument("--resume-order", choices=("race", "before", "after"), default="race")
-    parser.add_argument("--resume-delay", type=float, default=0.0, help="seconds before /resume")
-    parser.add_argument("--health-period", type=float, default=default.health_period, help="seconds")
-    return parser
-
-
-async def _main(given: argparse.Namespace) -> None:
-    knobs = InformantKnobs(
-        versions=version_range(given.version),
-        metrics_port=given.metrics_port,
-        load=(given.load[0], given.load[1]),
-        memory_in_use=given.memory_in_use,
-        refuse_downscale=given.refuse_downscale,
-        cgroup_fails=given.cgroup_fails,
-        resume_order=given.resume_order,
-        resume_delay=given.resume_delay,
-        health_period=given.health_period,
-    )
-    informant = PublishedInformant(knobs, host=given.host, port=given.port, log=print_line)
-    informant.faults.extend(given.fault)
-    await run_program(informant, informant.restart, informant.request_upscale)
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(options().parse_args()))

@@ -1,8 +1,5 @@
 """The scheduler plugin's HTTP side as published (v1.0 and v1.1), as far as a peer can notice."""
 
-import argparse
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.peers.gojson import AGENT_REQUEST, PLUGIN_RESPONSE, BadJSONError, Message, decode, encode, float32
@@ -16,10 +13,6 @@ from tests.peers.recording import (
     Journal,
     RecordingServer,
     Request,
-    common_options,
-    print_line,
-    run_program,
-    version_range,
 )
 from tests.peers.resources import UINT16, Resources, range_text, version_text
 
@@ -136,11 +129,10 @@ class PublishedScheduler:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        log: Callable[[str], None] | None = None,
     ) -> None:
         self.knobs = knobs or SchedulerKnobs()
         self.vms = vms if vms is not None else {}
-        self.journal = Journal("published-scheduler", log)
+        self.journal = Journal()
         self.faults: list[Fault] = []
         self.server = RecordingServer(self._handle, self.journal, self.faults, host, port)
         self.state = self._empty_state()
@@ -299,51 +291,3 @@ def _account_one(node: NodeAmount, pod: Amount, asked: int, migrates: bool) -> N
     node.pressure = node.pressure + pod.pressure - old & UINT16
     node.buffer = node.buffer - pod.buffer & UINT16
     pod.buffer = 0
-
-
-def _vm(text: str) -> tuple[PodName, ClusterVM]:
-    """`namespace/name=CPU/MEM:CPU/MEM:CPU/MEM` (minimum, maximum, use)."""
-    name, _, sizes = text.partition("=")
-    namespace, _, pod = name.partition("/")
-    low, high, use = (Resources.parse(size) for size in sizes.split(":"))
-    return (namespace, pod), ClusterVM(low, high, use)
-
-
-def options() -> argparse.ArgumentParser:
-    parser = common_options("published_scheduler", "A published scheduler plugin of one node.", 10299)
-    default = SchedulerKnobs()
-    parser.add_argument("--versions", default="v1.0:v1.1", help="accepted: v1.0, v1.1 or a range")
-    parser.add_argument("--total", type=Resources.parse, default=default.total, metavar="CPUS/SLOTS")
-    parser.add_argument("--system", type=Resources.parse, default=default.system, metavar="CPUS/SLOTS")
-    parser.add_argument("--unit", type=Resources.parse, default=default.unit, metavar="CPUS/SLOTS")
-    parser.add_argument("--watermark", type=float, default=default.watermark)
-    parser.add_argument("--do-migration", action="store_true", help="fails with 500, as published")
-    parser.add_argument("--send-migrate", action="store_true")
-    parser.add_argument(
-        "--vm",
-        type=_vm,
-        action="append",
-        default=[],
-        metavar="NS/POD=MIN:MAX:USE",
-        help="as in ns/a=1/1:4/16:1/4",
-    )
-    return parser
-
-
-async def _main(given: argparse.Namespace) -> None:
-    knobs = SchedulerKnobs(
-        versions=version_range(given.versions),
-        total=given.total,
-        system=given.system,
-        watermark=given.watermark,
-        unit=given.unit,
-        do_migration=given.do_migration,
-        send_migrate=given.send_migrate,
-    )
-    scheduler = PublishedScheduler(knobs, dict(given.vm), host=given.host, port=given.port, log=print_line)
-    scheduler.faults.extend(given.fault)
-    await run_program(scheduler, scheduler.restart)
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(options().parse_args()))

@@ -1,12 +1,8 @@
 """What every peer is made of: a server and a caller that record each exchange, faults to order, and a program."""
 
-import argparse
 import asyncio
-import json
-import signal
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -17,7 +13,6 @@ JSON = "application/json"
 PLAIN = "text/plain"
 SNIFFED = "text/plain; charset=utf-8"  # what Go's server makes of an answer without a type, JSON included
 HEADERS_OF_INTEREST = ("Content-Type", "Content-Length", "Retry-After", "Location", "User-Agent")
-MAX_LOGGED_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +41,16 @@ class Exchange:
 
 @dataclass(slots=True)
 class Journal:
-    """The exchanges and the notes of one peer, and the log lines made of them."""
+    """The exchanges and the notes of one peer."""
 
-    name: str
-    log: Callable[[str], None] | None = None
     exchanges: list[Exchange] = field(default_factory=list)
     notes: list[tuple[str, dict[str, object]]] = field(default_factory=list)
 
     def add(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
-        self._write(
-            "exchange",
-            side=exchange.side,
-            peer=exchange.peer,
-            request=f"{exchange.method} {exchange.path}",
-            contentType=exchange.header("Content-Type"),
-            body=_text(exchange.body),
-            status=exchange.status,
-            answerType=exchange.answer_header("Content-Type"),
-            answer=_text(exchange.answer),
-            error=exchange.error,
-            milliseconds=round((exchange.ended - exchange.started) * 1000, 3),
-        )
 
     def note(self, event: str, **fields: object) -> None:
         self.notes.append((event, fields))
-        self._write(event, **fields)
 
     def noted(self, event: str) -> list[dict[str, object]]:
         return [fields for name, fields in self.notes if name == event]
@@ -85,15 +64,6 @@ class Journal:
 
     def _of(self, side: str, request: str) -> list[Exchange]:
         return [x for x in self.exchanges if x.side == side and f"{x.method} {x.path}" == request]
-
-    def _write(self, event: str, **fields: object) -> None:
-        if self.log is not None:
-            stamp = {"at": round(time.time(), 3), "program": self.name, "event": event}
-            self.log(json.dumps(stamp | fields, default=str))
-
-
-def _text(body: bytes) -> str:
-    return body[:MAX_LOGGED_BYTES].decode("utf-8", "backslashreplace")
 
 
 @dataclass(slots=True)
@@ -319,80 +289,3 @@ class Peer(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-
-
-def print_line(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-Action = Callable[[], Awaitable[None]]
-
-
-async def run_program(peer: Peer, restart: Action, asked: Action | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; SIGUSR1 does what the peer offers, SIGUSR2 restarts it with amnesia."""
-    loop = asyncio.get_running_loop()
-    orders: asyncio.Queue[Action | None] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, orders.put_nowait, None)
-    loop.add_signal_handler(signal.SIGUSR2, orders.put_nowait, restart)
-    if asked is not None:
-        loop.add_signal_handler(signal.SIGUSR1, orders.put_nowait, asked)
-    await peer.start()
-    try:
-        while (order := await orders.get()) is not None:
-            await order()
-    finally:
-        await peer.stop()
-        peer.journal.note("ended")
-
-
-def common_options(program: str, description: str, port: int | None) -> argparse.ArgumentParser:
-    """What all three programs take."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m tests.peers.{program}",
-        description=f"{description} JSON lines on stdout; SIGUSR2 restarts it with amnesia, SIGTERM ends it.",
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="where it listens")
-    if port is not None:
-        parser.add_argument(
-            "--port", type=int, default=port, help="0: any free one (see the line 'listening')"
-        )
-    parser.add_argument(
-        "--fault", type=read_fault, action="append", default=[], metavar="REQUEST[,WORD…]",
-        help="misbehave towards 'METHOD /path' (empty: any) with drop, processed, status=, body=, latency=, "
-        "location=, times= (-1: for ever), as in 'POST /,status=503,times=2'",
-    )  # fmt: skip
-    return parser
-
-
-def read_fault(text: str) -> Fault:
-    """A fault as an option spells it."""
-    request, *words = text.split(",")
-    fault = Fault(request)
-    for word in words:
-        name, _, value = word.partition("=")
-        if name in ("drop", "processed"):
-            setattr(fault, name, True)
-        elif name in ("status", "times"):
-            setattr(fault, name, int(value))
-        elif name == "latency":
-            fault.latency = float(value)
-        elif name == "body":
-            fault.body = value.encode()
-        elif name == "location":
-            fault.location = value
-        else:
-            raise argparse.ArgumentTypeError(f"{name!r} is no word of a fault")
-    return fault
-
-
-def numbers(text: str) -> Iterator[int]:
-    """The numbers of `1:2` (a range of versions) or `v1.0:v1.1`."""
-    for part in text.split(":"):
-        yield {"v1.0": 1, "v1.1": 2}[part] if part.startswith("v") else int(part)
-
-
-def version_range(text: str) -> tuple[int, int]:
-    found = list(numbers(text))
-    return found[0], found[-1]

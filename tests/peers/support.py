@@ -68,7 +68,7 @@ class Client:
     """A bare caller of one address."""
 
     def __init__(self) -> None:
-        self.journal = Journal("client")
+        self.journal = Journal()
         self._caller = Caller(self.journal, content_type=JSON, redirects=True)
 
     async def start(self) -> None:
@@ -91,7 +91,7 @@ class BareAgent:
     versions: tuple[int, int] = (1, 2)
     numbers: list[int] = field(default_factory=list)  # sequence numbers to send first
     faults: list[Fault] = field(default_factory=list)
-    journal: Journal = field(default_factory=lambda: Journal("bare-agent"))
+    journal: Journal = field(default_factory=Journal)
     sequence: int = 0
     answers_as: str | None = None
 

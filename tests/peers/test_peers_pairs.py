@@ -1,13 +1,10 @@
 """Published agent, informant and scheduler with each other: whole flows, restarts and deaths."""
 
-import asyncio
 import json
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -376,86 +373,3 @@ async def test_versions_that_do_not_fit() -> None:
     sent = old.journal.sent("POST /register")
     assert {x.status for x in sent} == {400}
     assert len({x.body for x in sent}) == len(sent)
-
-
-# As programs.
-
-
-class Program:
-    """One peer as a process; its log lines are kept."""
-
-    def __init__(self, name: str, *options: str) -> None:
-        self.command = (sys.executable, "-m", f"tests.peers.{name}", *options)
-        self.lines: list[dict[str, Any]] = []
-
-    async def __aenter__(self) -> Self:
-        self.process = await asyncio.create_subprocess_exec(
-            *self.command, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-        )
-        self._reading = asyncio.create_task(self._read())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.process.returncode is None:
-            self.process.terminate()
-        await self.process.wait()
-        await self._reading
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            self.lines.append(json.loads(line))
-
-    def said(self, event: str, **fields: object) -> list[dict[str, Any]]:
-        return [x for x in self.lines if x["event"] == event and fields.items() <= x.items()]
-
-    async def address(self) -> str:
-        await until(lambda: self.said("listening"))
-        return str(self.said("listening")[0]["address"])
-
-
-async def test_the_three_programs_together() -> None:
-    """A pairing by hand: the options, a fault, the log lines and the signals."""
-    async with (
-        Program(
-            "published_informant", "--port", "0", "--resume-order", "after", "--resume-delay", "0.05"
-        ) as guest,
-        Program(
-            "published_scheduler", "--port", "0", "--vm", "ns/a=1/1:4/4:2/2", "--fault", "POST /,drop"
-        ) as plugin,
-    ):
-        informant, scheduler = await guest.address(), await plugin.address()
-        options = ("--informant", informant, "--scheduler", scheduler, "--pod", "ns/a", "--use", "2/2")
-        waits = (
-            "--server-min-wait",
-            "0.1",
-            "--scheduler-min-wait",
-            "0.1",
-            "--metrics-period",
-            "0.1",
-            "--metrics-min-wait",
-            "0.05",
-        )
-        async with Program("published_agent", *options, *waits) as agent:
-            await until(lambda: agent.said("exchange", request="GET /metrics", side="sent"))
-            await until(lambda: plugin.said("exchange", request="POST /", status=0))
-            agent.process.send_signal(signal.SIGUSR1)  # else the failed Register is never repeated
-            await until(lambda: plugin.said("exchange", request="POST /", status=200))
-            guest.process.send_signal(signal.SIGUSR1)
-            await until(lambda: guest.said("exchange", request="POST /try-upscale", side="sent", status=200))
-            agent.process.terminate()
-            assert await agent.process.wait() == 0
-        assert agent.said("ended")
-        plugin.process.send_signal(signal.SIGUSR2)
-        await until(lambda: len(plugin.said("listening")) == 2)
-
-
-@pytest.mark.parametrize("name", ["published_agent", "published_informant", "published_scheduler"])
-async def test_a_program_explains_itself(name: str) -> None:
-    """`--help` names the signals and ends well."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", f"tests.peers.{name}", "--help", cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
-    text, _ = await process.communicate()
-    assert process.returncode == 0
-    assert b"SIGUSR2" in text

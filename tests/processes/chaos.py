@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.server import HangUp, Reply, Request, text
 from protocol import codec, wire
 from protocol.versions import InformantProtoVersion
@@ -31,7 +31,7 @@ def tell(line: str) -> None:
 class Guest(FaultyPeer):
     """The informant and the exporter of one VM, which wants so many units."""
 
-    def __init__(self, number: int, rng: random.Random, client: Client) -> None:
+    def __init__(self, number: int, rng: random.Random, client: HttpClient) -> None:
         super().__init__(f"127.0.1.{number + 1}", rng)
         self.name = f"vm-{number}"
         self.wants = rng.randint(1, 3)
@@ -105,12 +105,13 @@ def _json(content: object) -> Reply:
 class Middle(FaultyPeer):
     """Stands between the agent and the real scheduler, which it can kill and start again."""
 
-    def __init__(self, rng: random.Random, client: Client, directory: Path, cluster: Path) -> None:
+    def __init__(self, rng: random.Random, client: HttpClient, directory: Path, cluster: Path) -> None:
         super().__init__("127.0.0.1", rng)
         self.behind = free_port()
         self._client = client
         self._output = directory / "scheduler.log"
-        self._arguments = ("--cluster", str(cluster), "--port", str(self.behind))
+        # One agent lives through it all: nobody waits long for what another life of it may hold.
+        self._arguments = ("--cluster", str(cluster), "--port", str(self.behind), "--handover", "5")
         self.program: Program | None = None
 
     def start_scheduler(self) -> None:

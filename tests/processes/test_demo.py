@@ -10,10 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from parley import scene as scenes
-from parley.observer import Observer, Tail
-from protocol.values import Resources
+from parley.cli import main
+from parley.observer import Tail
 from tests.support.processes import fetch, running, vms
 from tests.support.waiting import shown_blocking
 
@@ -22,17 +23,8 @@ VMS = 4
 
 def test_it_ends_by_itself_and_its_last_line_is_one_json_object(tmp_path: Path) -> None:
     """`--seconds` with `--output json`: lines of changes for people go to stderr, the summary to stdout."""
-    arguments = (
-        "demo",
-        "--vms",
-        "3",
-        "--seconds",
-        "6",
-        "--output",
-        "json",
-        "--directory",
-        str(tmp_path / "d"),
-    )
+    place = ("--directory", str(tmp_path / "d"))
+    arguments = ("demo", "--vms", "3", "--seconds", "6", "--output", "json", *place)
     with running("parley", *arguments, output=tmp_path / "out") as demo:
         code = demo.process.wait(60)
     lines = demo.text().splitlines()
@@ -134,30 +126,15 @@ def _assert_no_vm_moved_while_the_agent_was_dead(directory: Path) -> None:
         assert found["size", vm] in before
 
 
-def test_the_observer_catches_an_overcommit() -> None:
-    """The check can fail: the same lines are lawful on a large node and not on a small one."""
-    lines = [
-        {"at_s": 1.0, "node": "n", "kind": "daemon"},
-        {"at_s": 1.1, "node": "n", "kind": "size", "vm": "a", "cpu": 1000, "memory": 1},
-        {"at_s": 1.2, "node": "n", "kind": "size", "vm": "b", "cpu": 1000, "memory": 1},
-        {"at_s": 1.3, "node": "n", "kind": "held", "vm": "a", "life": "x", "cpu": 2000, "memory": 1},
-        {"at_s": 1.4, "node": "n", "kind": "held", "vm": "a", "life": "x", "cpu": 1000, "memory": 1},
-        {"at_s": 1.5, "node": "n", "kind": "target", "vm": "b", "cpu": 2000, "memory": 1},
-    ]
-    for cpus, broken in ((3, []), (2, [1.3, 1.5])):
-        observer = Observer({"n": Resources(cpus * 1000, 10)})
-        for line in lines:
-            observer.fold(line)
-        assert [each.at_s for each in observer.overcommits] == broken
-        assert observer.largest["n"] == Resources(3000, 2)
-
-
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    """The demo ends its children by their own pid, and waits for them."""
+    """The demo ends its children by their own pid, and waits for them. Before that nobody else gets its directory."""
     arguments = ("demo", "--vms", "2", "--quiet", "--directory", str(tmp_path / "d"))
     with running("parley", *arguments, output=tmp_path / "out") as demo:
         child(demo.process.pid, "agent")
         shown_blocking("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
+        with running("parley", *arguments, output=tmp_path / "second") as second:
+            assert second.process.wait(30) == 2
+        assert "another demo is running in" in second.text()
         children = psutil.Process(demo.process.pid).children()
         code = demo.end(signal.SIGINT)
     gone, alive = psutil.wait_procs(children, timeout=10)
@@ -166,36 +143,27 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     assert "never overcommitted" in demo.text()
 
 
-def test_nothing_is_claimed_of_a_node_whose_change_log_was_removed(tmp_path: Path) -> None:
-    directory = tmp_path / "d"
-    arguments = ("demo", "--vms", "1", "--directory", str(directory))
-    with running("parley", *arguments, output=tmp_path / "out") as demo:
-        shown_blocking("a change", (directory / "state/changes.jsonl").exists)
+def test_nothing_is_claimed_of_a_node_whose_change_log_was_removed_and_its_directory_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with running("parley", "demo", "--vms", "1", output=tmp_path / "out") as demo:
         shown_blocking("the VM", lambda: "demo/this-machine: load" in demo.text())
-        (directory / "state/changes.jsonl").unlink()
+        (kept,) = tmp_path.glob("parley-demo-*")
+        shown_blocking("a change", (kept / "state/changes.jsonl").exists)
+        (kept / "state/changes.jsonl").unlink()
         code = demo.end(signal.SIGINT)
     assert (code, "never overcommitted" in demo.text()) == (4, False), demo.text()
     assert "is not known, because the change log was removed" in demo.text()
+    assert f"logs: {kept}/logs (kept)" in demo.text()
+    assert (kept / "logs/agent.log").exists()
 
 
 def test_a_directory_with_the_vms_of_another_demo_is_refused(tmp_path: Path) -> None:
     scenes.write_files(scenes.make(tmp_path, 12, 1))
-    with running(
-        "parley", "demo", "--vms", "3", "--directory", str(tmp_path), output=tmp_path / "out"
-    ) as demo:
-        assert demo.process.wait(30) == 2
-    assert "holds the VMs of another demo (12 of them)" in demo.text()
-
-
-def test_a_directory_that_another_demo_runs_in_is_refused_at_once(tmp_path: Path) -> None:
-    """Two schedulers and agents over the same files would tread on each other."""
-    arguments = ("demo", "--vms", "1", "--quiet", "--directory", str(tmp_path / "d"))
-    with running("parley", *arguments, output=tmp_path / "first") as first:
-        shown_blocking("the agent's first line", (tmp_path / "d/state/changes.jsonl").exists)
-        with running("parley", *arguments, output=tmp_path / "second") as second:
-            assert second.process.wait(30) == 2
-        assert "another demo is running in" in second.text()
-        assert first.end(signal.SIGINT) == 0
+    done = CliRunner().invoke(main, ["demo", "--vms", "3", "--directory", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "holds the VMs of another demo (12 of them)" in done.output
 
 
 def test_a_second_counts_from_the_agents_first_answer(
@@ -223,16 +191,3 @@ def test_an_output_that_cannot_be_written_ends_it_and_leaves_nothing(
         assert done.stderr == "the output cannot be written: No space left on device\n"
         assert done.returncode == 1
         assert list(tmp_path.glob("parley-demo-*")) == []
-
-
-def test_the_directory_of_a_demo_that_failed_is_kept_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with running("parley", "demo", "--vms", "1", output=tmp_path / "out") as demo:
-        shown_blocking("the VM", lambda: "demo/this-machine: load" in demo.text())
-        (kept,) = tmp_path.glob("parley-demo-*")
-        (kept / "state/changes.jsonl").unlink()
-        assert demo.end(signal.SIGINT) == 4, demo.text()
-    assert f"logs: {kept}/logs (kept)" in demo.text()
-    assert (kept / "logs/agent.log").exists()

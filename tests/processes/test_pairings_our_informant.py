@@ -323,7 +323,7 @@ async def test_our_agent_and_informant_beside_a_published_agent(tmp_path: Path) 
 async def registering(informant: OurInformant) -> AsyncIterator[tuple[str, list[str]]]:
     """An address that passes calls on to an informant, and the IDs that were registered there: no log tells them."""
     found: list[str] = []
-    async with http.Client() as peer:
+    async with http.HttpClient() as peer:
 
         async def forward(request: server.Request) -> server.Reply:
             if request.path == "/register":

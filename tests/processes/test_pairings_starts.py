@@ -37,8 +37,7 @@ async def rounds(house: House, name: str, count: int) -> None:
 
 async def lasting(house: House) -> None:
     """Longer than any first request is held."""
-    for name in house.agents:
-        await rounds(house, name, 60)
+    await asyncio.gather(*(rounds(house, name, 60) for name in house.agents))
 
 
 async def asking(house: House, name: str) -> None:

@@ -36,7 +36,7 @@ async def test_growth_decrease_and_the_shape_of_answers(version: int, tmp_path: 
 
 
 async def test_growth_beyond_the_room_is_granted_in_part_and_freed_room_is_found(tmp_path: Path) -> None:
-    """Two want four each of six: together they never have more than six; a decrease serves the other, once it is until."""
+    """Two want four each of six: together they never have more than six; a decrease serves the other, once it is seen."""
     house = House(tmp_path, 6)
     house.add("a", load=4.0)
     house.add("b", load=4.0)

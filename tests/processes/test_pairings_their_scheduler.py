@@ -183,6 +183,7 @@ async def test_answers_that_are_none(tmp_path: Path) -> None:
         Fault(drop=True, processed=True, times=2),
         Fault(status=503, processed=True, times=2),
         Fault(status=307, location="/elsewhere", times=2),
+        Fault(latency=4.5),  # longer than the agent waits
     ]
     async with House(tmp_path, load=4.0).lives() as it:
         it.scheduler.faults.append(Fault(status=503, times=2))  # from its first word on

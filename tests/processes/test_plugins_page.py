@@ -15,7 +15,7 @@ from tests.support.waiting import shown_blocking
 
 
 def await_health(scheduler: Program, port: int) -> None:
-    """Wait shown_blocking it serves; what it said where it has ended in the place of that."""
+    """Wait until it serves; what it said where it has ended in the place of that."""
 
     def look() -> bytes:
         assert scheduler.process.poll() is None, scheduler.text()

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes.test_scheduler_in_use import Agent, lines, node, put
-from tests.support.processes import Program, amount, fetch, free_port, post, running, write_json
+from tests.processes.schedulers import AskingAgent, figure, lines, put, refused, rows, scheduler
+from tests.support.processes import Program, amount, fetch, write_json
 from tests.support.waiting import shown_blocking
 
 PLUGIN = '''
@@ -117,15 +117,12 @@ def cluster(directory: Path, vms: dict[str, str], pools: dict[str, dict[str, int
 
 
 @contextmanager
-def scheduler(directory: Path, *more: str) -> Iterator[tuple[Program, int]]:
+def pooling(directory: Path, *more: str) -> Iterator[tuple[Program, int]]:
     """A scheduler that serves the files of a directory."""
-    port = free_port()
-    files = ["--first-start", "--cluster", str(directory / "cluster.yaml"), "--port", str(port)]
-    if (directory / "config.yaml").exists():
-        files += ["--config", str(directory / "config.yaml")]
-    with running("scheduler", *files, *more, output=directory / f"scheduler-{port}.log") as program:
-        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
-        yield program, port
+    config = directory / "config.yaml"
+    files = ("--config", str(config)) if config.exists() else ()
+    with scheduler(directory, *files, *more, first=True) as started:
+        yield started
 
 
 def send(port: int, method: str, path: str, content: object = None) -> tuple[int, dict[str, Any]]:
@@ -148,19 +145,17 @@ def pool(port: int, name: str = "bank") -> dict[str, Any]:
     return content
 
 
-def refused_start(directory: Path, *more: str) -> tuple[int, str]:
-    """The exit code and the words of a scheduler that does not start."""
-    arguments = ("--cluster", str(directory / "cluster.yaml"), "--port", str(free_port()), *more)
-    with running("scheduler", *arguments, output=directory / "refused.log") as program:
-        return program.process.wait(60), program.text()
-
-
 def test_a_plugin_from_elsewhere_decides_and_pools_are_written_over_http(site: Path) -> None:
-    cluster(site, {"a": "bank", "b": "bank", "c": "none"}, {"bank": {"maxUnits": 12}})
+    """Its chain is replaced while the scheduler serves; a bad one is not taken; an emergency stop waits for no plugin.
+
+    Pools and labels of the cluster file are followed.
+    """
+    vms = {"a": "bank", "b": "bank", "c": "none", "d": "ci"}
+    cluster(site, vms, {"bank": {"maxUnits": 12}, "ci": {"maxUnits": 3}})
     config(site, "door")
     put(site / "says.json", {"bank": {"most": 6}})
-    with scheduler(site) as (_, port):
-        a, b, c = (Agent(port, name).settle() for name in "abc")
+    with pooling(site) as (program, port):
+        a, b, c, d = (AskingAgent(port, name).settle() for name in "abcd")
         assert c.ask(2) == (1, ["pool"])
         assert a.ask(9)[0] == 5
         assert b.ask(4) == (1, ["pool-saturated"])
@@ -182,78 +177,49 @@ def test_a_plugin_from_elsewhere_decides_and_pools_are_written_over_http(site: P
         assert 'parley_scheduler_pool_units{field="held",pool="bank"} 6.0' in page
         assert 'parley_scheduler_pool_state{pool="none",state="unknown"} 1.0' in page
 
-
-def test_plugins_are_replaced_while_it_serves_and_bad_ones_are_not_taken(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {}})
-    config(site)
-    with scheduler(site) as (program, port):
-        agent = Agent(port).settle()
-        assert agent.ask(2) == (2, [])
-        put(site / "says.json", {"bank": {"most": 3}})
-        config(site, "door")
-        shown_blocking(
-            "the plugin",
-            lambda: [each for each in lines(program, "pool plugins") if each["chain"] == ["door"]],
-        )
-        assert agent.ask(5) == (3, ["pool"])
         config(site, "dor", "door", "door")
-        said = shown_blocking(
+        (said,) = shown_blocking(
             "the faults", lambda: lines(program, "configuration not usable, the old one stays in force")
         )
-        assert "pools.plugins[0].name" in said[0]["error"]
-        assert "pools.plugins[2].name" in said[0]["error"]
-        assert agent.ask(5) == (3, ["pool-saturated"])
-        config(site)
-        shown_blocking("no plugin", lambda: agent.ask(5) == (5, []))
-
-
-def test_an_emergency_stop_does_not_wait_for_plugins_that_are_not_there(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {}})
-    config(site)
-    with scheduler(site) as (_, port):
-        agent = Agent(port).settle()
-        assert agent.ask(2) == (2, [])
+        assert "pools.plugins[0].name" in said["error"]
+        assert "pools.plugins[2].name" in said["error"]
+        assert b.ask(5) == (4, ["pool"]), "the plugin of before is asked"
         put(site / "config.yaml", {"growth": {"stop": True}, "pools": {"plugins": [{"name": "nobody"}]}})
         shown_blocking("the stop", lambda: b'"stop":true' in fetch(port, "/v1/nodes/n1"))
-        assert agent.ask(5) == (2, ["stopped"])
-        assert "parley_scheduler_config_stale 1.0" in fetch(port, "/metrics").decode()
-        put(site / "config.yaml", {"growth": {"stop": False}})
-        shown_blocking("growth", lambda: agent.ask(5) == (5, []))
+        assert b.ask(5) == (4, ["stopped"])
+        assert figure(port, "parley_scheduler_config_stale") == 1
+        config(site)
+        shown_blocking("no plugin, and no stop", lambda: b.ask(8) == (8, []))
+
+        assert d.ask(5) == (3, ["pool"])
+        cluster(site, vms, {"bank": {}, "ci": {"maxUnits": 4}})
+        shown_blocking("the new limit of the file", lambda: d.ask(5) == (4, ["pool"]))
+        cluster(site, vms | {"d": "other"}, {"bank": {}, "other": {}})
+        shown_blocking("the other pool", lambda: d.ask(5) == (5, []))
+        shown_blocking("the end of the pool", lambda: send(port, "GET", "/ci")[0] == 404)
+        assert lines(program, "pool deleted")[-1]["pool"] == "ci"
 
 
-def test_pools_and_labels_of_the_cluster_file_are_followed(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {"maxUnits": 3}})
-    with scheduler(site) as (program, port):
-        agent = Agent(port).settle()
-        assert agent.ask(5) == (3, ["pool"])
-        cluster(site, {"a": "bank"}, {"bank": {"maxUnits": 4}})
-        shown_blocking("the new limit", lambda: agent.ask(5) == (4, ["pool"]))
-        assert pool(port)["generation"] == 2
-        cluster(site, {"a": "other"}, {"bank": {"maxUnits": 4}, "other": {}})
-        shown_blocking("the other pool", lambda: agent.ask(5) == (5, []))
-        cluster(site, {"a": "other"}, {"other": {}})
-        shown_blocking("the end of the pool", lambda: send(port, "GET", "/bank")[0] == 404)
-        assert lines(program, "pool deleted")[0]["pool"] == "bank"
-
-
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_keeps_spec_generation_and_parking(site: Path, end: int) -> None:
+def test_kills_and_restarts_keep_spec_generation_and_parking(site: Path) -> None:
+    """One process has the state directory. Another chain asks again about what was parked."""
     cluster(site, {"a": "bank", "b": "full"}, {"bank": {"maxUnits": 9}, "full": {}})
     config(site, "door")
     put(site / "says.json", {"bank": {"wrong": "no such team"}, "full": {"most": 2}})
     state = ("--state", str(site / "state"))
-    with scheduler(site, *state) as (program, port):
-        agent, full = Agent(port).settle(), Agent(port, "b").settle()
+    with pooling(site, *state) as (program, port):
+        agent, full = AskingAgent(port).settle(), AskingAgent(port, "b").settle()
         assert send(port, "PUT", "/bank", {**pool(port), "limits": {"maxUnits": 7}})[1]["generation"] == 2
         assert agent.ask(3) == (1, ["pool-parked"])
         assert full.ask(5) == (2, ["pool"])
         stored = site / "state" / "pools.json"
         shown_blocking("the parking on disk", lambda: "no such team" in stored.read_text())
         uid = pool(port)["uid"]
-        program.end(end)
+        code, text = refused(site, "--cluster", str(site / "cluster.yaml"), *state)
+        assert (code, "another scheduler keeps its pools there" in text) == (1, True)
+        program.end(signal.SIGKILL)
     put(site / "says.json", {})
-    with scheduler(site, *state) as (program, port):
-        agent, full = Agent(port).settle(), Agent(port, "b").settle()
+    with pooling(site, *state) as (program, port):
+        agent, full = AskingAgent(port).settle(), AskingAgent(port, "b").settle()
         shown = pool(port)
         assert (shown["uid"], shown["generation"], shown["limits"]) == (uid, 2, {"maxUnits": 7})
         told = {each["type"]: each["reason"] for each in shown["status"]["conditions"]}
@@ -263,24 +229,13 @@ def test_a_restart_keeps_spec_generation_and_parking(site: Path, end: int) -> No
         assert (
             len(lines(program, "pool is described otherwise in the file; the stored description counts")) == 1
         )
-        program.end()
+        assert program.end() == 0
     config(site, "door", more=1)
-    with scheduler(site, *state) as (program, port):
-        agent = Agent(port).settle()
+    with pooling(site, *state, "--pool-writes-from-anywhere") as (program, port):
+        agent = AskingAgent(port).settle()
         assert agent.ask(3) == (3, []), "another chain: what was parked is asked about again"
         assert pool(port)["generation"] == 2
-        assert program.end() == 0
-
-
-def test_two_processes_on_one_state_directory(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {}})
-    state = ("--state", str(site / "state"))
-    with scheduler(site, *state) as (program, _):
-        code, text = refused_start(site, *state)
-        assert (code, "another scheduler keeps its pools there" in text) == (1, True)
-        program.end(signal.SIGKILL)
-    with scheduler(site, *state) as (program, port):
-        assert pool(port)["generation"] == 1
+        assert send(port, "POST", "", {"name": "x", "computeUnit": amount(1)})[0] == 201
         assert program.end() == 0
 
 
@@ -292,34 +247,27 @@ def test_what_cannot_be_started_is_told_in_full(site: Path) -> None:
     put(path, content)
     (site / "state").mkdir()
     (site / "state" / "pools.json").write_text("{half")
-    code, text = refused_start(site, "--config", str(path), "--state", str(site / "state"))
+    files = ("--cluster", str(site / "cluster.yaml"), "--config", str(path), "--state", str(site / "state"))
+    code, text = refused(site, *files)
     assert code == 2
     assert "pools.plugins[0].name: pool plugin 'quote' is not registered (there are: " in text
     assert "door" in text
     assert "pools.plugins[1].args: file: is required" in text
     assert "pools.json" in text
-    assert "Traceback" not in text
 
 
-def test_odd_args_of_a_plugin_are_no_fault_of_the_process(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {}})
+def test_a_plugin_that_hangs_holds_up_its_growth_alone_and_not_the_end(site: Path) -> None:
+    """Its arguments are odd, which is no fault of the process; in the end it cannot even be cancelled."""
+    names = {f"h{number}": "hung" for number in range(20)} | {"a": "bank"}
+    cluster(site, names, {"bank": {}, "hung": {}})
     file = site / "says.json"
     (site / "config.yaml").write_text(
         f"pools: {{plugins: [{{name: door, args: {{1: x, file: {file}, 2026-01-01: y}}}}]}}\n"
     )
-    with scheduler(site) as (program, port):
-        assert Agent(port).settle().ask(3) == (3, [])
-        assert program.end() == 0
-
-
-def test_a_plugin_that_hangs_holds_up_its_growth_alone(site: Path) -> None:
-    names = {f"h{number}": "hung" for number in range(20)} | {"a": "bank"}
-    cluster(site, names, {"bank": {}, "hung": {}})
-    config(site, "door")
-    with scheduler(site) as (program, port):
-        agents = {name: Agent(port, name).settle() for name in names}
+    with pooling(site) as (program, port):
+        agents = {name: AskingAgent(port, name).settle() for name in names}
         assert agents["h0"].ask(4) == (4, [])
-        put(site / "says.json", {"hung": {"hang": True}})
+        put(file, {"hung": {"hang": True}})
         hung = [agents[f"h{number}"] for number in range(1, 20)]
         got: dict[str, tuple[int, list[str]]] = {}
         threads = [threading.Thread(target=lambda a=a: got.update({a.name: a.ask(3)})) for a in hung]
@@ -331,25 +279,11 @@ def test_a_plugin_that_hangs_holds_up_its_growth_alone(site: Path) -> None:
             thread.join(60)
         assert {units for units, _ in got.values()} == {1}
         assert {codes[0] for _, codes in got.values()} <= {"pool-failed", "probe-deadline"}
-        put(site / "says.json", {})
+        put(file, {})
         assert hung[0].ask(3) == (3, [])
-        rows = {row["name"]: row["reserved"]["cpu"] for row in node(port)["rows"]}
-        assert (rows["d/h2"], rows["d/h0"]) == ("1", "2")
-        assert program.end() == 0
-
-
-def test_a_plugin_that_cannot_be_cancelled_does_not_keep_the_process_from_ending(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {}})
-    config(site, "door")
-    with scheduler(site) as (program, port):
-        agent = Agent(port).settle()
-        put(site / "says.json", {"bank": {"deaf": True}})
-        assert agent.ask(3) == (1, ["pool-failed"])
+        kept = rows(port)
+        assert (kept["d/h2"], kept["d/h0"]) == (1, 2)
+        put(file, {"bank": {"deaf": True}})
+        assert agents["a"].ask(6) == (5, ["pool-failed"])
         program.process.send_signal(signal.SIGTERM)
         assert program.process.wait(20) == 0
-
-
-def test_writes_from_elsewhere_are_told_how_to_allow_them(site: Path) -> None:
-    cluster(site, {"a": "bank"}, {"bank": {}})
-    with scheduler(site, "--pool-writes-from-anywhere") as (_, port):
-        assert post(port, json.dumps({"name": "x", "computeUnit": amount(1)}).encode(), "/v1/pools")[0] == 201

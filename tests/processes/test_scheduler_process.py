@@ -1,218 +1,320 @@
-"""The scheduler's process: wrong files, hostile peers, and answers while they are at it."""
+"""The scheduler's process: files that change, hostile peers, a crowd, kills and restarts, files that fail."""
 
+import http.client
 import json
+import os
 import signal
 import socket
-import uuid
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Program, cluster_file, fetch, free_port, post, running, write_json
+from parley.replay import INCOMPLETE, SAME
+from tests.processes.schedulers import (
+    PUBLISHED,
+    AskingAgent,
+    Crowd,
+    figure,
+    get,
+    lines,
+    put,
+    refused,
+    rows,
+    scheduler,
+)
+from tests.support.processes import Program, amount, cluster_file, fetch, free_port, post, running, write_json
 from tests.support.waiting import shown_blocking
 
+GROWTH_STOPPED = {"growth": {"stop": True}}
+HALVES = (
+    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le",
+    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{",
+)
 
-@dataclass(frozen=True)
-class Scheduler:
-    """A running scheduler and its port."""
+# ---------------------------------------------------------------- starts that fail
 
-    program: Program
-    port: int
-
-
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
-    """A scheduler with one node and two VMs, ready."""
-    port = free_port()
-    cluster = cluster_file(tmp_path / "cluster.yaml", ["a", "b"])
-    arguments = ("--cluster", str(cluster), "--port", str(port))
-    with running("scheduler", *arguments, output=tmp_path / "scheduler.log") as program:
-        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
-        yield Scheduler(program, port)
-
-
-def request(number: int, cpus: int, instance: str | None, agent: str = str(uuid.UUID(int=7))) -> bytes:
-    """A request of an agent with the extension for VM `a`, which claims one unit."""
-    amount = {"cpu": str(cpus), "memory": f"{cpus}Gi"}
-    return json.dumps(
-        {
-            "protoVersion": 2,
-            "pod": {"name": "a", "namespace": "d"},
-            "resources": {"vCPUs": cpus, "mem": cpus},
-            "metrics": None,
-            "agentID": agent,
-            "agentStartedAtMs": 1000,
-            "podUID": "uid-a",
-            "sequenceNumber": number,
-            "seenEpoch": 0,
-            "schedulerInstance": instance,
-            "raw": {"resources": amount, "lastPermit": {"cpu": "1", "memory": "1Gi"}, "computeUnit": None},
-        }
-    ).encode()
+WRONG = {
+    "the cluster": (
+        {"nodes": [{"name": "n1", "allocatable": {"cpu": "many", "memory": "4Gi"}, "colour": "red"}]},
+        {},
+        ["nodes[0].allocatable.cpu: 'many' is not a quantity", "nodes[0].colour: there is no such setting"],
+    ),
+    "the configuration": (
+        None,
+        {"growth": {"stop": 1}, "migration": {"enabled": True}, "nodeOverrides": [{"nodes": []}], "x": 1},
+        ["5 faults", "growth.stop:", "migration.enabled:", "nodeOverrides[0]", "x: there is no such setting"],
+    ),
+}
 
 
-def negotiate(port: int) -> None:
-    """A first word, and then growth to three units: the scheduler answers as it should."""
-    agent = str(uuid.uuid4())
-    status, body = post(port, request(1, 1, None, agent))
-    assert status == 200, body
-    instance = json.loads(body)["schedulerInstance"]
-    status, body = post(port, request(2, 3, instance, agent))
-    assert (status, json.loads(body)["raw"]["permit"]) == (200, {"cpu": "3", "memory": "3Gi"})
-
-
-def test_a_wrong_cluster_file_gives_all_faults_at_once_and_exit_code_2(tmp_path: Path) -> None:
-    """Each with path, value and rule."""
-    wrong = {
-        "nodes": [{"name": "n1", "allocatable": {"cpu": "many", "memory": "4Gi"}, "colour": "red"}],
-        "vms": [
-            {"namespace": "d", "name": "a", "uid": "1", "node": "n2", "min": {"cpu": 2, "memory": "1Gi"}},
-            {"namespace": "d", "name": "a", "uid": "1", "node": "n1", "min": {"cpu": 2, "memory": "1Gi"},
-             "max": {"cpu": 1, "memory": "1Gi"}},
-        ],
-    }  # fmt: skip
-    cluster = write_json(tmp_path / "wrong.yaml", wrong)
-    with running("scheduler", "--cluster", str(cluster), "--port", "0", output=tmp_path / "out") as program:
-        code = program.process.wait(30)
-    text = program.text()
+@pytest.mark.parametrize("file", WRONG)
+def test_a_wrong_file_gives_all_faults_at_once_and_exit_code_2(file: str, tmp_path: Path) -> None:
+    """Before anything is served. Each fault and its place is told of the files' own tests."""
+    cluster, config, faults = WRONG[file]
+    path = cluster_file(tmp_path / "cluster.yaml", ["a"])
+    if cluster is not None:
+        write_json(path, cluster)
+    write_json(tmp_path / "config.yaml", config)
+    code, text = refused(tmp_path, "--cluster", str(path), "--config", str(tmp_path / "config.yaml"))
     assert code == 2
-    for fault in (
-        "nodes[0].allocatable.cpu: 'many' is not a quantity",
-        "nodes[0].colour: there is no such setting",
-        "vms[0].max: is required",
-        "vms[1].min: must not exceed max in either resource: 2 CPU / 1Gi does not fit in 1 CPU / 1Gi",
-        "vms[0].node: there is no node 'n2' in this file",
-        "vms[1].name: pod 'd/a' is used more than once",
-        "vms[1].uid: UID '1' is used more than once",
-    ):
-        assert fault in text
-    assert "Traceback" not in text
+    assert [fault for fault in faults if fault not in text] == [], text
 
 
-def test_a_taken_port_is_a_plain_message(scheduler: Scheduler, tmp_path: Path) -> None:
-    """Exit code 1, no traceback."""
-    cluster = cluster_file(tmp_path / "other.yaml", ["a"])
-    arguments = ("--cluster", str(cluster), "--port", str(scheduler.port))
-    with running("scheduler", *arguments, output=tmp_path / "second.log") as second:
-        code = second.process.wait(30)
-    assert code == 1
-    assert f"cannot listen on 127.0.0.1:{scheduler.port}" in second.text()
-    assert "Traceback" not in second.text()
+def test_a_taken_port_is_a_plain_message(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
+        code, text = refused(tmp_path, "--cluster", str(cluster), "--port", str(port))
+    assert (code, f"cannot listen on 127.0.0.1:{port}" in text) == (1, True)
 
 
-def test_half_sent_requests_idle_connections_and_a_huge_body_leave_it_answering(scheduler: Scheduler) -> None:
-    """Everything at once: half a header, half a body, 1,000 idle connections, 10 MB."""
-    port, opened = scheduler.port, []
-    try:
-        for half in (
-            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le",
-            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{",
-        ):
-            half_sent = socket.create_connection(("127.0.0.1", port))
-            half_sent.sendall(half)
-            opened.append(half_sent)
-        opened += [socket.create_connection(("127.0.0.1", port)) for _ in range(1000)]
-        negotiate(port)
+# ---------------------------------------------------------------- files that change
+
+
+def _config_faults(program: Program) -> list[str]:
+    return [line["error"] for line in lines(program, "configuration not usable, the old one stays in force")]
+
+
+def test_the_configuration_is_taken_up_as_it_changes(tmp_path: Path) -> None:
+    """Good, bad, gone, restored: what was good last is in force, and each fault is told once with all that is wrong."""
+    config = write_json(tmp_path / "config.yaml", GROWTH_STOPPED)
+    with scheduler(tmp_path, "--config", str(config)) as (program, port):
+        agent = AskingAgent(port).settle()
+        assert agent.ask(3) == (1, ["stopped"])
+        put(config, {})
+        shown_blocking("growth", lambda: agent.ask(3) == (3, []))
+        put(config, GROWTH_STOPPED)
+        shown_blocking(
+            "the stop", lambda: [line["stopped"] for line in lines(program, "configured")][2:] == [True]
+        )
+        assert agent.ask(4) == (3, ["stopped"])
+        assert agent.ask(2) == (2, []), "a decrease always passes"
+
+        put(config, {"growth": {"stop": "no"}, "nodeDefaults": {"watermark": 2, "colour": "red"}})
+        shown_blocking("the fault", lambda: figure(port, "parley_scheduler_config_stale") == 1)
+        assert agent.ask(4) == (2, ["stopped"])
+        config.unlink()
+        shown_blocking("its absence", lambda: len(_config_faults(program)) == 2)
+        assert agent.ask(4) == (2, ["stopped"])
+        assert figure(port, "parley_scheduler_config_stale") == 1
+
+        put(config, {"growth": {"recommendOnlyVms": ["d/b"]}})
+        shown_blocking("growth again", lambda: agent.ask(4) == (4, []))
+        assert figure(port, "parley_scheduler_config_stale") == 0
+        other = AskingAgent(port, "b").settle()
+        status, answer = post(port, other.body(2))
+        (reason,) = json.loads(answer)["reasons"]
+        assert (status, reason["code"]) == (200, "recommend-only")
+        assert "2 CPU / 2Gi would be permitted" in reason["message"]
+        faulty, absent = _config_faults(program)
+        for path in ("growth.stop", "nodeDefaults.watermark", "nodeDefaults.colour"):
+            assert faulty.count(path) == 1
+        assert "3 faults" in faulty
+        assert "cannot be read" in absent
+        assert "Traceback" not in program.text()
+
+
+def test_the_cluster_is_taken_up_as_it_changes(tmp_path: Path) -> None:
+    """Terminal phases free their room, a pod without requests holds its limits, and faults leave everything as it was."""
+    path = tmp_path / "cluster.yaml"
+    with scheduler(tmp_path) as (program, port):
+        agent = AskingAgent(port).settle()
+        assert rows(port) == {"d/a": 1, "d/b": 4}, "the other one may still use its maximum"
+        good = json.loads(path.read_text())
+        web = {"namespace": "d", "name": "web", "uid": "uid-web", "node": "n1", "limits": amount(2)}
+
+        put(path, {**good, "pods": [web]})
+        shown_blocking("the pod", lambda: rows(port) == {"d/a": 1, "d/b": 4, "d/web": 2})
+        assert agent.ask(4) == (2, ["node-headroom"])
+        put(path, {**good, "pods": [{**web, "phase": "Succeeded"}]})
+        shown_blocking("its end", lambda: agent.ask(4) == (4, []))
+
+        put(path, {**good, "pods": [{**web, "node": "n2", "colour": "red"}]})
+        shown_blocking("the fault", lambda: figure(port, "parley_scheduler_cluster_stale") == 1)
+        assert agent.ask(4) == (4, [])
+
+        ended = [good["vms"][0], {**good["vms"][1], "phase": "Failed"}]
+        put(path, {**good, "vms": ended})
+        shown_blocking("the other VM's end", lambda: rows(port) == {"d/a": 4})
+        status, answer = post(port, AskingAgent(port, "b").body(1))
+        assert (status, json.loads(answer)["code"]) == (404, "unknown-pod")
+        assert figure(port, "parley_scheduler_cluster_stale") == 0
+        (fault,) = lines(program, "cluster not readable, what was read before stays in force")
+        assert "2 faults" in fault["error"]
+        assert get(port, "/v1/audit") == {"faults": []}
+
+
+# ---------------------------------------------------------------- peers
+
+
+def test_hostile_peers_get_a_plain_word_and_everybody_else_an_answer(tmp_path: Path) -> None:
+    """Garbage, wrong paths, no extension; half requests, which are cut off, 1,000 idle connections and 10 MB."""
+    with scheduler(tmp_path) as (program, port), ExitStack() as opened:
+        for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"protoVersion":true}', b"nonsense" * 100):
+            status, text = post(port, body)
+            assert (status, text[:8]) == (400, b"bad JSON")
+        for path in ("/v1/pools/ci/explain", "/v1", "/batches", "/favicon.ico", "//"):
+            for body in (b'{"name": "ci"}', AskingAgent(port).body(1)):
+                assert post(port, body, path) == (404, f"there is nothing at {path}\n".encode())
+        status, text = post(port, PUBLISHED)
+        assert (status, b"--published-agents" in text) == (403, True)
+
+        halves = [opened.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in HALVES]
+        for half, content in zip(halves, HALVES, strict=True):
+            half.sendall(content)
+        for _ in range(1000):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+        agent = AskingAgent(port).settle()
         with closing(socket.create_connection(("127.0.0.1", port))) as huge:
             huge.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")
             with suppress(OSError):  # it need not read what it refuses
                 for _ in range(100):
                     huge.sendall(b"x" * 100_000)
-        negotiate_again = request(9, 2, None, str(uuid.uuid4()))
-        status, _ = post(
-            port, negotiate_again.replace(b'"agentStartedAtMs": 1000', b'"agentStartedAtMs": 2000')
-        )
-        assert status == 200
-    finally:
-        for each in opened:
-            each.close()
-
-
-def test_half_sent_requests_are_cut_off(scheduler: Scheduler) -> None:
-    """The sweeper closes them; the peer sees the end of the connection."""
-    for half in (
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{",
-    ):
-        with closing(socket.create_connection(("127.0.0.1", scheduler.port), timeout=60)) as half_sent:
-            half_sent.sendall(half)
+        assert agent.ask(3) == (3, [])
+        for half in halves:
             with suppress(ConnectionResetError):  # an abort may arrive as a reset
-                assert half_sent.recv(1000) == b""
-    assert b'event="aborted"} 2.0' in fetch(scheduler.port, "/metrics")
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"protoVersion":true}', b"nonsense" * 100])
-def test_garbage_is_a_400(scheduler: Scheduler, body: bytes) -> None:
-    """A clear error, and the scheduler goes on."""
-    status, text = post(scheduler.port, body)
-    assert (status, text[:8]) == (400, b"bad JSON")
-    assert "Traceback" not in scheduler.program.text()
-
-
-@pytest.mark.parametrize("path", ["/v1/pools/ci/explain", "/v1", "/batches", "/favicon.ico", "//"])
-def test_only_the_root_takes_permit_requests(scheduler: Scheduler, path: str) -> None:
-    """Elsewhere a caller is told that there is nothing, whatever it sends."""
-    for body in (b'{"name": "ci"}', request(1, 1, None, str(uuid.uuid4()))):
-        status, text = post(scheduler.port, body, path)
-        assert (status, text) == (404, f"there is nothing at {path}\n".encode())
-    page = fetch(scheduler.port, "/metrics").decode()
-    assert 'code="malformed"' not in page
-
-
-def test_callers_without_the_extension_are_refused_unless_allowed(scheduler: Scheduler) -> None:
-    """403 on nodes that `--published-agents` does not name."""
-    body = b'{"protoVersion":2,"pod":{"name":"a","namespace":"d"},"resources":{"vCPUs":1,"mem":1},"metrics":null}'
-    status, text = post(scheduler.port, body)
-    assert status == 403
-    assert b"--published-agents" in text
-
-
-def test_a_trusted_published_agent_negotiates(tmp_path: Path) -> None:
-    """With `--published-agents` and `--trust-published` the published shapes get published answers."""
-    port = free_port()
-    cluster = cluster_file(tmp_path / "cluster.yaml", ["a", "b"])
-    arguments = (
-        "--cluster",
-        str(cluster),
-        "--port",
-        str(port),
-        "--published-agents",
-        "n*",
-        "--trust-published",
-    )
-    with running("scheduler", *arguments, output=tmp_path / "scheduler.log") as program:
-        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
-        for version, metrics in ((1, '{"loadAvg1M":0.5,"loadAvg5M":0.25}'), (2, "null")):
-            body = (
-                f'{{"protoVersion":{version},"pod":{{"name":"a","namespace":"d"}},'
-                f'"resources":{{"vCPUs":2,"mem":2}},"metrics":{metrics}}}'
-            )
-            status, answer = post(port, body.encode())
-            assert (status, json.loads(answer)) == (
-                200,
-                {"permit": {"vCPUs": 2, "mem": 2}, "resourceUnit": {"vCPUs": 1, "mem": 1}},
-            )
-        assert "--trust-published" in program.text()
+                assert half.recv(1000) == b""
+        assert b'event="aborted"}' in fetch(port, "/metrics")
         assert program.end(signal.SIGTERM) == 0
-        assert '"draining"' in program.text()
+        assert "Traceback" not in program.text()
 
 
-def test_the_journal_of_a_killed_scheduler_is_replayed(tmp_path: Path) -> None:
-    """kill -9 in mid-service: what is on the disk gives the same decisions."""
-    port = free_port()
-    cluster = cluster_file(tmp_path / "cluster.yaml", ["a", "b"])
-    arguments = ("--cluster", str(cluster), "--port", str(port), "--journal", str(tmp_path / "journal"))
-    with running("scheduler", *arguments, output=tmp_path / "scheduler.log") as program:
-        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
-        negotiate(port)
-        status, _ = post(port, b"nonsense")
-        assert status == 400
-        file = tmp_path / "journal" / "journal-000001.jsonl"
-        shown_blocking("both requests on the disk", lambda: file.read_text().count('{"request"') == 2)
+def test_a_batch_over_http(tmp_path: Path) -> None:
+    """Offered in a header, answered item by item; what is too large or no array is refused as a whole."""
+    with (
+        scheduler(tmp_path, room=5) as (_, port),
+        closing(http.client.HTTPConnection("127.0.0.1", port)) as wire,
+    ):
+        first, second = AskingAgent(port), AskingAgent(port, "b")
+        wire.request("POST", "/", first.body(1))
+        answer = wire.getresponse()
+        assert (answer.status, answer.headers["Parley-Batch"]) == (200, "128")
+        first.take(json.loads(answer.read()))
+        second.settle()
+        assert second.ask(4) == (1, ["node-headroom"])
+        status, content = post(
+            port, b"[" + b",".join([second.body(4), b"{}", first.body(1)]) + b"]", "/batch"
+        )
+        items = json.loads(content)
+        assert (status, [item["status"] for item in items]) == (200, [200, 400, 200])
+        assert second.take(items[0]["body"]) == (4, []), "the first one has settled in the same batch"
+        assert post(port, b"[]", "/batch") == (200, b"[]")
+        for body, refusal in (
+            (b"[" + b"{}," * 128 + b"{}]", 400),
+            (b"{}", 400),
+            (b"[" + b" " * 140_000 + b"]", 413),
+        ):
+            assert post(port, body, "/batch")[0] == refusal
+        assert get(port, "/v1/audit") == {"faults": []}
+
+
+def test_a_crowd_is_served_while_the_scheduler_is_killed_started_again_and_ended(tmp_path: Path) -> None:
+    """Thousands of mixed requests leave the accounts right; what agents held over a kill is never given away.
+
+    Who names the new process is settled. SIGTERM drains: callers get whole answers, or a connection that ends.
+    """
+    names, room = [f"vm-{number}" for number in range(8)], 16
+    with scheduler(tmp_path, names=tuple(names), room=room) as (program, port), Crowd(port, names) as crowd:
+        shown_blocking("thousands of requests", crowd.seen(4000))
+        assert get(port, "/v1/audit") == {"faults": []}
+        assert (crowd.faults, set(crowd.statuses), crowd.broken) == ([], {200, 400}, 0)
+        assert int(get(port, "/v1/nodes/n1")["reserved"]["cpu"]) <= room
+        assert figure(port, 'parley_scheduler_requests_total{code="200",outcome="permit"}') >= 3000
+        assert lines(program, "request failed by our fault") == []
+        first = crowd.agents[0].instance
         program.end(signal.SIGKILL)
-    with running("parley", "replay", str(tmp_path / "journal"), output=tmp_path / "replay.out") as replay:
-        assert replay.process.wait(60) == 0
+        with scheduler(tmp_path, port=port) as (again, _):
+            shown_blocking(
+                "everybody with it", lambda: first not in {agent.instance for agent in crowd.agents}
+            )
+            unsettled = 'parley_scheduler_vms{state="unsettled"}'
+            shown_blocking("everybody settled", lambda: figure(port, unsettled) == 0)
+            shown_blocking("requests", crowd.seen(200))
+            assert get(port, "/v1/audit") == {"faults": []}
+            assert again.end(signal.SIGTERM) == 0
+            crowd.end()
+            assert crowd.broken > 0
+            assert (crowd.faults, set(crowd.statuses)) == ([], {200, 400})
+            assert sum(agent.held for agent in crowd.agents) <= room
+            assert any(line["reason"] == "unsettled" for line in lines(again, "permit"))
+            assert [line["event"] for line in lines(again, "draining")] == ["draining"]
+            assert lines(again, "handler failed") == []
+        assert "Traceback" not in program.text() + again.text()
+
+
+def test_after_a_kill_a_silent_vm_keeps_its_maximum_and_the_journal_is_replayed(tmp_path: Path) -> None:
+    """The other VM is told why it cannot grow, until the silent one has spoken. What is on the disk gives the same decisions."""
+    journal = tmp_path / "journal"
+    with scheduler(tmp_path, "--journal", str(journal), room=5) as (program, port):
+        a, b = AskingAgent(port).settle(), AskingAgent(port, "b").settle()
+        assert (a.ask(2), b.ask(3)) == ((2, []), (3, []))
+        assert post(port, b"nonsense")[0] == 400
+        file = journal / "journal-000001.jsonl"
+        shown_blocking("all decisions on the disk", lambda: file.read_text().count('{"request"') == 6)
+        program.end(signal.SIGKILL)
+    with running("parley", "replay", str(journal), output=tmp_path / "replay.out") as replay:
+        assert replay.process.wait(60) == SAME
     assert "the same decisions" in replay.text()
+    with scheduler(tmp_path, port=port):
+        assert b.ask(4) == (3, ["unsettled"])
+        assert b.ask(4) == (3, ["node-headroom"])
+        assert rows(port) == {"d/a": 4, "d/b": 3}
+        assert a.ask(1) == (1, ["unsettled"]) or a.held == 1
+        assert a.ask(1) == (1, [])
+        assert b.ask(4) == (4, [])
+
+
+# ---------------------------------------------------------------- disks and files that fail
+
+SMALL_FILES = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+sys.argv[0] = "scheduler"
+runpy.run_module("scheduler", run_name="__main__")
+"""
+
+
+def test_a_full_disk_stops_the_journal_and_nothing_else(tmp_path: Path) -> None:
+    """What is lost is counted, the log stays readable, the end is in order, and what was written can be replayed."""
+    port, journal = free_port(), tmp_path / "journal"
+    cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
+    arguments = ("--cluster", str(cluster), "--port", str(port), "--journal", str(journal))
+    with running("-c", SMALL_FILES, *arguments, output=tmp_path / "scheduler.log") as program:
+        shown_blocking("the scheduler's health", lambda: fetch(port, "/readyz"))
+        agent = AskingAgent(port).settle()
+
+        def lost() -> bool:
+            assert agent.ask(1) == (1, [])
+            return figure(port, "parley_scheduler_journal_lost_total") > 10
+
+        for _ in range(100):
+            agent.ask(1)
+        shown_blocking("losses", lost)
+        assert agent.ask(3) == (3, [])
+        assert program.end(signal.SIGTERM) == 0
+        told = [json.loads(line) for line in program.text().splitlines()]
+        assert [line["error"] for line in told if line["event"] == "journal stopped"] == [
+            "[Errno 27] File too large"
+        ]
+    with running("parley", "replay", str(journal), output=tmp_path / "replay.out") as replay:
+        assert replay.process.wait(60) in {SAME, INCOMPLETE}, replay.text()  # it may end within a line
+
+
+def test_a_file_that_hangs_holds_nothing_else_up(tmp_path: Path) -> None:
+    """As on a file server that has gone: decisions, pages and the other file go on, and the end is an end."""
+    config = write_json(tmp_path / "config.yaml", {})
+    with scheduler(tmp_path, "--config", str(config)) as (program, port):
+        agent = AskingAgent(port).settle()
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        pipe.replace(tmp_path / "cluster.yaml")  # nobody writes it, so that whoever opens it waits
+        shown_blocking("the fault", lambda: figure(port, "parley_scheduler_cluster_stale") == 1)
+        for number in range(8):  # more than the threads that the loop shares
+            post(port, AskingAgent(port, f"unknown-{number}").body(1))
+        put(config, GROWTH_STOPPED)
+        shown_blocking(
+            "the stop", lambda: [line["stopped"] for line in lines(program, "configured")] == [False, True]
+        )
+        assert agent.ask(3) == (1, ["stopped"])
+        assert program.end(signal.SIGTERM) == 0

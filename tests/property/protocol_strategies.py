@@ -57,12 +57,8 @@ vm_mems = st.builds(vminfo.VmMemInfo, uint(16), uint(16), uint(16), read_quantit
 vm_infos = st.builds(vminfo.VmInfo, text, text, vm_cpus, vm_mems, st.booleans())
 
 raw_requests = st.builds(extension.RawRequest, amounts, st.none() | amounts, st.none() | amounts)
-extended_requests = st.builds(
-    extension.ExtendedRequest,
-    plugin_versions,
-    pod_names,
-    wire_resources,
-    st.none() | metrics,
+request_extensions = st.builds(
+    extension.RequestExtension,
     uuids,
     uint(64),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=64),
@@ -71,20 +67,23 @@ extended_requests = st.builds(
     st.none() | uuids,
     raw_requests,
 )
+extended_requests = st.builds(
+    wire.AgentRequest, plugin_versions, pod_names, wire_resources, st.none() | metrics, request_extensions
+)
 # OTHER stands for a code that this program does not know: read as such, never sent.
 reason_codes = st.sampled_from([code for code in ReasonCode if code is not ReasonCode.OTHER])
 retry_afters = st.none() | st.floats(0, 1e300, allow_nan=False, allow_infinity=False)
 reasons = st.builds(Reason, reason_codes, text, st.none() | text, retry_afters)
-extended_responses = st.builds(
-    extension.ExtendedResponse,
-    wire_resources,
-    wire_resources,
+reply_extensions = st.builds(
+    extension.ReplyExtension,
     uint(64, low=1),
     uuids,
     uint(64),
     st.builds(extension.RawReply, amounts, amounts),
     st.lists(reasons, max_size=4).map(tuple),
-    migrate=migrations,
+)
+extended_responses = st.builds(
+    wire.PluginResponse, wire_resources, wire_resources, migrations, reply_extensions
 )
 
 
@@ -133,7 +132,7 @@ KINDS: dict[str, Kind] = {
     "VmCpuInfo": (vminfo.VmCpuInfo, vm_cpus),
     "VmMemInfo": (vminfo.VmMemInfo, vm_mems),
     "VmInfo": (vminfo.VmInfo, vm_infos),
-    "ExtendedRequest": (wire.AgentRequest, extended_requests),
-    "ExtendedResponse": (wire.PluginResponse, extended_responses),
+    "AgentRequest with the extension": (wire.AgentRequest, extended_requests),
+    "PluginResponse with the extension": (wire.PluginResponse, extended_responses),
 }
 """Name → (type to decode as, values of it)."""

@@ -24,9 +24,9 @@ Pair = tuple[int, int, int, int, int]
 
 def granted(case: Case) -> limits.Grant:
     current, request, unit, room, bound = case
-    wanted, _ = limits.cut_by_bounds(current, request, bound)
-    found = limits.headroom(current, wanted, unit, room)
-    return limits.grant(current, request, unit, bound, () if found is None else (found,))
+    way = limits.growth(current, request, unit, bound)
+    found = way.headroom(room)
+    return limits.grant(way, () if found is None else (found,))
 
 
 def per_resource(case: Case, permit: Resources) -> list[tuple[Pair, int]]:
@@ -78,7 +78,8 @@ def test_no_larger_number_of_units_would_have_fitted(case: Case) -> None:
     """One unit more takes at least one resource that grows beyond its room."""
     current, request, unit, room, bound = case
     permit = granted(case).permit
-    wanted = limits.cut_by_bounds(current, request, bound)[0]
+    way = limits.growth(current, request, unit, bound)
+    wanted = way.wanted
     if permit == wanted:
         return
     base = permit.min(wanted)
@@ -87,7 +88,7 @@ def test_no_larger_number_of_units_would_have_fitted(case: Case) -> None:
         for have, want, step in zip(_pair(base), _pair(wanted), _pair(unit), strict=True)
         if want > have
     ]
-    more = limits.permit_of(min(steps), current, wanted, unit)
+    more = way.permit(min(steps))
     assert more != permit
     assert any(
         after > free and after > before
@@ -124,8 +125,8 @@ def test_asking_again_for_the_same_gains_nothing(case: Case) -> None:
 def test_more_units_never_mean_less(case: Case, one: int, other: int) -> None:
     current, request, unit, *_ = case
     low, high = sorted((one, other))
-    less = limits.permit_of(low, current, request, unit)
-    assert less.fits_in(limits.permit_of(high, current, request, unit))
+    way = limits.Growth(current, request, unit)
+    assert way.permit(low).fits_in(way.permit(high))
 
 
 @given(cases, _small)
@@ -138,13 +139,13 @@ def test_more_room_never_means_less(case: Case, extra: Resources) -> None:
 def test_the_smallest_limit_binds_and_comes_first(case: Case, units: list[int]) -> None:
     current, request, unit, _, bound = case
     found = tuple(limits.Limit(n, Reason(ReasonCode.POOL, str(n))) for n in units)
-    grant = limits.grant(current, request, unit, bound, found)
+    way = limits.growth(current, request, unit, bound)
+    grant = limits.grant(way, found)
     named = [int(reason.message) for reason in grant.reasons if reason.code is ReasonCode.POOL]
     assert named == sorted(named)
     if named:
-        wanted, _ = limits.cut_by_bounds(current, request, bound)
         assert named[0] == min(units)
-        assert grant.permit == limits.permit_of(min(units), current, wanted, unit)
+        assert grant.permit == way.permit(min(units))
 
 
 # ------------------------------------------------------------ the sum on one node

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from protocol.values import Resources
 from scheduler.core import events
-from scheduler.core.limits import permit_of
+from scheduler.core.limits import Growth
 from scheduler.core.model import PoolSpec
 from tests.unit.scheduler_core.core_worlds import World, cu
 
@@ -94,9 +94,9 @@ def _oracle(
             for most in totals
         )
 
-    found = permit_of(0, current, want, unit)
+    found = Growth(current, want, unit).permit(0)
     for n in range(40):
-        permit = permit_of(n, current, want, unit)
+        permit = Growth(current, want, unit).permit(n)
         if fits(permit):
             found = permit
     return found

@@ -69,13 +69,9 @@ def test_rounding_to_float32_is_idempotent_and_nearest(number: float) -> None:
     assert abs(rounded - number) <= max(abs(number) * 2.0**-24, 2.0**-150)
 
 
-def _longest(float_: float, resources: values.Resources) -> extension.ExtendedRequest:
+def _longest(float_: float, resources: values.Resources) -> wire.AgentRequest:
     every_one = UUID(int=2**128 - 1)
-    return extension.ExtendedRequest(
-        PluginProtoVersion(2**32 - 1),
-        wire.PodName("p" * 253, "n" * 63),
-        wire.SlotResources(65535, 65535),
-        wire.Metrics(float_, float_),
+    own = extension.RequestExtension(
         every_one,
         2**64 - 1,
         "u" * 64,
@@ -83,6 +79,13 @@ def _longest(float_: float, resources: values.Resources) -> extension.ExtendedRe
         2**64 - 1,
         every_one,
         extension.RawRequest(resources, resources, resources),
+    )
+    return wire.AgentRequest(
+        PluginProtoVersion(2**32 - 1),
+        wire.PodName("p" * 253, "n" * 63),
+        wire.SlotResources(65535, 65535),
+        wire.Metrics(float_, float_),
+        own,
     )
 
 

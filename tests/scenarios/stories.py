@@ -148,8 +148,8 @@ class Story:
                 self._then(" after another look at its VM")
                 self.world.observe(actor)
             packet = actor.ask(want, self.world.now_s)
-            if packet.request.raw.resources != want:
-                self._then(f" and so, because of what is in use, for {packet.request.raw.resources}")
+            if packet.extension.resources != want:
+                self._then(f" and so, because of what is in use, for {packet.extension.resources}")
             self._goes(packet, held_back, answer_held_back, is_lost=answer_lost)
 
     def agent_asks_again(self, agent: str) -> None:

@@ -22,7 +22,6 @@ from agent.core.state import Ask, Phase, State
 from agent.core.timing import Timing
 from agent.links.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
-from protocol.hot import ask_of
 from protocol.sequence import Life as LifeId
 from protocol.values import ZERO, Observation, Resources
 from scheduler.core.events import Decided, HungUp, Refused
@@ -262,7 +261,7 @@ class Life:
 
         def arrive() -> None:
             world.trace.add(self._clock.now_s, self.vm.name, "asks", ask.resources, "and claims", ask.claim)
-            world.scheduler.receive(self.vm, ask_of(request_of(self.vm.agent_vm, ask)), reply)
+            world.scheduler.receive(self.vm, request_of(self.vm.agent_vm, ask), reply)
 
         world.network.request(self.vm.name, arrive)
 

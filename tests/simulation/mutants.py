@@ -21,8 +21,8 @@ from protocol.values import ZERO, Resources
 from protocol.wire import DownscaleResult
 from scheduler.core import events, extended, placement, published
 from scheduler.core.core import Core
-from scheduler.core.judging import CoreState
 from scheduler.core.ledger import Cause, RowState
+from scheduler.core.state import CoreState
 from scheduler.core.vms import VmRecord
 from tests.machines import mutants as of_the_ledger
 from tests.simulation.driver import LENGTH_S
@@ -49,7 +49,7 @@ def row_falls_too_early_at_silence() -> Patch:
 def claim_ignored() -> Iterator[None]:
     """After a restart a row settles at what the cluster shows, whatever its agent holds, and no floor keeps that either."""
     with (
-        _patch(extended, "_settled_at", lambda record, _: record.reading.use),
+        _patch(extended, "_settled_use", lambda record, _: record.reading.use),
         _patch(extended, "_note_claim", lambda *_: None),
     ):
         yield
@@ -73,19 +73,14 @@ def unheard_life_forgotten() -> Patch:
 @contextlib.contextmanager
 def placement_ends_by_the_clock() -> Iterator[None]:
     """Room that is kept for a placement is free when its time is over, whatever the cluster shows."""
-    tick = Core._tick
+    apply = Core.apply
 
-    def tick_and_expire(core: Core, ticked: events.ClockTicked) -> Any:
-        placement.expire(core.state, ticked.now_s)
-        return tick(core, ticked)
+    def apply_and_expire(core: Core, event: events.Input) -> Any:
+        if isinstance(event, events.ClockTicked):
+            placement.cluster_read(core.state, events.ClusterRead(event.now_s))
+        return apply(core, event)
 
-    init = Core.__init__
-
-    def begin(core: Core, *args: Any) -> None:
-        init(core, *args)
-        core._doors[events.ClockTicked] = core._tick
-
-    with _patch(Core, "_tick", tick_and_expire), _patch(Core, "__init__", begin):
+    with _patch(Core, "apply", apply_and_expire):
         yield
 
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from uuid import UUID
 
-from protocol.hot import Ask
 from protocol.values import Resources
 from protocol.wire import AgentRequest
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import Holder, PoolSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.simulation.cluster import Node, Pod, Watch
 from tests.simulation.vms import COMMAND_DEADLINE_S, UNIT, Vm
 
@@ -28,7 +27,6 @@ LOOK_S: Final = 0.05
 EPOCH_MS: Final = 1_700_000_000_000
 """Unix time at the moment 0 of the clock."""
 
-Request: TypeAlias = Ask | AgentRequest
 Answer: TypeAlias = events.Decided | events.Refused | events.HungUp
 Reply: TypeAlias = Callable[[Answer | None], object]
 
@@ -38,15 +36,13 @@ class _Waiting:
     """A request that is not answered yet."""
 
     vm: Vm
-    request: Request
+    request: AgentRequest
     since_s: float
     reply: Reply
     looks: int = 0
 
     def event(self, ticket: int, now_s: float, look: events.Look | None = None) -> events.Input:
         """The request as an input of the core."""
-        if isinstance(self.request, Ask):
-            return events.Asked(ticket, self.request, now_s, look)
         since_s = None if look is None else self.since_s
         return events.RequestArrived(ticket, self.request, now_s, look, since_s)
 
@@ -161,7 +157,7 @@ class Process:
 
     # ------------------------------------------------------------ requests
 
-    def receive(self, vm: Vm, request: Request, reply: Reply) -> None:
+    def receive(self, vm: Vm, request: AgentRequest, reply: Reply) -> None:
         """A request has arrived."""
         self._tickets += 1
         waiting = self._waiting[self._tickets] = _Waiting(vm, request, self.world.clock.now_s, reply)
@@ -250,7 +246,7 @@ class Scheduler:
         self._world.placements.binder_died()
         self._world.clock.after(down_s, self.start)
 
-    def receive(self, vm: Vm, request: Request, reply: Reply) -> None:
+    def receive(self, vm: Vm, request: AgentRequest, reply: Reply) -> None:
         """A request has arrived where the scheduler should be; None is answered where there is none."""
         process = self.process
         if process is None:

@@ -8,7 +8,8 @@ from typing import Final
 
 from hosting import logs
 from hosting.logs import Logger
-from hosting.server import HangUp, Limits, Reply, Request, Route, Server
+from hosting.server import HangUp, Reply, Request, Route, Server, ServerLimits
+from tests.support.virtual_time import turns
 
 QUIET: Final[Logger] = logs.logger("test")
 Answer = Callable[[Request], Awaitable[Reply | HangUp]]
@@ -30,7 +31,7 @@ class Certain(random.Random):
 @asynccontextmanager
 async def answering(answer: Answer) -> AsyncIterator[str]:
     """A server on loopback that gives every request to `answer`; its address, `http://127.0.0.1:PORT`."""
-    server = Server(QUIET, (), fallback=Route("*", "*", answer), limits=Limits(drain_s=0.05))
+    server = Server(QUIET, (), fallback=Route("*", "*", answer), limits=ServerLimits(drain_s=0.05))
     port = await server.start("127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{port}"
@@ -56,7 +57,7 @@ class FaultyPeer:
     async def listen(self) -> None:
         """Begin to listen, always on the same port."""
         route = Route("*", "*", self._handle, 512 * 1024)
-        self._server = Server(QUIET, (), fallback=route, limits=Limits(drain_s=0.05))
+        self._server = Server(QUIET, (), fallback=route, limits=ServerLimits(drain_s=0.05))
         self.port = await self._server.start(self.host, self.port)
 
     async def die(self) -> None:
@@ -64,7 +65,7 @@ class FaultyPeer:
         server, self._server = self._server, None
         if server is not None:
             await server.close()
-            await asyncio.sleep(0)  # what was just being accepted gets its connection now
+            await turns()  # what was just being accepted gets its connection now
             for connection in list(server._open):
                 connection.cut()
 

@@ -25,17 +25,19 @@ async def until(condition: Callable[[], object], *, beside: "asyncio.Task[Any] |
         await asyncio.sleep(0.002)
 
 
-async def shown(what: str, look: Callable[[], Awaitable[T | None]], pause_s: float = 0.05) -> T:
-    """What `look` gives, as soon as that is something. `look` asks another process."""
+async def shown(
+    what: str, look: Callable[[], Awaitable[T | None]], not_yet: tuple[type[Exception], ...] = NOT_YET
+) -> T:
+    """What `look` gives, as soon as that is something. `look` asks another process, and may fail by `not_yet`."""
     limit, last = time.monotonic() + PATIENCE_S, ""
     while time.monotonic() < limit:
         try:
             found = await look()
-        except NOT_YET as error:
+        except not_yet as error:
             found, last = None, repr(error)
         if found:
             return found
-        await asyncio.sleep(pause_s)
+        await asyncio.sleep(0.05)
     raise AssertionError(f"never seen: {what} ({last})")
 
 

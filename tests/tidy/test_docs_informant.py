@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 from hosting import logs
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.settings import Settings, load
 from informant.guest.machine import ProcSource
 from informant.guest.watching import PollingSource
@@ -28,7 +28,7 @@ async def test_the_documented_metrics_are_those_that_are_served() -> None:
     sources = (PollingSource(ROOT / "README.md"),)
     guest = Guest(ProcSource(), sources=sources)
     log = logs.logger("test")
-    informant = Informant(guest, InformantSettings(), Client(), log, random.Random(1))
+    informant = Informant(guest, InformantSettings(), HttpClient(), log, random.Random(1))
     guard, _ = informant.limits.state.guard.grown(Resources(1000, 2**30))
     informant.limits.state = replace(informant.limits.state, guard=guard)
     served = {}

@@ -9,7 +9,7 @@ from hosting import logs
 from hosting.metrics import AnyFamily
 from hosting.server import Server
 from scheduler.core.core import Core
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService
 from scheduler.service.metrics import families

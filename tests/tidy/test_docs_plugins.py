@@ -24,7 +24,7 @@ from scheduler import ports
 from scheduler.clusters.file import ClusterFile
 from scheduler.core.core import Core
 from scheduler.core.model import POOL_LABEL
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain import admission_queue, calls, config, manager, registry
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats

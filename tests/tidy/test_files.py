@@ -5,11 +5,32 @@ import io
 import re
 import tokenize
 from pathlib import PurePosixPath
+from typing import Final
 
 from tests.tidy.house import PACKAGES, ROOT, python_files, repository_files
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
+
+SHARED_CLASS_NAMES: Final = {
+    "Ask": "the request of the hot messages goes; the agent keeps the last request that it sent",
+    "Cause": "the ledger's is the design's word; that of the quota plugin's shares gets another",
+    "Configured": "an event of the scheduler's core; what an annotation changes in the agent gets another name",
+    "Fault": "the protocol's stays; that of the quota plugin's shares gets another name",
+    "Growth": "a request's growth in the core, and the switches of the configuration, which get another name",
+    "InformantLink": "what the agent's core knows of a link, and the adapter that makes the calls",
+    "Part": "pools, and policies of the agent",
+    "PendingRequest": "requests of the informant to agents, and waiting ones of the permit service",
+    "Pools": "the port's stays; the queues of the pools get another name",
+    "Quota": "the provider's value is published; the plugin gets another name",
+    "Registry": "the pools' is published; the registry of policies becomes the same",
+    "RegistryError": "as `Registry`",
+    "SchedulerLink": "as `InformantLink`",
+    "State": "the agent's is the design's word; pool objects and the circuit breaker get others",
+    "VmEntry": "entries of the cluster's file, and of the agent's",
+    "_Request": "the reader of hot messages goes",
+}
+"""Names that still stand for two things, each with what becomes of it. No name may be added."""
 
 # Spelled in pieces, so that this file does not hold what it looks for.
 REGISTRY_HOSTS = ("pypi" + ".org", "python" + "hosted.org")
@@ -72,6 +93,20 @@ def test_no_package_has_loose_ends() -> None:
         if _LOOSE_END.search(line)
     ]
     assert loose == []
+
+
+def class_names(source: str) -> list[str]:
+    """The names of a module's classes."""
+    return [node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+
+
+def test_no_class_name_occurs_twice() -> None:
+    homes: dict[str, list[str]] = {}
+    for file in python_files(*PACKAGES):
+        for name in class_names((ROOT / file).read_text()):
+            homes.setdefault(name, []).append(file)
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if name not in SHARED_CLASS_NAMES} == {}
 
 
 def test_every_package_directory_says_what_it_is_for() -> None:

@@ -84,55 +84,51 @@ BUILT: dict[str, wire.Message] = {
 }
 
 EXTENDED: dict[str, wire.Message] = {
-    "first request of a life": extension.ExtendedRequest(
+    "first request of a life": wire.AgentRequest(
         Plugin.V1_1,
         POD,
         wire.SlotResources(2, 5),
         None,
-        AGENT,
-        1763719200000,
-        "0d9c",
-        1,
-        0,
-        None,
-        extension.RawRequest(AMOUNT, None, None),
+        extension.RequestExtension(
+            AGENT, 1763719200000, "0d9c", 1, 0, None, extension.RawRequest(AMOUNT, None, None)
+        ),
     ),
-    "request with every field set": extension.ExtendedRequest(
+    "request with every field set": wire.AgentRequest(
         Plugin.V1_0,
         POD,
         wire.SlotResources(2, 5),
         LOAD,
-        AGENT,
-        1763719200000,
-        "0d9c",
-        2**64 - 1,
-        9,
-        SCHEDULER,
-        extension.RawRequest(AMOUNT, values.Resources(1000, 4 * GIB), SMALL),
-    ),
-    "granted in full": extension.ExtendedResponse(
-        wire.SlotResources(1, 4),
-        wire.SlotResources(0, 1),
-        1,
-        SCHEDULER,
-        0,
-        extension.RawReply(AMOUNT, SMALL),
-        (),
-    ),
-    "migrating, with reasons of both kinds": extension.ExtendedResponse(
-        wire.SlotResources(1, 4),
-        wire.SlotResources(0, 1),
-        8,
-        SCHEDULER,
-        3,
-        extension.RawReply(AMOUNT, SMALL),
-        (
-            Reason(ReasonCode.MIGRATING, "keeps its size"),
-            Reason(ReasonCode.NODE_HEADROOM, "node is full", "memory", 2.5),
-            Reason(ReasonCode.POOL, "pool is full", "cpu"),
-            Reason(ReasonCode.UNSETTLED, "ask again", None, 0.5),
+        extension.RequestExtension(
+            AGENT,
+            1763719200000,
+            "0d9c",
+            2**64 - 1,
+            9,
+            SCHEDULER,
+            extension.RawRequest(AMOUNT, values.Resources(1000, 4 * GIB), SMALL),
         ),
-        migrate=wire.MigrateResponse(),
+    ),
+    "granted in full": wire.PluginResponse(
+        wire.SlotResources(1, 4),
+        wire.SlotResources(0, 1),
+        extension=extension.ReplyExtension(1, SCHEDULER, 0, extension.RawReply(AMOUNT, SMALL), ()),
+    ),
+    "migrating, with reasons of both kinds": wire.PluginResponse(
+        wire.SlotResources(1, 4),
+        wire.SlotResources(0, 1),
+        wire.MigrateResponse(),
+        extension.ReplyExtension(
+            8,
+            SCHEDULER,
+            3,
+            extension.RawReply(AMOUNT, SMALL),
+            (
+                Reason(ReasonCode.MIGRATING, "keeps its size"),
+                Reason(ReasonCode.NODE_HEADROOM, "node is full", "memory", 2.5),
+                Reason(ReasonCode.POOL, "pool is full", "cpu"),
+                Reason(ReasonCode.UNSETTLED, "ask again", None, 0.5),
+            ),
+        ),
     ),
 }
 

@@ -20,7 +20,7 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec, VmSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.service.permits import PermitService
 from tests.peers import resources
 from tests.peers.published_agent import VM, PublishedAgent

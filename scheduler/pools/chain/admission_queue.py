@@ -357,11 +357,16 @@ class PoolAdmissionQueue:
         try:
             self._conclude(line, begun, result)
         finally:
-            given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(begun), strict=True))
-            account = self._ledger.pool(line.name)
-            pool = begun.pool.with_replicas(account.units if account is not None else 0)
-            end = ProbeEnd(begun.ctx.question, pool, begun.asked.candidate, result.accepted, given)
-            begun.manager.probe_ended(end)
+            # A verdict that was told within the core's own turn is applied after this one.
+            asyncio.get_running_loop().call_soon(self._tell_end, line.name, begun, result, before)
+
+    def _tell_end(self, name: str, begun: ProbeBatch, result: ProbeResult, before: list[int]) -> None:
+        given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(begun), strict=True))
+        account = self._ledger.pool(name)
+        pool = begun.pool.with_replicas(account.units if account is not None else 0)
+        begun.manager.probe_ended(
+            ProbeEnd(begun.ctx.question, pool, begun.asked.candidate, result.accepted, given)
+        )
 
     def _units_of(self, begun: ProbeBatch) -> list[int]:
         rows = (self._ledger.row(Holder(Kind.VM, part.uid)) for part in begun.parts)

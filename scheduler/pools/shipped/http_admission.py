@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from hosting.backoff import Backoff
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
 from hosting.settings import Settings
 from hosting.tls import TlsFiles
@@ -221,7 +221,7 @@ class HttpAdmission(BasePlugin):
         self._outcomes = Outcomes(self._report, self._log, self._rng) if args.report_outcomes else None
         self._questions: dict[str, str] = {}
         """The last question about each pool that the service has had and that has not ended."""
-        self._client: Client | None = None
+        self._client: HttpClient | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._open = AsyncExitStack()
 
@@ -251,7 +251,7 @@ class HttpAdmission(BasePlugin):
             raise RuntimeError("it was started already")
         await self._credentials.load()
         # One connection more than questions need: outcomes never wait for them.
-        client = Client(
+        client = HttpClient(
             max_connections=self._args.connections + 1,
             max_answer_bytes=MAX_ANSWER_BYTES,
             tls=self._credentials.tls,

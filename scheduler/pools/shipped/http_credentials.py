@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.threads import in_own_thread
 from hosting.tls import Tls, TlsError, TlsFiles
@@ -30,8 +31,9 @@ class Credentials:
 
     def __init__(self, token_file: Path | None, tls: TlsFiles, log: Logger) -> None:
         self._token_file = token_file
-        self._log = log
-        self._fault = ""
+        self._faults = FaultLog(
+            log, "credentials cannot be read again, the old ones stay in force", "credentials read again"
+        )
         self._reading: asyncio.Future[str] | None = None
         self.headers = {"Accept": "application/json"}
         self.tls = Tls(tls) if tls.paths() else None
@@ -49,16 +51,14 @@ class Credentials:
 
     async def refresh(self) -> None:
         """Read again what was renewed. What cannot be used is reported once, and what was read before stays in force."""
-        fault = ""
         try:
             await self._read_token()
             if self.tls is not None:
                 await self.tls.refresh()
         except (ValueError, TlsError) as error:
-            fault = str(error)
-        if fault and fault != self._fault:
-            self._log.warning("credentials cannot be read again, the old ones stay in force", error=fault)
-        self._fault = fault
+            self._faults.failed(error)
+        else:
+            self._faults.worked()
 
     async def _read_token(self) -> None:
         path = self._token_file

@@ -29,8 +29,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hosting.client import Answered, Outcome, Unanswered
-from protocol import quantities
-from protocol.values import Resources
 from scheduler.pools.core.errors import AppError, Detail, PluginErrorKind, Scope
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Member, Pods, Pool, ProbeEnd, VmRequest
 
@@ -56,7 +54,7 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
             "generation": pool.generation,
             "labels": dict(pool.labels),
             "annotations": dict(pool.annotations),
-            "computeUnit": _amount(pool.compute_unit),
+            "computeUnit": pool.compute_unit.written(),
             "limits": {
                 "maxUnits": pool.limits.max_units,
                 "maxUnitsPerVm": pool.limits.max_units_per_vm,
@@ -67,7 +65,7 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
         "requests": [
             {
                 **_vm(request),
-                "wanted": _amount(request.wanted),
+                "wanted": request.wanted.written(),
                 "units": request.units,
                 "wantedUnits": request.wanted_units,
             }
@@ -78,7 +76,7 @@ def question(hook: Hook, ctx: Context, pool: Pool, pods: Pods | None, send_membe
         asked["memberCount"] = len(pods)
         if send_members:
             asked["members"] = [
-                {**_vm(member), "reserved": _amount(member.reserved), "units": member.units}
+                {**_vm(member), "reserved": member.reserved.written(), "units": member.units}
                 for member in pods
             ]
     return msgspec.json.encode(asked)
@@ -97,7 +95,7 @@ def outcome(end: ProbeEnd) -> bytes:
             "name": end.pool.name,
             "uid": end.pool.uid,
             "generation": end.pool.generation,
-            "computeUnit": _amount(end.pool.compute_unit),
+            "computeUnit": end.pool.compute_unit.written(),
             "replicas": end.pool.replicas,
         },
         "asked": end.asked,
@@ -115,14 +113,7 @@ def _vm(vm: VmRequest | Member) -> dict[str, Any]:
         "uid": vm.uid,
         "node": vm.node,
         "labels": dict(vm.labels),
-        "current": _amount(vm.current),
-    }
-
-
-def _amount(amount: Resources) -> dict[str, str]:
-    return {
-        "cpu": str(quantities.from_milli(amount.vcpu_milli)),
-        "memory": str(quantities.from_value(amount.memory_bytes, binary=True)),
+        "current": vm.current.written(),
     }
 
 

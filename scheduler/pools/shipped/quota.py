@@ -23,9 +23,10 @@ from itertools import compress, count
 from operator import is_not
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from hosting.settings import Resources, Settings, check
+from hosting.amounts import PositiveResources
+from hosting.settings import Settings, check
 from protocol import values
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
@@ -48,12 +49,6 @@ TENANT_LABEL: Final = "parley.dev/tenant"
 # ------------------------------------------------------------ the args
 
 
-def _positive(unit: values.Resources) -> values.Resources:
-    if not unit.is_positive():
-        raise ValueError(f"must be above zero in both resources, such as {{cpu: 1, memory: 4Gi}}, not {unit}")
-    return unit
-
-
 class TenantArgs(Settings):
     """A tenant; amounts in units of the quota. See `fair_split.Tenant`."""
 
@@ -67,7 +62,7 @@ class TenantArgs(Settings):
 class QuotaArgs(Settings):
     """The parameters. `retryAfter` (seconds) is what pools that were cut are told to wait."""
 
-    compute_unit: Annotated[Resources, AfterValidator(_positive)]
+    compute_unit: PositiveResources
     tenant_label: Annotated[str, Field(min_length=1)] = TENANT_LABEL
     tenants: Annotated[list[TenantArgs], Field(min_length=1)]
     unknown_tenant: Literal["refuse", "admit"] = "refuse"

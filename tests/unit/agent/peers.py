@@ -17,13 +17,13 @@ from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink
 from agent.runner.runner import Links, Runner
 from hosting import logs
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec, translate
-from protocol.extension import ExtendedRequest, ExtendedResponse, RawReply
+from protocol.extension import RawReply, ReplyExtension, RequestExtension
 from protocol.reasons import Reason
 from protocol.values import Observation, Resources
-from protocol.wire import AgentDesc, AgentRequest
+from protocol.wire import AgentDesc, AgentRequest, PluginResponse
 from tests.unit.agent.driver import INSTANCE, UNIT, VM, cu
 
 FAST = Timing(
@@ -41,7 +41,7 @@ FAST = Timing(
     observe_busy_s=0.005,
     observe_idle_s=0.05,
 )
-Answer = Callable[[ExtendedRequest], Reply | HangUp]
+Answer = Callable[[RequestExtension], Reply | HangUp]
 
 
 class Certain(random.Random):
@@ -63,16 +63,14 @@ class Wants:
 
 
 def permit(
-    request: ExtendedRequest, amount: Resources | None = None, reasons: tuple[Reason, ...] = ()
+    request: RequestExtension, amount: Resources | None = None, reasons: tuple[Reason, ...] = ()
 ) -> Reply:
     """A good answer; all that is asked for unless told."""
     granted = request.raw.resources if amount is None else amount
     slots = translate.permit_slots(granted, VM.slot_bytes)
     unit = translate.permit_slots(UNIT, VM.slot_bytes)
-    reply = ExtendedResponse(
-        slots, unit, request.sequence_number, INSTANCE, 0, RawReply(granted, UNIT), reasons, migrate=None
-    )
-    return Reply(200, codec.encode(reply))
+    extension = ReplyExtension(request.sequence_number, INSTANCE, 0, RawReply(granted, UNIT), reasons)
+    return Reply(200, codec.encode(PluginResponse(slots, unit, extension=extension)))
 
 
 class Scheduler:
@@ -80,12 +78,12 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.script: list[Answer] = []
-        self.requests: list[ExtendedRequest] = []
+        self.requests: list[RequestExtension] = []
         self.bodies: list[bytes] = []
 
     async def serve(self, request: Request) -> Reply | HangUp:
-        read = codec.decode(AgentRequest, request.body)
-        assert isinstance(read, ExtendedRequest)
+        read = codec.decode(AgentRequest, request.body).extension
+        assert read is not None
         self.requests.append(read)
         self.bodies.append(request.body)
         return self.script.pop(0)(read) if self.script else permit(read)
@@ -194,7 +192,7 @@ async def world() -> AsyncIterator[World]:
     made.port = await server.start("127.0.0.1", 0)
     url = f"http://127.0.0.1:{made.port}"
     rng = Certain(7)
-    async with Client() as client:
+    async with HttpClient() as client:
         links = Links(
             made.backend,
             SchedulerLink(client, f"{url}/", 0.2, rng),

@@ -1,14 +1,11 @@
 """The settings file and the node lock."""
 
-import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from agent.cli import main
-from agent.daemon.node_lock import NodeLock
 from agent.daemon.settings import AgentSettings
 from hosting.settings import SettingsError, parse
 from tests.unit.agent.driver import GI, cu
@@ -36,14 +33,6 @@ vms:
      min: {cpu: 8, memory: 512Mi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 1, memory: 1Gi}}
   - {namespace: default, name: c, uid: u1, informant: "http://h:1",
      min: {cpu: 1, memory: 512Mi}, max: {cpu: 4, memory: 4Gi}, computeUnit: {cpu: 0, memory: 1Gi}}
-"""
-HOLDER = """
-import sys, time
-from pathlib import Path
-from agent.daemon.node_lock import NodeLock
-with NodeLock(Path(sys.argv[1])) as lock:
-    print(lock.try_acquire(), flush=True)
-    time.sleep(600)
 """
 
 
@@ -158,37 +147,6 @@ def test_a_wildcard_to_listen_on_is_refused_with_the_advice(
     assert done.exit_code == 2
     assert "--host 0.0.0.0 is a wildcard" in done.output
     assert "--advertise" in done.output
-
-
-def test_a_lock_is_taken_once_and_free_after_its_block(tmp_path: Path) -> None:
-    with NodeLock(tmp_path) as first, NodeLock(tmp_path) as second:
-        assert first.try_acquire()
-        assert not second.try_acquire()
-        assert second.holder().isdigit()
-    with NodeLock(tmp_path) as third:
-        assert third.try_acquire()
-
-
-async def test_a_second_holder_waits_until_the_first_process_dies(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(20):
-        try:
-            assert process.stdout is not None
-            assert (await process.stdout.readline()).strip() == b"True"
-            with NodeLock(tmp_path) as lock:
-                assert not lock.try_acquire()
-                assert lock.holder() == str(process.pid)
-                waiting = asyncio.create_task(lock.acquire())
-                await asyncio.sleep(0)
-                assert not waiting.done()
-                process.kill()
-                await process.wait()
-                await waiting
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from agent.core.model import Vm
 from agent.core.state import Ask
 from agent.links.scheduler import SchedulerLink
 from hosting import logs
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec
-from protocol.extension import ExtendedRequest
 from protocol.reasons import ErrorCode
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, PodName
@@ -40,8 +39,8 @@ class Peer:
     offer: dict[str, str] = field(default_factory=lambda: OFFER)
 
     def one(self, body: bytes) -> Reply:
-        request = codec.decode(AgentRequest, body)
-        assert isinstance(request, ExtendedRequest)
+        request = codec.decode(AgentRequest, body).extension
+        assert request is not None
         return permit(request)
 
     async def single(self, request: Request) -> Reply | HangUp:
@@ -71,7 +70,7 @@ async def peer() -> AsyncIterator[Peer]:
     routes = (Route("POST", "/", single), Route("POST", "/batch", batch, 256 * 1024))
     server = Server(logs.logger("test"), routes)
     port = await server.start("127.0.0.1", 0)
-    async with Client(max_answer_bytes=2**20) as client:
+    async with HttpClient(max_answer_bytes=2**20) as client:
         made = Peer(SchedulerLink(client, f"http://127.0.0.1:{port}/", 2.0, random.Random(1)))
         yield made
         await made.link.close()

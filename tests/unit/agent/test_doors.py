@@ -11,7 +11,7 @@ import pytest
 
 from agent.daemon.doors import Doors, Reach
 from hosting.addresses import Advertised
-from hosting.client import Answered, Client
+from hosting.client import Answered, HttpClient
 from hosting.server import Reply, Request, Route
 from hosting.tls import Tls, TlsFiles
 from tests.unit.hosting.raw_peers import recorded
@@ -37,7 +37,7 @@ class Opened:
 
     async def status(self, url: str, token: str | None = None) -> int:
         headers = {"Authorization": f"Bearer {token}"} if token is not None else None
-        async with Client(tls=self.believed) as client:
+        async with HttpClient(tls=self.believed) as client:
             outcome = await client.call("GET", url, deadline_s=20, headers=headers)
         assert isinstance(outcome, Answered), outcome
         return outcome.status

@@ -13,7 +13,7 @@ from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink, request_of
 from hosting import logs
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec
 from protocol.extension import AGENT_HEADER
@@ -40,7 +40,7 @@ BAD = [
 
 @dataclass
 class Peer:
-    client: Client
+    client: HttpClient
     port: int
     reply: list[Reply | HangUp] = field(default_factory=lambda: [Reply(200, b"{}")])
     seen: list[Request] = field(default_factory=list)
@@ -67,7 +67,7 @@ async def peer() -> AsyncIterator[Peer]:
 
     server = Server(logs.logger("test"), (), fallback=Route("*", "*", handle))
     port = await server.start("127.0.0.1", 0)
-    async with Client() as client:
+    async with HttpClient() as client:
         made = Peer(client, port)
         yield made
         await server.close()
@@ -81,7 +81,9 @@ async def test_an_ask_travels_whole_and_names_the_agent_in_a_header(peer: Peer) 
 
 
 async def test_a_permit_becomes_an_event_with_what_it_echoes(peer: Peer) -> None:
-    peer.reply = [permit(request_of(VM, ASK))]
+    extension = request_of(VM, ASK).extension
+    assert extension is not None
+    peer.reply = [permit(extension)]
     event = await peer.scheduler().ask(VM, ASK)
     assert isinstance(event, events.PermitGranted)
     assert (event.number, event.echoed_number, event.permit) == (5, 5, cu(2))

@@ -9,7 +9,7 @@ from agent.core import events
 from agent.core.rivalry import Rivalry
 from hosting.server import HangUp, Reply
 from protocol.codec import ErrorBody, encode_error
-from protocol.extension import ExtendedRequest
+from protocol.extension import RequestExtension
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO
 from protocol.wire import MoreResources
@@ -40,12 +40,12 @@ async def test_it_negotiates_grows_and_shrinks() -> None:
     assert {request.agent_id for request in made.scheduler.requests} == {made.runner.state.life.agent_id}
 
 
-def _conflict(request: ExtendedRequest) -> Reply:
+def _conflict(request: RequestExtension) -> Reply:
     body = ErrorBody("old", ErrorCode.SEQUENCE_STALE, request.sequence_number + 40)
     return Reply(409, encode_error(body))
 
 
-def _above(request: ExtendedRequest) -> Reply:
+def _above(request: RequestExtension) -> Reply:
     return permit(request, request.raw.resources + cu(1))
 
 
@@ -187,7 +187,7 @@ async def test_a_lowering_is_written_down_before_the_scheduler_is_told() -> None
     async with world() as made:
         seen: list[bool] = []
 
-        def look(request: ExtendedRequest) -> Reply:
+        def look(request: RequestExtension) -> Reply:
             seen.append(made.held.now().fits_in(request.raw.resources))
             return permit(request)
 

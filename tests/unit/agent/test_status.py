@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.daemon import status
 from hosting.server import Reply
-from protocol.extension import ExtendedRequest
+from protocol.extension import RequestExtension
 from protocol.reasons import Reason, ReasonCode
 from tests.unit.agent.driver import cu
 from tests.unit.agent.peers import World, permit, running, until, world
@@ -41,6 +41,6 @@ def _now(made: World) -> dict[str, Any]:
     return status.vm_status(made.runner, time.monotonic())
 
 
-def _refused(request: ExtendedRequest) -> Reply:
+def _refused(request: RequestExtension) -> Reply:
     """The size of now, and why not more."""
     return permit(request, cu(2), (Reason(ReasonCode.NODE_HEADROOM, "the node is full"),))

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from agent.core import events
-from agent.runner.told import MAX_TEXT, amount, told, without_ids
+from agent.runner.told import MAX_TEXT, told, without_ids
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Observation
 from protocol.versions import InformantProtoVersion
@@ -55,7 +55,7 @@ def test_an_event_is_its_kind_and_plain_fields() -> None:
 def test_a_vm_is_told_with_the_names_that_messages_have() -> None:
     fields = told(events.VmChanged(VM))["fields"]["vm"]
     assert {"pod", "podUID", "bounds", "unit", "slotBytes"} == set(fields)
-    assert fields["bounds"]["max"] == amount(VM.bounds.max)
+    assert fields["bounds"]["max"] == VM.bounds.max.written()
 
 
 def test_a_text_is_cut_as_a_text() -> None:

@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from hosting.logs import Logger
-from hosting.server import Limits, Reply, Request, Route, Server
+from hosting.server import Reply, Request, Route, Server, ServerLimits
 
 Lines = list[dict[str, Any]]
 PATIENCE_S = 20.0
@@ -114,9 +114,22 @@ class Running:
         await wire.ask("GET", "/hello")
         return wire
 
+    async def is_alive(self) -> bool:
+        """Whether a new connection is served, after no fault of ours."""
+        got = await (await self.connect()).ask("GET", "/hello")
+        return got.status == 200 and self.server.stats["faults"] == 0
+
     def url(self, path: str) -> str:
         """The address of a path."""
         return f"http://127.0.0.1:{self.port}{path}"
+
+    def busy(self) -> int:
+        """How many connections are busy with a request."""
+        return sum(each.busy_since is not None for each in self.server._open)
+
+    def pass_the_deadline(self) -> None:
+        """Let the time of every request that has begun be over."""
+        self.server.sweep(self.server.now() + 2000)
 
     def events(self) -> list[str]:
         """The log's events."""
@@ -134,13 +147,13 @@ async def echo(request: Request) -> Reply:
 
 
 HELLO = Route("GET", "/hello", hello)
-SHORT_DRAIN = Limits(drain_s=0.2)
+SHORT_DRAIN = ServerLimits(drain_s=0.2)
 ECHO = Route("POST", "/echo", echo, max_body_bytes=100)
 
 
 @asynccontextmanager
 async def serving(
-    *routes: Route, limits: Limits = SHORT_DRAIN, fallback: Route | None = None
+    *routes: Route, limits: ServerLimits = SHORT_DRAIN, fallback: Route | None = None
 ) -> AsyncIterator[Running]:
     """A server on a free port of this machine with `/hello` and `/echo` beside `routes`."""
     log, lines = recorded()

@@ -11,7 +11,6 @@ from yarl import URL
 
 from hosting.addresses import (
     AddressError,
-    Advertise,
     advertised,
     endpoint,
     interfaces_of_this_machine,
@@ -19,6 +18,7 @@ from hosting.addresses import (
     is_own,
     is_wildcard,
 )
+from hosting.options import Advertise
 
 HERE = {
     "lo": ["127.0.0.1", "::1"],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hosting.client import Answered, Client, Outcome, Unanswered
+from hosting.client import Answered, HttpClient, Outcome, Unanswered
 from hosting.server import Reply, Request, Route
 from tests.unit.hosting.raw_peers import Behaviour, misbehaving, serving
 
@@ -57,7 +57,7 @@ async def _half_then_silent(reader: asyncio.StreamReader, writer: asyncio.Stream
 
 async def call(behaviour: Behaviour, deadline_s: float = LONG_S) -> Outcome:
     """The outcome of one call of such a peer."""
-    async with misbehaving(behaviour) as url, Client(max_answer_bytes=1000) as client:
+    async with misbehaving(behaviour) as url, HttpClient(max_answer_bytes=1000) as client:
         return await client.call("GET", url, deadline_s=deadline_s)
 
 
@@ -73,7 +73,7 @@ async def test_what_is_sent_arrives_as_it_is() -> None:
         seen.append(request)
         return Reply(204)
 
-    async with serving(Route("PUT", "/x", keep)) as running, Client() as client:
+    async with serving(Route("PUT", "/x", keep)) as running, HttpClient() as client:
         headers = {"Parley-Agent": "me"}
         got = await client.call("PUT", running.url("/x?a=b"), body=b"{}", headers=headers, deadline_s=LONG_S)
         assert isinstance(got, Answered)
@@ -87,14 +87,14 @@ async def test_what_is_sent_arrives_as_it_is() -> None:
 
 
 async def test_calls_reuse_their_connection() -> None:
-    async with serving() as running, Client() as client:
+    async with serving() as running, HttpClient() as client:
         for _ in range(5):
             assert isinstance(await client.call("GET", running.url("/hello"), deadline_s=LONG_S), Answered)
         assert running.server.open_connections() == 1
 
 
 async def test_no_more_connections_are_opened_than_allowed() -> None:
-    async with serving() as running, Client(max_connections=2) as client:
+    async with serving() as running, HttpClient(max_connections=2) as client:
         calls = (client.call("GET", running.url("/hello"), deadline_s=LONG_S) for _ in range(20))
         assert all(isinstance(got, Answered) for got in await asyncio.gather(*calls))
         assert running.server.open_connections() <= 2
@@ -104,7 +104,7 @@ async def test_nobody_listening_is_connect() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        async with Client() as client:
+        async with HttpClient() as client:
             got = await client.call("GET", f"http://127.0.0.1:{port}/", deadline_s=LONG_S)
     assert isinstance(got, Unanswered)
     assert got.kind == "connect"
@@ -157,7 +157,7 @@ ADDRESSES = ["http://", "http://a b/", "http://127.0.0.1:99999/", "http://[::1/"
 
 @pytest.mark.parametrize("url", ADDRESSES)
 async def test_an_address_that_is_none_is_an_outcome_too(url: str) -> None:
-    async with Client() as client:
+    async with HttpClient() as client:
         assert isinstance(await client.call("GET", url, deadline_s=LONG_S), Unanswered)
 
 
@@ -166,7 +166,7 @@ async def test_an_address_that_is_none_is_an_outcome_too(url: str) -> None:
 @example("[]@")
 def test_no_address_that_a_peer_may_tell_raises(address: str) -> None:
     async def attempt() -> Outcome:
-        async with Client() as client:
+        async with HttpClient() as client:
             # Port 0 of nobody: what parses at all is refused before a packet leaves the machine.
             return await client.call("GET", f"http://127.0.0.1:0{address}", deadline_s=LONG_S)
 
@@ -174,7 +174,7 @@ def test_no_address_that_a_peer_may_tell_raises(address: str) -> None:
 
 
 async def test_headers_that_cannot_travel_are_an_outcome_too() -> None:
-    async with Client() as client:
+    async with HttpClient() as client:
         got = await client.call("GET", "http://127.0.0.1:1/", headers={"A": "b\r\nC: d"}, deadline_s=LONG_S)
         assert isinstance(got, Unanswered)
 
@@ -208,7 +208,7 @@ async def test_cookies_are_not_kept() -> None:
         seen.append(request)
         return Reply(200, headers={"Set-Cookie": "a=b"})
 
-    async with serving(Route("GET", "/x", tell)) as running, Client() as client:
+    async with serving(Route("GET", "/x", tell)) as running, HttpClient() as client:
         for _ in range(2):
             await client.call("GET", running.url("/x"), deadline_s=LONG_S)
     assert all("cookie" not in request.headers for request in seen)
@@ -223,7 +223,7 @@ async def test_cancellation_passes_through_and_closes_the_connection() -> None:
         await reader.read()
         left.set()
 
-    async with misbehaving(watch) as url, Client() as client:
+    async with misbehaving(watch) as url, HttpClient() as client:
         task = asyncio.create_task(client.call("GET", url, deadline_s=LONG_S))
         await asked.wait()
         task.cancel()
@@ -235,7 +235,7 @@ async def test_cancellation_passes_through_and_closes_the_connection() -> None:
 
 
 async def test_a_deadline_of_the_caller_is_the_callers_and_no_outcome() -> None:
-    async with misbehaving(_silent) as url, Client() as client:
+    async with misbehaving(_silent) as url, HttpClient() as client:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await client.call("GET", url, deadline_s=LONG_S)

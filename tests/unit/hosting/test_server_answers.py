@@ -1,13 +1,12 @@
-"""The server answers: routes, parameters, limits of bodies, faults of handlers, hang-ups."""
+"""The server's answers: routes and parameters, replies as they travel, connections, faults of handlers."""
 
 import asyncio
-import gzip
-from contextlib import suppress
+import re
 
 import pytest
 
 from hosting.server import HangUp, Reply, Request, Route
-from tests.unit.hosting.raw_peers import ECHO, Running, request_bytes, serving
+from tests.unit.hosting.raw_peers import Running, request_bytes, serving
 
 
 async def _describe(request: Request) -> Reply:
@@ -25,16 +24,48 @@ async def _time_out(_: Request) -> Reply:
     raise TimeoutError
 
 
-async def _hang_up(_: Request) -> HangUp:
-    return HangUp()
-
-
 async def _named(request: Request) -> Reply:
     return Reply(200, f"named {request.parameters['name']}".encode())
 
 
 async def _exact(_: Request) -> Reply:
     return Reply(200, b"exact")
+
+
+async def _overloaded(_: Request) -> Reply:
+    return Reply(429, b'{"error":"later"}', headers={"Retry-After": "1", "Parley-Batch": "128"})
+
+
+async def _empty(_: Request) -> Reply:
+    return Reply(200)
+
+
+async def _gone(_: Request) -> HangUp:
+    return HangUp()
+
+
+ROUTES = (
+    Route("POST", "/overloaded", _overloaded),
+    Route("POST", "/empty", _empty),
+    Route("POST", "/gone", _gone),
+    Route("POST", "/fail", _fail),
+)
+DATE = rb"Date: [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT\r\n"
+
+
+async def exchange(running: Running, content: bytes) -> bytes:
+    """All bytes that come until the server closes; `content` asks it to."""
+    wire = await running.connect()
+    await wire.send(content)
+    return await wire.rest()
+
+
+def closing(method: str, path: str, body: bytes = b"") -> bytes:
+    """A request whose answer is the last one."""
+    return request_bytes(method, path, body, "Connection: close")
+
+
+# ---------------------------------------------------------------- routes and handlers
 
 
 async def test_a_handler_sees_method_parameters_query_and_lower_case_headers() -> None:
@@ -105,86 +136,6 @@ async def test_a_route_for_every_method_leaves_those_that_have_their_own() -> No
         assert (await wire.ask("PUT", "/other")).status == 404
 
 
-async def test_a_body_of_exactly_the_limit_passes() -> None:
-    body = b"x" * ECHO.max_body_bytes
-    chunked = b"POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with serving() as running:
-        wire = await running.connect()
-        assert (await wire.ask("POST", "/echo", body)).body == body
-        await wire.send(chunked + b"32\r\n" + body[:50] + b"\r\n32\r\n" + body[50:] + b"\r\n0\r\n\r\n")
-        assert (await wire.response()).body == body
-
-
-async def _is_413_and_closed(running: Running, content: bytes) -> None:
-    wire = await running.connect()
-    await wire.send(content)
-    got = await wire.response()
-    assert (got.status, got.body) == (413, b"the body must not exceed 100 bytes\n")
-    assert await wire.rest() == b""
-
-
-async def test_a_body_that_declares_more_than_the_limit_is_413_before_it_is_read() -> None:
-    async with serving() as running:
-        await _is_413_and_closed(running, b"POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 101\r\n\r\n")
-
-
-async def test_a_chunked_body_is_413_as_soon_as_it_exceeds_the_limit() -> None:
-    head = b"POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with serving() as running:
-        await _is_413_and_closed(running, head + b"65\r\n" + b"x" * 101 + b"\r\n")
-
-
-async def test_a_compressed_body_counts_as_what_it_unpacks_to() -> None:
-    packed = gzip.compress(b"\0" * 50_000)
-    assert len(packed) <= ECHO.max_body_bytes
-    async with serving() as running:
-        await _is_413_and_closed(running, request_bytes("POST", "/echo", packed, "Content-Encoding: gzip"))
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
-@pytest.mark.parametrize(("path", "status", "lines"), [("/echo", 400, 1), ("/nowhere", 404, 0)])
-async def test_a_body_that_cannot_be_unpacked_is_400_and_one_line(
-    coding: str, path: str, status: int, lines: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """aiohttp meets its own error once more where it clears away what is left of the body."""
-    async with serving() as running:
-        wire = await running.connect()
-        got = await wire.ask("POST", path, b"plain", f"Content-Encoding: {coding}")
-        assert got.status == status
-        assert await wire.rest() == b""
-        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
-        assert [line["event"] for line in running.lines] == ["request not parsable"] * lines
-        assert running.server.stats["unparsable"] == lines
-        assert running.server.stats["faults"] == 0
-    assert [record.getMessage() for record in caplog.records] == []
-
-
-@pytest.mark.parametrize("rest", [b"", b"x" * 50, b"x" * 70_000], ids=("within", "a little", "much"))
-@pytest.mark.parametrize("is_chunked", [False, True])
-async def test_a_route_that_cuts_reads_as_far_as_its_limit(is_chunked: bool, rest: bytes) -> None:
-    """What is left may still be on its way, so the connection ends with the answer."""
-    got: list[Request] = []
-
-    async def keep(request: Request) -> Reply:
-        got.append(request)
-        return Reply(200, b"kept")
-
-    body = b"y" * 100 + rest
-    head, content = f"Content-Length: {len(body)}", body
-    if is_chunked:
-        head, content = "Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-    async with serving(Route("POST", "/cut", keep, max_body_bytes=100, cuts=True)) as running:
-        wire = await running.connect()
-        await wire.send(f"POST /cut HTTP/1.1\r\nHost: test\r\n{head}\r\n\r\n".encode() + content)
-        assert (await wire.response()).body == b"kept"
-        assert [(each.body, each.is_cut) for each in got] == [(b"y" * 100, bool(rest))]
-        if rest:
-            assert await wire.rest() == b""
-        else:
-            assert (await wire.ask("GET", "/hello")).status == 200
-        assert running.lines == []
-
-
 async def test_a_failing_handler_is_500_and_one_line_and_the_server_lives_on() -> None:
     async with serving(Route("GET", "/broken", _fail)) as running:
         wire = await running.connect()
@@ -205,15 +156,6 @@ async def test_a_time_out_inside_a_handler_is_a_fault_of_ours_like_any_other() -
         assert line["error"] == "TimeoutError()"
 
 
-async def test_a_hang_up_closes_the_connection_without_a_byte() -> None:
-    async with serving(Route("GET", "/gone", _hang_up)) as running:
-        wire = await running.connect()
-        await wire.send(request_bytes("GET", "/gone"))
-        assert await wire.rest() == b""
-        assert running.lines == []
-        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
-
-
 async def test_a_connection_serves_many_requests() -> None:
     async with serving() as running:
         wire = await running.connect()
@@ -221,32 +163,6 @@ async def test_a_connection_serves_many_requests() -> None:
             assert (await wire.ask("POST", "/echo", b"%d" % number)).body == b"%d" % number
         assert running.server.open_connections() == 1
         assert running.server.stats["requests"] == 20
-
-
-async def test_a_connection_that_asks_for_it_is_closed_after_the_answer() -> None:
-    async with serving() as running:
-        wire = await running.connect()
-        assert (await wire.ask("GET", "/hello", b"", "Connection: close")).status == 200
-        assert await wire.rest() == b""
-
-
-async def test_pipelined_requests_are_answered_in_order() -> None:
-    async with serving() as running:
-        wire = await running.connect()
-        bodies = [b"%d" % number for number in range(50)]
-        await wire.send(b"".join(request_bytes("POST", "/echo", body) for body in bodies))
-        assert [(await wire.response()).body for _ in bodies] == bodies
-
-
-async def test_a_huge_body_leaves_the_server_answering() -> None:
-    async with serving() as running:
-        wire = await running.connect()
-        head = b"POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10000000\r\n\r\n"
-        with suppress(ConnectionError):  # the server need not read what it refuses
-            await wire.send(head + b"x" * 10_000_000)
-        await wire.rest()
-        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
-        assert running.server.stats["faults"] == 0
 
 
 async def test_an_address_that_is_taken_is_an_os_error_and_leaves_nothing_open() -> None:
@@ -282,3 +198,152 @@ async def test_requests_on_many_connections_are_served_side_by_side() -> None:
         first, second = await running.connect(), await running.connect()
         answers = await asyncio.gather(first.ask("GET", "/meet/0"), second.ask("GET", "/meet/1"))
         assert [got.status for got in answers] == [200, 200]
+
+
+# ---------------------------------------------------------------- the bytes
+
+
+HEADS = {
+    "a body": (
+        request_bytes("POST", "/echo", b"abc"),
+        rb"HTTP/1\.1 200 OK\r\nContent-Type: application/octet-stream\r\nServer: parley\r\nContent-Length: 3\r\n"
+        + DATE
+        + rb"\r\nabc",
+    ),
+    "nothing": (
+        request_bytes("POST", "/empty"),
+        rb"HTTP/1\.1 200 OK\r\nContent-Type: application/json\r\nServer: parley\r\nContent-Length: 0\r\n"
+        + DATE
+        + rb"\r\n",
+    ),
+    "headers": (
+        request_bytes("POST", "/overloaded", b"{}"),
+        rb"HTTP/1\.1 429 Too Many Requests\r\nContent-Type: application/json\r\nServer: parley\r\n"
+        rb"Content-Length: 17\r\n"
+        + DATE
+        + rb'Retry-After: 1\r\nParley-Batch: 128\r\n\r\n\{"error":"later"\}',
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "answer"), HEADS.values(), ids=HEADS)
+async def test_an_ordinary_reply_is_these_bytes(content: bytes, answer: bytes) -> None:
+    async with serving(*ROUTES) as running:
+        wire = await running.connect()
+        await wire.send(content)
+        head = await wire.reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert length is not None
+        body = await wire.reader.readexactly(int(length[1]))
+        assert re.fullmatch(answer, head + body), head + body
+        assert (await wire.ask("GET", "/hello")).status == 200, (
+            "the connection stays, and nothing lies between"
+        )
+
+
+async def test_both_kinds_of_reply_have_the_same_headers() -> None:
+    async with serving(*ROUTES) as running:
+        wire = await running.connect()
+        await wire.send(request_bytes("POST", "/overloaded", b"{}"))
+        fast = await wire.response()
+        slow = await wire.ask("POST", "/overloaded", b"{}", "Connection: close")
+        assert slow.headers.pop("connection") == "close"
+        assert (fast.status, fast.body, set(fast.headers)) == (slow.status, slow.body, set(slow.headers))
+
+
+async def test_replies_of_both_kinds_follow_each_other_on_one_connection() -> None:
+    requests = [
+        request_bytes("POST", "/echo", b"1"),
+        request_bytes("GET", "/hello"),
+        request_bytes("POST", "/overloaded", b"{}"),
+        request_bytes("GET", "/nowhere"),
+        request_bytes("POST", "/empty"),
+        request_bytes("PUT", "/echo", b"2"),
+        request_bytes("POST", "/echo", b"3"),
+        closing("POST", "/echo", b"4"),
+    ]
+    async with serving(*ROUTES) as running:
+        content = await exchange(running, b"".join(requests))
+        assert re.findall(rb"HTTP/1\.1 (\d+)", content) == [
+            b"200", b"200", b"429", b"404", b"200", b"405", b"200", b"200",
+        ]  # fmt: skip
+        assert content.endswith(b"\r\n\r\n4")
+        assert running.server.stats["faults"] == 0
+
+
+async def test_a_thousand_pipelined_requests_are_answered_in_order() -> None:
+    bodies = [b"%d" % number for number in range(1000)]
+    async with serving(*ROUTES) as running:
+        wire = await running.connect()
+        sending = asyncio.create_task(
+            wire.send(b"".join(request_bytes("POST", "/echo", body) for body in bodies))
+        )
+        assert [(await wire.response()).body for _ in bodies] == bodies
+        await sending
+
+
+async def test_requests_in_any_pieces_are_answered() -> None:
+    content = b"".join(request_bytes("POST", "/echo", b"%d" % number) for number in range(3))
+    async with serving(*ROUTES) as running:
+        for size in (1, 7, 50):
+            wire = await running.connect()
+            for start in range(0, len(content), size):
+                await wire.send(content[start : start + size])
+                await asyncio.sleep(0)
+            assert [(await wire.response()).body for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("more", [[], ["Connection: close"]])
+async def test_a_caller_of_http_1_0_is_answered_in_kind_and_closed(more: list[str]) -> None:
+    async with serving(*ROUTES) as running:
+        content = request_bytes("POST", "/echo", b"abc", *more).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        answer = await exchange(running, content)
+        assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\nabc")
+
+
+async def test_a_caller_of_http_1_0_may_ask_to_stay() -> None:
+    content = request_bytes("POST", "/echo", b"abc", "Connection: keep-alive").replace(
+        b"HTTP/1.1", b"HTTP/1.0", 1
+    )
+    async with serving(*ROUTES) as running:
+        wire = await running.connect()
+        for _ in range(2):
+            await wire.send(content)
+            got = await wire.response()
+            assert (got.status, got.body, got.headers["connection"].lower()) == (200, b"abc", "keep-alive")
+
+
+@pytest.mark.parametrize("name", ["Connection: close", "connection: Close", "CONNECTION: close, te"])
+async def test_a_caller_that_asks_for_it_is_closed_and_told_so(name: str) -> None:
+    async with serving(*ROUTES) as running:
+        answer = await exchange(running, request_bytes("POST", "/echo", b"abc", name))
+        assert b"\r\nConnection: close\r\n" in answer
+        assert answer.endswith(b"\r\n\r\nabc")
+
+
+@pytest.mark.parametrize("path", ["/hello", "/nowhere", "/echo"])
+async def test_an_answer_to_head_has_no_body(path: str) -> None:
+    async with serving(*ROUTES) as running:
+        wire = await running.connect()
+        await wire.send(request_bytes("HEAD", path))
+        head = await wire.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith((b"HTTP/1.1 404", b"HTTP/1.1 405"))
+        assert (await wire.ask("POST", "/echo", b"x")).body == b"x", "the next answer begins at once"
+
+
+async def test_a_hang_up_sends_no_byte_and_leaves_pipelined_requests_unanswered() -> None:
+    async with serving(*ROUTES) as running:
+        pipelined = request_bytes("POST", "/gone", b"{}") + request_bytes("POST", "/echo", b"never")
+        assert await exchange(running, pipelined) == b""
+        assert running.lines == []
+        assert await running.is_alive()
+
+
+async def test_a_handler_that_fails_spoils_no_answer_before_it() -> None:
+    async with serving(*ROUTES) as running:
+        wire = await running.connect()
+        await wire.send(request_bytes("POST", "/echo", b"first") + request_bytes("POST", "/fail", b"{}"))
+        assert (await wire.response()).body == b"first"
+        got = await wire.response()
+        assert (got.status, got.body) == (500, b"internal error\n")

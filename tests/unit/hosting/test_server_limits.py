@@ -1,35 +1,35 @@
-"""The server's limits: half-sent requests, readers that do not read, the connection cap, garbage, drain."""
+"""The server's limits: half-sent requests, peers that do not read, the connection cap, garbage, drain."""
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import pytest
 
 from hosting import server as server_module
-from hosting.server import Limits, Reply, Request, Route
-from tests.unit.hosting.raw_peers import Running, Wire, request_bytes, serving, until
+from hosting.server import Reply, Request, Route, ServerLimits
+from tests.unit.hosting.raw_peers import PATIENCE_S, Running, Wire, request_bytes, serving, until
 
-QUICK = Limits(request_deadline_s=0.05, drain_s=0.2)
-NO_SWEEP = {"drain_s": 0.2, "request_deadline_s": 1000.0}
-
-
-@pytest.fixture(autouse=True)
-def _frequent_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "SWEEP_S", 0.01)
+LARGE = 8_000_000
+SHORT_DRAIN = ServerLimits(drain_s=0.05, request_deadline_s=1000.0)
 
 
 class Held:
-    """A handler that answers when it is told to."""
+    """A handler that answers when it may."""
 
     def __init__(self, size: int = 2) -> None:
         self.begun = asyncio.Event()
         self.may_end = asyncio.Event()
+        self.left = asyncio.Event()
         self.route = Route("GET", "/held", self._serve)
         self._size = size
 
     async def _serve(self, _: Request) -> Reply:
         self.begun.set()
-        await self.may_end.wait()
+        try:
+            await self.may_end.wait()
+        finally:
+            self.left.set()
         return Reply(200, b"x" * self._size)
 
 
@@ -52,110 +52,133 @@ HALF_SENT = {
 
 
 @pytest.mark.parametrize("content", HALF_SENT.values(), ids=HALF_SENT)
-async def test_a_half_sent_request_is_aborted(content: bytes) -> None:
-    async with serving(limits=QUICK) as running:
+async def test_a_half_sent_request_is_aborted_without_a_fault_of_ours(content: bytes) -> None:
+    async with serving() as running:
         wire = await running.connect()
         await wire.send(content)
+        handled = content.count(b"\r\n\r\n")  # with a whole head the handler has begun to read
+        await until(lambda: (running.busy(), running.server.stats["requests"]) == (1, handled))
+        running.pass_the_deadline()
         assert await wire.rest() == b""
         assert running.server.stats["aborted"] == 1
         await until(lambda: running.server.open_connections() == 0)
-        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
-
-
-@pytest.mark.parametrize("content", [HALF_SENT["body"], HALF_SENT["chunked body"]], ids=["body", "chunked"])
-async def test_an_aborted_body_is_the_peers_fault_and_no_traceback_of_ours(content: bytes) -> None:
-    async with serving(limits=QUICK) as running:
-        wire = await running.connect()
-        await wire.send(content)
-        await wire.rest()
-        await until(lambda: running.server.stats["requests"] == 1 and running.server.open_connections() == 0)
-        await (await running.connect()).ask("GET", "/hello")
-        assert running.server.stats["faults"] == 0
+        assert await running.is_alive(), running.lines
         assert "handler failed" not in running.events()
 
 
-async def test_a_client_that_leaves_within_its_body_is_no_fault_of_ours() -> None:
+async def test_a_peer_that_leaves_within_its_body_is_no_fault_of_ours() -> None:
     async with serving() as running:
         wire = await running.connect()
         await wire.send(HALF_SENT["body"])
         await until(lambda: running.server.stats["requests"] == 1)
         await wire.close()
         await until(lambda: running.server.open_connections() == 0)
-        await (await running.connect()).ask("GET", "/hello")
-        assert running.server.stats["faults"] == 0
+        assert await running.is_alive()
         assert "handler failed" not in running.events()
 
 
-async def test_a_body_that_cannot_be_unpacked_is_400_and_no_traceback() -> None:
+@pytest.mark.parametrize("asks_again", [True, False])
+async def test_a_body_that_comes_after_the_answer_leaves_the_connection_idle(asks_again: bool) -> None:
     async with serving() as running:
-        wire = await running.connect()
-        got = await wire.ask("POST", "/echo", b"no gzip", "Content-Encoding: gzip")
-        assert got.status == 400
-        assert running.server.stats["faults"] == 0
-        assert [line["log_level"] for line in running.lines] == ["warning"]
-
-
-async def test_a_connection_is_idle_again_when_its_body_came_after_the_answer() -> None:
-    async with serving(limits=QUICK) as running:
         late = await running.connect()
         await late.send(b"POST /nowhere HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n")
         assert (await late.response()).status == 404
         await late.send(b"late")
-        assert (await late.ask("GET", "/hello")).status == 200  # the body has been passed over
-        await _one_sweep(running)
+        if asks_again:
+            assert (await late.ask("GET", "/hello")).status == 200  # the body has been passed over
+        await running.connected()
+        running.pass_the_deadline()
+        assert running.server.stats["aborted"] == 0
         assert (await late.ask("GET", "/hello")).status == 200
-
-
-async def test_a_late_body_without_another_request_leaves_the_connection_idle() -> None:
-    async with serving(limits=QUICK) as running:
-        late = await running.connect()
-        await late.send(b"POST /nowhere HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n")
-        assert (await late.response()).status == 404
-        await late.send(b"late")
-        await _one_sweep(running)
-        assert running.server.stats["aborted"] == 1  # the witness, not the late one
-        assert (await late.ask("GET", "/hello")).status == 200
-
-
-async def _one_sweep(running: Running) -> None:
-    """Wait until the sweeper came by; it takes a witness with it."""
-    before = running.server.stats["aborted"]
-    witness = await running.connect()
-    await witness.send(b"GET /wit")
-    await until(lambda: running.server.stats["aborted"] > before)
-    assert await witness.rest() == b""
 
 
 async def test_an_idle_connection_is_not_aborted() -> None:
-    async with serving(limits=QUICK) as running:
-        idle, silent = await running.connected(), await running.connect()
-        await _one_sweep(running)
-        assert running.server.stats["aborted"] == 1
-        assert (await idle.ask("GET", "/hello")).status == 200
-        assert (await silent.ask("GET", "/hello")).status == 200
+    async with serving() as running:
+        silent, idle = await running.connect(), await running.connected()
+        running.pass_the_deadline()
+        for wire in (idle, silent):
+            assert (await wire.ask("GET", "/hello")).status == 200
+        assert running.server.stats["aborted"] == 0
 
 
 async def test_a_handler_that_takes_too_long_is_cut_off() -> None:
     held = Held()
-    async with serving(held.route, limits=QUICK) as running:
+    async with serving(held.route) as running:
         wire = await _held_request(running, held)
+        running.pass_the_deadline()
         assert await wire.rest() == b""
         assert running.server.stats["aborted"] == 1
         held.may_end.set()
-        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
-        assert running.server.stats["faults"] == 0
+        assert await running.is_alive()
 
 
-async def test_a_client_that_never_reads_is_aborted() -> None:
-    held = Held(size=20_000_000)
+async def test_sweeps_come_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SWEEP_S", 0.001)
+    async with serving(limits=ServerLimits(request_deadline_s=0)) as running:
+        wire = await running.connect()
+        await wire.send(HALF_SENT["body"])
+        assert await wire.rest() == b""
+        assert running.server.stats["aborted"] == 1
+
+
+# ---------------------------------------------------------------- peers that do not read
+
+
+async def _deaf(running: Running, held: Held, requests: int = 1) -> Wire:
+    """A peer that sends requests for large answers and does not read them; the first one is being answered."""
     held.may_end.set()
-    async with serving(held.route, limits=QUICK) as running:
-        reader = await running.connect()
-        reader.writer.transport.pause_reading()  # type: ignore[attr-defined]  # every socket transport has it
-        await reader.send(request_bytes("GET", "/held"))
-        await until(lambda: running.server.stats["aborted"] == 1)
+    wire = await running.connect()
+    wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # every socket transport has it
+    wire.writer.write(request_bytes("GET", "/held") * requests)
+    await until(lambda: running.server.stats["requests"] == 1)
+    return wire
+
+
+async def test_a_peer_that_does_not_read_delays_only_itself() -> None:
+    held = Held(LARGE)
+    async with serving(held.route, limits=SHORT_DRAIN) as running:
+        await _deaf(running, held, requests=10)
+        for _ in range(5):
+            assert (await (await running.connect()).ask("POST", "/echo", b"x")).body == b"x"
+        assert running.server.stats["requests"] == 6, "its next request waits until the answer is read"
+
+
+async def test_a_peer_that_reads_late_gets_everything() -> None:
+    held = Held(LARGE)
+    async with serving(held.route, limits=SHORT_DRAIN) as running:
+        wire = await _deaf(running, held, requests=2)
+        wire.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
+        assert [(await wire.response()).body for _ in range(2)] == [b"x" * LARGE] * 2
+
+
+async def test_a_peer_that_never_reads_is_aborted() -> None:
+    held = Held(LARGE)
+    async with serving(held.route) as running:
+        await _deaf(running, held)
+        running.pass_the_deadline()
         await until(lambda: running.server.open_connections() == 0)
-        assert running.server.stats["faults"] == 0
+        assert (running.server.stats["aborted"], running.server.stats["faults"]) == (1, 0)
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_a_peer_that_leaves_in_mid_reply_is_no_fault(how: str) -> None:
+    before, held = asyncio.all_tasks(), Held(LARGE)
+    async with serving(held.route, limits=SHORT_DRAIN) as running:
+        wire = await _deaf(running, held, requests=2)
+        getattr(wire.writer.transport, how)()
+        await until(lambda: running.server.open_connections() == 0)
+        assert (running.lines, running.server.stats["faults"]) == ([], 0)
+    await until(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_the_handler_of_a_peer_that_leaves_is_cancelled() -> None:
+    held = Held()
+    async with serving(held.route) as running:
+        wire = await _held_request(running, held)
+        wire.writer.transport.abort()
+        async with asyncio.timeout(PATIENCE_S):
+            await held.left.wait()
+        assert await running.is_alive()
 
 
 # ---------------------------------------------------------------- garbage
@@ -172,7 +195,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
-async def test_what_cannot_be_parsed_is_400_and_one_line_without_a_traceback(content: bytes) -> None:
+async def test_garbage_is_400_and_one_line_without_a_traceback(content: bytes) -> None:
     async with serving() as running:
         wire = await running.connect()
         await wire.send(content)
@@ -183,27 +206,26 @@ async def test_what_cannot_be_parsed_is_400_and_one_line_without_a_traceback(con
         assert (line["log_level"], line["event"]) == ("warning", "request not parsable")
         assert "exc_info" not in line
         assert running.server.stats["unparsable"] == 1
-        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
+        assert await running.is_alive()
 
 
 # ---------------------------------------------------------------- the connection cap
 
 
 async def test_at_the_cap_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
-    async with serving(limits=Limits(connections=3, **NO_SWEEP)) as running:
+    async with serving(limits=replace(SHORT_DRAIN, connections=3)) as running:
         first, second, third = [await running.connected() for _ in range(3)]
         assert (await first.ask("GET", "/hello")).status == 200  # now the second is idle for the longest time
         fourth = await running.connected()
         assert await second.rest() == b""
         for stays in (first, third, fourth):
             assert (await stays.ask("GET", "/hello")).status == 200
-        assert running.server.stats["evicted"] == 1
-        assert running.server.open_connections() == 3
+        assert (running.server.stats["evicted"], running.server.open_connections()) == (1, 3)
 
 
-async def test_busy_connections_stay_when_room_is_made() -> None:
+async def test_busy_connections_stay_at_the_cap() -> None:
     held = Held()
-    async with serving(held.route, limits=Limits(connections=2, **NO_SWEEP)) as running:
+    async with serving(held.route, limits=replace(SHORT_DRAIN, connections=2)) as running:
         busy = await _held_request(running, held)
         idle = await running.connected()
         await running.connected()
@@ -212,19 +234,19 @@ async def test_busy_connections_stay_when_room_is_made() -> None:
         assert (await busy.response()).status == 200
 
 
-async def test_a_thousand_idle_connections_leave_a_server_with_a_small_cap_answering() -> None:
-    async with serving(limits=Limits(connections=16, **NO_SWEEP)) as running:
-        for _ in range(1000):
+async def test_hundreds_of_idle_connections_leave_a_server_with_a_small_cap_answering() -> None:
+    async with serving(limits=replace(SHORT_DRAIN, connections=16)) as running:
+        for _ in range(300):
             await running.connect()
-        assert (await (await running.connect()).ask("GET", "/hello")).status == 200
-        await until(lambda: running.server.stats["evicted"] == 1001 - 16)
+        assert await running.is_alive()
+        await until(lambda: running.server.stats["evicted"] == 301 - 16)
         assert running.server.open_connections() == 16
 
 
 async def test_an_evicted_connection_whose_peer_does_not_read_gives_its_socket_back() -> None:
     held = Held(size=30_000)
     held.may_end.set()
-    async with serving(held.route, limits=Limits(connections=1, **NO_SWEEP)) as running:
+    async with serving(held.route, limits=replace(SHORT_DRAIN, connections=1)) as running:
         deaf = await running.connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]  # every socket transport has it
         await until(lambda: running.server.open_connections() == 1)
@@ -250,7 +272,7 @@ async def test_an_evicted_connection_whose_peer_does_not_read_gives_its_socket_b
 
 async def test_drain_lets_a_request_in_progress_end_and_takes_no_new_connection() -> None:
     held = Held()
-    async with serving(held.route, limits=Limits(drain_s=20.0)) as running:
+    async with serving(held.route, limits=ServerLimits(drain_s=20.0)) as running:
         busy = await _held_request(running, held)
         idle = await running.connected()
         closing = asyncio.create_task(running.server.close())
@@ -263,37 +285,23 @@ async def test_drain_lets_a_request_in_progress_end_and_takes_no_new_connection(
         await closing
         assert await busy.rest() == b""
         assert running.server.open_connections() == 0
+        await running.server.close()  # a second time is no fault
 
 
-async def test_drain_ends_with_a_handler_that_does_not() -> None:
-    held = Held()
-    async with serving(held.route, limits=Limits(drain_s=0.05)) as running:
+async def test_drain_cuts_a_handler_that_does_not_end_and_leaves_no_task() -> None:
+    before, held = asyncio.all_tasks(), Held()
+    async with serving(held.route, limits=ServerLimits(drain_s=0.05)) as running:
         busy = await _held_request(running, held)
         await running.server.close()
         assert await busy.rest() == b""
         assert running.server.open_connections() == 0
+    assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
 
 
 async def test_drain_does_not_wait_for_a_half_sent_header() -> None:
-    async with serving(limits=Limits(drain_s=1000.0, request_deadline_s=1000.0)) as running:
+    async with serving(limits=ServerLimits(drain_s=1000.0, request_deadline_s=1000.0)) as running:
         wire = await running.connect()
         await wire.send(HALF_SENT["header"])
         await until(lambda: running.server.open_connections() == 1)
         await running.server.close()
         assert await wire.rest() == b""
-
-
-async def test_drain_may_be_asked_for_twice() -> None:
-    async with serving() as running:
-        await running.server.close()
-        await running.server.close()
-        assert running.server.open_connections() == 0
-
-
-async def test_no_task_is_left_behind_by_a_closed_server() -> None:
-    before = asyncio.all_tasks()
-    held = Held()
-    async with serving(held.route, limits=Limits(drain_s=0.05, request_deadline_s=0.05)) as running:
-        cut = await _held_request(running, held)
-        await cut.rest()  # its handler still waits
-    assert {task.get_name() for task in asyncio.all_tasks() - before} == set()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from hosting.client import Answered, Client, Unanswered
+from hosting.client import Answered, HttpClient, Unanswered
 from hosting.server import Server
 from hosting.tls import Tls, TlsError, TlsFiles
 from tests.unit.hosting.raw_peers import HELLO, recorded
@@ -45,7 +45,7 @@ def loaded(files: TlsFiles) -> Tls:
 
 async def ask(port: int, tls: Tls | None) -> Answered | Unanswered:
     """Ask a server over a connection of its own."""
-    async with Client(tls=tls) as client:
+    async with HttpClient(tls=tls) as client:
         return await client.call("GET", f"https://127.0.0.1:{port}/hello", deadline_s=20)
 
 
@@ -64,7 +64,7 @@ async def test_a_client_that_believes_the_authority_is_served_and_others_say_why
             assert refused.kind == "connect"
             assert "its certificate is not trusted: " in refused.message
             assert "_ssl.c" not in refused.message
-        async with Client() as client:
+        async with HttpClient() as client:
             plain = await client.call("GET", f"http://127.0.0.1:{port}/hello", deadline_s=20)
             assert isinstance(plain, Unanswered)
     finally:
@@ -94,7 +94,7 @@ async def test_renewed_files_hold_for_new_connections_on_both_sides(tmp_path: Pa
     server = Server(log, (HELLO,))
     port = await server.start("127.0.0.1", 0, shown.server())
     try:
-        async with Client(tls=tls) as client:
+        async with HttpClient(tls=tls) as client:
 
             async def status() -> int | str:
                 found = await client.call("GET", f"https://127.0.0.1:{port}/hello", deadline_s=20)

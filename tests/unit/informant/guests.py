@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from hosting.client import Answered, Client, Outcome, Unanswered
-from hosting.server import Limits, Reply, Request, Server
+from hosting.client import Answered, HttpClient, Outcome, Unanswered
+from hosting.server import Reply, Request, Server, ServerLimits
 from informant.core.report import Reading
 from informant.core.sessions import SessionPhase
 from informant.guest.machine import GIB
@@ -89,7 +89,7 @@ class Agent:
         return json.dumps(content).encode()
 
 
-class Network(Client):
+class Network(HttpClient):
     """Brings calls to the agents by their addresses."""
 
     def __init__(self) -> None:
@@ -192,9 +192,9 @@ async def served() -> AsyncIterator[str]:
     """The address of an informant with sockets, in real time, whose checks of health do not come in between."""
     log, _ = recorded()
     settings = InformantSettings(health=HealthSettings(every=1000))
-    async with Client() as client:
+    async with HttpClient() as client:
         informant = Informant(Guest(Machine()), settings, client, log, random.Random(1))
-        server = Server(log, informant.routes(), limits=Limits(drain_s=0.2))
+        server = Server(log, informant.routes(), limits=ServerLimits(drain_s=0.2))
         informant.agents.metrics_port = await server.start("127.0.0.1", 0)
         async with _at_work(informant):
             yield f"127.0.0.1:{informant.agents.metrics_port}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parley.burner import CALM_S, PATIENCE_S, Burner, Room
+from parley.burner import CALM_S, PATIENCE_S, Burner, Maximum
 from parley.observer import SizeChange
 from protocol.values import Resources
 from tests.unit.parley.top_documents import vm
@@ -34,7 +34,7 @@ class Stage:
         self.cores: list[Core] = []
         self.raises = 0
         self.sizes: list[SizeChange] = []
-        self.burner = Burner(10, Room(2, 4), self._start, self._raise)
+        self.burner = Burner(10, Maximum(2, 4), self._start, self._raise)
 
     async def _start(self) -> Sequence[Core]:
         self.cores = [Core(), Core()]
@@ -86,7 +86,7 @@ async def test_a_vm_at_its_maximum_is_given_room_and_that_is_said() -> None:
     assert (found["growth_s"], found["shrink_s"], found["raised_to_cpu"]) == (3.0, None, 4)
     assert "had its maximum of 2 CPUs before the load began; its maximum was raised to 4" in found["notes"][0]
     assert found["notes"][1] == (
-        "this-machine did not come back to its size before: it has 4/4Gi, and its last word is: 4.00 CPUs busy"
+        "this-machine did not come back to its size before: it has 4/4Gi, and its last reason is: 4.00 CPUs busy"
     )
 
 
@@ -94,8 +94,8 @@ async def test_a_vm_at_its_maximum_is_given_room_and_that_is_said() -> None:
     ("until_s", "note"),
     [
         (3, "the demo ended before the load began"),
-        (10, "this-machine did not grow: it has 1/1Gi, and its last word is: node-headroom: full"),
-        (30, "this-machine did not grow: it has 1/1Gi, and its last word is: node-headroom: full"),
+        (10, "this-machine did not grow: it has 1/1Gi, and its last reason is: node-headroom: full"),
+        (30, "this-machine did not grow: it has 1/1Gi, and its last reason is: node-headroom: full"),
     ],
 )
 async def test_where_nothing_grew_it_says_why(until_s: float, note: str) -> None:

@@ -1,4 +1,4 @@
-"""The demo's programs: started again when they end, with their last words, and told as long as that is news."""
+"""The demo's programs: started again when they end, with their last line, which is shown for a while."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ import pytest
 from hosting import logs
 from hosting.backoff import Backoff
 from parley import children as module
-from parley.children import Children, Program
+from parley.children import Children, ProgramSpec
 from tests.unit.hosting.raw_peers import until
 
 FAILING = """
@@ -27,10 +27,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return []
 
 
-def program(directory: Path, code: str) -> Program:
+def program(directory: Path, code: str) -> ProgramSpec:
     """A program of this code, found by its module's name."""
     (directory / "short_lived.py").write_text(code)
-    return Program("a", "short_lived", ())
+    return ProgramSpec("a", "short_lived", ())
 
 
 async def run(directory: Path, said: list[tuple[str, str]], code: str, enough: int) -> Children:
@@ -44,7 +44,7 @@ async def run(directory: Path, said: list[tuple[str, str]], code: str, enough: i
     return children
 
 
-async def test_a_program_that_ends_is_told_with_its_last_words_and_again_when_it_runs(
+async def test_a_program_that_ends_is_told_with_its_last_line_and_again_when_it_runs(
     tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -53,7 +53,7 @@ async def test_a_program_that_ends_is_told_with_its_last_words_and_again_when_it
     assert said[:2] == [("a", f"{name}; it starts again in 0.0 s"), ("a", f"{name}; it runs again")]
 
 
-async def test_a_program_that_is_killed_has_no_last_words(
+async def test_a_program_that_is_killed_has_no_last_line(
     tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -62,7 +62,7 @@ async def test_a_program_that_is_killed_has_no_last_words(
     assert said[0] == ("a", "a was killed by signal 9; it starts again in 0.0 s")
 
 
-async def test_last_words_are_those_of_the_last_life(
+async def test_last_line_are_those_of_the_last_life(
     tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that fails without a word is not given those of the life before; a log that is gone is no fault."""
@@ -72,4 +72,4 @@ async def test_last_words_are_those_of_the_last_life(
     children = await run(tmp_path, said, "raise SystemExit(5)", 1)
     assert said[0][1].startswith("a ended with code 5; it starts again")
     await asyncio.sleep(0)
-    assert children.last_words("nobody") == ""
+    assert children.last_line("nobody") == ""

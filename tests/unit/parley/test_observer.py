@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from parley.observer import Tail
+from parley.observer import Observer, Tail
+from protocol.values import Resources
 
 
 def lines(path: Path, *numbers: int) -> None:
@@ -52,3 +53,21 @@ def test_a_log_that_was_taken_away_is_noticed_and_stays_so(tmp_path: Path, how: 
     lines(path, 10)
     assert read(tail) == []
     assert tail.is_broken
+
+
+def test_the_observer_catches_an_overcommit() -> None:
+    """The check can fail: the same lines are lawful on a large node and not on a small one."""
+    lines = [
+        {"at_s": 1.0, "node": "n", "kind": "daemon"},
+        {"at_s": 1.1, "node": "n", "kind": "size", "vm": "a", "cpu": 1000, "memory": 1},
+        {"at_s": 1.2, "node": "n", "kind": "size", "vm": "b", "cpu": 1000, "memory": 1},
+        {"at_s": 1.3, "node": "n", "kind": "held", "vm": "a", "life": "x", "cpu": 2000, "memory": 1},
+        {"at_s": 1.4, "node": "n", "kind": "held", "vm": "a", "life": "x", "cpu": 1000, "memory": 1},
+        {"at_s": 1.5, "node": "n", "kind": "target", "vm": "b", "cpu": 2000, "memory": 1},
+    ]
+    for cpus, broken in ((3, []), (2, [1.3, 1.5])):
+        observer = Observer({"n": Resources(cpus * 1000, 10)})
+        for line in lines:
+            observer.fold(line)
+        assert [each.at_s for each in observer.overcommits] == broken
+        assert observer.largest["n"] == Resources(3000, 2)

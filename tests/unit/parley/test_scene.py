@@ -15,7 +15,7 @@ def test_this_machine_can_grow_and_the_node_has_room_for_more(
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     scene = scenes.make(tmp_path, 5, 1)
     vm = scene.vms[0]
-    assert (vm.name, vm.min, vm.max, vm.most) == (scenes.THIS_MACHINE, 1, most, most + scenes.MORE_ROOM)
+    assert (vm.name, vm.min, vm.max, vm.most) == (scenes.THIS_MACHINE, 1, most, most + scenes.MORE_CPUS)
     big = next(each for each in scene.vms if each.name == "big-step")
     others = [each for each in scene.vms if each is not big]
     room = scene.reservable.vcpu_milli // 1000

@@ -8,7 +8,7 @@ pytest.importorskip("textual", reason="needs textual: pip install -e '.[top]'")
 
 from textual.widgets import Input
 
-from parley.top.app import TopApp, VmTable
+from parley.top.app import TopApp, VmGrid
 from parley.top.model import MAX_SHOWN, Column
 from parley.top.source import Heard, Missed
 from tests.unit.parley.top_documents import NASTY, amount, details, vm
@@ -104,9 +104,9 @@ async def test_a_click_on_a_head_sorts_and_another_one_reverses() -> None:
     async with seen(source) as view:
         source.tell(A, vm("a", 1), vm("b", 2))
         await view.shows("a", "b")
-        await view.pilot.click(VmTable, offset=(3, 0))
+        await view.pilot.click(VmGrid, offset=(3, 0))
         await view.shows("b", "a")
-        await view.pilot.click(VmTable, offset=(3, 0))
+        await view.pilot.click(VmGrid, offset=(3, 0))
         await view.shows("a", "b")
 
 

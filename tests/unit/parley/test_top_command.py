@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hosting import tokens
+from hosting import options
 from parley import asking
 from parley.top import command
 
@@ -85,7 +85,7 @@ def test_a_token_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_token_is_read_without_its_line_end(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
-    assert tokens.TokenFile().convert(str(file), None, None) == "0123456789abcdef"
+    assert options.TokenFile().convert(str(file), None, None) == "0123456789abcdef"
 
 
 def test_too_many_agents_are_refused() -> None:

@@ -16,7 +16,7 @@ from parley.top.model import (
     AgentView,
     Column,
     Order,
-    Row,
+    VmRow,
     arranged,
     changes,
     columns,
@@ -35,12 +35,12 @@ KEYS = sorted({*vm("x"), *details_of("x")})
 VMS = st.dictionaries(st.sampled_from(KEYS), JSON).map(lambda other: vm("x") | other)
 
 
-def rows(*vms: dict[str, Any]) -> tuple[Row, ...]:
+def rows(*vms: dict[str, Any]) -> tuple[VmRow, ...]:
     """The rows of one agent with these VMs."""
     return rows_of(AGENT, document(*vms))[0]
 
 
-def names(found: list[Row]) -> list[str]:
+def names(found: list[VmRow]) -> list[str]:
     """Their names without the namespace."""
     return [row.name.removeprefix("default/") for row in found]
 

@@ -10,9 +10,9 @@ pytest.importorskip("textual", reason="needs textual: pip install -e '.[top]'")
 
 from agent.daemon import status
 from hosting import logs
-from hosting.server import Limits, Reply, Request, Route, Server, text
+from hosting.server import Reply, Request, Route, Server, ServerLimits, text
 from parley.top.model import Column
-from parley.top.source import Agents
+from parley.top.source import AgentPoller
 from tests.unit.agent.driver import cu
 from tests.unit.agent.peers import running, until, world
 from tests.unit.parley.top_documents import document, vm
@@ -32,7 +32,7 @@ class Node:
             Route("GET", "/v1/vms", self._pages),
             Route("GET", "/v1/vms/{namespace}/{name}", self._pages),
         )
-        self._server = Server(logs.logger("test"), routes, limits=Limits(drain_s=0.05))
+        self._server = Server(logs.logger("test"), routes, limits=ServerLimits(drain_s=0.05))
         self.port = await self._server.start("127.0.0.1", self.port)
 
     async def go(self) -> None:
@@ -62,7 +62,7 @@ async def test_it_shows_what_a_real_runner_does_and_survives_its_agent() -> None
         await until(lambda: made.held.lines, beside=task)
         node = Node(pages)
         await node.come()
-        async with Agents((node.url,), pause=soon) as source, seen(source) as view:
+        async with AgentPoller((node.url,), pause=soon) as source, seen(source) as view:
             await view.shows("pod-a")
             await view.until(lambda: view.cells(Column.SIZE) == ["2/2Gi"])
             made.policy.units = 4
@@ -91,7 +91,7 @@ async def test_400_vms_of_a_server_come_and_change() -> None:
 
     node = Node(pages)
     await node.come()
-    async with Agents((node.url,)) as source, seen(source) as view:
+    async with AgentPoller((node.url,)) as source, seen(source) as view:
         await view.until(lambda: view.table.row_count == 400)
         sizes[399] = 8
         await view.until(lambda: view.cells(Column.SIZE)[399] == "8/8Gi")

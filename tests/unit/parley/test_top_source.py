@@ -11,7 +11,7 @@ import pytest
 from hosting import logs
 from hosting.server import HangUp, Reply, Request, Route, Server, text
 from parley.top import source
-from parley.top.source import RETRY, Agents, Heard, Missed, News
+from parley.top.source import RETRY, AgentPoller, Heard, Missed, News
 from tests.unit.parley.top_documents import details, document, vm
 
 Answer = Callable[[Request], Awaitable[Reply | HangUp]]
@@ -54,7 +54,7 @@ class Watched:
         self.news.append((agent, news))
 
     async def watch(self, *agents: str, token: str | None = None) -> None:
-        async with Agents(agents, token, rng=Certain(), pause=self.pause) as asked:
+        async with AgentPoller(agents, token, rng=Certain(), pause=self.pause) as asked:
             task = asyncio.create_task(asked.watch(self.take))
             await self.over.wait()
             task.cancel()
@@ -182,7 +182,7 @@ async def test_one_vm_is_followed(name: str, reply: Reply, shown: News) -> None:
         return reply
 
     watched, news = Watched(1), list[News]()
-    async with serving(answer) as url, Agents((url,), rng=Certain(), pause=watched.pause) as agents:
+    async with serving(answer) as url, AgentPoller((url,), rng=Certain(), pause=watched.pause) as agents:
         task = asyncio.create_task(agents.follow(url, name, news.append))
         waiting = asyncio.create_task(watched.over.wait())
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)

@@ -8,9 +8,9 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from parley.top.app import TopApp, VmScreen, VmTable
+from parley.top.app import TopApp, VmGrid, VmScreen
 from parley.top.model import Column
-from parley.top.source import Agents, Heard, Missed, News
+from parley.top.source import AgentPoller, Heard, Missed, News
 from tests.unit.parley.top_documents import document
 
 WIDE = (200, 40)
@@ -59,8 +59,8 @@ class Seen:
         self.pilot = pilot
 
     @property
-    def table(self) -> VmTable:
-        return self.app.screen_stack[0].query_one(VmTable)
+    def table(self) -> VmGrid:
+        return self.app.screen_stack[0].query_one(VmGrid)
 
     def heads(self) -> list[str]:
         return [str(column.label) for column in self.table.ordered_columns]
@@ -105,7 +105,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def seen(source: Played | Agents, size: tuple[int, int] = WIDE) -> AsyncIterator[Seen]:
+async def seen(source: Played | AgentPoller, size: tuple[int, int] = WIDE) -> AsyncIterator[Seen]:
     """The running app."""
     app = TopApp(source)
     async with app.run_test(size=size) as pilot:

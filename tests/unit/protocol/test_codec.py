@@ -11,9 +11,7 @@ from protocol import codec, extension, values, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.quantities import parse
 from protocol.reasons import ErrorCode, Reason, ReasonCode
-from protocol.versions import PluginProtoVersion
 
-POD = wire.PodName("vm-a", "default")
 UNIT = wire.SlotResources(1, 4)
 
 
@@ -30,37 +28,11 @@ def test_a_load_that_is_not_finite_is_never_written(load: float) -> None:
 @pytest.mark.parametrize("seconds", [0.1, 2.5, 1e39, 1e300, 3])
 def test_retry_after_is_written_as_it_is(seconds: float) -> None:
     amount = values.Resources(1000, 2**30)
-    reply = extension.ExtendedResponse(
-        UNIT,
-        UNIT,
-        1,
-        UUID(int=1),
-        0,
-        extension.RawReply(amount, amount),
-        (Reason(ReasonCode.POOL, "full", None, seconds),),
-    )
+    reasons = (Reason(ReasonCode.POOL, "full", None, seconds),)
+    own = extension.ReplyExtension(1, UUID(int=1), 0, extension.RawReply(amount, amount), reasons)
+    reply = wire.PluginResponse(UNIT, UNIT, extension=own)
     assert json.loads(codec.encode(reply))["reasons"][0]["retryAfterSeconds"] == seconds
     assert codec.decode(wire.PluginResponse, codec.encode(reply)) == reply
-
-
-def test_the_reader_of_a_message_is_chosen_by_its_fields() -> None:
-    published = wire.AgentRequest(PluginProtoVersion.V1_1, POD, UNIT, None)
-    amount = values.Resources(1000, 2**32)
-    extended = extension.ExtendedRequest(
-        PluginProtoVersion.V1_1,
-        POD,
-        UNIT,
-        None,
-        UUID(int=1),
-        1,
-        "uid",
-        1,
-        0,
-        None,
-        extension.RawRequest(amount, None, None),
-    )
-    assert type(codec.decode(wire.AgentRequest, codec.encode(published))) is wire.AgentRequest
-    assert type(codec.decode(wire.AgentRequest, codec.encode(extended))) is extension.ExtendedRequest
 
 
 def test_amounts_travel_as_exact_quantities() -> None:

@@ -8,17 +8,18 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from protocol.extension import ExtendedRequest, ExtendedResponse, RawRequest
+from protocol.extension import RawRequest, RequestExtension
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, Metrics, PodName, SlotResources
-from scheduler.core import events
+from scheduler.core import events, replies
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import Growth, NodeOverride, NodeRules, Rules, Watermark
-from scheduler.core.vms import SchedulerConfig, VmRecord
+from scheduler.core.state import SchedulerConfig
+from scheduler.core.vms import VmRecord
 
 GIB = 2**30
 HERE = UUID(int=1)
@@ -52,10 +53,10 @@ class World:
         self,
         reservable: Resources | None = None,
         *,
-        terms: SchedulerConfig | None = None,
+        config: SchedulerConfig | None = None,
         unit: Resources | None = UNIT,
     ) -> None:
-        self.core = Core(terms or SchedulerConfig(HERE, is_first_start=True))
+        self.core = Core(config or SchedulerConfig(HERE, is_first_start=True))
         self.sent: Counter[tuple[str, UUID]] = Counter()
         self.node("n1", reservable or cu(10), unit)
         self.apply(events.PoolSeen(PoolSpec("blue", UNIT)))
@@ -135,14 +136,10 @@ class World:
         uid: str | None = None,
         metrics: Metrics | None = METRICS,
         version: int = 2,
-    ) -> ExtendedRequest:
+    ) -> AgentRequest:
         """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names."""
         self.sent[name, agent] = seq if seq is not None else self.sent[name, agent] + 1
-        return ExtendedRequest(
-            PluginProtoVersion(version),
-            pod(name),
-            SlotResources(1, 1),
-            metrics,
+        extension = RequestExtension(
             agent,
             started,
             uid or f"uid-{name}",
@@ -151,6 +148,7 @@ class World:
             names,
             RawRequest(want, claim, unit),
         )
+        return AgentRequest(PluginProtoVersion(version), pod(name), SlotResources(1, 1), metrics, extension)
 
     def send(
         self,
@@ -169,8 +167,9 @@ class World:
         """The permit that a request gets; for callers with the extension `raw` says the same."""
         answer = self.send(request, at=at)
         assert isinstance(answer, events.Decided), answer
-        assert isinstance(answer.response, ExtendedResponse)
-        assert answer.response.raw.permit == answer.permit
+        extension = replies.message(answer).extension
+        assert extension is not None
+        assert extension.permit == answer.permit
         return answer.permit
 
     def refusal(self, request: AgentRequest, *, at: float = 0.0) -> events.Refused:
@@ -343,11 +342,11 @@ def world_with_vm(
     use: Resources | None = UNIT,
     *,
     reservable: Resources | None = None,
-    terms: SchedulerConfig | None = None,
+    config: SchedulerConfig | None = None,
     is_new: bool = True,
     most: Resources | None = None,
 ) -> World:
     """A world with one VM, `vm`."""
-    world = World(reservable, terms=terms)
+    world = World(reservable, config=config)
     world.vm("vm", use, is_new=is_new, most=most)
     return world

@@ -6,7 +6,7 @@ from protocol.values import Observation, Resources
 from scheduler.core import events
 from scheduler.core.ledger import Cause
 from scheduler.core.model import Holder, Kind, PodSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     ELSEWHERE,
     EVERYWHERE,
@@ -133,9 +133,9 @@ def test_a_living_agents_row_does_not_follow_a_read() -> None:
 # ------------------------------------------------------------ silence
 
 
-def silent(*, terms: SchedulerConfig | None = None) -> World:
+def silent(*, config: SchedulerConfig | None = None) -> World:
     """An agent was answered at 10 s with 6 units and never heard again; the VM uses 1."""
-    world = world_with_vm(terms=terms)
+    world = world_with_vm(config=config)
     world.permit(world.request("vm", cu(6)), at=10.0)
     return world
 
@@ -167,18 +167,18 @@ def test_a_row_falls_only_where_the_read_shows_less() -> None:
 
 
 def test_where_published_agents_may_serve_a_silent_agents_row_stays() -> None:
-    world = silent(terms=EVERYWHERE)
+    world = silent(config=EVERYWHERE)
     world.read("vm", UNIT, at=500.0)
     assert world.node_reserved() == cu(6)
 
 
 def test_where_published_agents_may_serve_no_read_is_asked_for_that_could_end_nothing() -> None:
-    assert silent(terms=EVERYWHERE).tick(500.0) == []
+    assert silent(config=EVERYWHERE).tick(500.0) == []
 
 
-@pytest.mark.parametrize("terms", [SchedulerConfig(HERE, is_first_start=True), EVERYWHERE])
-def test_the_claim_of_a_silent_agent_ends_by_a_read(terms: SchedulerConfig) -> None:
-    world = world_with_vm(terms=terms)
+@pytest.mark.parametrize("config", [SchedulerConfig(HERE, is_first_start=True), EVERYWHERE])
+def test_the_claim_of_a_silent_agent_ends_by_a_read(config: SchedulerConfig) -> None:
+    world = world_with_vm(config=config)
     world.other_pod("filler", cu(9))
     world.permit(world.request("vm", cu(5), claim=cu(5)), at=0.0)
     assert world.causes() == {Cause.CLAIMED}

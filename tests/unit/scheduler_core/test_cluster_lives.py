@@ -8,11 +8,11 @@ import pytest
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
 from protocol.wire import SlotResources
-from scheduler.core import events, journal, timers
-from scheduler.core.judging import CoreState
+from scheduler.core import clock, events, journal, timers
 from scheduler.core.ledger import Cause
 from scheduler.core.model import Amounts, Holder, Kind, PodSpec, pod_holds
-from scheduler.core.vms import SchedulerConfig, VmRecord
+from scheduler.core.state import CoreState, SchedulerConfig
+from scheduler.core.vms import VmRecord
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     EVERYWHERE,
@@ -199,13 +199,13 @@ def test_a_node_that_went_and_came_back_knows_its_rows_again() -> None:
 def looked_at(world: AuditedWorld, at: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The VMs that the clock looks at."""
     seen: list[str] = []
-    elapse = timers.elapse
+    elapse = clock.elapse
 
     def counted(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
         seen.append(record.spec.pod.name)
         return elapse(core, record, now_s)
 
-    monkeypatch.setattr(timers, "elapse", counted)
+    monkeypatch.setattr(clock, "elapse", counted)
     world.ticked(at)
     monkeypatch.undo()
     return seen
@@ -231,11 +231,11 @@ def test_a_vm_that_has_gone_leaves_nothing_due(monkeypatch: pytest.MonkeyPatch) 
 
 def is_empty(world: AuditedWorld) -> bool:
     """Whether nothing at all is on the timers."""
-    return world.core.timers._heap == [] and world.core.timers._due == {}
+    return world.core.state.timers._heap == [] and world.core.state.timers._due == {}
 
 
 def test_no_entry_is_left_over_when_nothing_can_change_any_more() -> None:
-    world = AuditedWorld(terms=EVERYWHERE)
+    world = AuditedWorld(config=EVERYWHERE)
     world.vm("vm")
     world.see("vm", None, at=0.0, pool="blue")
     for round_ in range(50):
@@ -243,7 +243,7 @@ def test_no_entry_is_left_over_when_nothing_can_change_any_more() -> None:
         world.take(world.request("vm", cu(2 + round_ % 3)), round_, at=at)
         world.told(round_, events.PoolVerdict(), at=at)
     world.permit(world.request("vm", cu(1), agent=NEXT_AGENT, started=2000), at=50.0)
-    assert len(world.core.timers._heap) < 20
+    assert len(world.core.state.timers._heap) < 20
     world.ticked(110.0)
     assert is_empty(world)
 
@@ -258,7 +258,7 @@ def test_times_that_are_rounded_do_not_hold_the_clock(term: float) -> None:
         world.permit(world.request("vm", cu(6)), at=0.0)
         world.ticked(start)  # asks for a read; the next one is due a command deadline later
     else:
-        world = AuditedWorld(terms=EVERYWHERE)
+        world = AuditedWorld(config=EVERYWHERE)
         world.vm("vm")
         world.permit(world.request("vm", cu(6)), at=start)
         world.published(
@@ -271,16 +271,16 @@ def test_times_that_are_rounded_do_not_hold_the_clock(term: float) -> None:
 
 
 def counting(world: AuditedWorld) -> list[None]:
-    """PermitStats what is put on the timers, and stops a clock that never ends."""
+    """Counts what is put on the timers, and stops a clock that never ends."""
     looks: list[None] = []
-    look_after = world.core.timers.look_after
+    schedule = world.core.state.timers.schedule
 
-    def counted(core: CoreState, record: VmRecord) -> None:
+    def counted(uid: str, due_s: float | None) -> None:
         looks.append(None)
         assert len(looks) < 100, "the clock is held"
-        look_after(core, record)
+        schedule(uid, due_s)
 
-    world.core.timers.look_after = counted  # type: ignore[method-assign]  # a spy
+    world.core.state.timers.schedule = counted  # type: ignore[method-assign]  # a spy
     return looks
 
 
@@ -290,12 +290,9 @@ class Scanning(AuditedWorld):
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """One input; at a tick all VMs are due."""
         if isinstance(event, events.ClockTicked):
-            queue = self.core.timers = timers.TimerQueue()
-            self.core.cluster._timers = queue
+            queue = self.core.state.timers = timers.TimerQueue()
             for record in self.core.vms:
-                uid = record.spec.uid
-                record.due_s = queue._due[uid] = event.now_s
-                queue._heap.append((event.now_s, uid))
+                queue.schedule(record.spec.uid, event.now_s)
         return super().apply(event)
 
 
@@ -350,8 +347,8 @@ def state_of(world: AuditedWorld) -> str:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_clock_does_what_a_look_at_every_vm_would(seed: int) -> None:
-    terms = SchedulerConfig(HERE, is_first_start=True, published_agents=("n1",) if seed % 2 else ())
-    one, other = AuditedWorld(cu(12), terms=terms), Scanning(cu(12), terms=terms)
+    config = SchedulerConfig(HERE, is_first_start=True, published_agents=("n1",) if seed % 2 else ())
+    one, other = AuditedWorld(cu(12), config=config), Scanning(cu(12), config=config)
     for number, step in enumerate(script(seed)):
         assert sorted(map(repr, step(one))) == sorted(map(repr, step(other)))
         if number % 15 == 0:
@@ -365,14 +362,14 @@ def test_one_vm_that_cannot_be_looked_at_keeps_no_other_from_it(monkeypatch: pyt
         world.vm(name, UNIT)
         world.permit(world.request(name, cu(2)), at=0.0)
         world.permit(world.request(name, UNIT, agent=NEXT_AGENT, started=2000, claim=cu(2)), at=1.0)
-    elapse = timers.elapse
+    elapse = clock.elapse
 
     def fails_for_a(core: CoreState, record: VmRecord, now_s: float) -> tuple[events.Output, ...]:
         assert record.spec.pod.name != "a", "ours"
         return elapse(core, record, now_s)
 
     with monkeypatch.context() as broken:
-        broken.setattr(timers, "elapse", fails_for_a)
+        broken.setattr(clock, "elapse", fails_for_a)
         with pytest.raises(AssertionError, match="ours"):
             world.ticked(70.0)
     world.ticked(71.0)

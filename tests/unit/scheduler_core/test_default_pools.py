@@ -6,7 +6,7 @@ from protocol.reasons import ReasonCode
 from scheduler.core.model import POOL_LABEL
 from scheduler.core.rules import DEFAULT_RULES as RULES
 from scheduler.core.rules import DefaultPool, Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import HERE, UNIT, AuditedWorld, codes, cu
 from tests.unit.scheduler_core.test_pools import gets, held, member, pool, refused, waits
 
@@ -28,7 +28,7 @@ def test_who_comes_beyond_the_limit_is_counted_and_who_was_there_at_the_start_is
 
 
 def test_a_vm_that_comes_in_the_first_minute_may_have_been_there_before() -> None:
-    world = AuditedWorld(cu(100), terms=SchedulerConfig(HERE))
+    world = AuditedWorld(cu(100), config=SchedulerConfig(HERE))
     world.configure(Rules(RULES.node, default_pools=(DefaultPool("blue", ("*",)),)))
     pool(world, max_units=10)
     world.tick(0.0)

@@ -2,12 +2,11 @@
 
 import pytest
 
-from protocol.extension import ExtendedResponse
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events
+from scheduler.core import events, replies
 from scheduler.core.ledger import Cause
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     ELSEWHERE,
@@ -29,10 +28,8 @@ def test_a_higher_number_is_processed_and_echoed() -> None:
     world.permit(world.request("vm", cu(2), seq=1))
     answer = world.send(world.request("vm", cu(3), seq=9))
     assert isinstance(answer, events.Decided)
-    assert isinstance(answer.response, ExtendedResponse)
-    assert (answer.sequence_number, answer.response.sequence_number) == (9, 9)
+    assert answer.echo == events.Echo(9, HERE, 0)
     assert (answer.permit, answer.changed, answer.reasons) == (cu(3), True, ())
-    assert (answer.response.scheduler_instance, answer.response.scheduler_epoch) == (HERE, 0)
 
 
 def test_a_retry_gets_the_remembered_permit_and_changes_nothing() -> None:
@@ -291,8 +288,7 @@ def test_the_unit_is_the_vms_else_the_requests_else_the_nodes(
     world.vm("vm", unit=of_vm)
     answer = world.send(world.request("vm", cu(7), unit=of_request))
     assert isinstance(answer, events.Decided)
-    assert isinstance(answer.response, ExtendedResponse)
-    assert (answer.permit, answer.response.raw.compute_unit) == (permit, unit)
+    assert (answer.permit, answer.unit) == (permit, unit)
 
 
 def test_the_integers_of_a_permit_are_rounded_down() -> None:
@@ -301,15 +297,14 @@ def test_the_integers_of_a_permit_are_rounded_down() -> None:
     answer = world.send(world.request("vm", cu(8)))
     assert isinstance(answer, events.Decided)
     assert answer.permit == Resources(3_600, 8 * GIB)
-    assert (answer.response.permit.vcpu, answer.response.permit.mem) == (3, 8)
+    assert (replies.message(answer).permit.vcpu, replies.message(answer).permit.mem) == (3, 8)
 
 
-def test_the_epoch_and_instance_of_the_terms_are_told() -> None:
-    world = world_with_vm(terms=SchedulerConfig(ELSEWHERE, is_first_start=True, epoch=12))
+def test_the_epoch_and_instance_of_the_configuration_are_told() -> None:
+    world = world_with_vm(config=SchedulerConfig(ELSEWHERE, is_first_start=True, epoch=12))
     answer = world.send(world.request("vm", cu(2), agent=AGENT, names=ELSEWHERE))
     assert isinstance(answer, events.Decided)
-    assert isinstance(answer.response, ExtendedResponse)
-    assert (answer.response.scheduler_instance, answer.response.scheduler_epoch) == (ELSEWHERE, 12)
+    assert answer.echo == events.Echo(1, ELSEWHERE, 12)
 
 
 def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes() -> None:
@@ -318,7 +313,7 @@ def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes() -> None:
         world.vm(most=cu(8, 8), slot=own, unit=unit)
         answer = world.send(world.request("vm", cu(2, 8)))
         assert isinstance(answer, events.Decided)
-        assert answer.response.permit.mem == slots
+        assert replies.message(answer).permit.mem == slots
 
 
 def test_what_the_last_read_showed_stays_until_a_later_one_shows_less() -> None:

@@ -10,7 +10,7 @@ from protocol.values import Resources
 from scheduler.core import events
 from scheduler.core.ledger import Cause
 from scheduler.core.model import PoolSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, UNIT, World, cu
 
 UNIX_S = 1_790_000_000.0
@@ -23,9 +23,9 @@ def started_ms(at: float) -> int:
     return round((UNIX_S + at) * 1000)
 
 
-def started(terms: SchedulerConfig = TERMS) -> World:
+def started(config: SchedulerConfig = TERMS) -> World:
     """A process that serves since 100 s and found one VM of 2 units."""
-    world = World(terms=terms)
+    world = World(config=config)
     world.vm("vm", cu(2), is_new=False, at=99.0)
     world.tick(100.0)
     return world
@@ -112,7 +112,7 @@ def test_no_vm_is_new_right_after_a_start(at: float, is_settled: bool) -> None:
 
 
 def test_none_is_new_before_everything_was_listed() -> None:
-    world = World(terms=TERMS)
+    world = World(config=TERMS)
     world.vm("early", UNIT, at=500.0)
     assert not world.record("early").settled
 
@@ -146,7 +146,7 @@ def test_a_refusal_of_the_node_says_for_how_long_an_earlier_agent_may_hold_its_r
 
 @pytest.mark.parametrize(("at", "says"), [(110.0, "6 of its 8 units are kept"), (161.0, "")])
 def test_a_refusal_of_the_pool_says_how_much_of_it_is_kept(at: float, says: str) -> None:
-    world = World(cu(40), terms=TERMS)
+    world = World(cu(40), config=TERMS)
     world.apply(events.PoolSeen(PoolSpec("blue", UNIT, max_units=2)))
     world.vm("vm", cu(2), is_new=False, at=99.0)
     world.see("vm", None, at=99.0, pool="blue")

@@ -25,7 +25,7 @@ class RecordingWorld(World):
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        super().__init__(cu(12), terms=EVERYWHERE)
+        super().__init__(cu(12), config=EVERYWHERE)
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         """One input, recorded with what came of it."""
@@ -86,7 +86,7 @@ def _replay(lines: list[str]) -> journal.Replay:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_replay_gives_the_same_decisions_and_the_same_ledger(seed: int) -> None:
     world = RecordingWorld()
-    begin = whole_state(World(cu(12), terms=EVERYWHERE).core)
+    begin = whole_state(World(cu(12), config=EVERYWHERE).core)
     world.lines = [begin]  # the empty world has its node already
     _live(world, random.Random(seed), 150)
     running = _replay(world.lines)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from protocol import codec, hot
+from protocol import codec
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO
 from protocol.wire import Metrics, SlotResources
@@ -16,7 +16,7 @@ from scheduler.core import events, journal
 from scheduler.core.ledger import OverCause
 from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec, PoolSpec
 from scheduler.core.rules import DefaultPool, NodeOverride, Rules, Watermark
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     GIB,
@@ -58,7 +58,7 @@ class RecordingWorld(AuditedWorld):
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.kinds: set[type] = set()
-        super().__init__(cu(20), terms=TERMS)
+        super().__init__(cu(20), config=TERMS)
         self.cut()
 
     def cut(self) -> None:
@@ -146,16 +146,7 @@ def test_an_input_is_read_back_as_it_was(event: events.Input) -> None:
 
 
 def test_every_kind_of_input_is_among_them() -> None:
-    as_bytes = {events.Asked}  # the same requests, read by the faster reader
-    assert {type(event) for event in INPUTS} == set(get_args(events.Input)) - as_bytes
-
-
-def test_a_request_read_by_either_reader_makes_the_same_line() -> None:
-    request = vm.request("vm", cu(2), claim=UNIT)
-    asked = events.Asked(5, hot.ask_of(request), 2.0)
-    arrived = events.RequestArrived(5, request, 2.0)
-    body = codec.encode(request)
-    assert journal.request_line(asked, body, ()) == journal.request_line(arrived, body, ())
+    assert {type(event) for event in INPUTS} == set(get_args(events.Input))
 
 
 def lively(world: RecordingWorld) -> None:

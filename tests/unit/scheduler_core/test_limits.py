@@ -21,7 +21,7 @@ def granted(
     unit: Resources | None = UNIT,
     bound: Resources = WIDE,
 ) -> limits.Grant:
-    return limits.grant(current, request, unit, bound, found)
+    return limits.grant(limits.growth(current, request, unit, bound), found)
 
 
 def in_room(
@@ -33,9 +33,9 @@ def in_room(
     bound: Resources = WIDE,
 ) -> limits.Grant:
     """What is granted when the other rows leave `room`."""
-    wanted, _ = limits.cut_by_bounds(current, request, bound)
-    found = limits.headroom(current, wanted, unit, room)
-    return limits.grant(current, request, unit, bound, () if found is None else (found,))
+    way = limits.growth(current, request, unit, bound)
+    found = way.headroom(room)
+    return limits.grant(way, () if found is None else (found,))
 
 
 def codes(grant: limits.Grant) -> list[ReasonCode]:
@@ -74,7 +74,7 @@ def test_the_current_amount_again_is_granted_without_reasons() -> None:
 def test_permit_of_n_units_lies_between_current_and_request(
     current: Resources, request_: Resources, units: int, permit: Resources
 ) -> None:
-    assert limits.permit_of(units, current, request_, UNIT) == permit
+    assert limits.Growth(current, request_, UNIT).permit(units) == permit
 
 
 # ------------------------------------------------------------ growth

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import Metrics
-from scheduler.core import events
+from scheduler.core import events, replies
 from scheduler.core.ledger import NodeAccount, NodeCapacity
 from scheduler.core.migration import is_under_pressure
 from scheduler.core.model import Holder, Kind, Migration
@@ -315,11 +315,11 @@ def test_a_leaving_vm_does_not_grow_and_is_told_that_it_leaves() -> None:
     answer = world.send(world.request("a", cu(4)))
     assert isinstance(answer, events.Decided)
     assert (answer.permit, answer.migrate, codes(answer)) == (cu(3), True, [ReasonCode.MIGRATING])
-    assert answer.response.migrate is not None
+    assert replies.message(answer).migrate is not None
     other = world.send(world.request("b", cu(3)))
     assert isinstance(other, events.Decided)
     assert not other.migrate
-    assert other.response.migrate is None
+    assert replies.message(other).migrate is None
 
 
 @pytest.mark.parametrize("want", [cu(2.123), cu(3, 1), cu(1, 2)])

@@ -127,7 +127,7 @@ def test_an_observed_edit_that_fits_is_none() -> None:
 
 
 def test_what_a_caller_without_the_extension_uses_already() -> None:
-    world = AuditedWorld(terms=EVERYWHERE)
+    world = AuditedWorld(config=EVERYWHERE)
     world.other_pod("filler", cu(8))
     world.vm("vm", cu(1))
     world.published("vm", SlotResources(4, 4), use=cu(4))

@@ -408,7 +408,7 @@ def test_what_a_request_gives_back_is_anothers_while_it_waits() -> None:
 
 def published_world(use: Resources = UNIT, *, is_new: bool = True) -> AuditedWorld:
     """A world where such callers are served, with one VM of the pool `blue`."""
-    world = AuditedWorld(cu(20), terms=EVERYWHERE)
+    world = AuditedWorld(cu(20), config=EVERYWHERE)
     world.vm("a", use, is_new=is_new)
     label(world, "a", "blue")
     return world

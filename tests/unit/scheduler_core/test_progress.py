@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.extension import ExtendedRequest
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.values import Bounds, Resources
-from scheduler.core import events
+from protocol.wire import AgentRequest
+from scheduler.core import events, replies
 from scheduler.core.ledger import Cause
 from scheduler.core.rules import Rules
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     HERE,
     NEXT_AGENT,
@@ -31,11 +31,11 @@ def pooled(
     use: Resources = UNIT,
     *,
     reservable: Resources | None = None,
-    terms: SchedulerConfig | None = None,
+    config: SchedulerConfig | None = None,
     most: Resources | None = None,
 ) -> AuditedWorld:
     """A world with one VM, `vm`, whose growth waits for the pool `blue`."""
-    world = AuditedWorld(reservable, terms=terms)
+    world = AuditedWorld(reservable, config=config)
     world.vm("vm", use, most=most)
     world.see("vm", None, at=0.0, pool="blue")
     return world
@@ -62,7 +62,7 @@ def decided(outputs: tuple[events.Output, ...]) -> events.Decided:
     return answer
 
 
-def again(world: AuditedWorld, want: Resources) -> ExtendedRequest:
+def again(world: AuditedWorld, want: Resources) -> AgentRequest:
     """The last request of the VM's agent once more."""
     return world.request("vm", want, seq=world.record().gate.last)
 
@@ -90,7 +90,7 @@ def test_what_is_pending_no_other_vm_can_take() -> None:
 def test_decreases_and_renewals_never_wait(want: Resources) -> None:
     world = pooled(cu(3))
     assert decided(world.take(world.request("vm", want), 1)).permit == want
-    assert world.record().progress is None
+    assert world.record().admission is None
 
 
 @pytest.mark.parametrize("held_back", [rules(stopped=True), rules(recommend_only=True)])
@@ -243,7 +243,7 @@ def test_the_core_gives_a_silent_pool_up_by_itself(at: float) -> None:
 
 
 def test_the_time_of_the_core_is_a_term() -> None:
-    world = pooled(terms=SchedulerConfig(HERE, is_first_start=True, admission_call_s=1.5))
+    world = pooled(config=SchedulerConfig(HERE, is_first_start=True, admission_call_s=1.5))
     begin(world, cu(4), at=10.0)
     assert world.ticked(11.4) == ()
     assert len(world.ticked(11.5)) == 2
@@ -262,7 +262,7 @@ def test_duplicates_join_and_get_the_same_answer_with_their_own_tickets() -> Non
     assert [out.ticket for out in others if isinstance(out, events.Decided)] == [12, 13]
     for other in others:
         assert isinstance(other, events.Decided)
-        assert other.response == first.response
+        assert replies.message(other) == replies.message(first)
 
 
 def test_for_a_duplicate_the_permit_has_not_moved() -> None:

@@ -21,7 +21,7 @@ LEADER = 11
 
 def pooled(use: Resources = UNIT, *, is_new: bool = True) -> AuditedWorld:
     """A VM of the pool `blue`, on a node where callers without the extension are served."""
-    world = AuditedWorld(terms=EVERYWHERE)
+    world = AuditedWorld(config=EVERYWHERE)
     world.vm("vm", use, is_new=is_new)
     world.see("vm", None, at=0.0, pool="blue")
     return world
@@ -222,7 +222,7 @@ def test_the_other_caller_is_a_bystander_once_the_agent_is_back() -> None:
 
 def test_a_retry_of_an_answer_that_was_not_kept_hands_over_what_the_other_caller_had() -> None:
     """The agent was told to ask again (unsettled), so its retry is judged; what the other caller was told may be in use."""
-    world = AuditedWorld(terms=EVERYWHERE)
+    world = AuditedWorld(config=EVERYWHERE)
     world.vm("vm", UNIT, is_new=False)
     old = world.request("vm", UNIT, claim=UNIT, names=None)
     world.take(old, 1, at=0.0)

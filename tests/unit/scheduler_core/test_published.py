@@ -8,9 +8,9 @@ from protocol.reasons import ErrorCode, ReasonCode
 from protocol.values import Observation, Resources
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, SlotResources
-from scheduler.core import events
+from scheduler.core import events, replies
 from scheduler.core.ledger import Cause
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from tests.unit.scheduler_core.core_worlds import (
     EVERYWHERE,
     GIB,
@@ -27,19 +27,19 @@ TRUSTING = SchedulerConfig(HERE, is_first_start=True, published_agents=("*",), t
 
 
 def served(
-    use: Resources | None = UNIT, *, is_new: bool = True, terms: SchedulerConfig = EVERYWHERE
+    use: Resources | None = UNIT, *, is_new: bool = True, config: SchedulerConfig = EVERYWHERE
 ) -> World:
     """A VM on a node where callers without the extension are served."""
-    return world_with_vm(use, terms=terms, is_new=is_new)
+    return world_with_vm(use, config=config, is_new=is_new)
 
 
 def told(answer: events.Answer) -> tuple[int, int]:
     """The permit that the caller reads; what would be fatal to it is checked on the way."""
     assert isinstance(answer, events.Decided), answer
-    permit = answer.response.permit
+    permit = replies.message(answer).permit
     assert permit.vcpu > 0
     assert permit.mem > 0
-    assert answer.response.migrate is None
+    assert replies.message(answer).migrate is None
     return permit.vcpu, permit.mem
 
 
@@ -48,7 +48,7 @@ def told(answer: events.Answer) -> tuple[int, int]:
 
 @pytest.mark.parametrize("globs", [(), ("n2", "m*"), ("N1",)])
 def test_on_other_nodes_it_is_403(globs: tuple[str, ...]) -> None:
-    world = served(terms=SchedulerConfig(HERE, is_first_start=True, published_agents=globs))
+    world = served(config=SchedulerConfig(HERE, is_first_start=True, published_agents=globs))
     answer = world.published("vm", SlotResources(1, 1))
     assert isinstance(answer, events.Refused)
     assert (answer.status, answer.code) == (403, ErrorCode.PUBLISHED_AGENT_NOT_ALLOWED)
@@ -57,7 +57,7 @@ def test_on_other_nodes_it_is_403(globs: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("glob", ["n1", "n*", "[mn]1", "*"])
 def test_globs_name_the_nodes_where_it_is_served(glob: str) -> None:
     assert told(
-        served(terms=SchedulerConfig(HERE, is_first_start=True, published_agents=(glob,))).published(
+        served(config=SchedulerConfig(HERE, is_first_start=True, published_agents=(glob,))).published(
             "vm", SlotResources(2, 2)
         )
     ) == (2, 2)
@@ -72,7 +72,7 @@ def test_every_request_takes_a_fresh_look() -> None:
 
 
 def test_a_pod_that_the_look_does_not_find_is_404() -> None:
-    world = World(terms=EVERYWHERE)
+    world = World(config=EVERYWHERE)
     request = AgentRequest(PluginProtoVersion(2), pod("gone"), SlotResources(1, 1), METRICS)
     answer = world.send(request, at=10.0, look=events.Look(found=False), since=0.0)
     assert isinstance(answer, events.Refused)
@@ -82,7 +82,7 @@ def test_a_pod_that_the_look_does_not_find_is_404() -> None:
 def test_a_pod_that_is_there_but_not_understood_is_no_404() -> None:
     """The VM's object may be malformed; 404 would end its agent for good."""
     request = AgentRequest(PluginProtoVersion(2), pod("odd"), SlotResources(1, 1), METRICS)
-    answer = World(terms=EVERYWHERE).send(request, at=10.0, look=events.Look(found=True), since=0.0)
+    answer = World(config=EVERYWHERE).send(request, at=10.0, look=events.Look(found=True), since=0.0)
     assert isinstance(answer, events.HungUp)
 
 
@@ -101,13 +101,13 @@ def test_null_metrics_need_v1_1() -> None:
 
 
 def test_the_unit_is_the_vms_else_the_nodes() -> None:
-    world = World(terms=EVERYWHERE, unit=cu(1, 2))
+    world = World(config=EVERYWHERE, unit=cu(1, 2))
     world.vm("vm", cu(1, 2))
     world.vm("own", cu(1, 3), unit=cu(1, 3))
     for name, unit in (("vm", SlotResources(1, 2)), ("own", SlotResources(1, 3))):
         answer = world.published(name, unit, use=cu(1, unit.mem))
         assert isinstance(answer, events.Decided)
-        assert answer.response.compute_unit == unit
+        assert replies.message(answer).compute_unit == unit
 
 
 # ------------------------------------------------------------ hang-ups
@@ -127,13 +127,13 @@ def test_a_request_of_nothing_closes_the_connection(want: SlotResources) -> None
 
 
 def test_without_a_unit_the_connection_is_closed() -> None:
-    world = World(terms=EVERYWHERE, unit=None)
+    world = World(config=EVERYWHERE, unit=None)
     world.vm("vm")
     assert "unit" in hung_up(world.published("vm", SlotResources(1, 1)))
 
 
 def test_a_vm_whose_unit_or_maximum_is_no_whole_number_closes_the_connection() -> None:
-    world = World(terms=EVERYWHERE, unit=Resources(250, GIB))
+    world = World(config=EVERYWHERE, unit=Resources(250, GIB))
     world.vm("unit")
     world.vm("maximum", most=Resources(2500, 4 * GIB), unit=UNIT)
     assert "fractions" in hung_up(world.published("unit", SlotResources(1, 1)))
@@ -143,18 +143,18 @@ def test_a_vm_whose_unit_or_maximum_is_no_whole_number_closes_the_connection() -
 def test_a_permit_is_not_rounded_below_what_is_in_use() -> None:
     """1.5 CPU are in use and no more is left: one CPU would be told to a VM that uses more."""
     use = Resources(1500, 2 * GIB)
-    world = World(use, terms=EVERYWHERE)
+    world = World(use, config=EVERYWHERE)
     world.vm("vm", use)
     answer = world.published("vm", SlotResources(2, 2), use=use)
     if isinstance(answer, events.Decided):
-        assert answer.response.permit.vcpu * 1000 >= 1500
+        assert replies.message(answer).permit.vcpu * 1000 >= 1500
     else:
         assert isinstance(answer, events.HungUp)
 
 
 def test_without_sizes_the_connection_is_closed_unless_its_word_is_trusted() -> None:
     assert "size" in hung_up(served(None, is_new=False).published("vm", SlotResources(1, 1), use=None))
-    trusting = served(None, is_new=False, terms=TRUSTING)
+    trusting = served(None, is_new=False, config=TRUSTING)
     assert told(trusting.published("vm", SlotResources(3, 3), use=None)) == (3, 3)
     assert trusting.state().current == cu(3)
 
@@ -254,7 +254,7 @@ def test_a_later_request_is_not_held() -> None:
 
 
 def test_a_first_request_for_a_pod_that_is_not_there_yet_is_held_and_then_404() -> None:
-    world = World(terms=EVERYWHERE)
+    world = World(config=EVERYWHERE)
     assert isinstance(first_asked(world, at=102.9, use=None), events.LookNeeded)
     answer = first_asked(world, at=103.0, use=None)
     assert isinstance(answer, events.Refused)
@@ -262,7 +262,7 @@ def test_a_first_request_for_a_pod_that_is_not_there_yet_is_held_and_then_404() 
 
 
 def test_a_first_request_for_a_pod_that_comes_while_it_is_held_is_answered() -> None:
-    world = World(terms=EVERYWHERE)
+    world = World(config=EVERYWHERE)
     assert isinstance(first_asked(world, at=101.0, use=None), events.LookNeeded)
     world.vm("vm", cu(2), at=102.0)
     assert told(first_asked(world, at=102.0, use=cu(2))) == (5, 5)
@@ -276,7 +276,7 @@ STARTED = replace(EVERYWHERE, started_s=50.0)
 
 def stale() -> World:
     """All that is shown was read before our start: 1 unit, of a node that has 3 left. It may use up to 8."""
-    world = served(cu(1), is_new=False, terms=STARTED)
+    world = served(cu(1), is_new=False, config=STARTED)
     world.other_pod("filler", cu(7))
     return world
 
@@ -291,13 +291,13 @@ def test_a_read_begun_before_our_start_never_makes_an_answer_below_the_request()
 
 
 def test_such_a_request_that_fits_is_permitted_whole() -> None:
-    world = served(cu(1), is_new=False, terms=STARTED)
+    world = served(cu(1), is_new=False, config=STARTED)
     assert told(first_asked(world, at=100.0, use=cu(1), begun=40.0)) == (5, 5)
     assert world.record().settled
 
 
 def test_what_this_process_told_it_bounds_its_use_where_reads_are_stale() -> None:
-    world = served(cu(1), is_new=False, terms=STARTED)
+    world = served(cu(1), is_new=False, config=STARTED)
     assert told(first_asked(world, at=100.0, use=cu(1), begun=40.0)) == (5, 5)
     world.other_pod("filler", cu(7))
     wish = AgentRequest(PluginProtoVersion(2), pod("vm"), SlotResources(7, 7), METRICS)
@@ -307,7 +307,7 @@ def test_what_this_process_told_it_bounds_its_use_where_reads_are_stale() -> Non
 
 def test_what_a_trusted_caller_sends_is_a_wish_once_it_was_told_something() -> None:
     """Two VMs of 1 unit on a node of 7.5 are patched to 6: both have asked for what they had before."""
-    world = World(cu(7.5), terms=TRUSTING)
+    world = World(cu(7.5), config=TRUSTING)
     for name in ("a", "b"):
         world.vm(name, None, is_new=False)
         assert told(world.published(name, SlotResources(1, 1), use=None)) == (1, 1)
@@ -319,7 +319,7 @@ def test_what_a_trusted_caller_sends_is_a_wish_once_it_was_told_something() -> N
 
 def test_the_word_of_a_trusted_caller_ends_nothing_where_sizes_are_shown() -> None:
     """They are from before our start, and show what it was told before: only a later read frees that."""
-    world = served(cu(6), is_new=False, terms=replace(TRUSTING, started_s=50.0))
+    world = served(cu(6), is_new=False, config=replace(TRUSTING, started_s=50.0))
     for at in (100.0, 107.0, 114.0):
         old = events.Look(True, Observation(cu(6), cu(6), 40.0))
         wish = AgentRequest(PluginProtoVersion(2), pod("vm"), SlotResources(2, 2), METRICS)
@@ -329,7 +329,7 @@ def test_the_word_of_a_trusted_caller_ends_nothing_where_sizes_are_shown() -> No
 
 def test_what_it_was_told_is_no_use_any_more_once_another_agent_has_shrunk_the_vm() -> None:
     """The other one is gone, its room is a neighbour's, and what the caller sends is a wish."""
-    world = World(terms=TRUSTING)
+    world = World(config=TRUSTING)
     for name in ("a", "b"):
         world.vm(name, None, is_new=False)
     for at in (0.0, 7.0):
@@ -344,14 +344,14 @@ def test_what_it_was_told_is_no_use_any_more_once_another_agent_has_shrunk_the_v
 
 
 def test_a_bystander_of_unknown_use_is_not_answered_below_its_request_either() -> None:
-    world = served(cu(2), is_new=False, terms=STARTED)
+    world = served(cu(2), is_new=False, config=STARTED)
     world.permit(world.request("vm", cu(2), claim=cu(2)), at=99.0)
     assert isinstance(first_asked(world, at=100.0, use=cu(2), begun=40.0), events.LookNeeded)
     assert "not known" in hung_up(first_asked(world, at=103.0, use=cu(2), begun=40.0))
 
 
 def test_where_no_such_caller_is_served_nobody_is_held() -> None:
-    world = World(terms=SchedulerConfig(HERE, is_first_start=True))
+    world = World(config=SchedulerConfig(HERE, is_first_start=True))
     answer = world.send(REQUEST, at=100.0, look=events.Look(found=False), since=100.0)
     assert isinstance(answer, events.Refused)
     assert answer.status == 404
@@ -430,7 +430,7 @@ def test_floors_do_not_pile_up_while_a_vm_is_stuck_at_its_size() -> None:
 
 
 def test_a_trusted_word_is_the_read_that_ends_the_floor() -> None:
-    world = served(None, is_new=False, terms=TRUSTING)
+    world = served(None, is_new=False, config=TRUSTING)
     world.published("vm", SlotResources(6, 6), at=0.0, use=None)
     assert world.state().reserved == cu(8)
     world.published("vm", SlotResources(2, 2), at=10.0, use=None)
@@ -533,7 +533,7 @@ def test_an_agents_retry_makes_the_other_caller_a_bystander_again() -> None:
 
 
 def test_a_look_that_began_before_the_latest_read_is_no_news() -> None:
-    world = world_with_vm(cu(4), terms=EVERYWHERE)
+    world = world_with_vm(cu(4), config=EVERYWHERE)
     world.permit(world.request("vm", cu(4)), at=0.0)
     world.permit(world.request("vm", cu(2), claim=cu(4)), at=2.0)
     world.read("vm", cu(2), at=2.0)

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events
+from scheduler.core import events, replies
 from scheduler.core.ledger import Cause, OverCause
 from scheduler.core.model import NodeSpec
 from scheduler.core.rules import NodeOverride, Rules, Watermark
@@ -351,7 +351,7 @@ def test_a_slot_that_changes_is_the_one_that_is_told() -> None:
     world.vm("vm")
     world.vm("vm", slot=2 * GIB)
     answer = asked(world, cu(4))
-    assert (answer.response.permit.vcpu, answer.response.permit.mem) == (4, 2)
+    assert (replies.message(answer).permit.vcpu, replies.message(answer).permit.mem) == (4, 2)
 
 
 def test_a_vms_own_unit_may_come_and_go() -> None:

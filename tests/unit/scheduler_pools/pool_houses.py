@@ -232,8 +232,10 @@ class PoolHouse(House):
         return ask(name, cpus, following, claim=min(self.held(name), cpus))
 
     async def grow(self, name: str, cpus: int) -> tuple[int, list[str]]:
-        """Ask, and wait for the permit and the codes of its reasons."""
-        return permit(await self.reply(self.body(name, cpus)))
+        """Ask, and wait for the permit and the codes of its reasons, and until plugins have heard what came of it."""
+        reply = await self.reply(self.body(name, cpus))
+        await asyncio.sleep(0)
+        return permit(reply)
 
     async def growing(self, name: str, cpus: int) -> asyncio.Task[Reply | HangUp]:
         """Ask, and let it come as far as it can."""

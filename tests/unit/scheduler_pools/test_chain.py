@@ -10,7 +10,7 @@ import pytest
 
 from hosting.settings import SettingsError
 from scheduler.core.core import Core
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, ChainError, Named, Registries, build_chain
 from scheduler.pools.chain.plugin import BasePlugin, FrameworkHandle, Handle
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, RegistryError, standard

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from hosting.backoff import Backoff
-from hosting.client import Client
+from hosting.client import HttpClient
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, Route
 from protocol.values import Resources
@@ -478,7 +478,7 @@ async def test_a_fault_of_ours_is_the_chains_to_report_and_counts(monkeypatch: p
         raise AttributeError("a defect")
 
     async with scene(GOOD) as play:
-        monkeypatch.setattr(Client, "call", broken)
+        monkeypatch.setattr(HttpClient, "call", broken)
         with pytest.raises(AttributeError):
             await play.ask()
         assert play.plugin.status().failures == 1

@@ -14,7 +14,7 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.service import batch, permits
+from scheduler.service import batch, waiting
 from scheduler.service.answers import Answers
 from scheduler.service.batch import MAX_BODY_BYTES
 from tests.support.virtual_time import now_s, turns, virtually
@@ -309,9 +309,9 @@ async def test_a_batch_whose_caller_goes_leaves_nothing_behind() -> None:
 
 @virtually
 async def test_batches_are_no_way_around_the_limit_of_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permits, "MAX_LOOKING", 5)
-    monkeypatch.setattr(permits, "POOL_SHARE", 0)
-    monkeypatch.setattr(permits, "SURE_SHARE", 0)
+    monkeypatch.setattr(waiting, "MAX_LOOKING", 5)
+    monkeypatch.setattr(waiting, "POOL_SHARE", 0)
+    monkeypatch.setattr(waiting, "SURE_SHARE", 0)
     house = House("a", "b")
     free = asyncio.Event()
 
@@ -337,7 +337,7 @@ class Faulty(Core):
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
         bad = PodName("bad", "d")
-        if isinstance(event, events.Asked) and event.ask.pod == bad:
+        if isinstance(event, events.RequestArrived) and event.request.pod == bad:
             raise AssertionError("ours")
         if isinstance(event, events.AdmissionCallEnded):
             record = self.state.admission_calls.get(event.ticket)
@@ -402,7 +402,7 @@ class Recorder:
         """The port."""
 
     def request(
-        self, arrived: events.RequestArrived | events.Asked, body: bytes, outputs: tuple[events.Output, ...]
+        self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """The port."""
         del arrived

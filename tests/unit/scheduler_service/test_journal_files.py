@@ -15,7 +15,7 @@ from protocol.values import Resources
 from scheduler.core import events, journal
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.service import journal_files
 from scheduler.service.journal_files import JournalWriter, files_of, lines
 

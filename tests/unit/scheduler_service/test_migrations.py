@@ -24,7 +24,8 @@ from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
 from scheduler.core.model import Migration, NodeSpec, PoolSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES
-from scheduler.core.vms import SchedulerConfig, VmRecord
+from scheduler.core.state import SchedulerConfig
+from scheduler.core.vms import VmRecord
 from scheduler.ports import Journal, Migrator, MigratorError
 from scheduler.service.batch import BatchService
 from scheduler.service.permits import PermitService
@@ -162,7 +163,7 @@ class House:
     @property
     def answers(self) -> Counter[tuple[str, str]]:
         """How requests were answered."""
-        return self.service.counts.answers
+        return self.service.stats.answers
 
     def record(self, name: str = "a") -> VmRecord:
         """What the core knows of a VM."""
@@ -190,8 +191,7 @@ class House:
     async def is_clean(self) -> bool:
         """Nobody waits, nothing is pending, the accounts are right."""
         await turns()
-        assert self.service._waiting == {}
-        assert self.service._looking == 0
+        assert len(self.service._waiting) == 0
         assert self.service._effects._tasks == {}
         assert self.core.state.admission_calls == {}
         assert self.core.audit() == []
@@ -306,7 +306,7 @@ async def test_a_migration_is_started_once_and_counted() -> None:
     await ticks(house, 20)
     assert [name for name, _ in mover.wanted] == ["a"]
     assert house.record().row.state.migrating
-    assert house.service.counts.migrations == {"started": 1}
+    assert house.service.stats.migrations == {"started": 1}
     assert [line["event"] for line in house.lines] == ["migration started"]
     assert permit(await house.reply(ask("a", 4))) == (1, ["migrating"])
     assert await house.is_clean()
@@ -321,7 +321,7 @@ async def test_one_vm_of_a_node_after_the_other_leaves() -> None:
     mover.behaviour = _starts
     await ticks(house, 200)
     assert {name for name, _ in mover.wanted} == {"a", "b"}
-    assert house.service.counts.migrations == {"failed": 1, "started": 2}
+    assert house.service.stats.migrations == {"failed": 1, "started": 2}
     assert await house.is_clean()
 
 
@@ -330,9 +330,9 @@ async def test_a_migration_that_hangs_is_given_up_after_five_seconds() -> None:
     mover = Mover(_hangs)
     house = crowded(mover, "a")
     await ticks(house, 5)
-    assert house.service.counts.migrations == {}
+    assert house.service.stats.migrations == {}
     await ticks(house, 2)
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert not house.record().is_leaving
     assert not house.record().row.state.migrating
     (line,) = house.lines
@@ -357,7 +357,7 @@ async def test_a_migration_that_fails_is_told_and_changes_nothing(error: BaseExc
     assert house.record().row.state == before
     assert not house.record().is_leaving
     assert [(line["event"], line["error"]) for line in house.lines] == [("migration failed to start", told)]
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert await house.is_clean()
 
 
@@ -370,7 +370,7 @@ async def test_failures_are_tried_again_less_and_less_often() -> None:
     waits = [after - before for before, after in pairwise(times)]
     assert 5 <= waits[0] <= 11, "half of ten seconds to all of them, and the next tick"
     assert all(30 <= wait <= 61 for wait in waits[3:]), waits
-    assert house.service.counts.migrations == {"failed": len(times)}
+    assert house.service.stats.migrations == {"failed": len(times)}
 
 
 @virtually
@@ -393,7 +393,7 @@ async def test_after_a_success_the_next_failure_waits_as_short_as_the_first_one(
 async def test_without_a_migrator_it_is_a_failure_and_said() -> None:
     house = crowded(None, "a")
     await ticks(house, 1)
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert [line["error"] for line in house.lines] == ["nothing here can migrate VMs"]
     assert await house.is_clean()
 
@@ -405,7 +405,7 @@ async def test_a_vm_that_goes_while_its_migration_starts_is_no_fault() -> None:
     await ticks(house, 1)
     house.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
     await ticks(house, 7)
-    assert house.service.counts.migrations == {"failed": 1}
+    assert house.service.stats.migrations == {"failed": 1}
     assert house.core.audit() == []
     assert await house.is_clean()
 
@@ -432,5 +432,5 @@ async def test_close_ends_a_migration_that_is_being_started() -> None:
     house = crowded(Mover(_hangs), "a")
     await ticks(house, 1)
     await house.service.close()
-    assert house.service.counts.migrations == {}
+    assert house.service.stats.migrations == {}
     assert await house.is_clean()

@@ -15,7 +15,7 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, VmSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.ports import ClusterUnreachableError
 from scheduler.service.permits import PermitService
 from tests.unit.hosting.raw_peers import recorded
@@ -82,7 +82,7 @@ class BrokenCore(Core):
     """A core with a fault of ours."""
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
-        if isinstance(event, events.RequestArrived | events.Asked):
+        if isinstance(event, events.RequestArrived):
             raise AssertionError("ours")
         return super().apply(event)
 
@@ -119,8 +119,8 @@ async def test_a_request_that_fits_is_granted(body: bytes) -> None:
     reply = await setting.reply(body)
     assert reply.status == 200
     assert json.loads(reply.body)["permit"] == {"vCPUs": 2, "mem": 2}
-    assert setting.service.counts.answers == {("permit", "200"): 1}
-    assert setting.service.counts.permits == {("full", ""): 1}
+    assert setting.service.stats.answers == {("permit", "200"): 1}
+    assert setting.service.stats.permits == {("full", ""): 1}
     assert [line["event"] for line in setting.lines] == ["permit"]
     assert setting.core.audit() == []
 
@@ -138,7 +138,7 @@ async def test_a_permit_that_changes_nothing_is_counted_and_not_logged() -> None
     await setting.reply(extended(1))
     setting.lines.clear()
     await setting.reply(extended(1, sequenceNumber=2))
-    assert setting.service.counts.permits["full", ""] == 2
+    assert setting.service.stats.permits["full", ""] == 2
     assert setting.lines == []
 
 
@@ -161,7 +161,7 @@ async def test_what_is_malformed_is_400_in_the_callers_form(body: bytes) -> None
     assert plain.content_type.startswith("text/plain")
     assert ours.content_type == "application/json"
     assert json.loads(ours.body)["code"] == "malformed"
-    assert setting.service.counts.answers == {("error", "malformed"): 2}
+    assert setting.service.stats.answers == {("error", "malformed"): 2}
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
@@ -209,7 +209,7 @@ async def test_a_fault_of_ours_is_500_for_the_extension_and_a_hang_up_for_publis
     reply = await setting.reply(extended())
     assert (reply.status, json.loads(reply.body)["code"]) == (500, "internal")
     assert isinstance(await setting.answer(published()), HangUp)
-    assert setting.service.counts.answers == {("error", "internal"): 1, ("hang-up", "internal"): 1}
+    assert setting.service.stats.answers == {("error", "internal"): 1, ("hang-up", "internal"): 1}
     assert [(line["event"], line["log_level"]) for line in setting.lines] == [
         ("request failed by our fault", "error")
     ] * 2
@@ -231,7 +231,7 @@ async def test_a_cluster_that_cannot_be_read_is_503_or_a_hang_up(fault: Exceptio
     reply = await setting.reply(extended(pod={"name": "z", "namespace": "d"}))
     assert (reply.status, json.loads(reply.body)["code"]) == (503, "cluster-unreachable")
     assert isinstance(await setting.answer(published()), HangUp)
-    assert setting.service.counts.answers["hang-up", "cluster-unreachable"] == 1
+    assert setting.service.stats.answers["hang-up", "cluster-unreachable"] == 1
     assert len(setting.lines) == 1, "the same fault is told once"
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hosting.settings import SettingsError
 from protocol.values import Resources
 from scheduler.core.core import Core
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, Registries
 from scheduler.pools.chain.objects import Entry
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry

@@ -8,7 +8,7 @@ from protocol.values import Observation
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec
-from scheduler.core.vms import SchedulerConfig
+from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import Registries
 from scheduler.pools.chain.registry import PluginRegistry
 from scheduler.pools.core.values import Pool, PoolLimits

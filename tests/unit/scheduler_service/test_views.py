@@ -45,7 +45,7 @@ async def view(house: House, path: str) -> tuple[int, Any]:
 def page(house: House, lost: int = 0) -> dict[str, Samples]:
     """The samples of the metrics page by name."""
     log, _ = recorded()
-    serve = metrics.handler(lambda: list(families(house.core, house.service.counts, Server(log, ()), lost)))
+    serve = metrics.handler(lambda: list(families(house.core, house.service.stats, Server(log, ()), lost)))
     with asyncio.Runner() as runner:
         reply = runner.run(_reply(serve))
     found: dict[str, Samples] = {}
@@ -268,7 +268,7 @@ def test_sequence_rejections_are_counted_by_code() -> None:
 
 def test_the_histogram_is_cumulative_and_ends_with_all_of_them() -> None:
     house = House()
-    latency = house.service.counts.latency
+    latency = house.service.stats.latency
     for duration_s in (0.00005, 0.00006, 0.003, 5.0, 5.1, 100.0):  # a bound belongs to its bucket
         latency.observe(duration_s)
     found = page(house)
@@ -287,8 +287,8 @@ def test_the_histogram_is_cumulative_and_ends_with_all_of_them() -> None:
 async def test_a_page_shows_one_moment_whatever_happens_while_it_is_written() -> None:
     house = House()
     log, _ = recorded()
-    taken = list(families(house.core, house.service.counts, Server(log, ())))
-    house.service.counts.latency.observe(1.0)
+    taken = list(families(house.core, house.service.stats, Server(log, ())))
+    house.service.stats.latency.observe(1.0)
     reply = await _reply(metrics.handler(lambda: taken))
     assert b"parley_scheduler_decision_seconds_count 0.0" in reply.body
     assert b"parley_scheduler_decision_seconds_sum 0.0" in reply.body
@@ -370,8 +370,8 @@ def test_names_of_any_kind_are_read_back_from_the_page(name: str) -> None:
 
 def test_flags_and_losses() -> None:
     house = House()
-    house.service.counts.cluster_stale = house.service.counts.rules_stale = True
-    house.service.counts.migrations.update(("started", "failed", "failed"))
+    house.service.stats.cluster_stale = house.service.stats.rules_stale = True
+    house.service.stats.migrations.update(("started", "failed", "failed"))
     figures = _figures(page(house, lost=3))
     for name, value in (
         ("cluster_stale", 1),

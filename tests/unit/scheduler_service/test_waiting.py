@@ -13,7 +13,8 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import PoolSpec
 from scheduler.ports import ClusterUnreachableError
-from scheduler.service import permits
+from scheduler.service import cluster_reader, permits
+from scheduler.service import waiting as limits
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_service.test_migrations import House, Word, ask, cu, permit, plain, refusal, seen
 
@@ -218,7 +219,7 @@ async def test_a_retry_of_the_extension_is_never_answered_with_a_published_reply
 async def test_changes_that_a_look_brings_are_taken_whole_whoever_waits_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(permits, "SLICE", 1)
+    monkeypatch.setattr(cluster_reader, "SLICE", 1)
     house = House()
     names = [f"vm-{number}" for number in range(50)]
     house.sight.changes = tuple(seen(name, pool=None) for name in names)
@@ -335,9 +336,9 @@ async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_call
 @pytest.fixture
 def two_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only two requests may wait for pools."""
-    monkeypatch.setattr(permits, "MAX_WAITING", 2)
-    monkeypatch.setattr(permits, "POOL_SHARE", 2)
-    monkeypatch.setattr(permits, "SURE_SHARE", 0)
+    monkeypatch.setattr(limits, "MAX_WAITING", 2)
+    monkeypatch.setattr(limits, "POOL_SHARE", 2)
+    monkeypatch.setattr(limits, "SURE_SHARE", 0)
 
 
 async def _full(*more: str) -> House:
@@ -410,7 +411,7 @@ async def test_a_known_uid_under_a_wrong_name_is_no_way_around_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = await _full("a")
-    monkeypatch.setattr(permits, "MAX_LOOKING", 0)
+    monkeypatch.setattr(limits, "MAX_LOOKING", 0)
     got = await house.begin(ask("other", 1, podUID="uid-a"))
     assert (refusal(await got), house.sight.reads) == ((429, "overloaded"), 0)
     assert await _drained(house)
@@ -418,7 +419,7 @@ async def test_a_known_uid_under_a_wrong_name_is_no_way_around_the_limit(
 
 @virtually
 async def test_looks_are_bounded_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permits, "MAX_LOOKING", 2)
+    monkeypatch.setattr(limits, "MAX_LOOKING", 2)
     monkeypatch.setattr(permits, "MAX_PUBLISHED", 1)
     house, free = House("a", "b"), asyncio.Event()
 
@@ -479,9 +480,9 @@ async def test_a_look_serves_everybody_who_had_asked_when_it_began_and_nobody_el
 
 @virtually
 async def test_a_pool_that_hangs_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permits, "MAX_WAITING", 2)
-    monkeypatch.setattr(permits, "POOL_SHARE", 2)
-    monkeypatch.setattr(permits, "SURE_SHARE", 1)
+    monkeypatch.setattr(limits, "MAX_WAITING", 2)
+    monkeypatch.setattr(limits, "POOL_SHARE", 2)
+    monkeypatch.setattr(limits, "SURE_SHARE", 1)
     house = await _full("z")
     house.core.apply(events.PoolSeen(PoolSpec("other", cu(1))))
     house.core.apply(seen("a", pool="other"))

@@ -1,24 +1,24 @@
-"""The informant's process: what it shows of a guest without changing it, and how it refuses to start."""
+"""`parley-informant --once`: what it shows of a guest without changing it; and how the program refuses to start."""
 
 import json
 import re
-import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from informant import diagnose
 from informant.cli import main
 from informant.core.report import CgroupReading, Reading
+from informant.guest import protection
 from informant.guest.cgroup import FileCgroup
 from informant.guest.findings import Finding
-from tests.support.processes import Program, fetch, running, write_json
-from tests.support.waiting import PATIENCE_S, shown_blocking
+from tests.support.processes import write_json
 from tests.unit.informant.cgroup_tree import (
     CURRENT,
     EVENTS,
@@ -32,33 +32,28 @@ from tests.unit.informant.cgroup_tree import (
 
 MEASURES = ("oom_score_adj", "priority", "cpu.weight", "mlock")
 NO_CGROUP = "none was named (--cgroup): no limits are kept, downscales rest on MemAvailable"
-# As `python -m informant`, but for the group that it lives in: the first argument.
-ELSEWHERE = """
-import sys
-from pathlib import Path
-from informant.guest import protection
-own = Path(sys.argv.pop(1))
-protection.own_group = lambda root: own
-from informant.cli import main
-main()
-"""
 
 
-def ended(output: Path, *arguments: str, module: str = "informant") -> tuple[int, str]:
-    """Exit code and output of a program that ends by itself."""
-    with running(module, *arguments, output=output) as program:
-        code = program.process.wait(PATIENCE_S)
-    return code, program.text()
+def ended(*arguments: str) -> tuple[int, str]:
+    """The exit code and output of the program with these arguments, which ends by itself."""
+    done = CliRunner().invoke(main, arguments)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """The group that the informant lives in. Measures that would protect this very process are only told."""
+    tree = Tree(tmp_path / "own")
+    monkeypatch.setattr(protection, "own_group", lambda _: tree.path)
+    for name, told in (("_score", "oom_score_adj"), ("_priority", "priority"), ("_lock", "mlock")):
+        monkeypatch.setattr(protection, name, lambda *_, told=told: Finding(told, True, "as wanted"))
+    return tree
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "group")
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "output"
 
 
 def settings(path: Path, **content: Any) -> str:
@@ -87,8 +82,8 @@ def heading(found: dict[str, dict[str, str]], start: str) -> dict[str, str]:
 # ---------------------------------------------------------------- what is shown
 
 
-def test_a_person_sees_the_guest_and_what_can_and_cannot_be_had(output: Path) -> None:
-    code, text = ended(output, "--once")
+def test_a_person_sees_the_guest_and_what_can_and_cannot_be_had() -> None:
+    code, text = ended("--once")
     assert code == 0, text
     found = rows(text)
     first, *others = found
@@ -108,10 +103,10 @@ def test_a_person_sees_the_guest_and_what_can_and_cannot_be_had(output: Path) ->
     assert re.fullmatch(r"\d+\.\d MiB", found["this program"]["resident memory"])
 
 
-def test_a_person_sees_the_cgroup(tree: Tree, output: Path) -> None:
+def test_a_person_sees_the_cgroup(tree: Tree) -> None:
     tree.put("memory.high", f"{800 * MIB}\n")
     tree.put("cpu.max", "150000 100000\n")
-    code, text = ended(output, "--once", "--cgroup", str(tree.path))
+    code, text = ended("--once", "--cgroup", str(tree.path))
     assert code == 0, text
     found = rows(text)
     group = found[f"cgroup {tree.path}"]
@@ -131,7 +126,7 @@ def test_a_person_sees_the_cgroup(tree: Tree, output: Path) -> None:
     assert found["can"]["events of memory.events"].startswith("by ")
 
 
-def test_a_person_sees_what_is_missing_of_a_cgroup(tmp_path: Path, output: Path) -> None:
+def test_a_person_sees_what_is_missing_of_a_cgroup(tmp_path: Path) -> None:
     gone = (
         "memory.current",
         "memory.high",
@@ -142,7 +137,7 @@ def test_a_person_sees_what_is_missing_of_a_cgroup(tmp_path: Path, output: Path)
     )
     tree = Tree(tmp_path / "group", without=gone)
     tree.put("memory.max", f"{2 * 1024 * MIB}\n")
-    code, text = ended(output, "--once", "--cgroup", str(tree.path))
+    code, text = ended("--once", "--cgroup", str(tree.path))
     assert code == 0, text
     found = rows(text)
     group = found[f"cgroup {tree.path}"]
@@ -157,9 +152,9 @@ def test_a_person_sees_what_is_missing_of_a_cgroup(tmp_path: Path, output: Path)
     assert "cgroup file memory.max" not in found["cannot"]
 
 
-def test_a_program_gets_everything_as_one_json_object(tree: Tree, output: Path) -> None:
+def test_a_program_gets_everything_as_one_json_object(tree: Tree) -> None:
     tree.counts(oom_kill=2)
-    code, text = ended(output, "--once", "--output", "json", "--cgroup", str(tree.path))
+    code, text = ended("--once", "--output", "json", "--cgroup", str(tree.path))
     assert code == 0, text
     (line,) = text.splitlines()
     seen = json.loads(line)
@@ -187,9 +182,9 @@ def test_a_program_gets_everything_as_one_json_object(tree: Tree, output: Path) 
     assert 2**20 < seen["residentBytes"] < 2**30
 
 
-def test_without_a_cgroup_a_program_is_told_so(output: Path, tmp_path: Path) -> None:
+def test_without_a_cgroup_a_program_is_told_so(tmp_path: Path) -> None:
     arguments = ("--once", "--output", "json", "--config", settings(tmp_path, protect=False))
-    code, text = ended(output, *arguments)
+    code, text = ended(*arguments)
     assert code == 0, text
     seen = json.loads(text)
     assert seen["cgroup"] is None
@@ -198,12 +193,11 @@ def test_without_a_cgroup_a_program_is_told_so(output: Path, tmp_path: Path) -> 
     assert set(MEASURES).isdisjoint(found), "the settings want no protection"
 
 
-def test_the_command_line_names_the_cgroup_before_the_settings_do(tmp_path: Path, output: Path) -> None:
+def test_the_command_line_names_the_cgroup_before_the_settings_do(tmp_path: Path) -> None:
     first, second = Tree(tmp_path / "first"), Tree(tmp_path / "second")
     config = settings(tmp_path, cgroup=str(first.path))
     for more, wanted in ((), first), (("--cgroup", str(second.path)), second):
-        output.unlink(missing_ok=True)
-        code, text = ended(output, "--once", "--output", "json", "--config", config, *more)
+        code, text = ended("--once", "--output", "json", "--config", config, *more)
         assert (code, json.loads(text)["cgroup"]["path"]) == (0, str(wanted.path))
 
 
@@ -211,15 +205,14 @@ def test_the_command_line_names_the_cgroup_before_the_settings_do(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", ["text", "json"])
-def test_looking_once_leaves_every_file_as_it_is(how: str, tree: Tree, tmp_path: Path, output: Path) -> None:
+def test_looking_once_leaves_every_file_as_it_is(how: str, tree: Tree, own: Tree, tmp_path: Path) -> None:
     """Byte for byte and unwritten: the workload's limits, and the weight of the group that it is called from."""
     tree.uses(10_000 * MIB)  # more than it would be allowed
     tree.put("cgroup.freeze", "1\n")  # an informant that serves would thaw it
-    own = Tree(tmp_path / "own")
     trees = {each.path: (each.contents(), _times(each.path)) for each in (tree, own)}
     config = settings(tmp_path, events="inotify")  # and so without triggers, which are written
-    arguments = (str(own.path), "--once", "--output", how, "--cgroup", str(tree.path), "--config", config)
-    code, text = ended(output, ELSEWHERE, *arguments, module="-c")
+    arguments = ("--once", "--output", how, "--cgroup", str(tree.path), "--config", config)
+    code, text = ended(*arguments)
     assert code == 0, text
     assert {each.path: (each.contents(), _times(each.path)) for each in (tree, own)} == trees
     assert not (tmp_path / "state").exists()
@@ -231,105 +224,26 @@ def _times(path: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
 
 
-def test_looking_once_writes_no_control_whatever_it_listens_to(tree: Tree, output: Path) -> None:
+def test_looking_once_writes_no_control_whatever_it_listens_to(tree: Tree) -> None:
     before = tree.contents()
-    code, text = ended(output, "--once", "--cgroup", str(tree.path))
+    code, text = ended("--once", "--cgroup", str(tree.path))
     assert code == 0, text
     after = tree.contents()
     assert {name for name in before if before[name] != after.get(name)} <= {"cpu.pressure", "memory.pressure"}
     assert after.keys() == before.keys()
 
 
-def test_looking_once_lets_a_frozen_group_of_this_machine_stay_frozen(output: Path) -> None:
+def test_looking_once_lets_a_frozen_group_of_this_machine_stay_frozen() -> None:
     with real_group() as group:
         (group / "cgroup.freeze").write_text("1")
-        code, text = ended(output, "--once", "--cgroup", group.name)
+        code, text = ended("--once", "--cgroup", group.name)
         assert code == 0, text
         assert rows(text)[f"cgroup {group}"]["frozen"] == "yes"
         assert (group / "cgroup.freeze").read_text() == "1\n"
 
 
-# ---------------------------------------------------------------- serving
-
-
-def lines(program: Program) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in program.text().splitlines()]
-
-
-def serving(program: Program) -> dict[str, Any]:
-    """Its line that it serves."""
-    return shown_blocking(
-        "a line that it serves",
-        lambda: next((line for line in lines(program) if line["event"] == "serving"), None),
-    )
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Tree:
-    """The group that the informant lives in."""
-    return Tree(tmp_path / "own")
-
-
-@pytest.fixture
-def informant(tree: Tree, own: Tree, tmp_path: Path, output: Path) -> Iterator[Program]:
-    """One that serves, and keeps the limits of a tree."""
-    (tree.path / "memory.stat").unlink()
-    arguments = (str(own.path), "--port", "0", "--cgroup", str(tree.path), "--config", settings(tmp_path))
-    with running("-c", ELSEWHERE, *arguments, output=output) as program:
-        yield program
-
-
-def test_the_first_lines_say_what_can_and_what_cannot_be_had(
-    informant: Program, tree: Tree, own: Tree
-) -> None:
-    last = serving(informant)
-    assert last["resident_bytes"] > 2**20
-    port = int(last["address"].rpartition(":")[2])
-    assert b"node_load1 " in fetch(port, "/metrics")
-    told = {line["what"]: line for line in lines(informant) if line["event"] in ("can", "cannot")}
-    for what, line in told.items():
-        assert line["level"] == ("info" if line["event"] == "can" else "warning"), what
-        assert line["told"], what
-    assert {what: told[what]["event"] for what in ("cgroup", "cgroup file memory.stat", "cpu.weight")} == {
-        "cgroup": "cannot",
-        "cgroup file memory.stat": "cannot",
-        "cpu.weight": "can",
-    }
-    assert told["cgroup"]["told"] == f"{tree.path}, in part"
-    assert told["cgroup file memory.stat"]["told"] == "is not there"
-    assert told["events of memory.events"]["event"] == "can"
-    assert {f"trigger of {tree.path}/{name}.pressure" for name in ("cpu", "memory")} <= set(told)
-    assert set(MEASURES) <= set(told)
-    # Unlike one that looks once, it takes its share of the CPUs, and sets limits.
-    assert (own.path / "cpu.weight").read_text() == "10000"
-    shown_blocking("a limit", lambda: (tree.path / "memory.high").read_text().strip().isdecimal())
-    assert informant.end(signal.SIGTERM) == 0
-    assert "Traceback" not in informant.text()
-
-
-def test_settings_may_want_no_protection(own: Tree, tmp_path: Path, output: Path) -> None:
-    config = settings(tmp_path, protect=False, events="polling")
-    with running("-c", ELSEWHERE, str(own.path), "--port", "0", "--config", config, output=output) as program:
-        serving(program)
-        told = {line["what"]: line for line in lines(program) if line["event"] in ("can", "cannot")}
-        assert set(MEASURES).isdisjoint(told)
-        assert {told[what]["told"] for what in told if what.startswith("trigger")} == {
-            "not wanted by the settings"
-        }
-        assert told["cgroup"]["told"] == NO_CGROUP
-        assert (own.path / "cpu.weight").read_text() == "100\n"
-
-
-def test_a_guest_whose_load_is_synthetic_has_nothing_to_be_had(own: Tree, output: Path) -> None:
-    arguments = (str(own.path), "--port", "0", "--workload", "step")
-    with running("-c", ELSEWHERE, *arguments, output=output) as program:
-        serving(program)
-        assert {line["event"] for line in lines(program)}.isdisjoint({"can", "cannot"})
-        assert (own.path / "cpu.weight").read_text() == "100\n"
-
-
 def test_a_taken_port_is_a_plain_message_and_nothing_was_changed(
-    tree: Tree, own: Tree, tmp_path: Path, output: Path
+    tree: Tree, own: Tree, tmp_path: Path
 ) -> None:
     """Exit code 1; another informant may be at work on the same files."""
     tree.put("cgroup.freeze", "1\n")
@@ -337,8 +251,8 @@ def test_a_taken_port_is_a_plain_message_and_nothing_was_changed(
     before = tree.contents(), own.contents()
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        arguments = (str(own.path), "--port", str(port), "--cgroup", str(tree.path), "--config", config)
-        code, text = ended(output, ELSEWHERE, *arguments, module="-c")
+        arguments = ("--port", str(port), "--cgroup", str(tree.path), "--config", config)
+        code, text = ended(*arguments)
     assert code == 1, text
     assert f"cannot listen on 127.0.0.1:{port}: " in text
     assert "Traceback" not in text
@@ -348,12 +262,11 @@ def test_a_taken_port_is_a_plain_message_and_nothing_was_changed(
 # ---------------------------------------------------------------- refusals
 
 
-def refused(output: Path, *arguments: str) -> str:
+def refused(*arguments: str) -> str:
     """What is said of a call that is wrong: exit code 2, and nothing else of the program."""
-    code, text = ended(output, "--port", "0", *arguments)
+    code, text = ended("--port", "0", *arguments)
     assert code == 2, text
     assert "Traceback" not in text
-    assert "serving" not in text
     return text
 
 
@@ -368,8 +281,8 @@ WRONG: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("told", WRONG)
-def test_a_wrong_command_line_is_refused_with_its_fault(told: str, output: Path) -> None:
-    text = refused(output, *WRONG[told])
+def test_a_wrong_command_line_is_refused_with_its_fault(told: str) -> None:
+    text = refused(*WRONG[told])
     assert "Error: " in text
     assert told in text
 
@@ -384,23 +297,23 @@ OF_TWO_GUESTS: dict[str, Call] = {
 
 @pytest.mark.parametrize("call", OF_TWO_GUESTS.values(), ids=OF_TWO_GUESTS)
 def test_a_synthetic_load_goes_neither_with_a_group_nor_with_once(
-    call: Call, tree: Tree, tmp_path: Path, output: Path
+    call: Call, tree: Tree, tmp_path: Path
 ) -> None:
     before = tree.contents()
     config = settings(tmp_path, cgroup=str(tree.path))
-    text = refused(output, "--workload", "step", *call(tree, config))
+    text = refused("--workload", "step", *call(tree, config))
     assert "--workload is a guest of its own: it goes with neither --cgroup nor --once" in text
     assert tree.contents() == before
 
 
-def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path, output: Path) -> None:
-    text = refused(output, "--once", "--config", str(tmp_path / "nothing.yaml"))
+def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    text = refused("--once", "--config", str(tmp_path / "nothing.yaml"))
     assert text == f"{tmp_path}/nothing.yaml: 1 fault\n  cannot be read: No such file or directory\n"
 
 
-def test_every_fault_of_the_settings_is_told_at_once(tmp_path: Path, output: Path) -> None:
+def test_every_fault_of_the_settings_is_told_at_once(tmp_path: Path) -> None:
     config = settings(tmp_path, sample=0, memory={"margin": "lots", "freeze": 2}, colour="red")
-    text = refused(output, "--config", config)
+    text = refused("--config", config)
     start, *faults = text.splitlines()
     assert start == f"{config}: 4 faults"
     assert sorted(fault.strip().partition(":")[0] for fault in faults) == [
@@ -412,34 +325,32 @@ def test_every_fault_of_the_settings_is_told_at_once(tmp_path: Path, output: Pat
 
 
 @pytest.mark.parametrize("more", [(), ("--once",)])
-def test_a_group_that_is_none_is_named_with_the_reason(
-    more: tuple[str, ...], tmp_path: Path, output: Path
-) -> None:
-    text = refused(output, "--cgroup", str(tmp_path), *more)
+def test_a_group_that_is_none_is_named_with_the_reason(more: tuple[str, ...], tmp_path: Path) -> None:
+    text = refused("--cgroup", str(tmp_path), *more)
     assert text == f"{tmp_path}: is no cgroup (there is no cgroup.procs)\n"
 
 
-def test_a_group_of_the_settings_that_is_none_is_refused_alike(tmp_path: Path, output: Path) -> None:
+def test_a_group_of_the_settings_that_is_none_is_refused_alike(tmp_path: Path) -> None:
     name = f"parley-test-{tmp_path.name}-nowhere"
-    text = refused(output, "--config", settings(tmp_path, cgroup=name))
+    text = refused("--config", settings(tmp_path, cgroup=name))
     assert name in text
     assert "is no cgroup (there is no cgroup.procs)" in text or "no cgroup v2 is mounted here" in text
 
 
-def test_the_group_that_it_lives_in_itself_is_refused(output: Path) -> None:
+def test_the_group_that_it_lives_in_itself_is_refused() -> None:
     mount = unified()
     if mount is None:
         pytest.skip("no cgroup v2 is mounted here: run `mount -t cgroup2 none DIRECTORY` as root to see this")
     own = Path("/proc/self/cgroup").read_text().splitlines()
     name = next(line.removeprefix("0::/") for line in own if line.startswith("0::/"))
-    text = refused(output, "--once", "--cgroup", str(mount / name))
+    text = refused("--once", "--cgroup", str(mount / name))
     assert "the informant itself lives in it, and would freeze with it" in text
     assert "give the workload a cgroup of its own" in text
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_names_every_option_and_what_exit_codes_mean(flag: str, output: Path) -> None:
-    code, text = ended(output, flag)
+def test_help_names_every_option_and_what_exit_codes_mean(flag: str) -> None:
+    code, text = ended(flag)
     assert code == 0
     options = [name for each in main.params if isinstance(each, click.Option) for name in each.opts]
     assert {"--config", "--cgroup", "--once", "--output", "--workload", "--port", "--host"} <= set(options)

@@ -1,0 +1,103 @@
+"""Amounts in settings: CPUs and memory as Kubernetes quantities, shares as decimals, each read exactly.
+
+A field of a settings model is marked with one of these; decisions get whole milli-CPU, bytes and parts per million.
+"""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from hosting.settings import Settings
+from protocol import quantities, values
+
+
+def _cpu(value: object) -> int:
+    amount = _quantity(value).exact_milli_value()
+    if amount is None or not 0 <= amount <= values.MAX_VCPU_MILLI:
+        raise ValueError("must be CPUs in whole milli-CPU, 0 or more, such as 2, 1.5 or 250m")
+    return amount
+
+
+def _memory(value: object) -> int:
+    amount = _quantity(value).exact_value()
+    if amount is None or not 0 <= amount <= values.MAX_MEMORY_BYTES:
+        raise ValueError("must be memory in whole bytes, 0 or more, such as 4Gi or 512Mi")
+    return amount
+
+
+def _quantity(value: object) -> quantities.Quantity:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("must be a quantity such as 2, 250m or 4Gi")
+    if isinstance(value, int) and abs(value) > values.MAX_MEMORY_BYTES:
+        raise ValueError("must be a quantity such as 2, 250m or 4Gi")
+    return quantities.parse(str(value))
+
+
+Cpu = BeforeValidator(_cpu)
+"""Marks an `int` of milli-CPU that is written as a quantity of CPUs."""
+Memory = BeforeValidator(_memory)
+"""Marks an `int` of bytes that is written as a quantity."""
+
+
+def millionths(value: object) -> int | None:
+    """A share in parts per million, exactly as it is written; None for anything but a number of at most six decimals.
+
+    A float counts as the decimals that it is written with.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        return None
+    ppm = Decimal(str(value)).scaleb(6)
+    return int(ppm) if ppm == ppm.to_integral_value() else None
+
+
+def share(least: float, most: float) -> BeforeValidator:
+    """Marks an `int` of parts per million that is written as a number from `least` to `most`."""
+    example = min(0.75, most)
+
+    def read(value: object) -> int:
+        ppm = millionths(value)
+        if ppm is None or not least <= ppm / 1_000_000 <= most:
+            raise ValueError(
+                f"must be a number from {least:g} to {most:g} with at most six decimals, such as {example:g}"
+            )
+        return ppm
+
+    return BeforeValidator(read)
+
+
+class _WrittenAmount(Settings):
+    cpu: Annotated[int, Cpu]
+    memory: Annotated[int, Memory]
+
+
+class _AsAmount:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def convert(amount: _WrittenAmount) -> values.Resources:
+            return values.Resources(amount.cpu, amount.memory)
+
+        return core_schema.no_info_after_validator_function(convert, handler(_WrittenAmount))
+
+
+Resources = Annotated[values.Resources, _AsAmount()]
+"""An amount written as `{cpu: 2, memory: 4Gi}`; both are Kubernetes quantities."""
+
+
+def _positive(amount: values.Resources) -> values.Resources:
+    if not amount.is_positive():
+        raise ValueError(
+            f"must be above zero in both resources, such as {{cpu: 1, memory: 1Gi}}, not {amount}"
+        )
+    return amount
+
+
+PositiveResources = Annotated[Resources, AfterValidator(_positive)]
+"""An amount above zero in both resources."""
+
+
+def bounds_fault(least: values.Resources | None, most: values.Resources | None) -> Iterator[tuple[str, str]]:
+    """The rule that a minimum and a maximum make bounds, where both are known."""
+    if least is not None and most is not None and not least.fits_in(most):
+        yield "min", f"must not exceed max in either resource: {least} does not fit in {most}"

@@ -1,0 +1,76 @@
+"""Options of the command line that several programs have: types with clear errors, and the options of every daemon."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hosting import addresses, logs, tokens
+
+
+class FiniteRange(click.FloatRange):
+    """A finite number within a range; click's own range lets NaN through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Fails for anything else."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+def daemon(default_port: int) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function the command of a daemon, with the options of every daemon: version, host, port, log level."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        port = click.IntRange(0, 65535)
+        for option in (
+            click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
+            click.option(
+                "--port", type=port, default=default_port, show_default=True, help="Port; 0: any free."
+            ),
+            click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+            click.version_option(package_name="parley-autoscaler"),
+        ):
+            function = option(function)
+        context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        return click.command(context_settings=context)(function)
+
+    return decorate
+
+
+class Advertise(click.ParamType[str]):
+    """The setting `advertise`, as `addresses.AdvertiseSetting` reads it from a file."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The setting. Fails for an address that peers cannot call."""
+        try:
+            return addresses.checked_advertise(str(value))
+        except addresses.AddressError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+class TokenFile(click.Path):
+    """A file with a bearer token, which is read at once."""
+
+    name = "file"
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The token. Fails where the file holds none; never quotes what it holds."""
+        path = Path(str(super().convert(value, param, ctx)))
+        try:
+            with path.open("rb") as file:
+                content = file.read(4096)
+        except OSError as error:
+            self.fail(f"{path} cannot be read: {error.strerror}", param, ctx)
+        try:
+            return tokens.parse(content)
+        except ValueError as error:
+            self.fail(f"{path} {error}", param, ctx)

@@ -1,0 +1,70 @@
+"""The run-to-completion queue around the core: an input is decided and recorded, then what the core asks for is begun.
+
+What became of such an effect is an input again, and waits in the queue until everything before it has run: no call nests.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from scheduler.core import events
+from scheduler.core.core import Core
+from scheduler.ports import Journal
+
+Outputs: TypeAlias = tuple[events.Output, ...]
+
+
+class CoreLoop:
+    """Owns the core's inputs. `perform` begins what one output asks for; `failed` is told of an outcome that the core could
+    not take by our fault. Neither raises."""
+
+    def __init__(
+        self,
+        core: Core,
+        journal: Journal,
+        perform: Callable[[events.Output], object],
+        failed: Callable[[events.Input, Exception], object],
+    ) -> None:
+        self._core = core
+        self._journal = journal
+        self._perform = perform
+        self._failed = failed
+        self._inbox: deque[tuple[events.Input, bytes]] = deque()
+        self._is_running = False
+
+    def decide(self, event: events.Input, body: bytes = b"") -> Outputs:
+        """Take an input to the core and record it; its outputs are for `run`. `body` are the bytes of a request."""
+        outputs = self._core.apply(event)
+        if isinstance(event, events.RequestArrived):
+            self._journal.request(event, body, outputs)
+        else:
+            self._journal.input(event, outputs)
+        return outputs
+
+    def run(self, outputs: Outputs) -> None:
+        """Begin what `outputs` ask for, and then take whatever became of that at once."""
+        assert not self._is_running, "an effect reports by `put`"
+        self._is_running = True
+        try:
+            for output in outputs:
+                self._perform(output)
+            self._drain()
+        finally:
+            self._is_running = False
+
+    def put(self, event: events.Input, body: bytes = b"") -> None:
+        """Take what became of an effect: now, or after what is running."""
+        self._inbox.append((event, body))
+        if not self._is_running:
+            self.run(())
+
+    def _drain(self) -> None:
+        while self._inbox:
+            event, body = self._inbox.popleft()
+            try:
+                outputs = self.decide(event, body)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
+                self._failed(event, error)
+                continue
+            for output in outputs:
+                self._perform(output)
