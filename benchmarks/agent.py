@@ -416,7 +416,10 @@ def _show(options: Options, rows: dict[str, dict[str, float]], growth: dict[str,
     print()
     columns = ("p50_ms", "p99_ms", "max_ms")
     own = (growth["agents_own_p50_ms_at_most"], growth["agents_own_p99_ms_at_most"], None)
-    texts = {"wish_to_permit": "/try-upscale to permit", "wish_to_answer": "/try-upscale to its answer"}
+    texts = {
+        "try_upscale_to_permit": "/try-upscale to permit",
+        "wish_to_answer": "/try-upscale to its answer",
+    }
     lines = [(text, *(growth[f"{key}_{name}"] for name in columns)) for key, text in texts.items()]
     header = (f"{options.background} VMs", "p50 ms", "p99 ms", "max ms")
     figures.table(header, [*lines, ("agent's own, at most", *own)])

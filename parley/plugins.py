@@ -1,151 +1,21 @@
-"""What plugin authors import, and nothing else. Each name is loaded when it is first used (docs/plugins.md)."""
+"""What plugin authors import, and nothing else. Each name is loaded when it is first used (docs/plugins.md).
 
+`plugins.pyi` beside this file is the list of the names. Type checkers read it as what this module offers, and it is read here
+for where each name comes from: so no name is written down twice.
+"""
+
+import ast
 import importlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from protocol.values import Resources
-    from protocol.wire import PodName
-    from scheduler.pools.chain.manager import PluginManager, PluginStartError, new_plugin_manager
-    from scheduler.pools.chain.plugin import (
-        Args,
-        BasePlugin,
-        Cache,
-        Client,
-        Factory,
-        FrameworkHandle,
-        Handle,
-        Plugin,
-    )
-    from scheduler.pools.chain.probing import probe_accepted_replicas
-    from scheduler.pools.chain.registry import PluginRegistry, Registry, RegistryError, build, get, register
-    from scheduler.pools.core.errors import (
-        AppError,
-        Detail,
-        PluginErrorKind,
-        Scope,
-        api_key_required,
-        bad_request,
-        conflict,
-        forbidden,
-        internal,
-        kind_from_app_error,
-        new_insufficient_resources,
-        new_internal,
-        new_invalid_spec,
-        not_found,
-        service_unavailable,
-        too_many_requests,
-        unauthorized,
-    )
-    from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
-    from scheduler.pools.core.providers import (
-        InstanceType,
-        InstanceTypeProvider,
-        NoInstanceTypes,
-        NoQuota,
-        Providers,
-        ProviderSet,
-        Quota,
-        QuotaProvider,
-    )
-    from scheduler.pools.core.values import (
-        Admission,
-        Context,
-        Member,
-        PodAdmission,
-        PodManifest,
-        Pods,
-        Pool,
-        PoolLimits,
-        ProbeEnd,
-        Purpose,
-        VmRequest,
-    )
-
-_HOMES = {
-    "protocol.values": "Resources",
-    "protocol.wire": "PodName",
-    "scheduler.pools.core.errors": (
-        "AppError Detail PluginErrorKind Scope api_key_required bad_request conflict forbidden internal "
-        "kind_from_app_error new_insufficient_resources new_internal new_invalid_spec not_found service_unavailable "
-        "too_many_requests unauthorized"
-    ),
-    "scheduler.pools.chain.manager": "PluginManager PluginStartError new_plugin_manager",
-    "scheduler.pools.chain.plugin": "Args BasePlugin Cache Client Factory FrameworkHandle Handle Plugin",
-    "scheduler.pools.core.probe": "ProbeResult ProbeResultKind",
-    "scheduler.pools.chain.probing": "probe_accepted_replicas",
-    "scheduler.pools.core.providers": (
-        "InstanceType InstanceTypeProvider NoInstanceTypes NoQuota ProviderSet Providers Quota QuotaProvider"
-    ),
-    "scheduler.pools.chain.registry": "PluginRegistry Registry RegistryError build get register",
-    "scheduler.pools.core.values": (
-        "Admission Context Member PodAdmission PodManifest Pods Pool PoolLimits ProbeEnd Purpose VmRequest"
-    ),
+_HOME_OF = {
+    name.name: line.module
+    for line in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    if isinstance(line, ast.ImportFrom) and line.module is not None
+    for name in line.names
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-# Written out, because type checkers read no other.
-__all__ = [
-    "Admission",
-    "AppError",
-    "Args",
-    "BasePlugin",
-    "Cache",
-    "Client",
-    "Context",
-    "Detail",
-    "Factory",
-    "FrameworkHandle",
-    "Handle",
-    "InstanceType",
-    "InstanceTypeProvider",
-    "Member",
-    "NoInstanceTypes",
-    "NoQuota",
-    "Plugin",
-    "PluginErrorKind",
-    "PluginManager",
-    "PluginRegistry",
-    "PluginStartError",
-    "PodAdmission",
-    "PodManifest",
-    "PodName",
-    "Pods",
-    "Pool",
-    "PoolLimits",
-    "ProbeEnd",
-    "ProbeResult",
-    "ProbeResultKind",
-    "ProviderSet",
-    "Providers",
-    "Purpose",
-    "Quota",
-    "QuotaProvider",
-    "Registry",
-    "RegistryError",
-    "Resources",
-    "Scope",
-    "VmRequest",
-    "api_key_required",
-    "bad_request",
-    "build",
-    "conflict",
-    "forbidden",
-    "get",
-    "internal",
-    "kind_from_app_error",
-    "new_insufficient_resources",
-    "new_internal",
-    "new_invalid_spec",
-    "new_plugin_manager",
-    "not_found",
-    "probe_accepted_replicas",
-    "register",
-    "service_unavailable",
-    "too_many_requests",
-    "unauthorized",
-]
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 - computed from the one list; type checkers read the stub
 
 
 def __getattr__(name: str) -> Any:
@@ -157,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOME_OF)
+    return __all__

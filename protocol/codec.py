@@ -265,20 +265,20 @@ def _writing(kind: Kind) -> Convert | None:
         case Nested():
             if _writings(kind.message)[0] is None:
                 return None
-            return (
-                _kept(lambda value: msgspec.Raw(_TO_JSON(_travelling(value))))
-                if kind.message.IS_KEPT
-                else _travelling
-            )
+            return _kept_text(_travelling) if kind.message.IS_KEPT else _travelling
         case Listed():
             item = _writing(kind.item)
             return None if item is None else lambda items: [item(value) for value in items]
         case Converted():
             form, write = _writing(kind.form), kind.mark.write
             both = write if form is None else lambda value: form(write(value))
-            return _kept(lambda value: msgspec.Raw(_TO_JSON(both(value)))) if kind.mark.is_kept else both
+            return _kept_text(both) if kind.mark.is_kept else both
         case _:
             return None
+
+
+def _kept_text(write: Convert) -> Convert:
+    return _kept(lambda value: msgspec.Raw(_TO_JSON(write(value))))
 
 
 # ---------------------------------------------------------------- error bodies

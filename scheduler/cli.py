@@ -88,7 +88,7 @@ class Program:
             writes_from_anywhere=options["pool_writes_from_anywhere"],
         )
         self._service = PermitService(
-            self._core, self._cluster, time.monotonic, self._log, self._journal, self._pools.room
+            self._core, self._cluster, time.monotonic, self._log, self._journal, self._pools.admission_queue
         )
         self._batches = BatchService(self._service, self._core.vms)
         config = options["config"]
@@ -273,7 +273,7 @@ class Program:
         lost = self._journal.lost_total if self._journal is not None else 0
         return [
             *families(self._core, self._service.stats, self._server, lost),
-            *pool_families(self._core.ledger, self._pools.room, self._pools.counts),
+            *pool_families(self._core.ledger, self._pools.admission_queue, self._pools.stats),
         ]
 
 

@@ -71,7 +71,7 @@ class Cluster(Protocol):
 class Pools(Protocol):
     """Who has a say before the VMs of a pool grow. `scheduler.pools.chain.admission_queue.PoolAdmissionQueue` is it."""
 
-    def consult(
+    def call_admission(
         self,
         needed: events.AdmissionCallNeeded,
         deadline_s: float,
@@ -87,6 +87,10 @@ class Pools(Protocol):
         """Nobody waits for the verdict on the request of `ticket` any more."""
         ...
 
+    def applied(self, ticket: int) -> None:
+        """The verdict that was answered for the request of `ticket` counts in the ledger from now on."""
+        ...
+
     async def close(self) -> None:
         """End every question. Whoever still waits is not answered."""
         ...
@@ -95,7 +99,7 @@ class Pools(Protocol):
 class NoPools:
     """Nobody has a say."""
 
-    def consult(
+    def call_admission(
         self,
         needed: events.AdmissionCallNeeded,
         deadline_s: float,
@@ -107,6 +111,9 @@ class NoPools:
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits."""
+
+    def applied(self, ticket: int) -> None:
+        """Nothing follows."""
 
     async def close(self) -> None:
         """Nothing is under way."""

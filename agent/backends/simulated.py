@@ -27,14 +27,14 @@ from protocol.values import Observation, Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class MonotonicClock:
     """Seconds that never go back (but for a reboot), and waiting for some of them to pass."""
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
 
-MONOTONIC: Final = Clock()
+MONOTONIC: Final = MonotonicClock()
 MAX_STEM: Final = 200
 """Bytes of a file's name, without its ending."""
 
@@ -47,7 +47,7 @@ class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: Resources
 
 
-class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SentCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A target on its way, accepted at `arrives_s`, unless a later one was accepted before (`order`) or another target
     than the one that was `seen` stands there by then (None, in files of earlier versions: whatever stands there)."""
 
@@ -72,7 +72,7 @@ class VmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent: int = 0
     accepted: int = 0
     agenda: tuple[Moment, ...] = ()
-    on_way: tuple[Command, ...] = ()
+    on_way: tuple[SentCommand, ...] = ()
 
 
 class _EarlierFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +133,7 @@ class SimulatedBackend:
         delay_s: float = 0.2,
         faults: Faults = NONE,
         rng: random.Random | None = None,
-        clock: Clock = MONOTONIC,
+        clock: MonotonicClock = MONOTONIC,
     ) -> None:
         self._directory = directory / "vms"
         self._log = log
@@ -217,7 +217,7 @@ class SimulatedBackend:
         is_late = happens(self._faults.late, self._rng)
         travels_s = self._faults.command_deadline * self._rng.random() if is_late else there_s
         arrives_s = self._clock.now_s() + travels_s
-        command = Command(known.sent + 1, target, arrives_s, seen)
+        command = SentCommand(known.sent + 1, target, arrives_s, seen)
         self._write(vm, replace(known, sent=command.order, on_way=(*known.on_way, command)))
         if is_late:
             await self._pause(there_s)

@@ -11,7 +11,7 @@ from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined
 from agent.core.policies.smoothing import smooth
 from agent.core.policies.values import Goal, Sizing
-from agent.core.state import MetricsLink, ResizeFaults, Sent, State, VmLink
+from agent.core.state import BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 from protocol.values import ZERO
 
@@ -20,21 +20,23 @@ MAX_HISTORY: Final = 64
 """Samples; with shorter periods the history is shorter than a minute."""
 
 
-def apply(state: State, event: events.Event, now_s: float, timing: Timing, policy: Combined) -> State:
+def apply(
+    state: RunnerState, event: events.Event, now_s: float, timing: Timing, policy: Combined
+) -> RunnerState:
     """The state after `event` at `now_s`."""
     state = _reduce(lapse(state, now_s, timing), event, now_s, timing, policy)
     _check(state)
     return state
 
 
-def lapse(state: State, now_s: float, timing: Timing) -> State:
+def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
     """The state after time alone has passed."""
     return on_informant.lapse(on_scheduler.lapse(state, now_s), now_s, timing)
 
 
 def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed union
-    state: State, event: events.Event, now_s: float, timing: Timing, policy: Combined
-) -> State:
+    state: RunnerState, event: events.Event, now_s: float, timing: Timing, policy: Combined
+) -> RunnerState:
     match event:
         case events.Started():
             return _started(state, event, now_s, timing)
@@ -69,10 +71,10 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return on_informant.registered(state, event, now_s)
         case events.InformantHeard() | events.Resumed() | events.Suspended():
             return on_informant.called(state, event, now_s)
-        case events.UpscaleWished():
-            return on_informant.wished(state, event, now_s, timing)
+        case events.TryUpscaleReceived():
+            return on_informant.try_upscale_received(state, event, now_s, timing)
         case events.DownscaleApproved(amount) | events.UpscaleAnnounced(amount):
-            return on_informant.told(state, amount)
+            return on_informant.size_known(state, amount)
         case events.DownscaleDenied():
             return on_informant.denied(state, event, now_s, timing)
         case events.RegisterFailed(error, chance):
@@ -93,7 +95,7 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             assert_never(event)
 
 
-def _started(state: State, event: events.Started, now_s: float, timing: Timing) -> State:
+def _started(state: RunnerState, event: events.Started, now_s: float, timing: Timing) -> RunnerState:
     backend = state.backend
     match event.action:
         case events.Fence():
@@ -103,10 +105,10 @@ def _started(state: State, event: events.Started, now_s: float, timing: Timing) 
         case events.Resize(target, seen, not_after_s):
             assert backend.sent is None, "a resize is under way already"
             assert target.fits_in(seen.max(state.held_at(now_s))), "growth without a permit"
-            sent = Sent(target, now_s, not_after_s + timing.command_deadline_s)
+            sent = SentResize(target, now_s, not_after_s + timing.command_deadline_s)
             return replace(state, backend=replace(backend, sent=sent, is_resizing=True))
-        case events.RequestPermit(ask):
-            return on_scheduler.started(state, ask, now_s, timing)
+        case events.RequestPermit(request):
+            return on_scheduler.started(state, request, now_s, timing)
         case events.Register() | events.AskDownscale() | events.AnnounceUpscale():
             return on_informant.started(state, event)
         case events.ReadMetrics():
@@ -115,7 +117,7 @@ def _started(state: State, event: events.Started, now_s: float, timing: Timing) 
             assert_never(event.action)
 
 
-def _observed(state: State, event: events.Observed, now_s: float, timing: Timing) -> State:
+def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RunnerState:
     """A look at the VM. A sent resize stops counting when its target was seen and is reached or replaced, or when
     this look began after the last moment at which it could still be accepted. What a look begun before the sending
     shows is not its doing."""
@@ -145,13 +147,15 @@ def _observed(state: State, event: events.Observed, now_s: float, timing: Timing
     return replace(state, backend=link)
 
 
-def _answered(link: VmLink, until_s: float) -> VmLink:
+def _answered(link: BackendState, until_s: float) -> BackendState:
     """A resize has ended, so nothing is sent any more: a look begun after `until_s` shows what came of it."""
     sent = None if link.sent is None else replace(link.sent, until_s=min(link.sent.until_s, until_s))
     return replace(link, is_resizing=False, sent=sent)
 
 
-def _resize_failed(state: State, event: events.ResizeFailed, now_s: float, timing: Timing) -> State:
+def _resize_failed(
+    state: RunnerState, event: events.ResizeFailed, now_s: float, timing: Timing
+) -> RunnerState:
     """The VM is looked at before the next try: what stands there may not be what was seen."""
     link = _answered(state.backend, now_s + timing.command_deadline_s)
     before = link.resizing
@@ -165,7 +169,7 @@ def _resize_failed(state: State, event: events.ResizeFailed, now_s: float, timin
     return replace(state, backend=replace(link, resizing=resizing, next_observe_s=now_s))
 
 
-def _changed(state: State, vm: Vm, now_s: float) -> State:
+def _changed(state: RunnerState, vm: Vm, now_s: float) -> RunnerState:
     """New bounds lower what is held to the larger of them and what is in use; goals in other units mean nothing."""
     assert (vm.pod, vm.pod_uid) == (state.vm.pod, state.vm.pod_uid), "another VM"
     held = state.held_at(now_s).min(vm.bounds.max.max(state.in_use()))
@@ -175,8 +179,8 @@ def _changed(state: State, vm: Vm, now_s: float) -> State:
 
 
 def _backend_failed(
-    state: State, link: VmLink, error: str, chance: float, now_s: float, timing: Timing
-) -> State:
+    state: RunnerState, link: BackendState, error: str, chance: float, now_s: float, timing: Timing
+) -> RunnerState:
     """One command failed; another kind that is under way goes on."""
     failures = link.failures + 1
     wait_s = timing.retry_after_s(failures, chance)
@@ -191,8 +195,8 @@ def _backend_failed(
 
 
 def _metrics_read(
-    state: State, event: events.MetricsRead, now_s: float, timing: Timing, policy: Combined
-) -> State:
+    state: RunnerState, event: events.MetricsRead, now_s: float, timing: Timing, policy: Combined
+) -> RunnerState:
     link = state.metrics
     history = tuple(each for each in link.history if each.at_s >= event.sample.at_s - HISTORY_S)
     load = load_between(history, event.sample)
@@ -204,7 +208,7 @@ def _metrics_read(
     if size != ZERO and not is_first_of_pair:
         sizing = Sizing(size, state.vm.unit, state.vm.bounds)
         goals = (*goals, (now_s, policy.goal(smoothed.fill(load), sizing)))
-    link = MetricsLink(
+    link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
         history=(*history, event.sample)[-MAX_HISTORY:],
         smoothed=smoothed,
@@ -215,7 +219,9 @@ def _metrics_read(
     return replace(state, metrics=link)
 
 
-def _metrics_failed(state: State, event: events.MetricsFailed, now_s: float, timing: Timing) -> State:
+def _metrics_failed(
+    state: RunnerState, event: events.MetricsFailed, now_s: float, timing: Timing
+) -> RunnerState:
     failures = state.metrics.failures + 1
     wait_s = max(timing.metrics_s, timing.retry_after_s(failures, event.chance))
     link = replace(
@@ -229,7 +235,7 @@ def _metrics_failed(state: State, event: events.MetricsFailed, now_s: float, tim
     return state
 
 
-def goal_of(state: State) -> Goal | None:
+def goal_of(state: RunnerState) -> Goal | None:
     """The highest goal of the down window, within the time windows that are open: growth counts at once, a lower goal
     when the down window has passed."""
     goal = max((goal for _, goal in state.metrics.goals), key=lambda goal: goal.units, default=None)
@@ -239,11 +245,13 @@ def goal_of(state: State) -> Goal | None:
     return state.limits.apply(goal, Sizing(size, state.vm.unit, state.vm.bounds))
 
 
-def _check(state: State) -> None:
+def _check(state: RunnerState) -> None:
     """What must hold whatever has happened."""
     link = state.scheduler
     assert link.held.vcpu_milli >= 0
     assert link.held.memory_bytes >= 0
-    assert link.ask is None or link.ask.number <= link.source.last
-    assert link.ask is None or link.ask.in_use.fits_in(link.ask.resources), "a request below what is in use"
+    assert link.request is None or link.request.number <= link.source.last
+    assert link.request is None or link.request.in_use.fits_in(link.request.resources), (
+        "a request below what is in use"
+    )
     assert state.backend.sent is None or state.backend.is_fenced, "a resize before the fence"

@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from agent.core.plan import Plan
-from agent.core.state import Phase, State
+from agent.core.state import RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 
 
@@ -35,14 +35,14 @@ class Condition:
     peers: tuple[str, ...] = ()
 
 
-def condition(state: State, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
+def condition(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
     """How the runner is doing at `now_s`."""
     found = _found(state, planned, now_s, timing)
     warning = state.rivalry.warning(now_s - state.began_s)
     return replace(found, reasons=(*found.reasons, warning)) if warning else found
 
 
-def _found(state: State, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
+def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
     if state.superseded_at_ms is not None:
         left_s = max(state.rivalry.wait_until_s - now_s, 0.0)
         why = f"superseded by another agent of this VM; asks for it again in {left_s:.0f} s"
@@ -67,7 +67,7 @@ def _found(state: State, planned: Plan | None, now_s: float, timing: Timing) -> 
     return Condition(Health.OK, said)
 
 
-def _waits(state: State, planned: Plan | None, now_s: float, timing: Timing) -> list[tuple[str, str]]:
+def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> list[tuple[str, str]]:
     """The peers that were not heard for two ticks (or what is usual with them, if that is longer), each with its last fault;
     and the VM where a resize is due and all have failed for that long."""
     patience_s = 2 * timing.tick_s
@@ -97,6 +97,6 @@ def _waits(state: State, planned: Plan | None, now_s: float, timing: Timing) -> 
     return found
 
 
-def _informant_s(state: State) -> float | None:
+def _informant_s(state: RunnerState) -> float | None:
     link = state.informant
-    return link.heard_s if link.phase in (Phase.ACTIVE, Phase.SUSPENDED) else None
+    return link.heard_s if link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED) else None

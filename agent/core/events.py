@@ -8,8 +8,8 @@ from typing import TypeAlias
 from uuid import UUID
 
 from agent.core.model import Sample, Vm
-from agent.core.policies.windows import Limits
-from agent.core.state import Ask
+from agent.core.policies.windows import WindowLimits
+from agent.core.state import PermitRequest
 from protocol.codec import ReadErrorBody
 from protocol.reasons import Reason
 from protocol.values import Observation, Resources
@@ -31,9 +31,9 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class RequestPermit:
-    """Ask the scheduler."""
+    """Ask the scheduler for a permit."""
 
-    ask: Ask
+    request: PermitRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,18 +242,18 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
-class UpscaleWished:
+class TryUpscaleReceived:
     """The informant cannot wait for more; nothing wanted cancels an earlier wish."""
 
     registration: UUID
-    wanted: MoreResources
+    more_resources: MoreResources
 
 
 @dataclass(frozen=True, slots=True)
 class WindowsMoved:
     """A time window opened or closed: these floors and ceilings hold now."""
 
-    limits: Limits
+    limits: WindowLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ Event: TypeAlias = (
     | InformantHeard
     | Resumed
     | Suspended
-    | UpscaleWished
+    | TryUpscaleReceived
     | WindowsMoved
     | VmChanged
     | MetricsRead

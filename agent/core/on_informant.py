@@ -3,41 +3,41 @@
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.state import InformantLink, Phase, State
+from agent.core.state import InformantState, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol.values import Resources
 
 
-def started(state: State, event: events.Started) -> State:
+def started(state: RunnerState, event: events.Started) -> RunnerState:
     """A call to the informant is being made."""
     link = replace(state.informant, is_calling=True)
     if isinstance(event.action, events.AnnounceUpscale):
-        link = replace(link, told=None)  # from here on the guest may count on more than it had approved
+        link = replace(link, known_size=None)  # from here on the guest may count on more than it had approved
     if isinstance(event.action, events.Register):
         assert event.registration is not None
-        link = InformantLink(
-            phase=Phase.REGISTERING,
+        link = InformantState(
+            phase=RegistrationPhase.REGISTERING,
             registration=event.registration,
             is_calling=True,
             failures=link.failures,
             fault=link.fault,
-            wish=link.wish,
-            wish_until_s=link.wish_until_s,
-            is_wish_met=link.is_wish_met,
+            try_upscale=link.try_upscale,
+            try_upscale_until_s=link.try_upscale_until_s,
+            is_try_upscale_met=link.is_try_upscale_met,
         )
     return replace(state, informant=link)
 
 
-def registered(state: State, event: events.Registered, now_s: float) -> State:
+def registered(state: RunnerState, event: events.Registered, now_s: float) -> RunnerState:
     """The informant took us. A `/resume` may have come before this answer."""
     link = state.informant
-    if link.phase is not Phase.REGISTERING or link.registration != event.registration:
+    if link.phase is not RegistrationPhase.REGISTERING or link.registration != event.registration:
         return state
     return replace(
         state,
         informant=replace(
             link,
-            phase=Phase.ACTIVE if link.resumed_early else Phase.SUSPENDED,
+            phase=RegistrationPhase.ACTIVE if link.resumed_early else RegistrationPhase.SUSPENDED,
             version=event.version,
             metrics_port=event.metrics_port,
             is_calling=False,
@@ -49,29 +49,31 @@ def registered(state: State, event: events.Registered, now_s: float) -> State:
 
 
 def called(
-    state: State, event: events.InformantHeard | events.Resumed | events.Suspended, now_s: float
-) -> State:
+    state: RunnerState, event: events.InformantHeard | events.Resumed | events.Suspended, now_s: float
+) -> RunnerState:
     """The informant called us under the ID of a registration; under an older one it means nothing any more."""
     link = state.informant
     if link.registration != event.registration:
         return state
     link = replace(link, heard_s=now_s)
     match event:
-        case events.Resumed() if link.phase is Phase.REGISTERING:
+        case events.Resumed() if link.phase is RegistrationPhase.REGISTERING:
             link = replace(link, resumed_early=True)
         case events.Resumed():
-            link = replace(link, phase=Phase.ACTIVE)
-        case events.Suspended() if link.phase is Phase.REGISTERING:
+            link = replace(link, phase=RegistrationPhase.ACTIVE)
+        case events.Suspended() if link.phase is RegistrationPhase.REGISTERING:
             link = replace(link, resumed_early=False)
         case events.Suspended():
             # The other agent may grow and shrink the guest: what we were told, and allowed, means nothing after it.
-            link = replace(link, phase=Phase.SUSPENDED, told=None)
+            link = replace(link, phase=RegistrationPhase.SUSPENDED, known_size=None)
         case events.InformantHeard():
             pass
     return replace(state, informant=link)
 
 
-def wished(state: State, event: events.UpscaleWished, now_s: float, timing: Timing) -> State:
+def try_upscale_received(
+    state: RunnerState, event: events.TryUpscaleReceived, now_s: float, timing: Timing
+) -> RunnerState:
     """The guest cannot wait: one unit more than in use of what it names, for a while; nothing named cancels.
 
     What it brought stays for the down window all the same: the load that asked for it shows in metrics only later, and
@@ -80,31 +82,33 @@ def wished(state: State, event: events.UpscaleWished, now_s: float, timing: Timi
     link = state.informant
     if link.registration != event.registration:
         return state
-    wish, until_s, is_met = None, 0.0, False
-    if event.wanted.cpu or event.wanted.memory:
+    try_upscale, until_s, is_met = None, 0.0, False
+    if event.more_resources.cpu or event.more_resources.memory:
         use, unit = state.in_use(), state.vm.unit
-        wish = Resources(
-            use.vcpu_milli + (unit.vcpu_milli if event.wanted.cpu else 0),
-            use.memory_bytes + (unit.memory_bytes if event.wanted.memory else 0),
+        try_upscale = Resources(
+            use.vcpu_milli + (unit.vcpu_milli if event.more_resources.cpu else 0),
+            use.memory_bytes + (unit.memory_bytes if event.more_resources.memory else 0),
         )
-        until_s = now_s + timing.wish_s
-    elif link.is_wish_met:
-        wish, until_s, is_met = link.wish, link.wish_until_s, True
-    elif link.wish is not None and link.wish.fits_in(state.in_use()):
-        wish, until_s, is_met = link.wish, now_s + timing.down_window_s, True
-    link = replace(link, wish=wish, wish_until_s=until_s, is_wish_met=is_met, heard_s=now_s)
+        until_s = now_s + timing.try_upscale_s
+    elif link.is_try_upscale_met:
+        try_upscale, until_s, is_met = link.try_upscale, link.try_upscale_until_s, True
+    elif link.try_upscale is not None and link.try_upscale.fits_in(state.in_use()):
+        try_upscale, until_s, is_met = link.try_upscale, now_s + timing.down_window_s, True
+    link = replace(
+        link, try_upscale=try_upscale, try_upscale_until_s=until_s, is_try_upscale_met=is_met, heard_s=now_s
+    )
     return replace(state, informant=link)
 
 
-def told(state: State, amount: Resources) -> State:
+def size_known(state: RunnerState, amount: Resources) -> RunnerState:
     """The informant knows of `amount`, by approving it or by being told."""
     link = state.informant
     return replace(
-        state, informant=replace(link, told=amount, is_calling=False, failures=0, denied=None, fault="")
+        state, informant=replace(link, known_size=amount, is_calling=False, failures=0, denied=None, fault="")
     )
 
 
-def denied(state: State, event: events.DownscaleDenied, now_s: float, timing: Timing) -> State:
+def denied(state: RunnerState, event: events.DownscaleDenied, now_s: float, timing: Timing) -> RunnerState:
     """The guest needs more than it was asked to live with."""
     link = replace(
         state.informant,
@@ -117,39 +121,46 @@ def denied(state: State, event: events.DownscaleDenied, now_s: float, timing: Ti
     return replace(state, informant=link)
 
 
-def failed(state: State, error: str, *, is_lost: bool, now_s: float, timing: Timing, chance: float) -> State:
+def failed(
+    state: RunnerState, error: str, *, is_lost: bool, now_s: float, timing: Timing, chance: float
+) -> RunnerState:
     """A call failed. An informant that is not there any more has forgotten us: register anew."""
     link = state.informant
     failures = link.failures + 1
     retry_at_s = now_s + timing.retry_after_s(failures, chance)
-    if is_lost or link.phase is Phase.REGISTERING:
+    if is_lost or link.phase is RegistrationPhase.REGISTERING:
         return replace(state, informant=forgotten(link, failures, retry_at_s, error))
     # The guest may have heard us all the same: what it knows is unknown, so it is told of its size anew.
-    link = replace(link, is_calling=False, failures=failures, retry_at_s=retry_at_s, told=None, fault=error)
+    link = replace(
+        link, is_calling=False, failures=failures, retry_at_s=retry_at_s, known_size=None, fault=error
+    )
     return replace(state, informant=link)
 
 
-def forgotten(link: InformantLink, failures: int, retry_at_s: float, fault: str) -> InformantLink:
+def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str) -> InformantState:
     """A link whose informant does not know us; a standing wish stays until it expires."""
-    return InformantLink(
+    return InformantState(
         failures=failures,
         retry_at_s=retry_at_s,
-        wish=link.wish,
-        wish_until_s=link.wish_until_s,
-        is_wish_met=link.is_wish_met,
+        try_upscale=link.try_upscale,
+        try_upscale_until_s=link.try_upscale_until_s,
+        is_try_upscale_met=link.is_try_upscale_met,
         fault=fault,
     )
 
 
-def lapse(state: State, now_s: float, timing: Timing) -> State:
+def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
     """Wishes expire; an informant that was silent for too long has forgotten us."""
     link = state.informant
-    if link.wish is not None and now_s >= link.wish_until_s:
-        state = replace(state, informant=replace(link, wish=None, wish_until_s=0.0, is_wish_met=False))
+    if link.try_upscale is not None and now_s >= link.try_upscale_until_s:
+        state = replace(
+            state,
+            informant=replace(link, try_upscale=None, try_upscale_until_s=0.0, is_try_upscale_met=False),
+        )
         link = state.informant
     silent_s = now_s - link.heard_s
     if (
-        link.phase in (Phase.ACTIVE, Phase.SUSPENDED)
+        link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED)
         and not link.is_calling
         and now_s >= link.heard_s + timing.informant_silence_s  # as the plan computes it: floats round
     ):

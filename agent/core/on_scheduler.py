@@ -7,7 +7,7 @@ number sets it, up or down; replies to older numbers are dropped; an error, a ti
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.state import Ask, SchedulerLink, State
+from agent.core.state import PermitRequest, RunnerState, SchedulerState
 from agent.core.timing import Timing
 from protocol.fields import UINT64_MAX
 from protocol.negotiation import Negotiation
@@ -17,19 +17,19 @@ from protocol.values import ZERO
 from protocol.versions import PluginProtoVersion, VersionRange
 
 
-def started(state: State, ask: Ask, now_s: float, timing: Timing) -> State:
+def started(state: RunnerState, request: PermitRequest, now_s: float, timing: Timing) -> RunnerState:
     """A request is being sent."""
     link = state.scheduler
-    assert not link.is_asking
-    held = state.held_at(now_s).min(ask.resources)
+    assert not link.is_requesting
+    held = state.held_at(now_s).min(request.resources)
     lease_until_s = link.lease_until_s if now_s < link.lease_until_s else 0.0
     return _with(
         state,
         replace(
             link,
-            source=SequenceSource(max(link.source.last, ask.number)),
-            ask=ask,
-            is_asking=True,
+            source=SequenceSource(max(link.source.last, request.number)),
+            request=request,
+            is_requesting=True,
             is_answered=False,
             held=held,
             lease_until_s=lease_until_s,
@@ -38,19 +38,19 @@ def started(state: State, ask: Ask, now_s: float, timing: Timing) -> State:
     )
 
 
-def granted(state: State, event: events.PermitGranted, now_s: float, timing: Timing) -> State:
+def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timing: Timing) -> RunnerState:
     """A permit came."""
-    link = replace(state.scheduler, is_asking=False)
-    ask = link.ask
-    if ask is None or event.number != ask.number:
+    link = replace(state.scheduler, is_requesting=False)
+    request = link.request
+    if request is None or event.number != request.number:
         return _with(state, link)
-    wrong = _unusable(ask, event, link)
+    wrong = _unusable(request, event, link)
     if wrong:
         return _failed(state, link, wrong, now_s, timing, event.chance)
     is_unsettled = any(reason.code is ReasonCode.UNSETTLED for reason in event.reasons)
-    is_partial = event.permit != ask.resources and not is_unsettled
+    is_partial = event.permit != request.resources and not is_unsettled
     changed_peer = event.instance != link.instance
-    negotiation = Negotiation(ask.version) if changed_peer else link.negotiation
+    negotiation = Negotiation(request.version) if changed_peer else link.negotiation
     if is_unsettled:
         state = replace(state, backend=replace(state.backend, next_observe_s=now_s))
     return _with(
@@ -72,7 +72,7 @@ def granted(state: State, event: events.PermitGranted, now_s: float, timing: Tim
             permit=event.permit,
             reasons=event.reasons,
             unit=event.unit if event.instance is None else None,
-            denied=ask.resources if is_partial else None,
+            denied=request.resources if is_partial else None,
             denied_until_s=now_s + _denied_for_s(link, event, timing) if is_partial else 0.0,
             next_tick_s=link.next_tick_s - 0.1 * timing.tick_s * event.chance,
             retry_at_s=now_s + timing.unsettled_s
@@ -84,7 +84,7 @@ def granted(state: State, event: events.PermitGranted, now_s: float, timing: Tim
     )
 
 
-def _denied_for_s(link: SchedulerLink, event: events.PermitGranted, timing: Timing) -> float:
+def _denied_for_s(link: SchedulerState, event: events.PermitGranted, timing: Timing) -> float:
     """How long to wait before asking again for what was not granted: as the binding reason says, within a tick.
 
     "At once" is believed the first time only.
@@ -96,16 +96,16 @@ def _denied_for_s(link: SchedulerLink, event: events.PermitGranted, timing: Timi
     return wait_s if link.denied is None else max(wait_s, timing.denied_s)
 
 
-def _unusable(ask: Ask, event: events.PermitGranted, link: SchedulerLink) -> str:
+def _unusable(request: PermitRequest, event: events.PermitGranted, link: SchedulerState) -> str:
     """What is wrong with a reply, or nothing."""
-    if event.instance is not None and event.echoed_number != ask.number:
-        return f"the reply is to number {event.echoed_number}, not {ask.number}"
+    if event.instance is not None and event.echoed_number != request.number:
+        return f"the reply is to number {event.echoed_number}, not {request.number}"
     if event.instance is not None and event.epoch < link.seen_epoch:
         return f"the scheduler's epoch {event.epoch} is below {link.seen_epoch}, which was seen already"
     if event.instance is None and link.instance is not None and link.seen_epoch > 0:
         return "the scheduler sent no epoch, but an epoch was seen already"
-    if event.permit.exceeds(ask.resources):
-        return f"the permit {event.permit} exceeds the request {ask.resources}"
+    if event.permit.exceeds(request.resources):
+        return f"the permit {event.permit} exceeds the request {request.resources}"
     if event.instance is None and not event.permit.is_positive():
         return f"the permit {event.permit} is zero"
     if event.instance is None and not event.unit.is_positive():
@@ -113,11 +113,11 @@ def _unusable(ask: Ask, event: events.PermitGranted, link: SchedulerLink) -> str
     return ""
 
 
-def refused(state: State, event: events.PermitRefused, now_s: float, timing: Timing) -> State:
+def refused(state: RunnerState, event: events.PermitRefused, now_s: float, timing: Timing) -> RunnerState:
     """An error status came."""
-    link = replace(state.scheduler, is_asking=False)
-    ask, read = link.ask, event.body
-    if ask is None or event.number != ask.number:
+    link = replace(state.scheduler, is_requesting=False)
+    request, read = link.request, event.body
+    if request is None or event.number != request.number:
         return _with(state, link)
     code = read.body.code if read is not None else None
     fault = f"status {event.status}" + (f" {code.value}: {read.body.message}" if read and code else "")
@@ -127,11 +127,11 @@ def refused(state: State, event: events.PermitRefused, now_s: float, timing: Tim
             return replace(_with(state, replace(link, fault=fault)), superseded_at_ms=named)
         last = (read.body.last_sequence_number if read is not None else None) or 0
         # Nothing lies above the last number of all: that peer is wrong, and no number helps.
-        link = replace(link, source=link.source.above(last if last < UINT64_MAX else 0), ask=None)
+        link = replace(link, source=link.source.above(last if last < UINT64_MAX else 0), request=None)
     if event.status == 400:
-        link = replace(link, negotiation=_negotiate(link.negotiation, event), ask=None)
+        link = replace(link, negotiation=_negotiate(link.negotiation, event), request=None)
     if event.status == 404:
-        link = replace(link, ask=None)
+        link = replace(link, request=None)
     after = _failed(state, link, fault, now_s, timing, event.chance)
     if event.retry_after_s is not None:
         wait_s = min(event.retry_after_s, timing.tick_s) * (1 + 0.2 * event.chance)
@@ -149,23 +149,23 @@ def _negotiate(negotiation: Negotiation, event: events.PermitRefused) -> Negotia
     return negotiation
 
 
-def failed(state: State, event: events.PermitFailed, now_s: float, timing: Timing) -> State:
+def failed(state: RunnerState, event: events.PermitFailed, now_s: float, timing: Timing) -> RunnerState:
     """No usable answer came; what was asked may have been posted all the same, so the same number is sent again."""
-    link = replace(state.scheduler, is_asking=False)
-    if link.ask is None or event.number != link.ask.number:
+    link = replace(state.scheduler, is_requesting=False)
+    if link.request is None or event.number != link.request.number:
         return _with(state, link)
     return _failed(state, link, event.error, now_s, timing, event.chance)
 
 
 def _failed(
-    state: State, link: SchedulerLink, fault: str, now_s: float, timing: Timing, chance: float
-) -> State:
+    state: RunnerState, link: SchedulerState, fault: str, now_s: float, timing: Timing, chance: float
+) -> RunnerState:
     failures = link.failures + 1
     retry_at_s = now_s + timing.retry_after_s(failures, chance)
     return _with(state, replace(link, failures=failures, retry_at_s=retry_at_s, fault=fault))
 
 
-def lapse(state: State, now_s: float) -> State:
+def lapse(state: RunnerState, now_s: float) -> RunnerState:
     """The state with a lease that has run out written down: held is nothing then."""
     link = state.scheduler
     if link.held == ZERO or now_s < link.lease_until_s:
@@ -173,5 +173,5 @@ def lapse(state: State, now_s: float) -> State:
     return _with(state, replace(link, held=ZERO, lease_until_s=0.0))
 
 
-def _with(state: State, link: SchedulerLink) -> State:
+def _with(state: RunnerState, link: SchedulerState) -> RunnerState:
     return replace(state, scheduler=link)

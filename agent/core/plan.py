@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agent.core import events
 from agent.core.apply import goal_of
-from agent.core.state import Ask, Phase, State
+from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol import float32
 from protocol.values import ZERO, Resources
@@ -29,7 +29,7 @@ class Plan:
     resizes: bool = False
 
 
-def plan(state: State, now_s: float, timing: Timing) -> Plan:
+def plan(state: RunnerState, now_s: float, timing: Timing) -> Plan:
     """The plan at `now_s`. `state` must have been brought to `now_s` (`apply.lapse`)."""
     if state.superseded_at_ms is not None:
         return Plan((), now_s + timing.tick_s, state.in_use(), "superseded by another agent of this VM")
@@ -45,11 +45,11 @@ def plan(state: State, now_s: float, timing: Timing) -> Plan:
     desired, why = desire(state, now_s, timing)
     steps.request(desired)
     steps.resize(desired)
-    steps.tell(desired)
+    steps.inform(desired)
     return steps.done(desired, why)
 
 
-def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
+def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources, str]:
     """What the VM should have: the goal within the bounds, a wish on top; never less without fresh metrics."""
     use, vm = state.in_use(), state.vm
     goal, read_s = goal_of(state), state.metrics.read_s
@@ -60,10 +60,14 @@ def desire(state: State, now_s: float, timing: Timing) -> tuple[Resources, str]:
         if now_s - read_s > timing.metrics_stale_s:
             wanted, why = wanted.max(use), "the metrics are stale"
     wanted = vm.bounds.clamp(wanted)
-    if state.informant.wish is not None:
-        wanted = wanted.max(state.informant.wish.min(vm.bounds.max))
-        why = "the guest could not wait before" if state.informant.is_wish_met else "the guest cannot wait"
-    if state.informant.phase is Phase.SUSPENDED and state.informant.version is not None:
+    if state.informant.try_upscale is not None:
+        wanted = wanted.max(state.informant.try_upscale.min(vm.bounds.max))
+        why = (
+            "the guest could not wait before"
+            if state.informant.is_try_upscale_met
+            else "the guest cannot wait"
+        )
+    if state.informant.phase is RegistrationPhase.SUSPENDED and state.informant.version is not None:
         wanted, why = use, "the informant has not resumed this agent"
     if state.scheduler.is_migrating:
         wanted, why = use, "the VM is being migrated away"
@@ -91,7 +95,7 @@ def _floor(amount: Resources, unit: Resources) -> Resources | None:
 class _Steps:
     """Collects the actions of one plan and the earliest deadline. Lives for one call of `plan` only."""
 
-    def __init__(self, state: State, now_s: float, timing: Timing) -> None:
+    def __init__(self, state: RunnerState, now_s: float, timing: Timing) -> None:
         self._state = state
         self._now_s = now_s
         self._timing = timing
@@ -101,7 +105,7 @@ class _Steps:
 
     def done(self, desired: Resources, why: str) -> Plan:
         link = self._state.scheduler
-        for moment in (link.lease_until_s, self._state.informant.wish_until_s):
+        for moment in (link.lease_until_s, self._state.informant.try_upscale_until_s):
             if moment > self._now_s:
                 self._at(moment)
         return Plan(tuple(self._actions), self._wake_at_s, desired, why, self._resizes)
@@ -131,9 +135,13 @@ class _Steps:
 
     def register(self) -> None:
         link = self._state.informant
-        if link.phase is Phase.UNREGISTERED and not link.is_calling and self._is_due(link.retry_at_s):
+        if (
+            link.phase is RegistrationPhase.UNREGISTERED
+            and not link.is_calling
+            and self._is_due(link.retry_at_s)
+        ):
             self._actions.append(events.Register())
-        if link.phase in (Phase.ACTIVE, Phase.SUSPENDED) and not link.is_calling:
+        if link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED) and not link.is_calling:
             self._at(link.heard_s + self._timing.informant_silence_s)
 
     def read_metrics(self) -> None:
@@ -143,26 +151,26 @@ class _Steps:
 
     def request(self, desired: Resources) -> None:
         link = self._state.scheduler
-        if link.is_asking or (link.negotiation.version is None and not self._is_due(link.retry_at_s)):
+        if link.is_requesting or (link.negotiation.version is None and not self._is_due(link.retry_at_s)):
             return
-        ask = self._ask(desired)
-        if ask.metrics is None and not ask.version.allows_nil_metrics():
+        request = self._next_request(desired)
+        if request.metrics is None and not request.version.allows_nil_metrics():
             return  # such a scheduler takes no request without metrics, and inventing some would mislead it
         seen = self._state.backend.observation
         if link.is_unsettled and (seen is None or seen.begun_s < link.look_after_s):
             return  # look first, then name the new process
-        wants_more = ask.resources.exceeds(link.held)
-        is_new = ask.resources != link.held or not link.has_succeeded or link.is_unsettled
+        wants_more = request.resources.exceeds(link.held)
+        is_new = request.resources != link.held or not link.has_succeeded or link.is_unsettled
         moments = [link.retry_at_s]
         if link.has_succeeded and not link.is_unsettled and link.failures == 0:
             if not is_new:
                 moments.append(link.next_tick_s)
-            elif wants_more and link.denied is not None and link.denied.fits_in(ask.resources):
+            elif wants_more and link.denied is not None and link.denied.fits_in(request.resources):
                 moments.append(min(link.denied_until_s, link.next_tick_s))
         if self._is_due(*moments):
-            self._actions.append(events.RequestPermit(ask))
+            self._actions.append(events.RequestPermit(request))
 
-    def _ask(self, desired: Resources) -> Ask:
+    def _next_request(self, desired: Resources) -> PermitRequest:
         """The next request: the last one again where it went unanswered and still says the truth, else a new one."""
         state, link = self._state, self._state.scheduler
         use, claim = state.in_use(), state.claim_at(self._now_s)
@@ -172,7 +180,7 @@ class _Steps:
             wanted = _whole(use, state.vm.unit)
         elif link.unit is not None:
             wanted = _whole(wanted, link.unit)
-        last = link.ask
+        last = link.request
         if (
             last is not None
             and not link.is_answered
@@ -186,7 +194,7 @@ class _Steps:
         if version is None:  # nothing is shared: ask with the highest again, the peer may have been replaced
             version = type(link.negotiation)().version
             assert version is not None
-        return Ask(
+        return PermitRequest(
             life=state.life,
             number=link.source.next().last,
             version=version,
@@ -208,7 +216,7 @@ class _Steps:
 
     def resize(self, desired: Resources) -> None:
         state, link = self._state, self._state.backend
-        if link.sent is not None or link.is_resizing or state.informant.phase is Phase.SUSPENDED:
+        if link.sent is not None or link.is_resizing or state.informant.phase is RegistrationPhase.SUSPENDED:
             return
         if state.scheduler.is_migrating:
             return
@@ -217,9 +225,9 @@ class _Steps:
         held = state.held_at(self._now_s)
         if state.is_calm(self._now_s, self._timing.stall_s):
             target = seen.size.max(desired.min(held))
-            told = state.informant.told
-            if told is not None and state.informant.phase is Phase.ACTIVE:
-                target = _lower(target, seen.size, desired.max(told))
+            known = state.informant.known_size
+            if known is not None and state.informant.phase is RegistrationPhase.ACTIVE:
+                target = _lower(target, seen.size, desired.max(known))
         else:
             # Somebody else's resize, one of an earlier life, or one that takes its time: let it end, but growth beyond
             # it need not wait.
@@ -238,23 +246,23 @@ class _Steps:
         not_after_s = self._now_s + self._timing.backend_deadline_s
         return min(not_after_s, self._state.scheduler.lease_until_s) if target.exceeds(seen) else not_after_s
 
-    def tell(self, desired: Resources) -> None:
+    def inform(self, desired: Resources) -> None:
         """Tell the informant of growth that has happened, or ask it whether a shrink is bearable."""
         state, link = self._state, self._state.informant
         seen = state.backend.observation
         assert seen is not None
-        if link.phase is not Phase.ACTIVE or link.is_calling or not self._is_due(link.retry_at_s):
+        if link.phase is not RegistrationPhase.ACTIVE or link.is_calling or not self._is_due(link.retry_at_s):
             return
         if not state.is_calm(self._now_s, self._timing.stall_s):
             return
-        told = link.told if link.told is not None else ZERO
+        known = link.known_size if link.known_size is not None else ZERO
         kept = seen.size.min(desired)
-        if kept.exceeds(told):
+        if kept.exceeds(known):
             # Growth that was seen; or a shrink that was approved and is not wanted any more.
-            self._actions.append(events.AnnounceUpscale(seen.size if told == ZERO else kept.max(told)))
-        elif seen.size.exceeds(desired) and told.exceeds(kept):
+            self._actions.append(events.AnnounceUpscale(seen.size if known == ZERO else kept.max(known)))
+        elif seen.size.exceeds(desired) and known.exceeds(kept):
             step = seen.size.min(desired.max(seen.size - state.vm.unit))
-            if told.fits_in(step):
+            if known.fits_in(step):
                 return  # approved already: the VM's turn
             if (
                 link.denied is not None

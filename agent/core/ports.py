@@ -1,9 +1,13 @@
-"""What a runner needs of the world. Adapters implement these; each documents which outcomes it can have."""
+"""What the agent needs of the world. Adapters implement these ports; each port documents the outcomes of its calls."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+from uuid import UUID
 
+from agent.core import events
 from agent.core.model import Vm
+from agent.core.state import PermitRequest
 from protocol.values import Observation, Resources
 
 
@@ -63,9 +67,99 @@ class VmBackend(Protocol):
         ...
 
 
+class SchedulerPeer(Protocol):
+    """Grants permits. Every call has a deadline, and every outcome is an event."""
+
+    async def ask(
+        self, vm: Vm, request: PermitRequest
+    ) -> events.PermitGranted | events.PermitRefused | events.PermitFailed:
+        """Send a request."""
+        ...
+
+
+class InformantPeer(Protocol):
+    """The program in the VM. Every call has a deadline, and every outcome is an event."""
+
+    async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
+        """Register under a new ID."""
+        ...
+
+    async def unregister(self, registration: UUID, deadline_s: float) -> None:
+        """Say good-bye; a failure is no event, because the runner is going anyway."""
+        ...
+
+    async def ask_downscale(
+        self, amount: Resources
+    ) -> events.DownscaleApproved | events.DownscaleDenied | events.InformantFailed:
+        """Ask whether the guest can live with `amount`."""
+        ...
+
+    async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
+        """Tell the guest that it has `amount` now."""
+        ...
+
+
+class ExporterPeer(Protocol):
+    """Serves the load of the VM as metrics. Every call has a deadline, and every outcome is an event."""
+
+    async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
+        """Read the metrics on `port`."""
+        ...
+
+
 class HeldLog(Protocol):
     """Where changes of what an agent may use are written: a raise before it is used, a lowering before it is told."""
 
     def held(self, vm: str, life: str, amount: Resources) -> None:
         """`life` may use `amount` of `vm` from now on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VmDescription:
+    """A VM of this node as its source describes it.
+
+    `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the
+    size that a back end makes the VM with, where the back end is what makes VMs; None for the minimum.
+    """
+
+    vm: Vm
+    informant_url: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    initial: Resources | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmDescribed:
+    """The VM is on this node, and is described so from now on."""
+
+    spec: VmDescription
+
+
+@dataclass(frozen=True, slots=True)
+class VmRemoved:
+    """The VM `namespace/name` is not on this node any more."""
+
+    name: str
+
+
+VmChange: TypeAlias = VmDescribed | VmRemoved
+
+
+class VmSourceError(Exception):
+    """The source cannot be read now, or says what cannot be used. The text names every fault."""
+
+
+class VmSource(Protocol):
+    """Tells which VMs are on this node. All implementations pass one conformance suite (tests/conformance/test_vm_source.py)."""
+
+    async def changes(self) -> tuple[VmChange, ...]:
+        """Wait until something has changed since the last call, and return the changes in order.
+
+        The first call returns every VM that there is, without waiting for a change. States in between may be left out. A VM that is
+        made anew has another UID; the end of the old one is told first. A call that is cancelled takes no change with it.
+
+        Raises `VmSourceError` where the source is unreachable or faulty, and again after a while as long as that lasts. What was
+        told before stays in force. The first call that succeeds afterwards returns at once, even where nothing has changed.
+        """
         ...

@@ -11,7 +11,7 @@ from uuid import UUID
 from agent.core.model import Sample, Vm
 from agent.core.policies.smoothing import Smoothed
 from agent.core.policies.values import Goal, Load
-from agent.core.policies.windows import NO_LIMITS, Limits
+from agent.core.policies.windows import NO_LIMITS, WindowLimits
 from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
 from protocol.reasons import Reason
@@ -22,7 +22,7 @@ from protocol.wire import Metrics
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PermitRequest:
     """One request to the scheduler, complete: a retry sends the same value, so the same bytes.
 
     `in_use` is what was in use when it was made; `claim` is max(held, in use) before it.
@@ -45,11 +45,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerLink:
+class SchedulerState:
     """The scheduler, as this life of the runner knows it.
 
     `held` is the last permit, lowered by what was asked for since; it is worth something until `lease_until_s`.
-    `ask` is the latest request; `is_asking` says that an attempt is under way, `is_answered` that a reply came.
+    `request` is the latest request; `is_requesting` says that an attempt is under way, `is_answered` that a reply came.
     `unit` is the unit of a peer without the extension, to whom requests must be whole, equal multiples of it.
     `is_migrating` says that the VM is being moved away. After an answer `unsettled` at `look_after_s` the VM is looked at
     anew before the next request: somebody may have shrunk it since our last look, and its room be somebody else's.
@@ -59,8 +59,8 @@ class SchedulerLink:
     negotiation: Negotiation = field(default_factory=Negotiation)
     instance: UUID | None = None
     seen_epoch: int = 0
-    ask: Ask | None = None
-    is_asking: bool = False
+    request: PermitRequest | None = None
+    is_requesting: bool = False
     is_answered: bool = False
     has_succeeded: bool = False
     is_unsettled: bool = False
@@ -80,7 +80,7 @@ class SchedulerLink:
     fault: str = ""
 
 
-class Phase(enum.Enum):
+class RegistrationPhase(enum.Enum):
     """Where the runner stands with its informant."""
 
     UNREGISTERED = "unregistered"
@@ -90,34 +90,34 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class InformantLink:
-    """The informant. `told` is the size that it knows: announced by an upscale, or approved by a downscale.
+class InformantState:
+    """The informant. `known_size` is the size that it knows: announced by an upscale, or approved by a downscale.
 
     `registration` is the ID that it knows us by; `resumed_early` notes a `/resume` that came before the answer to
-    `/register`. `wish` is a standing `/try-upscale`: the amount wanted until `wish_until_s`; once it `is_wish_met` and
+    `/register`. `try_upscale` is a standing `/try-upscale`: the amount wanted until `try_upscale_until_s`; once it `is_try_upscale_met` and
     called off, what it brought stays until then.
     """
 
-    phase: Phase = Phase.UNREGISTERED
+    phase: RegistrationPhase = RegistrationPhase.UNREGISTERED
     registration: UUID | None = None
     version: InformantProtoVersion | None = None
     metrics_port: int | None = None
     resumed_early: bool = False
-    told: Resources | None = None
+    known_size: Resources | None = None
     is_calling: bool = False
     denied: Resources | None = None
     denied_until_s: float = 0.0
     retry_at_s: float = 0.0
     failures: int = 0
     heard_s: float = 0.0
-    wish: Resources | None = None
-    wish_until_s: float = 0.0
-    is_wish_met: bool = False
+    try_upscale: Resources | None = None
+    try_upscale_until_s: float = 0.0
+    is_try_upscale_met: bool = False
     fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentResize:
     """A resize that was decided at `sent_s`, and sent not earlier. It counts until a look begun later has shown its
     target, or a look begun after `until_s`, when it can no longer be accepted, is in."""
 
@@ -138,7 +138,7 @@ class ResizeFaults:
 
 
 @dataclass(frozen=True, slots=True)
-class VmLink:
+class BackendState:
     """The VM's back end. `moved_s` is when a look showed another size or target than the one before.
 
     Looks and resizes fail each for themselves: `fault` is that of fences and looks, and a look ends it; the fields of
@@ -151,7 +151,7 @@ class VmLink:
     is_observing: bool = False
     next_observe_s: float = 0.0
     moved_s: float = 0.0
-    sent: Sent | None = None
+    sent: SentResize | None = None
     is_resizing: bool = False
     resizing: ResizeFaults = field(default_factory=ResizeFaults)
     retry_at_s: float = 0.0
@@ -160,7 +160,7 @@ class VmLink:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsLink:
+class MetricsState:
     """The exporter, and what the policies made of it. `goals` are the recent ones, oldest first, with their time;
     `history` are the samples of the last minute, oldest first, and `smoothed` is what is remembered of the load."""
 
@@ -176,7 +176,7 @@ class MetricsLink:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RunnerState:
     """One life of one runner, begun at `began_s`.
 
     `superseded_at_ms` is set when another agent owns the VM, or has fenced it: the runner does nothing more. `rivalry` is what earlier
@@ -186,11 +186,11 @@ class State:
     vm: Vm
     life: Life
     began_s: float = 0.0
-    scheduler: SchedulerLink = field(default_factory=SchedulerLink)
-    informant: InformantLink = field(default_factory=InformantLink)
-    backend: VmLink = field(default_factory=VmLink)
-    metrics: MetricsLink = field(default_factory=MetricsLink)
-    limits: Limits = NO_LIMITS
+    scheduler: SchedulerState = field(default_factory=SchedulerState)
+    informant: InformantState = field(default_factory=InformantState)
+    backend: BackendState = field(default_factory=BackendState)
+    metrics: MetricsState = field(default_factory=MetricsState)
+    limits: WindowLimits = NO_LIMITS
     """The windows that are open now."""
     superseded_at_ms: int | None = None
     rivalry: Rivalry = field(default_factory=Rivalry)

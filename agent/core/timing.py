@@ -26,7 +26,7 @@ class Timing:
     """The goal falls only to the highest goal of this window."""
     downscale_cooldown_s: float = 5.0
     """Wait after the informant refused a downscale."""
-    wish_s: float = 10.0
+    try_upscale_s: float = 10.0
     """How long a `/try-upscale` stands."""
     backend_deadline_s: float = 5.0
     """How long one call to the back end may take."""

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 
 from agent.core.policies.combined import Combined
 from agent.daemon import policies, windows
-from agent.daemon.policies import Registry
+from agent.daemon.policies import PolicyRegistry
 from agent.daemon.windows import Timed
 from hosting.amounts import Cpu, Memory, Resources, share
 from hosting.settings import FaultsError, Settings, check
@@ -39,7 +39,7 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class VmDefaults:
     """What holds for a VM without annotations. `policies` is the list of the settings file; `is_neonvm` says that the
     object is a NeonVM `VirtualMachine`, for which the published names are read too."""
 
@@ -94,7 +94,7 @@ _NEON_UNUSED: Final = frozenset(
 
 
 def read(
-    annotations: Mapping[str, object], configured: Configured, registry: Registry
+    annotations: Mapping[str, object], configured: VmDefaults, registry: PolicyRegistry
 ) -> tuple[Overrides, list[str]]:
     """What the annotations replace, and every fault as a text that begins with the annotation's name."""
     faults: list[str] = []
@@ -108,7 +108,7 @@ def read(
     return replace(found, bounds=bounds), faults
 
 
-def _config(annotations: Mapping[str, object], registry: Registry, faults: list[str]) -> Overrides:
+def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults: list[str]) -> Overrides:
     """Policies as a whole, because a goal without one of them would be lower than was asked for; windows one by one."""
     data = _mapping(annotations, CONFIG, faults)
     chosen: Combined | None = None
@@ -180,7 +180,7 @@ def _made(least: values.Resources, most: values.Resources, name: str, faults: li
 
 
 def _neon_config(
-    annotations: Mapping[str, object], configured: Configured, registry: Registry, faults: list[str]
+    annotations: Mapping[str, object], configured: VmDefaults, registry: PolicyRegistry, faults: list[str]
 ) -> Combined | None:
     """The configured policies with the published targets in `utilisation`; each value counts by itself."""
     args: dict[str, float] = {}

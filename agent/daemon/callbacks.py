@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from agent.core import events
-from agent.core.state import Phase
+from agent.core.state import RegistrationPhase
 from agent.runner.runner import Runner
 from hosting.server import HangUp, Reply, Request, Route, text
 from protocol import codec, wire
@@ -108,9 +108,9 @@ class Callbacks:
         link = runner.state.informant
         if link.version is not None and not link.version.has_try_upscale():
             return text(400, f"/try-upscale is not part of {link.version}")
-        if link.phase is Phase.SUSPENDED:
+        if link.phase is RegistrationPhase.SUSPENDED:
             return text(400, "this agent is suspended")
-        event = events.UpscaleWished(registration, wish.more_resources())
+        event = events.TryUpscaleReceived(registration, wish.more_resources())
         return self._offer(runner, registration, event)
 
     def _offer(self, runner: Runner, registration: UUID, event: events.Event) -> Reply | HangUp:

@@ -1,7 +1,7 @@
-"""The runners of this node: one for each VM of the file, started, told of changes and ended as the file says.
+"""The runners of this node: one for each VM of the source, started, told of changes and ended as the source says.
 
 Starts are spread over the first seconds, so that a node full of VMs does not ask everybody at once. The same name with another
-UID, and the same VM with another informant or annotations, is another runner.
+UID gets another runner, and so does the same VM with another informant or other annotations.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from agent.daemon.settings import VmEntry
+from agent.core.ports import VmChange, VmDescribed, VmDescription
 from agent.runner.runner import Runner
 from hosting.logs import Logger
 from hosting.supervisor import Supervisor
@@ -25,8 +25,8 @@ class Fleet:
 
     def __init__(
         self,
-        make: Callable[[VmEntry], Runner],
-        prepare: Callable[[VmEntry], None],
+        make: Callable[[VmDescription], Runner],
+        prepare: Callable[[VmDescription], None],
         supervisor: Supervisor,
         log: Logger,
         rng: random.Random,
@@ -36,7 +36,8 @@ class Fleet:
         self._supervisor = supervisor
         self._log = log
         self._rng = rng
-        self._entries: dict[str, VmEntry] = {}
+        self._wanted: dict[str, VmDescription] = {}
+        self._running: dict[str, VmDescription] = {}
         self._runners: dict[str, Runner] = {}
 
     def runners(self) -> list[Runner]:
@@ -47,21 +48,29 @@ class Fleet:
         """The runner of the VM `namespace/name`."""
         return self._runners.get(name)
 
-    async def follow(self, entries: Iterable[VmEntry]) -> None:
-        """Bring the runners in line with the file. Raises `BackendError` where a new VM's state cannot be read."""
-        wanted = {entry.vm().name: entry for entry in entries}
-        gone = [name for name, entry in self._entries.items() if not _is_same(wanted.get(name), entry)]
+    async def apply(self, changes: Iterable[VmChange]) -> None:
+        """Bring the runners in line with what a source tells.
+
+        Raises `BackendError` where a new VM's state cannot be read; the next call tries that VM again.
+        """
+        for change in changes:
+            if isinstance(change, VmDescribed):
+                self._wanted[change.spec.vm.name] = change.spec
+            else:
+                self._wanted.pop(change.name, None)
+        wanted = self._wanted
+        gone = [name for name, spec in self._running.items() if not _is_same(wanted.get(name), spec)]
         await asyncio.gather(*(self._end(name) for name in gone))
-        new = [entry for name, entry in wanted.items() if name not in self._entries]
-        for entry in new:
-            self._prepare(entry)
+        new = [spec for name, spec in wanted.items() if name not in self._running]
+        for spec in new:
+            self._prepare(spec)
         spread_s = min(SPREAD_S, SPREAD_EACH_S * len(new)) if len(new) > 1 else 0.0
-        for entry in new:
-            self._start(entry, self._rng.random() * spread_s)
-        for name, entry in wanted.items():
-            if self._entries[name] != entry:
-                self._entries[name] = entry
-                self._runners[name].change(entry.vm())
+        for spec in new:
+            self._start(spec, self._rng.random() * spread_s)
+        for name, spec in wanted.items():
+            if self._running[name] != spec:
+                self._running[name] = spec
+                self._runners[name].change(spec.vm)
                 self._log.info("VM changed", vm=name)
 
     async def close(self) -> None:
@@ -69,10 +78,10 @@ class Fleet:
         await self._supervisor.stop()
         await asyncio.gather(*(runner.goodbye(GOODBYE_S) for runner in self.runners()))
 
-    def _start(self, entry: VmEntry, delay_s: float) -> None:
-        runner = self._make(entry)
+    def _start(self, spec: VmDescription, delay_s: float) -> None:
+        runner = self._make(spec)
         name = runner.vm.name
-        self._entries[name], self._runners[name] = entry, runner
+        self._running[name], self._runners[name] = spec, runner
         first = [delay_s]
 
         async def run() -> None:
@@ -83,16 +92,16 @@ class Fleet:
 
     async def _end(self, name: str) -> None:
         runner = self._runners.pop(name)
-        del self._entries[name]
+        del self._running[name]
         await self._supervisor.end(name)
         await runner.goodbye(GOODBYE_S)
         self._log.info("VM is not ours any more", vm=name)
 
 
-def _is_same(entry: VmEntry | None, known: VmEntry) -> bool:
+def _is_same(wanted: VmDescription | None, running: VmDescription) -> bool:
     """Whether one runner serves both: bounds may differ, but neither the VM nor who decides for it and how."""
-    return entry is not None and (entry.uid, entry.informant, entry.annotations) == (
-        known.uid,
-        known.informant,
-        known.annotations,
+    return wanted is not None and (wanted.vm.pod_uid, wanted.informant_url, wanted.annotations) == (
+        running.vm.pod_uid,
+        running.informant_url,
+        running.annotations,
     )

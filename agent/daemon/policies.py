@@ -17,9 +17,20 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown, Wish
+from agent.core.policies.values import (
+    MAX_TEXT,
+    MAX_UNITS,
+    Goal,
+    GoalPart,
+    Load,
+    Policy,
+    PolicyResult,
+    Sizing,
+    Unknown,
+)
 from agent.core.policies.zones import Zones
 from hosting.amounts import Memory, share
+from hosting.registry import Registry, RegistryError
 from hosting.settings import FaultsError, Settings, check
 
 POLICY_GROUP: Final = "parley.policies"
@@ -108,45 +119,16 @@ class Choice(Settings):
     args: dict[str, Any] = Field(default_factory=dict)
 
 
-class RegistryError(ValueError):
-    """A name cannot be registered, or is not. The text names it and says what would do."""
-
-
-class Registry:
-    """Factories by name."""
+class PolicyRegistry(Registry[Factory]):
+    """Factories of policies."""
 
     def __init__(self) -> None:
-        self._factories: dict[str, Callable[[], Factory]] = {}
-
-    def register(self, name: str, factory: Factory) -> None:
-        """Add a factory. Raises `RegistryError` for a bad or taken name, or what cannot be called."""
-        if not callable(factory):
-            raise RegistryError(f"policy {name!r}: the factory must be callable, not {factory!r}")
-        self._add(name, lambda: factory)
-
-    def add_entry_point(self, entry: metadata.EntryPoint) -> None:
-        """Add what `entry` names; it is imported when it is first used. Raises `RegistryError` for a taken name."""
-        self._add(entry.name, lambda: _loaded(entry))
-
-    def _add(self, name: str, load: Callable[[], Factory]) -> None:
-        if not _NAME.fullmatch(name):
-            raise RegistryError(f"policy {name!r}: a name is made of a-z, 0-9, dot and hyphen, at most 63")
-        if name in self._factories:
-            raise RegistryError(f"policy {name!r} is registered already")
-        self._factories[name] = load
-
-    def names(self) -> tuple[str, ...]:
-        """Every name, sorted."""
-        return tuple(sorted(self._factories))
+        rule = "a name is made of a-z, 0-9, dot and hyphen, at most 63"
+        super().__init__("policy", _NAME.fullmatch, rule)
 
     def build(self, name: str, args: Mapping[str, Any]) -> Policy:
         """The policy of that name. Raises `FaultsError` for bad args, `RegistryError` for all else."""
-        load = self._factories.get(name)
-        if load is None:
-            raise RegistryError(
-                f"there is no policy {name!r} (there are: {', '.join(self.names()) or 'none'})"
-            )
-        factory = load()
+        factory = self.get(name)
         try:
             policy = factory(args)
         except FaultsError:
@@ -161,24 +143,13 @@ class Registry:
 _OURS: Final = (LoadAverage, Pressure, Utilisation)
 
 
-def _loaded(entry: metadata.EntryPoint) -> Factory:
-    try:
-        found = entry.load()
-    except Exception as error:
-        raise RegistryError(f"policy {entry.name!r}: {entry.value} cannot be imported: {error}") from error
-    if not callable(found):
-        raise RegistryError(f"policy {entry.name!r}: {entry.value} is no factory")
-    factory: Factory = found
-    return factory
-
-
 def _of(model: type[UtilisationArgs | LoadAverageArgs | PressureArgs]) -> Factory:
     return lambda args: check(dict(args), model).make()
 
 
-def standard(entries: Iterable[metadata.EntryPoint] | None = None) -> Registry:
+def standard(entries: Iterable[metadata.EntryPoint] | None = None) -> PolicyRegistry:
     """Our policies and those of installed distributions. Raises `RegistryError` where two use one name."""
-    found = Registry()
+    found = PolicyRegistry()
     found.register("utilisation", _of(UtilisationArgs))
     found.register("load-average", _of(LoadAverageArgs))
     found.register("pressure", _of(PressureArgs))
@@ -187,7 +158,7 @@ def standard(entries: Iterable[metadata.EntryPoint] | None = None) -> Registry:
     return found
 
 
-def build(data: object, registry: Registry, path: str = "policies") -> Combined:
+def build(data: object, registry: PolicyRegistry, path: str = "policies") -> Combined:
     """The policies of a configuration's list. Raises `FaultsError` with every fault, each with its path."""
     if not isinstance(data, list | tuple) or not data:
         raise FaultsError([f"{path}: must be a list of policies, such as [utilisation], and not empty"])
@@ -223,7 +194,7 @@ def build(data: object, registry: Registry, path: str = "policies") -> Combined:
     return Combined(tuple(found.items()))
 
 
-def faults_of(data: object, registry: Registry, path: str = "policies") -> list[str]:
+def faults_of(data: object, registry: PolicyRegistry, path: str = "policies") -> list[str]:
     """What is wrong with a configuration's list, for `Settings.cross_faults`."""
     try:
         build(data, registry, path)
@@ -244,14 +215,14 @@ class Guarded:
     name: str
     policy: Policy
 
-    def goal(self, load: Load, sizing: Sizing) -> Wish:
+    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """Its wish, where that is one."""
         try:
             return self._checked(self.policy.goal(load, sizing))
         except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
             return Unknown(f"policy {self.name} failed: {_text(error)}")
 
-    def _checked(self, wish: object) -> Wish:
+    def _checked(self, wish: object) -> PolicyResult:
         match wish:
             case Unknown(reason):
                 return Unknown(_text(reason))
@@ -260,17 +231,17 @@ class Guarded:
             case _:
                 return Unknown(f"policy {self.name} returned no goal but {_text(repr(wish))}")
 
-    def _parts(self, units: int, parts: object) -> tuple[Part, ...]:
+    def _parts(self, units: int, parts: object) -> tuple[GoalPart, ...]:
         """Its parts, where the first of them is the goal: else they explain nothing."""
         listed = tuple(parts)[:MAX_PARTS] if isinstance(parts, tuple | list) else ()
-        if not listed or not all(isinstance(part, Part) for part in listed) or listed[0].units != units:
+        if not listed or not all(isinstance(part, GoalPart) for part in listed) or listed[0].units != units:
             return ()
         if any(
             part.units is not None and not (_is_count(part.units) and part.units <= units) for part in listed
         ):
             return ()
         return tuple(
-            Part(
+            GoalPart(
                 _text(part.policy),
                 None if part.units is None else min(part.units, MAX_UNITS),
                 _text(part.reason),

@@ -3,42 +3,22 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from agent.backends import factories
 from agent.backends.faults import Faults
-from agent.core.model import Vm
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
+from agent.sources.file import VmList, is_url
 from hosting.addresses import AdvertiseSetting
-from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.settings import Name, Settings
 from hosting.tls import TlsFiles
-from protocol.values import Bounds
-from protocol.wire import PodName
-
-
-def _is_url(value: str, schemes: tuple[str, ...]) -> bool:
-    try:
-        parts = urlsplit(value)
-        port = parts.port
-    except ValueError:  # a port beyond all ports, a bracket without its other one
-        return False
-    is_plain = value.isascii() and value.isprintable() and not any(part.isspace() for part in value)
-    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and is_plain
 
 
 def _scheduler_url(value: str) -> str:
-    if not _is_url(value, ("http", "https")):
+    if not is_url(value, ("http", "https")):
         raise ValueError("must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535")
-    return value
-
-
-def _informant_url(value: str) -> str:
-    if not _is_url(value, ("http",)):
-        rule = "must be a URL such as http://127.0.0.1:10301, its port from 1 to 65535"
-        raise ValueError(f"{rule} (informants speak no https)")
     return value
 
 
@@ -48,41 +28,15 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
+def _backend(value: str) -> str:
+    if value not in factories.FACTORIES:
+        raise ValueError(f"must be one of {', '.join(sorted(factories.FACTORIES))}")
+    return value
+
+
 SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
-InformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_informant_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 File = Annotated[Path, BeforeValidator(_path)]
-
-
-class VmEntry(Settings):
-    """A VM on this node: its pod, bounds and informant. `initial` is the size that a simulated VM is made with."""
-
-    namespace: Name
-    name: Name
-    uid: Annotated[str, Field(min_length=1, max_length=64)]
-    informant: InformantUrl
-    min: PositiveResources
-    max: Resources
-    compute_unit: PositiveResources
-    slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
-    initial: PositiveResources | None = None
-    annotations: dict[str, str] = Field(default_factory=dict)
-    """Per VM: `parley.dev/config` with policies and windows, `parley.dev/bounds`; a wrong value is reported and ignored."""
-
-    @classmethod
-    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """The bounds fit together."""
-        return bounds_fault(found.get("min"), found.get("max"))
-
-    def vm(self) -> Vm:
-        """The VM as the core knows it."""
-        return Vm(
-            PodName(self.name, self.namespace),
-            self.uid,
-            Bounds(self.min, self.max),
-            self.compute_unit,
-            self.slot_size or self.compute_unit.memory_bytes,
-        )
 
 
 class Periods(Settings):
@@ -125,7 +79,7 @@ class TlsSettings(Settings):
         return TlsFiles(self.certificate, self.key, self.ca)
 
 
-class AgentSettings(Settings):
+class AgentSettings(VmList):
     """The whole file."""
 
     node: Name
@@ -142,30 +96,24 @@ class AgentSettings(Settings):
     windows: list[Any] = Field(default_factory=list)
     """Floors and ceilings by the time of day, for every VM without windows of its own."""
     periods: Periods = Periods()
+    backend: Annotated[str, AfterValidator(_backend)] = "simulated"
+    """What resizes the VMs: a name of `agent.backends.factories`."""
     resize_delay: Annotated[float, Field(ge=0, le=60)] = 0.2
     """Seconds that a simulated VM takes to reach its target."""
     faults: Faults = Faults()
     """What goes wrong with simulated VMs; nothing by default."""
-    vms: list[VmEntry] = Field(default_factory=list)
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """VMs with the same name, and policies and windows that cannot be used."""
+        """Policies and windows that cannot be used, and what is wrong with the VMs together."""
         if not isinstance(data, dict):
             return []
-        faults, seen = [], set()
+        faults: list[str] = []
         if "policies" in data:
             faults += policies.faults_of(data["policies"], policies.standard())
         if "windows" in data:
             faults += windows.faults_of(data["windows"])
-        found = data.get("vms")
-        for index, entry in enumerate(found if isinstance(found, list) else []):
-            if isinstance(entry, dict):
-                name = (str(entry.get("namespace")), str(entry.get("name")))
-                if name in seen:
-                    faults.append(f"vms[{index}].name: {'/'.join(name)!r} is used more than once")
-                seen.add(name)
-        return faults
+        return faults + super().cross_faults(data)
 
     @property
     def schedulers(self) -> tuple[str, ...]:

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent.core.condition import Health
-from agent.runner.runner import Latencies, Runner
-from agent.runner.told import told, without_ids
+from agent.runner.event_json import event_document, without_ids
+from agent.runner.runner import Runner
+from agent.runner.stats import Latencies
 from hosting.metrics import Family, HistogramFamily
 
 
 def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     """One VM: what it has, wants and may use, and why."""
-    state, planned, tally = runner.state, runner.last_plan, runner.tally
+    state, planned, stats = runner.state, runner.last_plan, runner.stats
     link, seen, load = state.scheduler, state.backend.observation, state.metrics.load
     why = planned.reason if planned is not None else "starting"
     by_peer = {
@@ -52,10 +53,10 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         "state": now.health.value,
         "stateReasons": [without_ids(reason) for reason in now.reasons],
         "counts": {
-            "ticks": tally.ticks,
-            "permits": tally.permits,
-            "resizes": tally.resizes,
-            "refusals": dict(tally.refusals),
+            "ticks": stats.ticks,
+            "permits": stats.permits,
+            "resizes": stats.resizes,
+            "refusals": dict(stats.refusals),
         },
     }
 
@@ -87,7 +88,9 @@ def details(runner: Runner) -> bytes:
             {"code": reason.code.value, "message": reason.message, "retryAfterSeconds": reason.retry_after_s}
             for reason in state.scheduler.reasons
         ],
-        "journal": [{"secondsAgo": round(ago_s, 3), **told(event)} for ago_s, event in runner.journal(now_s)],
+        "journal": [
+            {"secondsAgo": round(ago_s, 3), **event_document(event)} for ago_s, event in runner.journal(now_s)
+        ],
     }
     return json.dumps(shown).encode()
 
@@ -97,7 +100,7 @@ def latency_families(latencies: Latencies) -> Iterator[HistogramFamily]:
     parts = (
         ("metric-to-permit", latencies.metric_to_permit),
         ("permit-to-size", latencies.permit_to_size),
-        ("try-upscale-to-permit", latencies.wish_to_permit),
+        ("try-upscale-to-permit", latencies.try_upscale_to_permit),
     )
     yield HistogramFamily(
         "parley_agent_growth_seconds",
@@ -141,13 +144,13 @@ def families(
         samples = tuple(
             ((runner.vm.name, key), float(value))
             for runner in runners
-            for key, value in sorted(read(runner.tally).items())
+            for key, value in sorted(read(runner.stats).items())
         )
         return Family("counter", name, text, ("vm", label), samples)
 
-    yield counter("parley_agent_actions", "Actions taken up, by kind", "action", lambda tally: tally.actions)
+    yield counter("parley_agent_actions", "Actions taken up, by kind", "action", lambda stats: stats.actions)
     yield counter(
-        "parley_agent_refusals", "Refusals and failures, by code", "code", lambda tally: tally.refusals
+        "parley_agent_refusals", "Refusals and failures, by code", "code", lambda stats: stats.refusals
     )
     sizes: list[tuple[tuple[str, ...], float]] = []
     for runner in runners:

@@ -15,7 +15,7 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field
 
 from agent.core.policies.values import MAX_UNITS
-from agent.core.policies.windows import NO_LIMITS, Edges, Limits, Window, limits
+from agent.core.policies.windows import NO_LIMITS, Edges, Window, WindowLimits, limits
 from hosting.settings import FaultsError, Settings, check
 
 MAX_WINDOWS: Final = 16
@@ -127,7 +127,7 @@ class Schedule:
         self._limits = NO_LIMITS
         self._from_s = self._until_s = 0.0
 
-    def at(self, now_s: float) -> Limits:
+    def at(self, now_s: float) -> WindowLimits:
         """What holds at `now_s`, in seconds since the epoch (the wall clock, which may be set back)."""
         if self._windows and not self._from_s <= now_s < self._until_s:
             self._limits = limits((timed.window, timed.edges(now_s)) for timed in self._windows)

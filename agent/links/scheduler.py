@@ -1,4 +1,4 @@
-"""The link to the scheduler: an `Ask` becomes bytes, the answer becomes one event. One link for all runners.
+"""The link to the scheduler: an `PermitRequest` becomes bytes, the answer becomes one event. One link for all runners.
 
 Growth travels at once and alone, because it may have to wait for a pool and must not hold up others. Renewals and decreases are
 never made to wait by the scheduler, so where it takes batches they are collected for a moment and travel together.
@@ -15,7 +15,7 @@ import msgspec
 
 from agent.core import events
 from agent.core.model import Vm
-from agent.core.state import Ask
+from agent.core.state import PermitRequest
 from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -29,8 +29,8 @@ WINDOW_S: Final = 0.015
 MAX_BATCH: Final = 128
 
 
-def request_of(vm: Vm, ask: Ask) -> wire.AgentRequest:
-    """The message of an `Ask`: always the same for the same one, so that a retry sends the same bytes."""
+def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
+    """The message of a `PermitRequest`: always the same for the same one, so that a retry sends the same bytes."""
     extension = RequestExtension(
         ask.life.agent_id,
         ask.life.started_at_ms,
@@ -56,7 +56,7 @@ class _Waiting:
     """A request that waits for its batch."""
 
     vm: Vm
-    ask: Ask
+    ask: PermitRequest
     body: bytes
     chance: float
     answer: asyncio.Future[Event]
@@ -88,7 +88,7 @@ class SchedulerLink:
         """The scheduler that is asked now."""
         return self._urls[self._current]
 
-    async def ask(self, vm: Vm, ask: Ask) -> Event:
+    async def ask(self, vm: Vm, ask: PermitRequest) -> Event:
         """Send a request; every outcome is an event."""
         chance = self._rng.random()
         try:
@@ -108,7 +108,7 @@ class SchedulerLink:
 
     # ------------------------------------------------------------ one by one
 
-    async def _single(self, vm: Vm, ask: Ask, body: bytes, chance: float) -> Event:
+    async def _single(self, vm: Vm, ask: PermitRequest, body: bytes, chance: float) -> Event:
         self.singles += 1
         at, sent_s = self._current, time.monotonic()
         outcome = await self._client.call(
@@ -136,7 +136,7 @@ class SchedulerLink:
 
     # ------------------------------------------------------------ together
 
-    async def _collect(self, vm: Vm, ask: Ask, body: bytes, chance: float) -> Event:
+    async def _collect(self, vm: Vm, ask: PermitRequest, body: bytes, chance: float) -> Event:
         waiting = _Waiting(vm, ask, body, chance, asyncio.get_running_loop().create_future())
         self._collected.append(waiting)
         if len(self._collected) == 1:
@@ -227,7 +227,13 @@ def _offered(text: str | None) -> int:
 
 
 def _event(
-    vm: Vm, ask: Ask, status: int, body: bytes, sent_s: float, retry_after_s: float | None, chance: float
+    vm: Vm,
+    ask: PermitRequest,
+    status: int,
+    body: bytes,
+    sent_s: float,
+    retry_after_s: float | None,
+    chance: float,
 ) -> Event:
     if status == 200:
         return _granted(vm, ask, body, sent_s, chance)
@@ -235,7 +241,7 @@ def _event(
 
 
 def _granted(
-    vm: Vm, ask: Ask, body: bytes, sent_s: float, chance: float
+    vm: Vm, ask: PermitRequest, body: bytes, sent_s: float, chance: float
 ) -> events.PermitGranted | events.PermitFailed:
     try:
         response = codec.decode(wire.PluginResponse, body)

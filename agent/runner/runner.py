@@ -1,7 +1,8 @@
-"""One VM's runner: takes events from its inbox, applies them, plans, and starts one task for each action.
+"""One VM's runner: hands what has happened to the core, and performs what the core has started.
 
-Between asking for a plan, recording `Started` and starting the task nothing is awaited: that is the whole concurrency
-story. A violated invariant ends the runner; its supervisor restarts it, and what it remembers is dumped first.
+`RunnerCore.step` decides and records in one moment, and nothing is awaited in it; each action that it starts becomes one task, which
+ends as one event in the inbox. That is the whole concurrency story. A violated invariant ends the runner; its supervisor
+restarts it, and what it remembers is dumped first.
 """
 
 import asyncio
@@ -9,32 +10,32 @@ import math
 import random
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol
 
 from agent.core import events
-from agent.core.apply import apply, goal_of, lapse
 from agent.core.condition import Condition, condition
 from agent.core.model import Vm
-from agent.core.plan import Plan, plan
+from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
-from agent.core.policies.windows import Limits
-from agent.core.ports import BackendError, FencedOffError, Fencing, HeldLog, VmBackend
-from agent.core.state import Phase, State
+from agent.core.policies.windows import WindowLimits
+from agent.core.ports import HeldLog
+from agent.core.state import RunnerState
+from agent.core.step import RunnerCore
 from agent.core.timing import Timing
-from agent.links.exporter import ExporterLink
-from agent.links.informant import InformantLink
-from agent.links.scheduler import SchedulerLink
-from agent.runner.told import told
+from agent.runner.event_json import event_document
+from agent.runner.peers import Peers, Performer
+from agent.runner.runner_log import HeldJournal, RunnerLog
+from agent.runner.stats import GrowthTimer, Latencies, RunnerStats
 from hosting.logs import Logger
-from hosting.metrics import Durations
-from protocol.reasons import Reason, ReasonCode
 from protocol.sequence import Life
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO
 
 INBOX: Final = 64
 JOURNAL: Final = 64
+GOODBYE_S: Final = 1.0
 SLACK_S: Final = 0.1
 """Waits of a second and more end at a multiple of this, so that the runners of a node wake up together: what one of them
 has just done is done again at a fraction of the cost, and their renewals meet in one batch."""
@@ -50,7 +51,7 @@ class SeenEpoch:
 class Windows(Protocol):
     """Time windows of one VM, by the time of day in seconds since the epoch."""
 
-    def at(self, at_s: float) -> Limits:
+    def at(self, at_s: float) -> WindowLimits:
         """What holds then."""
         ...
 
@@ -59,78 +60,20 @@ class Windows(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Latencies:
-    """How long growth takes, over all runners of a daemon."""
-
-    metric_to_permit: Durations = field(default_factory=Durations)
-    permit_to_size: Durations = field(default_factory=Durations)
-    wish_to_permit: Durations = field(default_factory=Durations)
-
-
 @dataclass(frozen=True, slots=True)
-class Links:
-    """The peers of one runner."""
+class RunnerContext:
+    """What all runners of a process share. `clock` gives monotonic seconds, that of the event loop."""
 
-    backend: VmBackend
-    scheduler: SchedulerLink
-    informant: InformantLink
-    exporter: ExporterLink
-    seen_epoch: SeenEpoch = field(default_factory=SeenEpoch)
+    held_log: HeldLog
+    log: Logger
+    rng: random.Random
     latencies: Latencies = field(default_factory=Latencies)
-    windows: Windows | None = None
+    seen_epoch: SeenEpoch = field(default_factory=SeenEpoch)
+    clock: Callable[[], float] = time.monotonic
 
-
-@dataclass(slots=True)
-class RunnerStats:
-    """Counts of one runner over all its lives, for status and metrics."""
-
-    ticks: int = 0
-    """Ticks of its clock that it has come round to: what happens "within two ticks" can be counted."""
-    permits: int = 0
-    resizes: int = 0
-    refusals: Counter[str] = field(default_factory=Counter)
-    actions: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
-class _Clock:
-    """When what began that is measured; None while nothing is."""
-
-    metric_s: float | None = None
-    wish_s: float | None = None
-    permit_s: float | None = None
-    size: Resources = ZERO
-    """What the VM should reach."""
-
-    def note(self, event: events.Event, before: State, after: State, now_s: float, found: Latencies) -> None:
-        """Take one event."""
-        match event:
-            case events.MetricsRead() if self.metric_s is None:
-                goal = goal_of(after)
-                if goal is not None and (after.vm.unit * goal.units).exceeds(after.held_at(now_s)):
-                    self.metric_s = now_s
-            case events.UpscaleWished(wanted=wanted) if (wanted.cpu or wanted.memory) and self.wish_s is None:
-                self.wish_s = now_s
-            case events.PermitGranted():
-                if after.held_at(now_s).exceeds(before.held_at(now_s)):
-                    self._permitted(after, now_s, found)
-                elif not event.permit.exceeds(before.in_use()):
-                    self.metric_s = None  # nothing more is wanted, or it was refused
-            case events.Observed():
-                if self.permit_s is not None and self.size.fits_in(event.observation.size):
-                    found.permit_to_size.observe(now_s - self.permit_s)
-                    self.permit_s = None
-            case _:
-                pass
-
-    def _permitted(self, after: State, now_s: float, found: Latencies) -> None:
-        if self.wish_s is not None:
-            found.wish_to_permit.observe(now_s - self.wish_s)
-        if self.metric_s is not None:
-            found.metric_to_permit.observe(now_s - self.metric_s)
-        self.metric_s = self.wish_s = None
-        self.permit_s, self.size = now_s, after.scheduler.held
+    def new_id(self) -> uuid.UUID:
+        """A new ID, of a life or a registration."""
+        return uuid.UUID(int=self.rng.getrandbits(128), version=4)
 
 
 class Runner:
@@ -139,35 +82,36 @@ class Runner:
     def __init__(
         self,
         vm: Vm,
-        links: Links,
+        peers: Peers,
+        context: RunnerContext,
         policy: Combined,
         timing: Timing,
-        held_log: HeldLog,
-        log: Logger,
-        rng: random.Random,
+        windows: Windows | None = None,
     ) -> None:
         self.vm = vm
-        self.tally = RunnerStats()
+        self.stats = RunnerStats()
         self.last_plan: Plan | None = None
-        self._links = links
-        self._policy = policy
-        self._timing = replace(timing, command_deadline_s=links.backend.capabilities.command_deadline_s)
-        self._held_log = held_log
-        self._log = log.bind(vm=vm.name)
-        self._rng = rng
+        self._peers = peers
+        self._context = context
+        self._timing = replace(timing, command_deadline_s=peers.backend.capabilities.command_deadline_s)
+        self._windows = windows
+        self._core = RunnerCore(self._timing, policy, context.new_id)
+        self._performer = Performer(peers, self._timing, context.rng)
+        self._now_s = context.clock
+        self._log = context.log.bind(vm=vm.name)
+        self._runner_log = RunnerLog(self._log)
+        self._held_journal = HeldJournal(context.held_log)
+        self._growth = GrowthTimer(context.latencies)
         self._inbox: asyncio.Queue[events.Event | Exception] = asyncio.Queue(INBOX)
         self._journal: deque[tuple[float, events.Event]] = deque(maxlen=JOURNAL)
-        self._fencing: Fencing | None = None
-        self._logged_held: tuple[uuid.UUID, Resources] | None = None
         self._not_before_ms = 0
         self._next_tick_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._clock = _Clock()
-        self.state = State(vm, self._new_life(), time.monotonic())
+        self.state = RunnerState(vm, self._new_life(), self._now_s())
 
     def condition(self, now_s: float) -> Condition:
-        """How it is doing."""
+        """How the runner is doing."""
         return condition(self.state, self.last_plan, now_s, self._timing)
 
     def journal(self, now_s: float) -> list[tuple[float, events.Event]]:
@@ -177,7 +121,7 @@ class Runner:
     def change(self, vm: Vm) -> None:
         """The VM is described otherwise from now on, for this life and later ones."""
         self.vm = vm
-        self.offer(events.VmChanged(vm))  # where the inbox is full the next look at it finds the difference
+        self._wake()
 
     def offer(self, event: events.Event) -> bool:
         """Put an event of a peer's call into the inbox; False when it is full.
@@ -201,13 +145,14 @@ class Runner:
         """Run lives of this VM until cancelled; a superseded life is followed by a new one after a while."""
         try:
             while True:
-                self.state = State(self.vm, self._new_life(), time.monotonic(), rivalry=self.state.rivalry)
+                self.state = RunnerState(self.vm, self._new_life(), self._now_s(), rivalry=self.state.rivalry)
                 while not self._inbox.empty():  # what happened to an earlier life, its faults included
                     self._inbox.get_nowait()
                 await self._live()
                 await self._step_back()
         except AssertionError:
-            self._log.error("invariant violated", journal=[told(event) for _, event in self._journal])
+            journal = [event_document(event) for _, event in self._journal]
+            self._log.error("invariant violated", journal=journal)
             raise
         finally:
             await self._end_tasks()
@@ -216,35 +161,103 @@ class Runner:
         """Unregister from the informant: the daemon is going."""
         registration = self.state.informant.registration
         if registration is not None:
-            await self._links.informant.unregister(registration, deadline_s)
+            await self._peers.informant.unregister(registration, deadline_s)
 
-    def _new_life(self) -> Life:
-        return Life(
-            uuid.UUID(int=self._rng.getrandbits(128), version=4),
-            max(int(time.time() * 1000), self._not_before_ms),
-        )
+    # ---------------------------------------------------------------- the loop
 
-    async def _step_back(self) -> None:
-        """Another agent owns the VM: leave it alone for a while."""
-        named_ms, now_s = self.state.superseded_at_ms, time.monotonic()
-        assert named_ms is not None
-        self._not_before_ms = named_ms + 1
-        rivalry = self.state.rivalry.superseded(now_s - self.state.began_s, now_s, self._rng.random())
-        self.state = replace(self.state, rivalry=rivalry)
-        wait_s = rivalry.wait_until_s - now_s
-        self._log.warning(
-            "superseded by another agent",
-            named_start_ms=named_ms,
-            times_in_a_row=rivalry.count,
-            next_life_in_s=round(wait_s, 1),
-        )
-        await self._end_tasks()
-        # Nothing is sent any more, so nothing is used any more; the lease might outlast the wait of others for it.
-        link = replace(self.state.scheduler, held=ZERO, lease_until_s=0.0)
-        self.state = replace(self.state, scheduler=link)
-        self._log_held(time.monotonic())
-        await self.goodbye(1.0)
-        await asyncio.sleep(max(rivalry.wait_until_s - time.monotonic(), 0.0))
+    async def _live(self) -> None:
+        """Run one life until another agent owns the VM."""
+        while True:
+            now_s = self._now_s()
+            windows_s = self._step(now_s)
+            if self.state.superseded_at_ms is not None:
+                return
+            assert self.last_plan is not None
+            await self._wait(min(self.last_plan.wake_at_s - now_s, windows_s))
+
+    def _step(self, now_s: float) -> float:
+        """Take one step and begin to perform what it started; in how many seconds the time windows change."""
+        inbox, windows_s = self._take_inbox()
+        self._share_epoch()
+        try:
+            step = self._core.step(self.state, inbox, now_s)
+        except AssertionError:
+            self._journal.extend((now_s, event) for event in inbox)
+            raise
+        self.state = step.state
+        self._share_epoch()
+        self._held_journal.note(self.state, now_s)  # before it is used, and before anybody is told
+        for transition in step.transitions:
+            self._journal.append((now_s, transition.event))
+            self.stats.note(transition.event)
+            self._growth.note(transition, now_s)
+            self._runner_log.happened(transition)
+        if self.state.superseded_at_ms is not None:
+            return math.inf
+        if now_s >= self._next_tick_s:
+            self.stats.ticks += 1
+            self._next_tick_s = now_s + self._timing.tick_s
+        self._runner_log.planned(self.last_plan, step.plan)
+        self.last_plan = step.plan
+        for started in step.started:
+            name = f"{self.vm.name} {type(started.action).__name__}"
+            task = asyncio.create_task(self._perform(started), name=name)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return windows_s
+
+    def _take_inbox(self) -> tuple[list[events.Event], float]:
+        """What has happened since the last step, and in how many seconds the time windows change.
+
+        Raises what a task of ours has failed with.
+        """
+        inbox: list[events.Event] = []
+        while not self._inbox.empty():
+            event = self._inbox.get_nowait()
+            if isinstance(event, Exception):
+                raise event
+            inbox.append(event)
+        if self.state.vm != self.vm:
+            inbox.append(events.VmChanged(self.vm))
+        if self._windows is None:
+            return inbox, math.inf
+        at_s = time.time()
+        limits, next_s = self._windows.at(at_s), self._windows.next_s(at_s)
+        if limits != self.state.limits:
+            inbox.append(events.WindowsMoved(limits))
+        return inbox, math.inf if next_s is None else max(next_s - at_s, 0.0) + 0.01
+
+    async def _wait(self, wait_s: float) -> None:
+        """Wait until something is in the inbox that should not wait, or for `wait_s`."""
+        if not self._inbox.empty():
+            return
+        if wait_s >= 1.0:
+            now_s = self._now_s()
+            wait_s = math.ceil((now_s + wait_s) / SLACK_S) * SLACK_S - now_s
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(max(wait_s, 0.0), self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    async def _perform(self, started: events.Started) -> None:
+        outcome: events.Event | Exception
+        try:
+            outcome = await self._performer.perform(self.vm, started)
+        except Exception as error:  # noqa: BLE001 - a fault of ours: the runner fails with it, see `_take_inbox`
+            outcome = error
+        await self._inbox.put(outcome)
+        self._wake()
+
+    def _share_epoch(self) -> None:
+        """Learn the highest epoch that any runner of this process has seen, and pass ours on."""
+        link, seen = self.state.scheduler, self._context.seen_epoch
+        seen.highest = max(seen.highest, link.seen_epoch)
+        if link.seen_epoch < seen.highest:
+            self.state = replace(self.state, scheduler=replace(link, seen_epoch=seen.highest))
 
     async def _end_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -253,217 +266,29 @@ class Runner:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _share_epoch(self) -> None:
-        """Learn the highest epoch that any runner of this process has seen, and pass ours on."""
-        link = self.state.scheduler
-        seen = self._links.seen_epoch
-        highest = seen.highest = max(seen.highest, link.seen_epoch)
-        if link.seen_epoch < highest:
-            self.state = replace(self.state, scheduler=replace(link, seen_epoch=highest))
+    # ---------------------------------------------------------------- lives
 
-    # ---------------------------------------------------------------- the loop
+    def _new_life(self) -> Life:
+        return Life(self._context.new_id(), max(int(time.time() * 1000), self._not_before_ms))
 
-    async def _live(self) -> None:
-        while self.state.superseded_at_ms is None:
-            if self.state.vm != self.vm:
-                self._apply(events.VmChanged(self.vm))
-            wake_s = self._look_at_windows()
-            now_s = time.monotonic()
-            if now_s >= self._next_tick_s:
-                self.tally.ticks += 1
-                self._next_tick_s = now_s + self._timing.tick_s
-            self.state = lapse(self.state, now_s, self._timing)
-            self._share_epoch()
-            self._log_held(now_s)
-            planned = plan(self.state, now_s, self._timing)
-            self._note(planned)
-            for action in planned.actions:
-                self._take_up(action, now_s)
-            await self._next_event(min(planned.wake_at_s - now_s, wake_s))
-
-    def _look_at_windows(self) -> float:
-        """Take up what holds at this time of day; in how many seconds that changes."""
-        windows = self._links.windows
-        if windows is None:
-            return math.inf
-        at_s = time.time()
-        limits = windows.at(at_s)
-        if limits != self.state.limits:
-            self._apply(events.WindowsMoved(limits))
-        next_s = windows.next_s(at_s)
-        return math.inf if next_s is None else max(next_s - at_s, 0.0) + 0.01
-
-    async def _next_event(self, wait_s: float) -> None:
-        """Apply what comes next, and all that is there already; return after `wait_s` when nothing comes."""
-        if self._inbox.empty():
-            if wait_s >= 1.0:
-                now_s = time.monotonic()
-                wait_s = math.ceil((now_s + wait_s) / SLACK_S) * SLACK_S - now_s
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = loop.call_later(max(wait_s, 0.0), self._wake)
-            try:
-                await self._waiter
-            finally:
-                timer.cancel()
-                self._waiter = None
-        while not self._inbox.empty():
-            self._apply(self._inbox.get_nowait())
-
-    def _apply(self, event: events.Event | Exception) -> None:
-        if isinstance(event, Exception):
-            raise event
-        now_s = time.monotonic()
-        self._journal.append((now_s, event))
-        self._share_epoch()
-        before = self.state
-        self.state = apply(before, event, now_s, self._timing, self._policy)
-        self._log_held(now_s)
-        self._clock.note(event, before, self.state, now_s, self._links.latencies)
-        self._tell(event, before)
-
-    def _take_up(self, action: events.Action, now_s: float) -> None:
-        registration = None
-        if isinstance(action, events.Register):
-            registration = uuid.UUID(int=self._rng.getrandbits(128), version=4)
-        started = events.Started(action, registration)
-        self._journal.append((now_s, started))
-        self.state = apply(self.state, started, now_s, self._timing, self._policy)
-        self._log_held(now_s)  # a request lowers what we hold before the scheduler is told
-        self.tally.actions[type(action).__name__] += 1
-        kind = f"{self.vm.name} {type(action).__name__}"
-        task = asyncio.create_task(self._finish(started), name=kind)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _finish(self, started: events.Started) -> None:
-        outcome: events.Event | Exception
-        try:
-            outcome = await self._perform(started)
-        except Exception as error:  # noqa: BLE001 - a fault of ours: the runner fails with it, see `_apply`
-            outcome = error
-        await self._inbox.put(outcome)
-        self._wake()
-
-    async def _perform(self, started: events.Started) -> events.Event:
-        """Do one action; every outcome is an event, only cancellation passes through."""
-        match started.action:
-            case events.Fence() | events.Observe() | events.Resize():
-                return await self._on_backend(started.action)
-            case events.RequestPermit(ask):
-                return await self._links.scheduler.ask(self.vm, ask)
-            case events.Register():
-                assert started.registration is not None
-                return await self._links.informant.register(started.registration)
-            case events.AskDownscale(amount):
-                return await self._links.informant.ask_downscale(amount)
-            case events.AnnounceUpscale(amount):
-                return await self._links.informant.announce_upscale(amount)
-            case events.ReadMetrics(port):
-                return await self._links.exporter.read(port)
-            case _:
-                assert_never(started.action)
-
-    async def _on_backend(self, action: events.Fence | events.Observe | events.Resize) -> events.Event:
-        backend, deadline_s = self._links.backend, self._timing.backend_deadline_s
-        if isinstance(action, events.Fence):
-            deadline_s += self._timing.command_deadline_s  # a fence may have to wait it out
-        try:
-            async with asyncio.timeout(deadline_s):
-                match action:
-                    case events.Fence():
-                        self._fencing = await backend.fence(self.vm)
-                        return events.Fenced()
-                    case events.Observe():
-                        return events.Observed(await backend.observe(self.vm))
-                    case events.Resize(target, seen, not_after_s):
-                        assert self._fencing is not None
-                        await backend.resize(
-                            self.vm, target, self._fencing, seen=seen, not_after_s=not_after_s
-                        )
-                        return events.ResizeAccepted()
-                    case _:
-                        assert_never(action)
-        except FencedOffError:
-            return events.FencedOff()
-        except (BackendError, TimeoutError) as error:
-            text, chance = str(error) or f"no answer within {deadline_s:g} s", self._rng.random()
-        match action:
-            case events.Fence():
-                return events.FenceFailed(text, chance)
-            case events.Observe():
-                return events.ObserveFailed(text, chance)
-            case events.Resize():
-                return events.ResizeFailed(text, chance)
-            case _:
-                assert_never(action)
-
-    # ---------------------------------------------------------------- telling
-
-    def _log_held(self, now_s: float) -> None:
-        """Write down what this life may use, whenever that changed."""
-        life, held = self.state.life.agent_id, self.state.held_at(now_s)
-        before = self._logged_held
-        if before == (life, held):
-            return
-        if before is not None and before[0] != life:
-            self._held_log.held(self.vm.name, str(before[0]), ZERO)
-        if held != ZERO or before is not None:
-            self._held_log.held(self.vm.name, str(life), held)
-        self._logged_held = (life, held)
-
-    def _note(self, planned: Plan) -> None:
-        before = self.last_plan
-        if before is None or before.desired != planned.desired:
-            self._log.info("goal", desired=str(planned.desired), reason=planned.reason)
-        self.last_plan = planned
-
-    def _tell(self, event: events.Event, before: State) -> None:
-        """Count an event, and log what a person would want to know."""
-        match event:
-            case events.PermitGranted():
-                self.tally.permits += 1
-                for reason in event.reasons:
-                    self.tally.refusals[reason.code.value] += 1
-                if self.state.scheduler.fault and not before.scheduler.fault:
-                    self._log.warning("permit not usable", error=self.state.scheduler.fault)
-                elif event.permit != before.scheduler.permit or _codes(event.reasons) != _codes(
-                    before.scheduler.reasons
-                ):
-                    why = str(event.reasons[0]) if event.reasons else None
-                    self._log.info("permit", seq=event.number, permit=str(event.permit), reason=why)
-            case events.PermitRefused() | events.PermitFailed():
-                code = "no-answer"
-                if isinstance(event, events.PermitRefused):
-                    code = event.body.body.code.value if event.body is not None else f"status-{event.status}"
-                self.tally.refusals[code] += 1
-                if before.scheduler.fault != self.state.scheduler.fault:
-                    self._log.warning("no permit", seq=event.number, error=self.state.scheduler.fault)
-            case events.ResizeAccepted():
-                self.tally.resizes += 1
-                sent = before.backend.sent
-                self._log.info("resize", target=str(sent.target) if sent is not None else None)
-            case events.DownscaleDenied():
-                self.tally.refusals["downscale-denied"] += 1
-                self._log.info(
-                    "downscale refused by the guest", amount=str(event.amount), reason=event.status
-                )
-            case _:
-                self._tell_of_trouble(before)
-
-    def _tell_of_trouble(self, before: State) -> None:
-        for link in ("backend", "informant", "metrics"):
-            fault = getattr(self.state, link).fault
-            if fault and fault != getattr(before, link).fault:
-                self._log.warning("trouble", action=link, error=fault)
-        fault = self.state.backend.resizing.fault
-        if fault and fault != before.backend.resizing.fault:
-            self._log.warning("trouble", action="resize", error=fault)
-        phase = self.state.informant.phase
-        if phase is not before.informant.phase and phase in (Phase.ACTIVE, Phase.SUSPENDED):
-            self._log.info("informant", phase=phase.value)
-
-
-def _codes(reasons: tuple[Reason, ...]) -> tuple[ReasonCode, ...]:
-    """What is worth a line when it changes; messages hold numbers that change at each request."""
-    return tuple(reason.code for reason in reasons)
+    async def _step_back(self) -> None:
+        """Another agent owns the VM: leave it alone for a while."""
+        named_ms, now_s = self.state.superseded_at_ms, self._now_s()
+        assert named_ms is not None
+        self._not_before_ms = named_ms + 1
+        chance = self._context.rng.random()
+        rivalry = self.state.rivalry.superseded(now_s - self.state.began_s, now_s, chance)
+        self.state = replace(self.state, rivalry=rivalry)
+        self._log.warning(
+            "superseded by another agent",
+            named_start_ms=named_ms,
+            times_in_a_row=rivalry.count,
+            next_life_in_s=round(rivalry.wait_until_s - now_s, 1),
+        )
+        await self._end_tasks()
+        # Nothing is sent any more, so nothing is used any more; the lease might outlast the wait of others for it.
+        link = replace(self.state.scheduler, held=ZERO, lease_until_s=0.0)
+        self.state = replace(self.state, scheduler=link)
+        self._held_journal.note(self.state, self._now_s())
+        await self.goodbye(GOODBYE_S)
+        await asyncio.sleep(max(rivalry.wait_until_s - self._now_s(), 0.0))

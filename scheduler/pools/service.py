@@ -1,4 +1,4 @@
-"""Pools, put together: the room where growth waits, the objects, their state, and the chain as it is configured."""
+"""Pools, put together: the queue where growth waits, the objects, their state, and the chain as it is configured."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,7 +10,6 @@ from hosting.logs import Logger
 from hosting.settings import SettingsError
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
 from scheduler.pools.chain.config import ChainConfig, ChainError, Registries, build_chain, installed
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
@@ -18,7 +17,7 @@ from scheduler.pools.chain.plugin import FrameworkHandle
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.values import Pool
 from scheduler.pools.http.api import PoolApi
-from scheduler.pools.state import PoolState
+from scheduler.pools.state import PoolStateFile
 
 RETRY_S: Final = 10.0
 """How long after pools of the file could not be taken up they are tried again."""
@@ -45,14 +44,11 @@ class PoolService:
         self._clock = clock
         self._log = log
         self._registries = registries
-        self.counts = PoolStats()
-        self._state = PoolState(state_directory) if state_directory is not None else None
-        self.objects = PoolObjects(core.ledger, tell, log, self._state)
-        self.room = PoolAdmissionQueue(core.ledger, core.vms, self.objects, clock, log, self.counts)
-        self.objects.attach(self.room)
-        self._api = PoolApi(
-            self.objects, self.room, core.ledger, core.vms, clock, writes_from_anywhere=writes_from_anywhere
-        )
+        self.stats = PoolStats()
+        self._state = PoolStateFile(state_directory) if state_directory is not None else None
+        self.objects = PoolObjects(core, tell, clock, log, self.stats, self._state)
+        self.admission_queue = self.objects.admission_queue
+        self._api = PoolApi(self.objects, core, clock, writes_from_anywhere=writes_from_anywhere)
         self._handle = FrameworkHandle(self.objects, self.objects, log.bind(part="pool plugin"))
         self._config = ChainConfig()
         self._manager = PluginManager()
@@ -75,7 +71,7 @@ class PoolService:
         """
         if config.fingerprint != self._config.fingerprint:
             try:
-                manager = build_chain(config, self._registries(), self._handle, self._handle.log, self.counts)
+                manager = build_chain(config, self._registries(), self._handle, self._handle.log, self.stats)
             except ChainError as error:
                 raise SettingsError(path, error.faults) from error
             except ValueError as error:
@@ -88,14 +84,13 @@ class PoolService:
             self._use(manager)
             self._log.info("pool plugins", chain=list(manager.names))
         self._config = config
-        self.room.cooldown_s = config.cooldown_s
+        self.admission_queue.cooldown_s = config.cooldown_s
         if self._state is not None:
             self._state.chain = config.fingerprint
 
     def _use(self, manager: PluginManager) -> None:
         before, self._manager = self._manager, manager
         self.objects.use(manager)
-        self.room.use(manager)
         ending = asyncio.create_task(before.stop(), name="pool plugins before")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
@@ -109,11 +104,11 @@ class PoolService:
         """
         if self._state is None:
             return
-        entries, chain = self._state.load()
+        stored, chain = self._state.load()
         self._state.chain = self._config.fingerprint
-        self.objects.restore(entries, keep_parking=not is_chain_known or chain == self._config.fingerprint)
-        if entries:
-            self._log.info("pools restored", pools=len(entries))
+        self.objects.restore(stored, keep_parking=not is_chain_known or chain == self._config.fingerprint)
+        if stored:
+            self._log.info("pools restored", pools=len(stored))
 
     async def follow(self, described: Mapping[str, Pool]) -> None:
         """Bring the pools in line with the file, where it was read again; what failed is tried again after a while."""
@@ -148,7 +143,7 @@ class PoolService:
 
     async def close(self) -> None:
         """End what is under way, stop the plugins, store what is parked and free the directory."""
-        await self.room.close()
+        await self.admission_queue.close()
         await self._manager.stop()
         if self._ending:
             await asyncio.wait(self._ending)

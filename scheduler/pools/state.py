@@ -13,8 +13,8 @@ from pydantic import Field
 from hosting import files
 from hosting.settings import Settings, SettingsError, parse_json
 from hosting.threads import in_own_thread
-from scheduler.pools.chain.objects import Entry
 from scheduler.pools.core.admission_state import Parking
+from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.entry import WrittenPool, shown
 
 FORMAT: Final = 1
@@ -48,7 +48,7 @@ class _File(Settings):
         return [f"pools: {name!r} is there {count} times" for name, count in counts.items() if count > 1]
 
 
-class PoolState:
+class PoolStateFile:
     """The directory's pools. Holds its lock until `close`. Raises `OSError` where another scheduler uses it."""
 
     def __init__(self, directory: Path) -> None:
@@ -59,7 +59,7 @@ class PoolState:
         self.chain = ""
         """What tells one configuration of the plugins from another; parking holds only under the same one."""
 
-    def load(self) -> tuple[tuple[Entry, ...], str]:
+    def load(self) -> tuple[tuple[PoolRecord, ...], str]:
         """What is stored, and the chain under which it was. Raises `SettingsError` with every fault."""
         try:
             content = self._path.read_bytes()
@@ -68,14 +68,14 @@ class PoolState:
         except OSError as error:
             raise SettingsError(self._path, [f"cannot be read: {error.strerror}"]) from None
         read = parse_json(self._path, content, _File)
-        return tuple(_entry(each) for each in read.pools), read.chain
+        return tuple(_record(each) for each in read.pools), read.chain
 
-    async def save(self, entries: tuple[Entry, ...]) -> None:
+    async def save(self, stored: tuple[PoolRecord, ...]) -> None:
         """Keep these and nothing else. Raises `OSError`; then what was kept before still is."""
         content = {
             "format": FORMAT,
             "chain": self.chain,
-            "pools": [_written(entry) for entry in entries if entry.is_stored],
+            "pools": [_written(record) for record in stored if record.is_stored],
         }
         text = msgspec.json.format(msgspec.json.encode(content), indent=1)
         work = in_own_thread(lambda: self._replace(text))
@@ -90,26 +90,26 @@ class PoolState:
         self._lock.close()
 
 
-def _entry(stored: _Stored) -> Entry:
+def _record(stored: _Stored) -> PoolRecord:
     written = stored.pool
     pool = replace(
         written.pool(), uid=written.uid, generation=written.generation, is_deleting=written.deleting
     )
     parked = _parking(stored.parked, pool.generation) if stored.parked is not None else None
     vms = {uid: _parking(each, pool.generation) for uid, each in stored.parked_vms.items()}
-    return Entry(pool, is_stored=True, parked=parked, parked_vms=vms)
+    return PoolRecord(pool, is_stored=True, parked=parked, parked_vms=vms)
 
 
 def _parking(parked: _Parked, generation: int) -> Parking:
     return Parking(generation, parked.message, parked.plugin)
 
 
-def _written(entry: Entry) -> dict[str, Any]:
-    written: dict[str, Any] = {"pool": shown(entry.pool)}
-    if entry.parked is not None:
-        written["parked"] = {"message": entry.parked.message, "plugin": entry.parked.plugin}
-    if entry.parked_vms:
+def _written(record: PoolRecord) -> dict[str, Any]:
+    written: dict[str, Any] = {"pool": shown(record.pool)}
+    if record.parked is not None:
+        written["parked"] = {"message": record.parked.message, "plugin": record.parked.plugin}
+    if record.parked_vms:
         written["parkedVms"] = {
-            uid: {"message": each.message, "plugin": each.plugin} for uid, each in entry.parked_vms.items()
+            uid: {"message": each.message, "plugin": each.plugin} for uid, each in record.parked_vms.items()
         }
     return written

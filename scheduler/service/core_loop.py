@@ -29,7 +29,7 @@ class CoreLoop:
         self._journal = journal
         self._perform = perform
         self._failed = failed
-        self._inbox: deque[tuple[events.Input, bytes]] = deque()
+        self._inbox: deque[tuple[events.Input, bytes, Callable[[], object] | None]] = deque()
         self._is_running = False
 
     def decide(self, event: events.Input, body: bytes = b"") -> Outputs:
@@ -52,19 +52,21 @@ class CoreLoop:
         finally:
             self._is_running = False
 
-    def put(self, event: events.Input, body: bytes = b"") -> None:
-        """Take what became of an effect: now, or after what is running."""
-        self._inbox.append((event, body))
+    def put(self, event: events.Input, body: bytes = b"", then: Callable[[], object] | None = None) -> None:
+        """Take what became of an effect: now, or after what is running. `then` is called once the event counts."""
+        self._inbox.append((event, body, then))
         if not self._is_running:
             self.run(())
 
     def _drain(self) -> None:
         while self._inbox:
-            event, body = self._inbox.popleft()
+            event, body, then = self._inbox.popleft()
             try:
                 outputs = self.decide(event, body)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
                 self._failed(event, error)
-                continue
+                outputs = ()
+            if then is not None:
+                then()
             for output in outputs:
                 self._perform(output)

@@ -25,7 +25,7 @@ class Effects:
 
     def __init__(
         self,
-        report: Callable[[events.Input], object],
+        report: Callable[..., object],
         pools: Pools,
         migrator: Migrator | None,
         clock: Callable[[], float],
@@ -48,7 +48,9 @@ class Effects:
         deadline_s = min(due_s, self._clock() + ADMISSION_DEADLINE_S)
         self._asking.add(needed.ticket)
         try:
-            self._pools.consult(needed, deadline_s, lambda verdict: self._answered(needed.ticket, verdict))
+            self._pools.call_admission(
+                needed, deadline_s, lambda verdict: self._answered(needed.ticket, verdict)
+            )
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting
             self._log.error(
                 "pool not asked by our fault", pool=needed.pool, error=repr(error), exc_info=error
@@ -58,7 +60,10 @@ class Effects:
     def _answered(self, ticket: int, verdict: events.PoolVerdict | None) -> None:
         if ticket in self._asking:
             self._asking.discard(ticket)
-            self._report(events.AdmissionCallEnded(ticket, verdict, self._clock()))
+            ended = events.AdmissionCallEnded(ticket, verdict, self._clock())
+            self._report(ended, then=lambda: self._pools.applied(ticket))
+        else:
+            self._pools.applied(ticket)
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for that pool's verdict any more."""

@@ -1,6 +1,6 @@
 """What every `Cluster` adapter keeps: the clauses of the suite, each from a sentence of the port (versions, `begun_s`).
 
-A clause knows the port and a `Plant` only. Each tells a story; the auditor (`cluster_truth.py`) compares every word that
+A clause knows the port and a `ClusterPlant` only. Each tells a story; the auditor (`cluster_truth.py`) compares every word that
 is told meanwhile with what is true. `CLAUSES` holds all, by name.
 """
 
@@ -18,7 +18,7 @@ from tests.conformance.cluster_api_server import Pace
 from tests.conformance.cluster_truth import NODE, Audit, Kind, World
 from tests.support.virtual_time import now_s
 
-Clause = Callable[["Plant"], Coroutine[Any, Any, None]]
+Clause = Callable[["ClusterPlant"], Coroutine[Any, Any, None]]
 
 CUTS: Final = 10
 """How far a question has come when something else happens: on its way, with its answer on its way, or in between; a
@@ -30,7 +30,7 @@ UNREADABLE: Final = (ClusterUnreachableError, SettingsError)
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
+class ClusterPlant:
     """A world, how fast its source answers, and adapters for it: `open` makes one as a new process would.
 
     `cut` ends what an adapter keeps open, and what it would have shown is forgotten. `grow_unnoticed` gives a VM another size
@@ -111,7 +111,7 @@ def kinds(batch: tuple[events.Input, ...]) -> list[str]:
 
 
 @clause
-async def an_older_description_is_never_told_after_a_newer_one(plant: Plant) -> None:
+async def an_older_description_is_never_told_after_a_newer_one(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         for cut in range(CUTS):
             plant.dawdle()
@@ -130,7 +130,9 @@ async def an_older_description_is_never_told_after_a_newer_one(plant: Plant) -> 
 
 
 @clause
-async def the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after(plant: Plant) -> None:
+async def the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after(
+    plant: ClusterPlant,
+) -> None:
     async with plant.audited() as audit:
         for cut in range(CUTS):
             plant.dawdle()
@@ -147,7 +149,7 @@ async def the_end_of_an_object_is_told_before_another_takes_its_name_and_never_a
 
 
 @clause
-async def what_went_does_not_come_back(plant: Plant) -> None:
+async def what_went_does_not_come_back(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         for cut in range(CUTS):
             name = f"b{cut}"
@@ -165,7 +167,7 @@ async def what_went_does_not_come_back(plant: Plant) -> None:
 
 
 @clause
-async def what_was_told_is_not_told_again_where_nothing_has_changed(plant: Plant) -> None:
+async def what_was_told_is_not_told_again_where_nothing_has_changed(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         plant.pace.repeats, begun_s = 0.5, audit.begun_s
         for _ in range(3):
@@ -182,7 +184,7 @@ async def what_was_told_is_not_told_again_where_nothing_has_changed(plant: Plant
 
 
 @clause
-async def what_changed_while_nothing_was_shown_is_told(plant: Plant) -> None:
+async def what_changed_while_nothing_was_shown_is_told(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         plant.world.put("vm", "b")
         plant.world.put("vm", "c")
@@ -203,7 +205,7 @@ async def what_changed_while_nothing_was_shown_is_told(plant: Plant) -> None:
 
 
 @clause
-async def begun_s_lies_before_whatever_is_missing(plant: Plant) -> None:
+async def begun_s_lies_before_whatever_is_missing(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         for cut in range(CUTS):
             plant.dawdle()
@@ -219,7 +221,7 @@ async def begun_s_lies_before_whatever_is_missing(plant: Plant) -> None:
 
 
 @clause
-async def a_read_of_one_object_says_nothing_of_another(plant: Plant) -> None:
+async def a_read_of_one_object_says_nothing_of_another(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         plant.world.put("vm", "b")
         await plant.settle(audit)
@@ -239,7 +241,7 @@ async def a_read_of_one_object_says_nothing_of_another(plant: Plant) -> None:
 
 
 @clause
-async def begun_s_of_sizes_lies_before_the_start_where_nobody_has_written_since(plant: Plant) -> None:
+async def begun_s_of_sizes_lies_before_the_start_where_nobody_has_written_since(plant: ClusterPlant) -> None:
     plant.world.put("node", NODE)
     plant.world.put("vm", "a")
     await asyncio.sleep(AGE_S)
@@ -257,7 +259,7 @@ async def begun_s_of_sizes_lies_before_the_start_where_nobody_has_written_since(
 
 
 @clause
-async def begun_s_never_goes_back(plant: Plant) -> None:
+async def begun_s_never_goes_back(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         for cut in range(CUTS):
             plant.dawdle()
@@ -271,7 +273,7 @@ async def begun_s_never_goes_back(plant: Plant) -> None:
 
 
 @clause
-async def cluster_read_comes_last_when_everything_before_it_was_told(plant: Plant) -> None:
+async def cluster_read_comes_last_when_everything_before_it_was_told(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         for cut in range(CUTS):
             plant.dawdle()
@@ -287,7 +289,7 @@ async def cluster_read_comes_last_when_everything_before_it_was_told(plant: Plan
 
 
 @clause
-async def a_read_begins_after_the_call(plant: Plant) -> None:
+async def a_read_begins_after_the_call(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         plant.world.touch("vm", "a")  # from now on a file is known to be kept
         await plant.settle(audit)
@@ -303,7 +305,7 @@ async def a_read_begins_after_the_call(plant: Plant) -> None:
 
 
 @clause
-async def is_new_is_what_a_list_after_the_beginning_did_not_hold(plant: Plant) -> None:
+async def is_new_is_what_a_list_after_the_beginning_did_not_hold(plant: ClusterPlant) -> None:
     plant.world.put("node", NODE)
     was_there = {plant.world.put("vm", "a").uid}
     await asyncio.sleep(AGE_S)
@@ -328,7 +330,7 @@ async def is_new_is_what_a_list_after_the_beginning_did_not_hold(plant: Plant) -
 
 
 @clause
-async def errors_leave_what_was_told_in_force_and_lose_nothing(plant: Plant) -> None:
+async def errors_leave_what_was_told_in_force_and_lose_nothing(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         plant.world.put("vm", "b")
         plant.world.remove("pod", "p")
@@ -343,7 +345,7 @@ async def errors_leave_what_was_told_in_force_and_lose_nothing(plant: Plant) -> 
 
 
 @clause
-async def a_source_that_hangs_is_unreachable_in_time(plant: Plant) -> None:
+async def a_source_that_hangs_is_unreachable_in_time(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         plant.world.put("vm", "a")
         for make in (audit.refresh, lambda: audit.read(["a"])):
@@ -361,7 +363,7 @@ async def a_source_that_hangs_is_unreachable_in_time(plant: Plant) -> None:
 
 
 @clause
-async def whoever_gives_up_waiting_costs_no_change(plant: Plant) -> None:
+async def whoever_gives_up_waiting_costs_no_change(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         for cut in range(CUTS):
             plant.dawdle()
@@ -376,7 +378,7 @@ async def whoever_gives_up_waiting_costs_no_change(plant: Plant) -> None:
 
 
 @clause
-async def look_shows_what_was_told_last(plant: Plant) -> None:
+async def look_shows_what_was_told_last(plant: ClusterPlant) -> None:
     async with plant.audited() as audit:
         for change in (
             lambda: plant.world.put("vm", "a"),
@@ -399,7 +401,7 @@ async def look_shows_what_was_told_last(plant: Plant) -> None:
 
 
 @clause
-async def any_schedule_keeps_all_of_them(plant: Plant) -> None:
+async def any_schedule_keeps_all_of_them(plant: ClusterPlant) -> None:
     rng = plant.pace.rng
     async with plant.audited() as audit:
         calls: set[asyncio.Task[Any]] = set()
@@ -418,7 +420,7 @@ async def any_schedule_keeps_all_of_them(plant: Plant) -> None:
         await plant.settle(audit)
 
 
-def _happen(plant: Plant, rng: random.Random) -> None:
+def _happen(plant: ClusterPlant, rng: random.Random) -> None:
     """Something, or nothing."""
     world, pace = plant.world, plant.pace
     kind: Kind = rng.choice(("vm", "vm", "pod"))

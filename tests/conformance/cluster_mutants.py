@@ -321,7 +321,7 @@ class LearnsNothingFromOldNews(WatchedCluster):
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
+class ClusterMutant:
     """A broken adapter, the clause that it breaks (others may break too), and the plant where it stands."""
 
     kind: type[Any]
@@ -335,39 +335,47 @@ class Mutant:
 
 _FILE: Final = "file that goes"
 MUTANTS: Final = (
-    Mutant(TakesWhateverComes, "an_older_description_is_never_told_after_a_newer_one"),
-    Mutant(
+    ClusterMutant(TakesWhateverComes, "an_older_description_is_never_told_after_a_newer_one"),
+    ClusterMutant(
         EndsWhateverHasTheName, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"
     ),
-    Mutant(TellsEndsLast, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"),
-    Mutant(
+    ClusterMutant(
+        TellsEndsLast, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"
+    ),
+    ClusterMutant(
         TellsEndsLast, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after", _FILE
     ),
-    Mutant(ForgetsWhatWent, "what_went_does_not_come_back"),
-    Mutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed"),
-    Mutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed", _FILE),
-    Mutant(BeginsAnewAfterGaps, "what_was_told_is_not_told_again_where_nothing_has_changed"),
-    Mutant(MissesWhatListsLack, "what_changed_while_nothing_was_shown_is_told"),
-    Mutant(DatesEventsAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
-    Mutant(DatesAnswersAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
-    Mutant(TakesAnObjectsVersionForTheStores, "a_read_of_one_object_says_nothing_of_another"),
-    Mutant(DatesReadsAtTheirEnd, "begun_s_lies_before_whatever_is_missing", _FILE),
-    Mutant(TrustsWhatItFinds, "begun_s_of_sizes_lies_before_the_start_where_nobody_has_written_since", _FILE),
-    Mutant(DatesEachAnswerAlone, "begun_s_never_goes_back"),
-    Mutant(SaysFirstThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
-    Mutant(SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
-    Mutant(SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE),
-    Mutant(NeverSaysThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE),
-    Mutant(AnswersFromItsView, "a_read_begins_after_the_call"),
-    Mutant(SharesReads, "a_read_begins_after_the_call", _FILE),
-    Mutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
-    Mutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold", _FILE),
-    Mutant(CallsNothingNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
-    Mutant(LosesWhatItHolds, "errors_leave_what_was_told_in_force_and_lose_nothing"),
-    Mutant(HidesErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
-    Mutant(ShowsNothingAfterErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
-    Mutant(WaitsForEver, "a_source_that_hangs_is_unreachable_in_time"),
-    Mutant(GivesAwayTooSoon, "whoever_gives_up_waiting_costs_no_change", _FILE),
-    Mutant(LooksAhead, "look_shows_what_was_told_last"),
-    Mutant(LearnsNothingFromOldNews, "any_schedule_keeps_all_of_them"),
+    ClusterMutant(ForgetsWhatWent, "what_went_does_not_come_back"),
+    ClusterMutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed"),
+    ClusterMutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed", _FILE),
+    ClusterMutant(BeginsAnewAfterGaps, "what_was_told_is_not_told_again_where_nothing_has_changed"),
+    ClusterMutant(MissesWhatListsLack, "what_changed_while_nothing_was_shown_is_told"),
+    ClusterMutant(DatesEventsAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
+    ClusterMutant(DatesAnswersAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
+    ClusterMutant(TakesAnObjectsVersionForTheStores, "a_read_of_one_object_says_nothing_of_another"),
+    ClusterMutant(DatesReadsAtTheirEnd, "begun_s_lies_before_whatever_is_missing", _FILE),
+    ClusterMutant(
+        TrustsWhatItFinds, "begun_s_of_sizes_lies_before_the_start_where_nobody_has_written_since", _FILE
+    ),
+    ClusterMutant(DatesEachAnswerAlone, "begun_s_never_goes_back"),
+    ClusterMutant(SaysFirstThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
+    ClusterMutant(SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
+    ClusterMutant(
+        SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE
+    ),
+    ClusterMutant(
+        NeverSaysThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE
+    ),
+    ClusterMutant(AnswersFromItsView, "a_read_begins_after_the_call"),
+    ClusterMutant(SharesReads, "a_read_begins_after_the_call", _FILE),
+    ClusterMutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
+    ClusterMutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold", _FILE),
+    ClusterMutant(CallsNothingNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
+    ClusterMutant(LosesWhatItHolds, "errors_leave_what_was_told_in_force_and_lose_nothing"),
+    ClusterMutant(HidesErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
+    ClusterMutant(ShowsNothingAfterErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
+    ClusterMutant(WaitsForEver, "a_source_that_hangs_is_unreachable_in_time"),
+    ClusterMutant(GivesAwayTooSoon, "whoever_gives_up_waiting_costs_no_change", _FILE),
+    ClusterMutant(LooksAhead, "look_shows_what_was_told_last"),
+    ClusterMutant(LearnsNothingFromOldNews, "any_schedule_keeps_all_of_them"),
 )

@@ -13,7 +13,7 @@ from hosting import threads, watched_file
 from scheduler.clusters.file import FileCluster
 from scheduler.ports import Cluster
 from tests.conformance.cluster_api_server import ApiServer, Pace
-from tests.conformance.cluster_clauses import Plant
+from tests.conformance.cluster_clauses import ClusterPlant
 from tests.conformance.cluster_truth import NODE, Key, Thing, World
 from tests.conformance.cluster_watched import WatchedCluster
 from tests.support.virtual_time import now_s
@@ -29,7 +29,7 @@ def _as_it_is(cluster: Cluster) -> Cluster:
 @contextmanager
 def watched(
     _: Path, seed: int, kind: type[WatchedCluster] = WatchedCluster, wrap: Wrap = _as_it_is
-) -> Iterator[Plant]:
+) -> Iterator[ClusterPlant]:
     """Objects of an API server, watched."""
     rng = random.Random(seed)
     pace = Pace(rng)
@@ -44,7 +44,7 @@ def watched(
     def grow_unnoticed(name: str) -> None:
         world.put("vm", name)  # whatever keeps sizes there up to date is part of the cluster
 
-    yield Plant(world, pace, opened, server.cut, grow_unnoticed, is_current=True)
+    yield ClusterPlant(world, pace, opened, server.cut, grow_unnoticed, is_current=True)
 
 
 def _entry(thing: Thing) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _file_plant(spoils: bool) -> "Callable[..., Any]":
     @contextmanager
     def planted(
         directory: Path, seed: int, kind: type[FileCluster] = FileCluster, wrap: Wrap = _as_it_is
-    ) -> Iterator[Plant]:
+    ) -> Iterator[ClusterPlant]:
         rng, world = random.Random(seed), World()
         directory.mkdir(exist_ok=True)
         writer = _Writer(directory / "cluster.yaml", rng, spoils=spoils)
@@ -150,7 +150,7 @@ def _file_plant(spoils: bool) -> "Callable[..., Any]":
             mock.patch.object(threads, "in_own_thread", in_thread),
             mock.patch.object(watched_file, "in_own_thread", in_thread),
         ):
-            yield Plant(world, pace, opened, lambda: None, world.grow_unnoticed, is_current=False)
+            yield ClusterPlant(world, pace, opened, lambda: None, world.grow_unnoticed, is_current=False)
 
     return planted
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.cluster_clauses import CLAUSES
-from tests.conformance.cluster_mutants import MUTANTS, Mutant
+from tests.conformance.cluster_mutants import MUTANTS, ClusterMutant
 from tests.conformance.cluster_plants import PLANTS
 from tests.support.virtual_time import VirtualLoop
 
@@ -41,7 +41,7 @@ def test_adapters_keep(plant: str, clause: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "mutant", MUTANTS, ids=lambda mutant: f"{mutant.kind.__name__} of {mutant.plant}".replace(" ", "_")
 )
-def test_the_suite_catches(mutant: Mutant, tmp_path: Path) -> None:
+def test_the_suite_catches(mutant: ClusterMutant, tmp_path: Path) -> None:
     for seed in range(SEEDS):
         try:
             run(mutant.clause, PLANTS[mutant.plant], tmp_path, seed, **mutant.planted())

@@ -1,6 +1,6 @@
 """What every `VmBackend` keeps: the clauses of the suite, each from a sentence of the design (held, back ends, observer).
 
-A clause knows the port and a `Plant` only, and what a plant says of itself: whether others change targets there, and
+A clause knows the port and a `BackendPlant` only, and what a plant says of itself: whether others change targets there, and
 whether sizes arrive. It raises where the sentence is not kept. `CLAUSES` holds all, by name.
 """
 
@@ -15,10 +15,11 @@ from agent.core.model import Vm
 from agent.core.ports import BackendError, FencedOffError, Fencing, VmBackend
 from protocol.values import ZERO, Bounds, Observation, Resources
 from protocol.wire import PodName
-from tests.unit.agent.driver import UNIT, VM, cu
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import VM
 
 T = TypeVar("T")
-Clause = Callable[["Plant"], Coroutine[Any, Any, None]]
+Clause = Callable[["BackendPlant"], Coroutine[Any, Any, None]]
 
 ABSENT: Final = Vm(PodName("absent", "default"), "uid-b", Bounds(UNIT, UNIT * 8), UNIT, VM.slot_bytes)
 STEP_S: Final = 0.1
@@ -37,7 +38,7 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
+class BackendPlant:
     """A place with `VM`, made with 2 units, that outlives back ends, and the clock that it goes by.
 
     `open` makes a back end as a new process would, `look` shows the truth, `spoil` makes the VM unreadable. `go_on` lets
@@ -169,7 +170,7 @@ async def killed(task: "asyncio.Task[Any]") -> None:
     await asyncio.wait([task])
 
 
-async def refused(plant: Plant, call: Coroutine[Any, Any, Any]) -> str:
+async def refused(plant: BackendPlant, call: Coroutine[Any, Any, Any]) -> str:
     """The text of the error that a call ends with."""
     try:
         outcome = await plant.call(call)
@@ -182,7 +183,7 @@ async def refused(plant: Plant, call: Coroutine[Any, Any, Any]) -> str:
 
 
 @clause
-async def observe_returns_size_and_target(plant: Plant) -> None:
+async def observe_returns_size_and_target(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     seen = await plant.observe(backend)
     assert (seen.size, seen.target) == (cu(2), cu(2))
@@ -196,7 +197,7 @@ async def observe_returns_size_and_target(plant: Plant) -> None:
 
 
 @clause
-async def resize_returns_when_the_target_is_accepted_not_when_it_is_reached(plant: Plant) -> None:
+async def resize_returns_when_the_target_is_accepted_not_when_it_is_reached(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     for target in (cu(4), cu(1), cu(8)):
         before = await plant.rest()
@@ -209,7 +210,7 @@ async def resize_returns_when_the_target_is_accepted_not_when_it_is_reached(plan
 
 
 @clause
-async def what_is_observed_is_not_older_than_the_look(plant: Plant) -> None:
+async def what_is_observed_is_not_older_than_the_look(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     for cut in range(CUTS):
         await plant.rest()
@@ -231,7 +232,7 @@ async def what_is_observed_is_not_older_than_the_look(plant: Plant) -> None:
 
 
 @clause
-async def repeating_a_resize_changes_nothing(plant: Plant) -> None:
+async def repeating_a_resize_changes_nothing(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     await plant.resize(backend, cu(4), fencing)
     first = await plant.look()
@@ -249,7 +250,7 @@ async def repeating_a_resize_changes_nothing(plant: Plant) -> None:
 
 
 @clause
-async def max_of_size_and_target_covers_what_the_vm_may_reach(plant: Plant) -> None:
+async def max_of_size_and_target_covers_what_the_vm_may_reach(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     for target in (cu(8), cu(1), cu(6, 2), cu(2, 6), cu(5)):
         before = await plant.rest()
@@ -259,7 +260,7 @@ async def max_of_size_and_target_covers_what_the_vm_may_reach(plant: Plant) -> N
 
 
 @clause
-async def after_a_replacement_the_size_never_exceeds_the_size_and_the_new_target(plant: Plant) -> None:
+async def after_a_replacement_the_size_never_exceeds_the_size_and_the_new_target(plant: BackendPlant) -> None:
     """Or the larger target counts until the back end is idle: it shows as the target until then."""
     backend, fencing = await plant.life()
     pairs = ((cu(8), cu(3)), (cu(1), cu(6)), (cu(8, 1), cu(1, 8)), (cu(6), cu(7)), (cu(7), cu(1, 7)))
@@ -277,7 +278,7 @@ async def after_a_replacement_the_size_never_exceeds_the_size_and_the_new_target
 
 
 @clause
-async def a_resize_that_fails_takes_effect_whole_or_not_at_all(plant: Plant) -> None:
+async def a_resize_that_fails_takes_effect_whole_or_not_at_all(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     for number in range(12):
         before, target = await plant.rest(), cu(3 + number % 5)
@@ -293,7 +294,7 @@ async def a_resize_that_fails_takes_effect_whole_or_not_at_all(plant: Plant) -> 
 
 
 @clause
-async def a_write_fails_where_another_target_stands_than_the_one_that_was_seen(plant: Plant) -> None:
+async def a_write_fails_where_another_target_stands_than_the_one_that_was_seen(plant: BackendPlant) -> None:
     """An operator's lowering is never undone by a decision that does not know of it."""
     backend, fencing = await plant.life()
     deadline_s = backend.capabilities.command_deadline_s
@@ -311,7 +312,7 @@ async def a_write_fails_where_another_target_stands_than_the_one_that_was_seen(p
 
 
 @clause
-async def of_two_writes_that_rest_on_one_look_at_most_one_succeeds(plant: Plant) -> None:
+async def of_two_writes_that_rest_on_one_look_at_most_one_succeeds(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     for cut in range(2 * CUTS):
         seen = (await plant.rest()).target
@@ -330,7 +331,7 @@ async def of_two_writes_that_rest_on_one_look_at_most_one_succeeds(plant: Plant)
 
 
 @clause
-async def a_repeated_write_finds_its_own_target(plant: Plant) -> None:
+async def a_repeated_write_finds_its_own_target(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     seen = (await plant.rest()).target
     await plant.resize(backend, cu(6), fencing)
@@ -339,7 +340,7 @@ async def a_repeated_write_finds_its_own_target(plant: Plant) -> None:
 
 
 @clause
-async def a_write_is_never_late(plant: Plant) -> None:
+async def a_write_is_never_late(plant: BackendPlant) -> None:
     """A process that was paused between decision and write does not write."""
     backend, fencing = await plant.life()
     deadline_s = backend.capabilities.command_deadline_s
@@ -365,7 +366,7 @@ async def a_write_is_never_late(plant: Plant) -> None:
 
 
 @clause
-async def a_fence_may_be_repeated(plant: Plant) -> None:
+async def a_fence_may_be_repeated(plant: BackendPlant) -> None:
     backend = plant.open()
     first, second = await plant.fence(backend), await plant.fence(backend)
     assert second.generation > first.generation
@@ -374,7 +375,7 @@ async def a_fence_may_be_repeated(plant: Plant) -> None:
 
 
 @clause
-async def a_fence_changes_neither_size_nor_target(plant: Plant) -> None:
+async def a_fence_changes_neither_size_nor_target(plant: BackendPlant) -> None:
     for target in (cu(4), cu(2), cu(6, 1)):
         backend, fencing = await plant.life()
         before = await plant.look()
@@ -389,7 +390,7 @@ async def a_fence_changes_neither_size_nor_target(plant: Plant) -> None:
 
 
 @clause
-async def commands_of_an_earlier_life_are_refused(plant: Plant) -> None:
+async def commands_of_an_earlier_life_are_refused(plant: BackendPlant) -> None:
     old, fencing = await plant.life()
     new = plant.open()
     await plant.fence(new)
@@ -401,7 +402,9 @@ async def commands_of_an_earlier_life_are_refused(plant: Plant) -> None:
 
 
 @clause
-async def when_fence_returns_no_command_of_an_earlier_life_can_take_effect_any_more(plant: Plant) -> None:
+async def when_fence_returns_no_command_of_an_earlier_life_can_take_effect_any_more(
+    plant: BackendPlant,
+) -> None:
     for is_dead in (True, False):
         for cut in range(CUTS):
             old, fencing = await plant.life()
@@ -420,7 +423,7 @@ async def when_fence_returns_no_command_of_an_earlier_life_can_take_effect_any_m
 
 
 @clause
-async def after_the_command_deadline_a_command_can_no_longer_be_accepted(plant: Plant) -> None:
+async def after_the_command_deadline_a_command_can_no_longer_be_accepted(plant: BackendPlant) -> None:
     """Where the deadline is 0 it dies with its sender."""
     backend, fencing = await plant.life()
     deadline_s = backend.capabilities.command_deadline_s
@@ -437,7 +440,7 @@ async def after_the_command_deadline_a_command_can_no_longer_be_accepted(plant: 
 
 
 @clause
-async def targets_outlive_the_agent(plant: Plant) -> None:
+async def targets_outlive_the_agent(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     await plant.resize(backend, cu(5), fencing)
     del backend
@@ -448,13 +451,13 @@ async def targets_outlive_the_agent(plant: Plant) -> None:
 
 
 @clause
-async def generations_outlive_the_agent(plant: Plant) -> None:
+async def generations_outlive_the_agent(plant: BackendPlant) -> None:
     first = await plant.fence(plant.open())
     assert (await plant.fence(plant.open())).generation > first.generation
 
 
 @clause
-async def a_call_that_is_cut_off_leaves_the_vm_whole(plant: Plant) -> None:
+async def a_call_that_is_cut_off_leaves_the_vm_whole(plant: BackendPlant) -> None:
     for cut in range(CUTS):
         for kind in range(3):
             backend, fencing = await plant.life()
@@ -473,7 +476,7 @@ async def a_call_that_is_cut_off_leaves_the_vm_whole(plant: Plant) -> None:
 
 
 @clause
-async def an_unknown_vm_is_an_error_of_the_back_end(plant: Plant) -> None:
+async def an_unknown_vm_is_an_error_of_the_back_end(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     assert await refused(plant, backend.fence(ABSENT))
     assert await refused(plant, backend.observe(ABSENT))
@@ -481,7 +484,7 @@ async def an_unknown_vm_is_an_error_of_the_back_end(plant: Plant) -> None:
 
 
 @clause
-async def a_vm_that_cannot_be_read_is_an_error_of_the_back_end(plant: Plant) -> None:
+async def a_vm_that_cannot_be_read_is_an_error_of_the_back_end(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     plant.spoil()
     assert await refused(plant, backend.fence(VM))
@@ -490,7 +493,7 @@ async def a_vm_that_cannot_be_read_is_an_error_of_the_back_end(plant: Plant) -> 
 
 
 @clause
-async def a_target_of_nothing_is_refused(plant: Plant) -> None:
+async def a_target_of_nothing_is_refused(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     for target in (ZERO, Resources(0, 1), Resources(1, 0), Resources(-1, 1)):
         assert await refused(plant, plant.write(backend, target, fencing))
@@ -498,7 +501,7 @@ async def a_target_of_nothing_is_refused(plant: Plant) -> None:
 
 
 @clause
-async def capabilities_never_change(plant: Plant) -> None:
+async def capabilities_never_change(plant: BackendPlant) -> None:
     backend, fencing = await plant.life()
     first = backend.capabilities
     await plant.resize(backend, cu(3), fencing)
@@ -510,7 +513,7 @@ async def capabilities_never_change(plant: Plant) -> None:
 
 
 @clause
-async def a_raise_is_logged_before_the_fact_and_a_lowering_after_it(plant: Plant) -> None:
+async def a_raise_is_logged_before_the_fact_and_a_lowering_after_it(plant: BackendPlant) -> None:
     """Folded line by line, the log is at or above the truth at every moment, and equal to it in the end."""
     backend, fencing = await plant.life()
     for target in (cu(4), cu(2), cu(3, 1), cu(1, 3), cu(8), cu(5)):

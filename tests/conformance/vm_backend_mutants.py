@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agent.backends.simulated import Command, Moment, SimulatedBackend, VmFile
+from agent.backends.simulated import Moment, SentCommand, SimulatedBackend, VmFile
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, Fencing
 from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_simulated import PROFILES, Profile
-from tests.unit.agent.driver import cu
+from tests.support.amounts import cu
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
+class BackendMutant:
     """A broken back end, the profile under which it is tried, and the clause that it breaks (others may break too)."""
 
     kind: type[SimulatedBackend]
@@ -73,7 +73,7 @@ class ReturnsBeforeItIsAccepted(SimulatedBackend):
         if not target.is_positive():
             raise BackendError("nothing")
         known = self._check(vm, fencing)
-        command = Command(known.sent + 1, target, self._clock.now_s() + 0.5)
+        command = SentCommand(known.sent + 1, target, self._clock.now_s() + 0.5)
         self._write(vm, replace(known, sent=command.order, on_way=(*known.on_way, command)))
 
 
@@ -116,8 +116,8 @@ class Overshoots(SimulatedBackend):
     """Grows beyond its target for a moment."""
 
     def _moves(self, at_s: float, size: Resources, target: Resources) -> tuple[Moment, ...]:
-        timers = super()._moves(at_s, size, target)
-        return (Moment(at_s + self._delay_s / 2, size.max(target) + cu(1), target), *timers)
+        moves = super()._moves(at_s, size, target)
+        return (Moment(at_s + self._delay_s / 2, size.max(target) + cu(1), target), *moves)
 
 
 class FinishesInSecret(SimulatedBackend):
@@ -125,8 +125,8 @@ class FinishesInSecret(SimulatedBackend):
 
     def _finishing_first(self, known: VmFile, target: Resources) -> VmFile:
         after = super()._finishing_first(known, target)
-        timers = tuple(replace(each, target=target) for each in after.agenda)
-        return replace(after, target=target, timers=timers)
+        agenda = tuple(replace(each, target=target) for each in after.agenda)
+        return replace(after, target=target, agenda=agenda)
 
 
 class FailsHalfway(SimulatedBackend):
@@ -199,7 +199,7 @@ class KeepsTheGeneration(SimulatedBackend):
 
 
 class CountsForItself(SimulatedBackend):
-    """PermitStats generations from one in every process."""
+    """Counts generations from one in every process."""
 
     async def fence(self, vm: Vm) -> Fencing:
         known, count = self._settle(vm), vars(self).get("count", 0) + 1
@@ -259,7 +259,7 @@ class FenceStopsTheVm(SimulatedBackend):
     async def fence(self, vm: Vm) -> Fencing:
         fencing = await super().fence(vm)
         known = self._settle(vm)
-        self._put(vm, known, replace(known, target=known.size, wanted=known.size, timers=()))
+        self._put(vm, known, replace(known, target=known.size, wanted=known.size, agenda=()))
         return fencing
 
 
@@ -284,7 +284,7 @@ class ForgetsTargets(SimulatedBackend):
     def create(self, vm: Vm, size: Resources) -> None:
         super().create(vm, size)
         known = self._settle(vm)
-        self._put(vm, known, replace(known, target=known.size, wanted=known.size, timers=()))
+        self._put(vm, known, replace(known, target=known.size, wanted=known.size, agenda=()))
 
 
 class IsTornWhenItIsCutOff(SimulatedBackend):
@@ -400,41 +400,41 @@ _SLOWLY_LATE: Final[tuple[float, Profile]] = (
 )
 
 MUTANTS: Final = (
-    Mutant(ShowsNoTarget, "observe_returns_size_and_target"),
-    Mutant(ShowsNoSize, "observe_returns_size_and_target", "memory in part"),
-    Mutant(KeepsItsFirstLook, "what_is_observed_is_not_older_than_the_look"),
-    Mutant(DatesLooksAtTheirEnd, "what_is_observed_is_not_older_than_the_look", "slow looks"),
-    Mutant(ReturnsBeforeItIsAccepted, _ACCEPTED),
-    Mutant(ReturnsWhenItIsReached, _ACCEPTED),
-    Mutant(HidesRefusals, _ACCEPTED, "refusing"),
-    Mutant(BeginsAnew, "repeating_a_resize_changes_nothing"),
-    Mutant(LogsRepetitions, "repeating_a_resize_changes_nothing"),
-    Mutant(Overshoots, "max_of_size_and_target_covers_what_the_vm_may_reach"),
-    Mutant(FinishesInSecret, _REPLACED, "finish first"),
-    Mutant(FailsHalfway, "a_resize_that_fails_takes_effect_whole_or_not_at_all"),
-    Mutant(ComparesTooEarly, "of_two_writes_that_rest_on_one_look_at_most_one_succeeds"),
-    Mutant(WritesBlind, "a_write_fails_where_another_target_stands_than_the_one_that_was_seen"),
-    Mutant(RefusesARepetition, "a_repeated_write_finds_its_own_target"),
-    Mutant(WritesLate, "a_write_is_never_late"),
-    Mutant(LooksAtTheClockTooEarly, "a_write_is_never_late", "latency"),
-    Mutant(KeepsTheGeneration, "a_fence_may_be_repeated"),
-    Mutant(CountsForItself, "generations_outlive_the_agent"),
-    Mutant(TakesEverybodysCommands, _REFUSED),
-    Mutant(HasNothingAgainstTheSameTarget, _REFUSED),
-    Mutant(FencesWhatIsStartedOnly, _FENCED),
-    Mutant(ForgetsWhatIsOnItsWay, _FENCED, "late, fence makes void"),
-    Mutant(WaitsHalfTheDeadline, _FENCED, "late, fence waits"),
-    Mutant(FenceStopsTheVm, "a_fence_changes_neither_size_nor_target"),
-    Mutant(UnderstatesItsDeadline, _DEADLINE, _SLOWLY_LATE),
-    Mutant(OutlivesItsSender, _DEADLINE, "latency"),
-    Mutant(ForgetsTargets, "targets_outlive_the_agent"),
-    Mutant(IsTornWhenItIsCutOff, "a_call_that_is_cut_off_leaves_the_vm_whole"),
-    Mutant(TakesNothing, "a_target_of_nothing_is_refused"),
-    Mutant(RaisesWhatItLikes, "an_unknown_vm_is_an_error_of_the_back_end"),
-    Mutant(MakesWhatIsAsked, "an_unknown_vm_is_an_error_of_the_back_end"),
-    Mutant(ReplacesWhatItCannotRead, _UNREADABLE),
-    Mutant(ChangesItsMind, "capabilities_never_change"),
-    Mutant(LogsRaisesAfterTheFact, _LOGGED),
-    Mutant(LogsLoweringsBeforeTheFact, _LOGGED),
-    Mutant(LogsNoSizes, _LOGGED),
+    BackendMutant(ShowsNoTarget, "observe_returns_size_and_target"),
+    BackendMutant(ShowsNoSize, "observe_returns_size_and_target", "memory in part"),
+    BackendMutant(KeepsItsFirstLook, "what_is_observed_is_not_older_than_the_look"),
+    BackendMutant(DatesLooksAtTheirEnd, "what_is_observed_is_not_older_than_the_look", "slow looks"),
+    BackendMutant(ReturnsBeforeItIsAccepted, _ACCEPTED),
+    BackendMutant(ReturnsWhenItIsReached, _ACCEPTED),
+    BackendMutant(HidesRefusals, _ACCEPTED, "refusing"),
+    BackendMutant(BeginsAnew, "repeating_a_resize_changes_nothing"),
+    BackendMutant(LogsRepetitions, "repeating_a_resize_changes_nothing"),
+    BackendMutant(Overshoots, "max_of_size_and_target_covers_what_the_vm_may_reach"),
+    BackendMutant(FinishesInSecret, _REPLACED, "finish first"),
+    BackendMutant(FailsHalfway, "a_resize_that_fails_takes_effect_whole_or_not_at_all"),
+    BackendMutant(ComparesTooEarly, "of_two_writes_that_rest_on_one_look_at_most_one_succeeds"),
+    BackendMutant(WritesBlind, "a_write_fails_where_another_target_stands_than_the_one_that_was_seen"),
+    BackendMutant(RefusesARepetition, "a_repeated_write_finds_its_own_target"),
+    BackendMutant(WritesLate, "a_write_is_never_late"),
+    BackendMutant(LooksAtTheClockTooEarly, "a_write_is_never_late", "latency"),
+    BackendMutant(KeepsTheGeneration, "a_fence_may_be_repeated"),
+    BackendMutant(CountsForItself, "generations_outlive_the_agent"),
+    BackendMutant(TakesEverybodysCommands, _REFUSED),
+    BackendMutant(HasNothingAgainstTheSameTarget, _REFUSED),
+    BackendMutant(FencesWhatIsStartedOnly, _FENCED),
+    BackendMutant(ForgetsWhatIsOnItsWay, _FENCED, "late, fence makes void"),
+    BackendMutant(WaitsHalfTheDeadline, _FENCED, "late, fence waits"),
+    BackendMutant(FenceStopsTheVm, "a_fence_changes_neither_size_nor_target"),
+    BackendMutant(UnderstatesItsDeadline, _DEADLINE, _SLOWLY_LATE),
+    BackendMutant(OutlivesItsSender, _DEADLINE, "latency"),
+    BackendMutant(ForgetsTargets, "targets_outlive_the_agent"),
+    BackendMutant(IsTornWhenItIsCutOff, "a_call_that_is_cut_off_leaves_the_vm_whole"),
+    BackendMutant(TakesNothing, "a_target_of_nothing_is_refused"),
+    BackendMutant(RaisesWhatItLikes, "an_unknown_vm_is_an_error_of_the_back_end"),
+    BackendMutant(MakesWhatIsAsked, "an_unknown_vm_is_an_error_of_the_back_end"),
+    BackendMutant(ReplacesWhatItCannotRead, _UNREADABLE),
+    BackendMutant(ChangesItsMind, "capabilities_never_change"),
+    BackendMutant(LogsRaisesAfterTheFact, _LOGGED),
+    BackendMutant(LogsLoweringsBeforeTheFact, _LOGGED),
+    BackendMutant(LogsNoSizes, _LOGGED),
 )

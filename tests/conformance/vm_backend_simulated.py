@@ -13,12 +13,13 @@ import msgspec
 
 from agent.backends.change_log import FILE_NAME, ChangeLog
 from agent.backends.faults import NONE, Faults
-from agent.backends.simulated import Clock, SimulatedBackend, VmFile
+from agent.backends.simulated import MonotonicClock, SimulatedBackend, VmFile
 from agent.core.ports import VmBackend
 from hosting.settings import check
 from protocol.values import ZERO, Observation, Resources
-from tests.conformance.vm_backend_clauses import Plant, Traits
-from tests.unit.agent.driver import VM, cu
+from tests.conformance.vm_backend_clauses import BackendPlant, Traits
+from tests.support.amounts import cu
+from tests.unit.agent.driver import VM
 
 Profile = dict[str, Any]
 
@@ -73,8 +74,8 @@ class Virtual:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = 0
 
-    def clock(self) -> Clock:
-        return Clock(lambda: self.now_s, self._sleep)
+    def clock(self) -> MonotonicClock:
+        return MonotonicClock(lambda: self.now_s, self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -151,7 +152,7 @@ def planted(
     profile: tuple[float, Profile],
     seed: int = 0,
     kind: type[SimulatedBackend] = SimulatedBackend,
-) -> Iterator[Plant]:
+) -> Iterator[BackendPlant]:
     """A plant whose back ends are of `kind`, with the delay and the faults of `profile`."""
     delay_s, faults = profile[0], check(profile[1], Faults)
     virtual, rng = Virtual(), random.Random(seed)
@@ -176,7 +177,7 @@ def planted(
         async def look() -> Observation:
             return await honest.observe(VM)
 
-        yield Plant(
+        yield BackendPlant(
             Traits(
                 keeps_targets=faults.withdrawn == 0,
                 arrives=faults.movement.memory_arrives == 1,

@@ -125,7 +125,7 @@ def settled_by_anybody() -> Patch:
 
 def naming(request: Any, instance: UUID) -> Any:
     """The request, as if it named that process."""
-    return dataclasses.replace(request, scheduler_instance=instance)
+    return replace(request, scheduler_instance=instance)
 
 
 def one_hand_over_floor() -> Patch:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agent.core import events
-from agent.core.state import Ask
+from agent.core.state import PermitRequest
 from protocol.reasons import ErrorCode
 from protocol.values import Observation, Resources
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import FULL, UNIT, UNSETTLED, VM, Driver, cu, grant, refusal
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import FULL, UNSETTLED, VM, Driver, grant, refusal
 
 KINDS = (
     events.Fence,
@@ -41,14 +42,14 @@ class Ledger:
     last: int = 0
     remembered: Resources = UNIT
 
-    def post(self, ask: Ask) -> Resources | None:
+    def post(self, request: PermitRequest) -> Resources | None:
         """The permit; None for a stale number."""
-        if ask.number < self.last:
+        if request.number < self.last:
             return None
-        if ask.number == self.last:
+        if request.number == self.last:
             return self.remembered.min(self.current)
-        self.last = ask.number
-        self.current = ask.resources.min(self.current.max(self.room))
+        self.last = request.number
+        self.current = request.resources.min(self.current.max(self.room))
         self.remembered = self.current
         return self.current
 
@@ -63,9 +64,9 @@ class World(Driver):
         self.started_s: dict[type[object], float] = {}
         self.snapshot = Observation(size, size, self.now_s)
         self.late: list[tuple[float, Resources]] = []
-        self.limbo: list[Ask] = []
+        self.limbo: list[PermitRequest] = []
         self.numbers: list[int] = []
-        self.last_ask: Ask | None = None
+        self.last_request: PermitRequest | None = None
         self.settle()
 
     def _take_up(self, action: events.Action) -> None:
@@ -76,13 +77,13 @@ class World(Driver):
                 growth_s = self.state.scheduler.lease_until_s
                 assert not target.exceeds(seen) or not_after_s <= growth_s, "growth beyond its lease"
                 assert target.fits_in(VM.bounds.max)
-            case events.RequestPermit(ask):
-                assert self.state.in_use().fits_in(ask.resources), "less than is in use"
-                if ask.number in self.numbers:
-                    assert ask == self.last_ask, "another request under a number that was used"
-                assert not self.numbers or ask.number >= self.numbers[-1]
-                self.numbers.append(ask.number)
-                self.last_ask = ask
+            case events.RequestPermit(request):
+                assert self.state.in_use().fits_in(request.resources), "less than is in use"
+                if request.number in self.numbers:
+                    assert request == self.last_request, "another request under a number that was used"
+                assert not self.numbers or request.number >= self.numbers[-1]
+                self.numbers.append(request.number)
+                self.last_request = request
             case events.Observe():
                 self.snapshot = self.observation()
             case _:
@@ -126,8 +127,8 @@ def failure(action: events.Action, chance: float, *, is_lost: bool) -> events.Ev
             return events.ObserveFailed("failed", chance)
         case events.Resize():
             return events.ResizeFailed("failed", chance)
-        case events.RequestPermit(ask):
-            return events.PermitFailed(ask.number, "failed", chance)
+        case events.RequestPermit(request):
+            return events.PermitFailed(request.number, "failed", chance)
         case events.Register():
             return events.RegisterFailed("failed", chance)
         case events.AskDownscale() | events.AnnounceUpscale():
@@ -165,8 +166,8 @@ class AgentMachine(RuleBasedStateMachine):
                 world.end(action, events.ResizeAccepted())
             case events.Observe():
                 world.end(action, events.Observed(world.snapshot))
-            case events.RequestPermit(ask):
-                self._answer(action, ask, FULL)
+            case events.RequestPermit(request):
+                self._answer(action, request, FULL)
             case _:
                 world.end(action, *world._outcome(action))
         world.settle()
@@ -197,10 +198,10 @@ class AgentMachine(RuleBasedStateMachine):
         (action,) = self._flying(events.RequestPermit)
         assert isinstance(action, events.RequestPermit)
         if is_posted:
-            world.ledger.post(action.ask)
+            world.ledger.post(action.request)
         else:
-            world.limbo.append(action.ask)
-        world.end(action, events.PermitFailed(action.ask.number, "no answer", 0.5))
+            world.limbo.append(action.request)
+        world.end(action, events.PermitFailed(action.request.number, "no answer", 0.5))
         world.settle()
 
     @precondition(lambda self: self.world.limbo)
@@ -215,9 +216,9 @@ class AgentMachine(RuleBasedStateMachine):
         (action,) = self._flying(events.RequestPermit)
         assert isinstance(action, events.RequestPermit)
         code = {409: ErrorCode.SEQUENCE_STALE, 404: ErrorCode.UNKNOWN_POD}.get(status)
-        last = action.ask.number + named if status == 409 else None
+        last = action.request.number + named if status == 409 else None
         retry_after_s = 1.0 if status == 429 else None
-        answer = refusal(action.ask, status, code, last=last, retry_after_s=retry_after_s)
+        answer = refusal(action.request, status, code, last=last, retry_after_s=retry_after_s)
         world.end(action, answer)
         world.settle()
 
@@ -228,19 +229,19 @@ class AgentMachine(RuleBasedStateMachine):
         (action,) = self._flying(events.RequestPermit)
         assert isinstance(action, events.RequestPermit)
         room, world.ledger.room = world.ledger.room, cu(0)
-        self._answer(action, action.ask, UNSETTLED)
+        self._answer(action, action.request, UNSETTLED)
         world.ledger.room = room
         world.settle()
 
-    def _answer(self, action: events.Action, ask: Ask, reasons: object) -> None:
+    def _answer(self, action: events.Action, request: PermitRequest, reasons: object) -> None:
         world = self.world
-        permit = world.ledger.post(ask)
+        permit = world.ledger.post(request)
         if permit is None:
-            answer = refusal(ask, 409, ErrorCode.SEQUENCE_STALE, last=world.ledger.last)
+            answer = refusal(request, 409, ErrorCode.SEQUENCE_STALE, last=world.ledger.last)
             world.end(action, answer)
             return
-        why = reasons if isinstance(reasons, tuple) and permit != ask.resources else ()
-        world.end(action, grant(ask, permit, sent_s=world.started_s[events.RequestPermit], reasons=why))
+        why = reasons if isinstance(reasons, tuple) and permit != request.resources else ()
+        world.end(action, grant(request, permit, sent_s=world.started_s[events.RequestPermit], reasons=why))
 
     @precondition(lambda self: self._flying(events.AskDownscale))
     @rule()
@@ -275,7 +276,7 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.registrations)
     @rule(cpu=st.booleans(), memory=st.booleans())
     def the_guest_wishes(self, cpu: bool, memory: bool) -> None:
-        self.world.tell(events.UpscaleWished(self.world.registrations[-1], MoreResources(cpu, memory)))
+        self.world.tell(events.TryUpscaleReceived(self.world.registrations[-1], MoreResources(cpu, memory)))
 
     @invariant()
     def the_vm_never_uses_more_than_the_ledger_has(self) -> None:
@@ -299,7 +300,9 @@ class AgentMachine(RuleBasedStateMachine):
         world.is_heard = True
         world.late.clear()
         world.size = world.target
-        world.scheduler = lambda ask: grant(ask, sent_s=world.now_s, epoch=world.state.scheduler.seen_epoch)
+        world.scheduler = lambda request: grant(
+            request, sent_s=world.now_s, epoch=world.state.scheduler.seen_epoch
+        )
         world.busy_cpus = 0.75 * 5 - 0.1
         world.pass_to(world.now_s + 6)  # what was under way ends
         if world.registrations:

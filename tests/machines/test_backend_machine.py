@@ -20,20 +20,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.backends.faults import Faults
-from agent.backends.simulated import Clock, SimulatedBackend, VmFile
+from agent.backends.simulated import MonotonicClock, SimulatedBackend, VmFile
 from agent.core import events
 from agent.core.apply import apply
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Fencing
-from agent.core.state import SchedulerLink, State
+from agent.core.state import RunnerState, SchedulerState
 from agent.core.timing import Timing
 from hosting.settings import check
 from protocol.values import Observation, Resources
 from tests.conformance.vm_backend_simulated import PROFILES, FoldedLog
-from tests.unit.agent.driver import LIFE, VM, Driver, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import LIFE, UTILISATION, VM
 
 AMOUNTS = st.builds(cu, st.integers(1, 8), st.integers(1, 8))
-POLICY = Driver()._policy
 PATIENT_S = 5.0
 """How long a call may take before it is cut off."""
 
@@ -66,11 +66,11 @@ class Life:
     number: int
     backend: Mortal
     timing: Timing
-    state: State
+    state: RunnerState
     fencing: Fencing | None = None
 
     def apply(self, event: events.Event, now_s: float) -> None:
-        self.state = apply(self.state, event, now_s, self.timing, POLICY)
+        self.state = apply(self.state, event, now_s, self.timing, UTILISATION)
 
 
 @dataclass(eq=False)
@@ -128,13 +128,13 @@ class World:
 
     def open(self) -> Life:
         """A new process."""
-        clock = Clock(lambda: self.now_s, _sleep)
+        clock = MonotonicClock(lambda: self.now_s, _sleep)
         self.count += 1
         backend = Mortal(self.directory, self.log, self.delay_s, self.faults, self.rng, clock)
         backend.world = self
-        link = SchedulerLink(held=cu(99), lease_until_s=math.inf)
+        link = SchedulerState(held=cu(99), lease_until_s=math.inf)
         timing = Timing(command_deadline_s=backend.capabilities.command_deadline_s)
-        life = Life(self.count, backend, timing, State(VM, LIFE, scheduler=link))
+        life = Life(self.count, backend, timing, RunnerState(VM, LIFE, scheduler=link))
         backend.create(VM, cu(2))
         self.lives.append(life)
         return life

@@ -4,10 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.pools.core.breaker import Breaker, BreakerRules, Event, Pass, State
+from scheduler.pools.core.breaker import Breaker, BreakerEvent, BreakerRules, BreakerState, Pass
 
 RULES = BreakerRules(failures=3, open_s=4.0, probes=2)
-ENDS = st.sampled_from([Event.SUCCEEDED, Event.FAILED, Event.ABANDONED])
+ENDS = st.sampled_from([BreakerEvent.SUCCEEDED, BreakerEvent.FAILED, BreakerEvent.ABANDONED])
 
 
 class BreakerMachine(RuleBasedStateMachine):
@@ -29,11 +29,11 @@ class BreakerMachine(RuleBasedStateMachine):
         was = self.breaker
         under_way = [call for call in self.calls if call.era == was.era]
         self.breaker, entry = was.ask(self.now_s)
-        if was.state is State.CLOSED:
+        if was.state is BreakerState.CLOSED:
             assert entry is not None
-        if was.state is State.OPEN:
+        if was.state is BreakerState.OPEN:
             assert (entry is not None) == (self.now_s >= was.opened_s + RULES.open_s)
-        if was.state is State.HALF_OPEN:
+        if was.state is BreakerState.HALF_OPEN:
             assert (entry is not None) == (not under_way)
         if entry is not None:
             assert entry.era == self.breaker.era
@@ -41,29 +41,29 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), event=ENDS)
-    def a_call_ends(self, data: st.DataObject, event: Event) -> None:
+    def a_call_ends(self, data: st.DataObject, event: BreakerEvent) -> None:
         entry = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
         was = self.breaker
         self.breaker = was.tell(entry, event, self.now_s)
         if entry.era != was.era:
             assert self.breaker is was
             return
-        if event is Event.FAILED:
+        if event is BreakerEvent.FAILED:
             self.row += 1
-            must_open = was.state is State.HALF_OPEN or self.row >= RULES.failures
-            assert (self.breaker.state is State.OPEN) == must_open
-        elif event is Event.SUCCEEDED:
-            self.row = 0 if self.breaker.state is State.CLOSED else self.row
-            assert self.breaker.state is not State.OPEN
+            must_open = was.state is BreakerState.HALF_OPEN or self.row >= RULES.failures
+            assert (self.breaker.state is BreakerState.OPEN) == must_open
+        elif event is BreakerEvent.SUCCEEDED:
+            self.row = 0 if self.breaker.state is BreakerState.CLOSED else self.row
+            assert self.breaker.state is not BreakerState.OPEN
         else:
             assert self.breaker.state is was.state
 
     @invariant()
     def at_most_one_probe_is_under_way(self) -> None:
         probes = [call for call in self.calls if call.era == self.breaker.era]
-        if self.breaker.state is State.HALF_OPEN:
+        if self.breaker.state is BreakerState.HALF_OPEN:
             assert len(probes) == self.breaker.is_probing
-        if self.breaker.state is State.OPEN:
+        if self.breaker.state is BreakerState.OPEN:
             assert not probes
 
     @invariant()
@@ -75,12 +75,12 @@ class BreakerMachine(RuleBasedStateMachine):
         """Once every call under way has ended, a pause and as many good probes as it wants close it."""
         breaker, now_s = self.breaker, self.now_s + RULES.open_s
         for call in self.calls:
-            breaker = breaker.tell(call, Event.ABANDONED, now_s)
+            breaker = breaker.tell(call, BreakerEvent.ABANDONED, now_s)
         for _ in range(RULES.probes):
             breaker, entry = breaker.ask(now_s)
             assert entry is not None
-            breaker = breaker.tell(entry, Event.SUCCEEDED, now_s)
-        assert breaker.state is State.CLOSED
+            breaker = breaker.tell(entry, BreakerEvent.SUCCEEDED, now_s)
+        assert breaker.state is BreakerState.CLOSED
 
 
 BreakerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -23,7 +23,7 @@ LOW, HIGH = Resources(1, 1), Resources(4, 4)
 ROOT = Path(__file__).parents[2]
 
 
-class House:
+class PeerHouse:
     """One VM of 2/2 between 1/1 and 4/4, its three peers, and the load that its exporter shows."""
 
     def __init__(self, total: int = 10, **changes: Any) -> None:
@@ -54,8 +54,8 @@ def server_of(agent: PublishedAgent) -> CallbackServer:
 
 
 @asynccontextmanager
-async def house(total: int = 10, **changes: Any) -> AsyncIterator[House]:
-    made = House(total, **changes)
+async def house(total: int = 10, **changes: Any) -> AsyncIterator[PeerHouse]:
+    made = PeerHouse(total, **changes)
     async with running(made.informant, made.scheduler):
         made.agent.informant = made.informant.address
         async with running(made.agent):

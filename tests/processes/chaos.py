@@ -28,7 +28,7 @@ def tell(line: str) -> None:
 # ---------------------------------------------------------------- peers
 
 
-class Guest(FaultyPeer):
+class FaultyGuest(FaultyPeer):
     """The informant and the exporter of one VM, which wants so many units."""
 
     def __init__(self, number: int, rng: random.Random, client: HttpClient) -> None:
@@ -102,7 +102,7 @@ def _json(content: object) -> Reply:
     return Reply(200, json.dumps(content).encode())
 
 
-class Middle(FaultyPeer):
+class FaultyScheduler(FaultyPeer):
     """Stands between the agent and the real scheduler, which it can kill and start again."""
 
     def __init__(self, rng: random.Random, client: HttpClient, directory: Path, cluster: Path) -> None:

@@ -249,7 +249,7 @@ def entry(
 
 
 @dataclass
-class Cluster:
+class ClusterFile:
     """What our scheduler reads: one node, and VMs with the sizes that they really have (or without).
 
     While it `lags`, it goes on showing what it showed; `uses` is always the truth.
@@ -343,7 +343,7 @@ class OurScheduler(Ours):
         waits: dict[str, float] | None = None,
     ) -> None:
         directory.mkdir(exist_ok=True)
-        self.cluster = Cluster(directory / "cluster.yaml", units(room))
+        self.cluster = ClusterFile(directory / "cluster.yaml", units(room))
         self.cluster.add(*vms)
         super().__init__("scheduler", directory, "--cluster", str(self.cluster.path), *more, waits=waits)
 

@@ -16,7 +16,7 @@ WAITS = {"command_deadline_s": 0.5}
 SERVED = ("--published-agents", NODE)
 
 
-class House:
+class PublishedHouse:
     """Published agents with their informants around our scheduler."""
 
     def __init__(self, directory: Path, room: int, *more: str, version: int = 2) -> None:
@@ -52,7 +52,7 @@ class House:
             self.agents[name].set_scheduler(self.scheduler.address)
 
     @asynccontextmanager
-    async def without_scheduler(self) -> AsyncIterator["House"]:
+    async def without_scheduler(self) -> AsyncIterator["PublishedHouse"]:
         """Agents and informants at work; who knows of a scheduler is up to the test. No agent is to end."""
         async with running(*self.informants.values()):
             for name, agent in self.agents.items():
@@ -62,7 +62,7 @@ class House:
                 assert {name: agent.panicked for name, agent in self.agents.items() if agent.panicked} == {}
 
     @asynccontextmanager
-    async def lives(self) -> AsyncIterator["House"]:
+    async def lives(self) -> AsyncIterator["PublishedHouse"]:
         """Everybody at work, the scheduler first."""
         async with self.scheduler, self.without_scheduler():
             self.flip(*self.agents)

@@ -23,7 +23,7 @@ import pytest
 from hosting.client import Answered, HttpClient
 from parley.observer import Observer, Tail
 from protocol.values import Resources
-from tests.processes.chaos import GUEST_FAULTS, SCHEDULER_FAULTS, Guest, Middle, tell
+from tests.processes.chaos import GUEST_FAULTS, SCHEDULER_FAULTS, FaultyGuest, FaultyScheduler, tell
 from tests.support.processes import Program, amount, free_port, write_json
 from tests.support.waiting import NOT_YET, shown
 
@@ -45,7 +45,7 @@ class Watch:
     """Looks at the agent's VMs: none may be without what it wants, and without a reason, for more than two ticks of
     its runner. While there are faults a fault that is shown is a reason; afterwards only the state counts."""
 
-    guests: dict[str, Guest]
+    guests: dict[str, FaultyGuest]
     is_strict: bool = False
     since: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ def amounts(units: int) -> Status:
     return {"cpu": str(units), "memory": f"{units}Gi"}
 
 
-class Cluster:
+class ChaosCluster:
     """All of it, running."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
@@ -88,9 +88,11 @@ class Cluster:
         self.to_agent = HttpClient(max_connections=4)
         self.looking = HttpClient(max_connections=1, max_answer_bytes=2**22)
         self.to_scheduler = HttpClient(max_connections=128, max_answer_bytes=2**20)
-        self.guests = [Guest(number, rng, self.to_agent) for number in range(VMS)]
+        self.guests = [FaultyGuest(number, rng, self.to_agent) for number in range(VMS)]
         self.watch = Watch({f"d/{guest.name}": guest for guest in self.guests})
-        self.middle = Middle(rng, self.to_scheduler, directory, _cluster_file(directory, self.guests))
+        self.middle = FaultyScheduler(
+            rng, self.to_scheduler, directory, _cluster_file(directory, self.guests)
+        )
         self.agent: Program
         self._directory = directory
 
@@ -192,7 +194,7 @@ class Cluster:
     async def round(self) -> str:
         """A random fault for a while, its end, and what must come of it; what the fault was."""
         rng = self.rng
-        victims: list[tuple[Guest | Middle, str]] = []
+        victims: list[tuple[FaultyGuest | FaultyScheduler, str]] = []
         if rng.random() < 0.6:
             victims.append((self.middle, rng.choice(SCHEDULER_FAULTS)))
         if not victims or rng.random() < 0.4:
@@ -214,13 +216,13 @@ class Cluster:
         return told
 
 
-def _cluster_file(directory: Path, guests: list[Guest]) -> Path:
+def _cluster_file(directory: Path, guests: list[FaultyGuest]) -> Path:
     node = {"name": "n1", "allocatable": amount(ROOM), "computeUnit": amount(1)}
     vms = [{**_entry(guest), "node": "n1"} for guest in guests]
     return write_json(directory / "cluster.yaml", {"nodes": [node], "vms": vms})
 
 
-def _agent_file(directory: Path, guests: list[Guest], scheduler: int) -> Path:
+def _agent_file(directory: Path, guests: list[FaultyGuest], scheduler: int) -> Path:
     vms = [
         {**_entry(guest), "informant": f"http://{guest.host}:{guest.port}", "computeUnit": amount(1)}
         for guest in guests
@@ -239,16 +241,16 @@ def _agent_file(directory: Path, guests: list[Guest], scheduler: int) -> Path:
     return write_json(directory / "agent.yaml", content)
 
 
-def _entry(guest: Guest) -> Status:
+def _entry(guest: FaultyGuest) -> Status:
     name = guest.name
     return {"namespace": "d", "name": name, "uid": f"uid-{name}", "min": amount(1), "max": amount(MOST)}
 
 
 @asynccontextmanager
-async def running(directory: Path, rng: random.Random) -> AsyncIterator[Cluster]:
+async def running(directory: Path, rng: random.Random) -> AsyncIterator[ChaosCluster]:
     """A cluster for the length of a `with` block."""
     async with AsyncExitStack() as stack:
-        cluster = await Cluster(directory, rng).start(stack)
+        cluster = await ChaosCluster(directory, rng).start(stack)
         checking = asyncio.create_task(cluster.checking())
         try:
             yield cluster

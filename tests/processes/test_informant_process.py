@@ -47,7 +47,7 @@ NO_CPU = {"waitingShare": None, "busyShare": None}
 WANTS_MEMORY, WANTS_NOTHING = {"cpu": False, "memory": True}, {"cpu": False, "memory": False}
 
 
-class Guest(Ours):
+class OurGuest(Ours):
     """`parley-informant` with the real machine and a tree of cgroup files.
 
     The workload uses half of this machine, so that what really runs here is not taken for what others use beside it; or it does not
@@ -119,11 +119,11 @@ def raw(port: int, content: bytes) -> bytes:
 @asynccontextmanager
 async def beside_published(
     directory: Path, versions: tuple[int, int] = (1, 2)
-) -> AsyncIterator[tuple[Guest, PublishedAgent, VM]]:
+) -> AsyncIterator[tuple[OurGuest, PublishedAgent, VM]]:
     """Our informant, a published agent that it has resumed, and a published scheduler."""
     vm = VM(UNIT, MOST, UNIT, NAMESPACE, "a")
     scheduler = PublishedScheduler(SchedulerKnobs(), {pod("a"): known()})
-    guest = Guest(directory, health={"every": 0.5}, tells_use=False)
+    guest = OurGuest(directory, health={"every": 0.5}, tells_use=False)
     theirs = PublishedAgent(
         vm, guest.address, quick(metrics_period=0.1, informant_versions=versions, load_prefix="host_")
     )
@@ -177,7 +177,7 @@ async def test_a_memory_event_grows_a_vm_with_our_agent_and_scheduler(tmp_path: 
 
     Its units are larger than this machine, so that what else uses memory here does not hold up the way back.
     """
-    guest = Guest(tmp_path / "guest", wish={"calm": 1.0, "expires": 4.0, "hold": 3.0, "arrival": 0})
+    guest = OurGuest(tmp_path / "guest", wish={"calm": 1.0, "expires": 4.0, "hold": 3.0, "arrival": 0})
     unit = Resources(1, 512)
     most = Resources(4, 4 * unit.mem)
     scheduler = OurScheduler(tmp_path / "scheduler", 8)
@@ -198,7 +198,7 @@ async def test_a_memory_event_grows_a_vm_with_our_agent_and_scheduler(tmp_path: 
 
 
 async def test_a_killed_informant_thaws_the_workload_and_keeps_to_what_it_approved(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, memory={"freeze": 1.0, "reserve": "0"})
+    guest = OurGuest(tmp_path, memory={"freeze": 1.0, "reserve": "0"})
     theirs = PublishedAgent(VM(UNIT, MOST, UNIT, NAMESPACE, "a"), guest.address)
     async with guest, running(theirs):
         await in_use(theirs)
@@ -221,7 +221,7 @@ async def test_a_killed_informant_thaws_the_workload_and_keeps_to_what_it_approv
 async def test_an_informant_that_is_ended_leaves_nothing_frozen_or_throttled(
     number: int, tmp_path: Path
 ) -> None:
-    guest = Guest(tmp_path, memory={"freeze": 1.0})
+    guest = OurGuest(tmp_path, memory={"freeze": 1.0})
     async with guest:
         guest.hit()
         await until(lambda: guest.says("cgroup.freeze") == "1")
@@ -230,7 +230,7 @@ async def test_an_informant_that_is_ended_leaves_nothing_frozen_or_throttled(
         assert guest.says("memory.max").isdecimal()
 
 
-async def answers(guest: Guest) -> None:
+async def answers(guest: OurGuest) -> None:
     """It is well."""
     assert await guest.page("/healthz") == b"ok\n"
     assert b"host_load1 " in await guest.page("/metrics?for=agent")
@@ -258,7 +258,7 @@ def flood(port: int) -> dict[str, int]:
 
 
 async def test_bodies_floods_and_slow_peers_leave_it_answering(tmp_path: Path) -> None:
-    async with Guest(tmp_path) as guest:
+    async with OurGuest(tmp_path) as guest:
         with ExitStack() as open_:
             for _ in range(100):  # more than it takes; the oldest go
                 wire = open_.enter_context(socket.create_connection(("127.0.0.1", guest.port), timeout=20))
@@ -301,7 +301,7 @@ def every_cpu_busy() -> Iterator[None]:
 async def test_it_answers_with_every_vcpu_busy_and_says_so_to_its_agent(tmp_path: Path) -> None:
     """The wish is for CPU, and for nothing else."""
     vm = VM(UNIT, MOST, UNIT, NAMESPACE, "a")
-    guest = Guest(tmp_path, cpu={"over": 1.0})
+    guest = OurGuest(tmp_path, cpu={"over": 1.0})
     theirs = PublishedAgent(vm, guest.address, quick(load_prefix="host_"))
     async with guest, running(theirs):
         await in_use(theirs)
@@ -311,7 +311,7 @@ async def test_it_answers_with_every_vcpu_busy_and_says_so_to_its_agent(tmp_path
 
 
 async def test_a_cgroup_that_is_made_anew_is_heard_again(tmp_path: Path) -> None:
-    async with Guest(tmp_path, events="inotify") as guest:
+    async with OurGuest(tmp_path, events="inotify") as guest:
         await until(lambda: guest.says("memory.high") != "max")
         limit = guest.says("memory.high")
         guest.tree.vanish()
@@ -329,7 +329,7 @@ async def test_a_cgroup_that_is_made_anew_is_heard_again(tmp_path: Path) -> None
 
 
 async def test_the_agents_page_is_small_and_the_whole_page_shows_the_cgroup(tmp_path: Path) -> None:
-    async with Guest(tmp_path) as guest:
+    async with OurGuest(tmp_path) as guest:
         small, whole = await guest.page("/metrics?for=agent"), (await guest.page("/metrics")).decode()
         assert len(small) < 2048
         for prefix in ("node_", "host_"):

@@ -10,24 +10,24 @@ import pytest
 
 from tests.peers.resources import Resources
 from tests.processes.pairings import MOST, UNIT, units
-from tests.processes.published_house import House
+from tests.processes.published_house import PublishedHouse
 from tests.support.waiting import shown, until
 
 FIRST = "asks no more"
 """What an agent notes when its first request has failed."""
 
 
-def permits(house: House, name: str) -> list[Resources]:
+def permits(house: PublishedHouse, name: str) -> list[Resources]:
     """What an agent was permitted, in order."""
     return [Resources.parse(str(note["permit"])) for note in house.agents[name].journal.noted("permit")]
 
 
-async def permitted(house: House, name: str, before: int) -> None:
+async def permitted(house: PublishedHouse, name: str, before: int) -> None:
     """Wait until an agent was permitted something more than `before` times."""
     await until(lambda: len(permits(house, name)) > before)
 
 
-async def rounds(house: House, name: str, count: int) -> None:
+async def rounds(house: PublishedHouse, name: str, count: int) -> None:
     """Wait for so many rounds of an agent, each of which takes 0.1 s or more; it must outlive them."""
     agent = house.agents[name]
     enough = len(agent.journal.sent("GET /metrics")) + count
@@ -35,12 +35,12 @@ async def rounds(house: House, name: str, count: int) -> None:
     assert agent.panicked is None, name
 
 
-async def lasting(house: House) -> None:
+async def lasting(house: PublishedHouse) -> None:
     """Longer than any first request is held."""
     await asyncio.gather(*(rounds(house, name, 60) for name in house.agents))
 
 
-async def asking(house: House, name: str) -> None:
+async def asking(house: PublishedHouse, name: str) -> None:
     """Wait until an agent has sent its first request, and our scheduler has had the time to look for it in vain."""
     await until(lambda: house.agents[name].scheduler)
     await rounds(house, name, 5)
@@ -48,7 +48,7 @@ async def asking(house: House, name: str) -> None:
 
 async def test_an_agent_that_was_there_first_is_served_when_the_scheduler_is_ready(tmp_path: Path) -> None:
     """Its first request finds nobody, and it falls silent, as published; the pod that becomes ready brings it back."""
-    house = House(tmp_path, 8)
+    house = PublishedHouse(tmp_path, 8)
     house.add("a", load=4.0)
     async with house.without_scheduler() as it:
         it.flip("a")
@@ -63,7 +63,7 @@ async def test_an_agent_that_was_there_first_is_served_when_the_scheduler_is_rea
 
 async def test_an_agent_that_asks_in_the_first_second_is_served_by_its_first_request(tmp_path: Path) -> None:
     """As soon as anybody listens: two VMs whose maxima together exceed the node, and who use more than half of it."""
-    house = House(tmp_path, 6)
+    house = PublishedHouse(tmp_path, 6)
     house.add("a", size=units(3), load=2.0)
     house.add("b", size=units(2), load=1.5)
     async with house.without_scheduler() as it:
@@ -96,7 +96,7 @@ async def test_a_first_request_waits_for_a_look_that_helps(trouble: str, tmp_pat
 
     The VM uses 6 of 8, and the other one may have 4: by what the cluster shows at first it could not be answered whole.
     """
-    house = House(tmp_path, 8)
+    house = PublishedHouse(tmp_path, 8)
     house.add("a", size=units(6), load=4.0, high=units(6))
     cluster = house.scheduler.cluster
     cluster.add("b", size=UNIT)
@@ -127,7 +127,7 @@ async def test_our_scheduler_is_killed_and_comes_back_to_sizes_that_are_out_of_d
     Of the other VM nothing is heard for a while, so that it may have 4 of the 8. Once the cluster shows what is used, growth
     goes on in the room that there is.
     """
-    house = House(tmp_path, 8)
+    house = PublishedHouse(tmp_path, 8)
     house.add("a", load=6.0, high=units(6))
     house.add("b", load=0.5)
     async with house.lives() as it:
@@ -160,7 +160,7 @@ async def test_our_scheduler_comes_back_while_both_sides_of_a_full_node_are_out_
     tmp_path: Path,
 ) -> None:
     """A node that was full, shown as nearly empty: each agent keeps what it has, and nothing is granted twice."""
-    house = House(tmp_path, 8)
+    house = PublishedHouse(tmp_path, 8)
     for name in ("a", "b"):
         house.add(name, load=4.0, high=units(6))
     async with house.lives() as it:

@@ -8,14 +8,14 @@ import pytest
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.support import running
 from tests.processes.pairings import MOST, NAMESPACE, UNIT, quick, units
-from tests.processes.published_house import SERVED, House
+from tests.processes.published_house import SERVED, PublishedHouse
 from tests.support.waiting import shown, until
 
 
 @pytest.mark.parametrize("version", [1, 2], ids=["v1.0", "v1.1"])
 async def test_growth_decrease_and_the_shape_of_answers(version: int, tmp_path: Path) -> None:
     """Whole amounts, no more fields than published, both versions; the ledger follows what is used."""
-    house = House(tmp_path, 8, version=version)
+    house = PublishedHouse(tmp_path, 8, version=version)
     house.add("a", load=4.0)
     async with house.lives() as it:
         await it.reaches(MOST, "a")
@@ -37,7 +37,7 @@ async def test_growth_decrease_and_the_shape_of_answers(version: int, tmp_path: 
 
 async def test_growth_beyond_the_room_is_granted_in_part_and_freed_room_is_found(tmp_path: Path) -> None:
     """Two want four each of six: together they never have more than six; a decrease serves the other, once it is seen."""
-    house = House(tmp_path, 6)
+    house = PublishedHouse(tmp_path, 6)
     house.add("a", load=4.0)
     house.add("b", load=4.0)
     async with house.lives() as it:
@@ -56,7 +56,7 @@ async def test_growth_beyond_the_room_is_granted_in_part_and_freed_room_is_found
 
 async def test_a_refused_downscale_is_asked_for_without_decreases(tmp_path: Path) -> None:
     """Their agent keeps the size and says so; what it keeps stays reserved."""
-    house = House(tmp_path, 8)
+    house = PublishedHouse(tmp_path, 8)
     house.add("a", size=units(2), load=1.0)
     house.informants["a"].knobs.refuse_downscale = True
     async with house.lives() as it:
@@ -73,7 +73,7 @@ async def test_a_refused_downscale_is_asked_for_without_decreases(tmp_path: Path
 
 async def test_a_pod_that_is_unknown_and_a_node_where_they_are_not_served(tmp_path: Path) -> None:
     """404 only where a fresh look shows no such pod; 403 elsewhere; both end their agent's scaling, and nothing else."""
-    house = House(tmp_path, 8)
+    house = PublishedHouse(tmp_path, 8)
     house.add("a", load=4.0)
     house.add("late", load=4.0)
     del house.scheduler.cluster.vms["late"]
@@ -90,7 +90,7 @@ async def test_a_pod_that_is_unknown_and_a_node_where_they_are_not_served(tmp_pa
         late.vm = vm
         await late.restart(it.scheduler.address)
         await it.reaches(MOST, "late")
-    other = House(tmp_path / "other", 8, "--published-agents", "elsewhere*")
+    other = PublishedHouse(tmp_path / "other", 8, "--published-agents", "elsewhere*")
     other.add("a", load=4.0)
     async with other.lives() as it:
         await until(lambda: it.agents["a"].journal.noted("scheduler fatal"))
@@ -100,7 +100,7 @@ async def test_a_pod_that_is_unknown_and_a_node_where_they_are_not_served(tmp_pa
 
 async def test_our_scheduler_restarts_at_any_moment(tmp_path: Path) -> None:
     """Their agents go on by themselves, never told anything fatal; what they use is never given away."""
-    house = House(tmp_path, 7)
+    house = PublishedHouse(tmp_path, 7)
     house.add("a", load=4.0)
     house.add("b", load=0.5)
     async with house.lives() as it:
@@ -124,7 +124,7 @@ async def test_our_scheduler_restarts_at_any_moment(tmp_path: Path) -> None:
 
 async def test_their_agent_restarts_or_dies(tmp_path: Path) -> None:
     """A new life asks for its use first and goes on; a dead one's VM keeps its room."""
-    house = House(tmp_path, 7)
+    house = PublishedHouse(tmp_path, 7)
     house.add("a", load=4.0)
     house.add("b", load=0.5)
     async with house.lives() as it:
@@ -141,7 +141,7 @@ async def test_their_agent_restarts_or_dies(tmp_path: Path) -> None:
 
 async def test_two_published_agents_of_one_vm(tmp_path: Path) -> None:
     """Both are served; what either was told stays reserved, so that the third finds no room that one of them may use."""
-    house = House(tmp_path, 8)
+    house = PublishedHouse(tmp_path, 8)
     vm = house.add("a", load=3.0)
     house.add("b", load=0.5)
     async with house.lives() as it:
@@ -165,8 +165,8 @@ async def test_without_sizes_their_word_is_taken_where_that_is_allowed(tmp_path:
 
     An agent that never had an answer asks nothing more of this scheduler; it is served once it knows another.
     """
-    trusted = House(tmp_path / "trusted", 8, *SERVED, "--trust-published")
-    strict = House(tmp_path / "strict", 8)
+    trusted = PublishedHouse(tmp_path / "trusted", 8, *SERVED, "--trust-published")
+    strict = PublishedHouse(tmp_path / "strict", 8)
     for each in (trusted, strict):
         vm = each.add("a", load=4.0)
         vm.on_patch = None

@@ -35,7 +35,7 @@ QUICK = {"denied_s": 0.2, "retry_base_s": 0.05, "retry_cap_s": 0.2}
 PERIODS = {"metrics": 0.1, "tick": 0.3, "downWindow": 0.2}
 
 
-class House:
+class AgentHouse:
     """A published scheduler, an informant for each VM, and our agent."""
 
     def __init__(
@@ -75,7 +75,7 @@ class House:
         await until(lambda: len(self.scheduler.journal.exchanges) >= before + count)
 
     @asynccontextmanager
-    async def lives(self, told: Resources | None = None) -> AsyncIterator["House"]:
+    async def lives(self, told: Resources | None = None) -> AsyncIterator["AgentHouse"]:
         """Everybody at work; `told` is the unit that the scheduler has told earlier lives."""
         async with running(self.scheduler, *self.informants.values()):
             for known_pod in self.scheduler.state.pods.values():
@@ -91,7 +91,7 @@ class House:
 @pytest.mark.parametrize("versions", [(1, 1), (1, 2), (2, 2)], ids=str)
 async def test_growth_and_decrease_with_every_version(versions: tuple[int, int], tmp_path: Path) -> None:
     """The first request names the use; a v1.0 scheduler is found by its 400 and gets no request without metrics."""
-    async with House(tmp_path, initial=units(2), load=1.0, versions=versions).lives() as it:
+    async with AgentHouse(tmp_path, initial=units(2), load=1.0, versions=versions).lives() as it:
         await it.agent.reaches(units(2), "a")
         await until(lambda: bool(it.asked()))
         assert it.asked()[0] == units(2)
@@ -119,7 +119,7 @@ async def test_requests_are_whole_equal_multiples_of_their_unit_and_whatever_is_
 ) -> None:
     """Beyond the first request; a size is out of ratio only where it was so before, or where the permit was."""
     unit, most = Resources(1, 4), Resources(4, 16)
-    house = House(tmp_path, ("a",), Resources(2, 4), unit, most, unit, load=1.0)
+    house = AgentHouse(tmp_path, ("a",), Resources(2, 4), unit, most, unit, load=1.0)
     async with house.lives() as it:
         await it.agent.reaches(Resources(2, 8), "a")
         await until(lambda: bool(it.asked()))
@@ -142,7 +142,7 @@ async def test_requests_are_whole_equal_multiples_of_their_unit_and_whatever_is_
 async def test_a_use_out_of_ratio_that_is_refused_is_asked_for_in_whole_units(tmp_path: Path) -> None:
     """The scheduler has told its unit to an earlier life, so it answers 400 to the use of the next one."""
     unit, most = Resources(1, 4), Resources(4, 16)
-    house = House(tmp_path, ("a",), Resources(2, 4), unit, most, unit, load=1.0)
+    house = AgentHouse(tmp_path, ("a",), Resources(2, 4), unit, most, unit, load=1.0)
     async with house.lives(unit) as it:
         await it.agent.reaches(Resources(2, 8), "a")
         first = it.asked()[:2]
@@ -153,7 +153,7 @@ async def test_a_use_out_of_ratio_that_is_refused_is_asked_for_in_whole_units(tm
 
 async def test_two_vms_share_what_there_is(tmp_path: Path) -> None:
     """Growth that is denied in part shows that it is, with a reason; room that comes free is taken."""
-    async with House(tmp_path, ("a", "b")).lives() as it:
+    async with AgentHouse(tmp_path, ("a", "b")).lives() as it:
         await it.agent.reaches(UNIT, "a", "b")
         it.scheduler.state.cpu.total = it.scheduler.state.mem.total = 6
         it.load(4.0)
@@ -185,7 +185,7 @@ async def test_answers_that_are_none(tmp_path: Path) -> None:
         Fault(status=307, location="/elsewhere", times=2),
         Fault(latency=4.5),  # longer than the agent waits
     ]
-    async with House(tmp_path, load=4.0).lives() as it:
+    async with AgentHouse(tmp_path, load=4.0).lives() as it:
         it.scheduler.faults.append(Fault(status=503, times=2))  # from its first word on
         await it.agent.reaches(MOST, "a")
         for trouble in troubles:
@@ -221,7 +221,7 @@ def permit(cpus: int, slots: int, unit: tuple[int, int] = (1, 1), **more: object
 
 async def test_permits_that_no_scheduler_should_give(tmp_path: Path) -> None:
     """Above the request, zero, a zero unit: refused with a reason. Below the use: nothing grows, nothing breaks."""
-    async with House(tmp_path, initial=units(2), load=1.5, total=units(8)).lives() as it:
+    async with AgentHouse(tmp_path, initial=units(2), load=1.5, total=units(8)).lives() as it:
         await it.agent.reaches(units(2), "a")
         for body, why in (
             (permit(9, 9), "exceeds the request"),
@@ -248,7 +248,7 @@ async def test_permits_that_no_scheduler_should_give(tmp_path: Path) -> None:
 
 async def test_a_scheduler_that_restarts_with_amnesia_or_dies(tmp_path: Path) -> None:
     """It keeps every VM at its maximum until it was asked; our agents ask by themselves. Dead, it holds nobody from shrinking."""
-    async with House(tmp_path, ("a", "b")).lives() as it:
+    async with AgentHouse(tmp_path, ("a", "b")).lives() as it:
         it.informants["a"].knobs.load = (4.0, 4.0)
         await it.agent.reaches(MOST, "a")
         for name, size in (("a", MOST), ("b", UNIT)):
@@ -276,7 +276,7 @@ async def test_migrations(tmp_path: Path) -> None:
     """`migrate` holds the VM as it is and says so; a migration that fails (500, then 400 for every change) shows as a fault."""
     # Room beyond both maxima: a migration that failed leaves this peer's count of pressure wrapped around, and on a
     # node that is fuller the next VM that asks would be its next to migrate, and fail.
-    house = House(tmp_path, ("a", "b"), initial=units(2), load=1.0, total=units(16))
+    house = AgentHouse(tmp_path, ("a", "b"), initial=units(2), load=1.0, total=units(16))
     async with house.lives() as it:
         await it.agent.reaches(units(2), "a", "b")
         it.scheduler.knobs.send_migrate = True
@@ -305,7 +305,7 @@ async def test_migrations(tmp_path: Path) -> None:
 async def test_the_longest_names_fit_the_kibibyte(tmp_path: Path) -> None:
     """Namespace, name and UID as long as Kubernetes makes them: no request is cut."""
     name = "a" * 253
-    house = House(tmp_path, ("short",), load=4.0)
+    house = AgentHouse(tmp_path, ("short",), load=4.0)
     async with running(house.scheduler, *house.informants.values()):
         made = entry(name, house.informants["short"].address)
         made |= {"namespace": "n" * 63, "uid": "6b1f0f6e-0a6e-4b43-8a66-0d5cf52f7f10"}
@@ -320,7 +320,7 @@ async def test_the_longest_names_fit_the_kibibyte(tmp_path: Path) -> None:
 
 async def test_our_agent_restarts_at_any_size(tmp_path: Path) -> None:
     """The next life names the use first, whatever was held; so it does beside a scheduler that has restarted, too."""
-    async with House(tmp_path, ("a", "b")).lives() as it:
+    async with AgentHouse(tmp_path, ("a", "b")).lives() as it:
         it.informants["a"].knobs.load = (4.0, 4.0)
         await it.agent.reaches(MOST, "a")
         await it.agent.reaches(UNIT, "b")

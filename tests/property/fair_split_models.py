@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from scheduler.pools.core.fair_split import Accounts, Demand, Node, Tenant, Tree, fair_split
+from scheduler.pools.core.fair_split import Accounts, Demand, Tenant, TenantNode, Tree, fair_split
 
 NAMES = "abcdefgh"
 
@@ -91,7 +91,7 @@ class Use:
         return max(units for units in range(wanted + 1) if units <= has or self.allows(place, units))
 
 
-def reached_by(tree: Tree, node: Node) -> int | None:
+def reached_by(tree: Tree, node: TenantNode) -> int | None:
     """What a tenant could use at most, whatever others do; None is no limit."""
     below = [reached_by(tree, tree.nodes[child]) for child in node.children]
     bounds = [] if node.limit_units is None else [node.limit_units]

@@ -20,7 +20,7 @@ from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import Use
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
-from tests.unit.scheduler_pools.pool_houses import PoolHouse, until
+from tests.unit.scheduler_pools.pool_worlds import PoolWorld, until
 from tests.unit.scheduler_service.test_migrations import permit
 
 EXAMPLE = (
@@ -33,17 +33,17 @@ EXAMPLE = (
 
 @dataclass
 class Market:
-    """A house whose pools are those of the leaves of a tree, each with one VM of their name."""
+    """A world whose pools are those of the leaves of a tree, each with one VM of their name."""
 
     tree: Tree
-    house: PoolHouse
+    world: PoolWorld
     claims: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By tenant: what it wanted when it was refused, and when that is forgotten."""
 
     @classmethod
     async def open(cls, *tenants: Tenant) -> "Market":
         """Everybody is born with one unit."""
-        house = PoolHouse()
+        world = PoolWorld()
         args = {
             "computeUnit": {"cpu": 1, "memory": "1Gi"},
             "tenants": [
@@ -57,13 +57,13 @@ class Market:
                 for each in tenants
             ],
         }
-        log = house.service._log
-        plugin = quota.factory(FrameworkHandle(house.objects, house.objects, log), Providers(), args)
-        house.use(plugin)
-        market = cls(Tree(tenants), house)
+        log = world.service._log
+        plugin = quota.factory(FrameworkHandle(world.objects, world.objects, log), Providers(), args)
+        world.use(plugin)
+        market = cls(Tree(tenants), world)
         for name in market.names:
-            await house.objects.create(Pool(name, cu(1), labels={quota.TENANT_LABEL: name}))
-            house.born(name, pool=name)
+            await world.objects.create(Pool(name, cu(1), labels={quota.TENANT_LABEL: name}))
+            world.born(name, pool=name)
         return market
 
     @property
@@ -73,7 +73,7 @@ class Market:
 
     def has(self, name: str) -> int:
         """The units of a tenant."""
-        return self.house.held(name)
+        return self.world.held(name)
 
     def use(self) -> Use:
         """What everybody has and, as far as the model knows, claims."""
@@ -88,7 +88,7 @@ class Market:
     def ask(self, name: str, units: int) -> int:
         """Ask, or give back; what it has then."""
         before = self.has(name)
-        reply = self.house.service.decide(self.house.body(name, units))
+        reply = self.world.service.decide(self.world.body(name, units))
         assert isinstance(reply, Reply)
         got, codes = permit(reply)
         if got < before:
@@ -128,8 +128,8 @@ async def test_who_was_refused_comes_to_its_share_although_another_one_shrinks_a
         await passes(away_s - 1)
         seen.append((market.has("ci"), market.ask("dev", 7)))
     assert seen == [(14, 6), (13, 7), (13, 7)], "14 is above its share of 13; from there on it gets that back"
-    assert market.house.room.claiming.units() == {}, "everybody has what it wanted last"
-    assert await market.house.clean()
+    assert market.world.queue.claims() == {}, "everybody has what it wanted last"
+    assert await market.world.clean()
 
 
 @virtually
@@ -137,14 +137,14 @@ async def test_a_claim_that_nobody_comes_back_for_ends() -> None:
     market = await Market.open(*EXAMPLE)
     market.ask("ci", 16)
     market.ask("dev", 7)
-    assert market.house.room.claiming.of("dev") == (3, 120.0)
+    assert market.world.queue.claimed("dev") == (3, 120.0)
     market.ask("ci", 14)
     await passes(119)
     assert market.ask("ci", 16) == 14
     await passes(2)
     assert market.ask("ci", 16) == 16, "at once, although ci was refused 2 s ago"
-    assert market.house.room.claiming.units() == {}
-    assert await market.house.clean()
+    assert market.world.queue.claims() == {}
+    assert await market.world.clean()
 
 
 @virtually
@@ -156,7 +156,7 @@ async def test_what_is_given_back_is_there_for_who_waits_before_the_cool_down_is
     assert market.ask("dev", 7) == 5
     market.ask("ci", 8)
     assert market.ask("dev", 20) == 12, "all that it may have: ci wants no more"
-    assert await market.house.clean()
+    assert await market.world.clean()
 
 
 # ------------------------------------------------------------ laws
@@ -212,7 +212,7 @@ def test_an_ask_gets_what_the_rule_gives_now_whatever_was_before(
                 expected = wanted
             assert market.ask(name, wanted) == expected, (name, wanted, market.use())
             await passes(wait_s)
-        assert await market.house.clean()
+        assert await market.world.clean()
 
     story()
 

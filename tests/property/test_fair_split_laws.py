@@ -1,4 +1,4 @@
-"""What holds of the split, of the ceilings and of admissions, whatever the tenants and whatever they use."""
+"""What holds of the split, of the allowances and of admissions, whatever the tenants and whatever they use."""
 
 from fractions import Fraction
 from itertools import product
@@ -6,14 +6,13 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosting import logs
 from protocol.values import Resources
-from scheduler.pools.chain.plugin import Client
 from scheduler.pools.core.fair_split import Accounts, Demand, Tenant, Tree, fair_split
 from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.values import Context, Pods, Pool, Purpose
+from scheduler.pools.core.values import Context, Pool, Purpose
 from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import NAMES, Use, leaves, trees, uses
+from tests.unit.scheduler_pools.quota_hosts import QuotaHost
 
 
 def _claims(numbers: st.SearchStrategy[int], at_most: int) -> st.SearchStrategy[list[Demand]]:
@@ -123,22 +122,22 @@ def test_no_other_split_is_nearer_to_the_exact_shares(total: int, claims: list[D
 
 
 @given(uses(), st.booleans())
-def test_the_ceiling_is_the_rule(world: tuple[Use, int], reserves_shares: bool) -> None:
+def test_the_allowance_is_the_rule(world: tuple[Use, int], reserves_shares: bool) -> None:
     use, place = world
-    most = use.accounts(reserves_shares).ceiling(place).units
+    most = use.accounts(reserves_shares).allowance(place).units
     for units in range(40):
         assert use.allows(place, units, reserves_shares) == (most is None or units <= most)
 
 
 @given(uses(), st.booleans(), st.integers(0, 20), st.integers(0, 20))
-def test_the_ceiling_depends_neither_on_the_own_use_nor_on_the_own_claim(
+def test_the_allowance_depends_neither_on_the_own_use_nor_on_the_own_claim(
     world: tuple[Use, int], reserves_shares: bool, units: int, claimed: int
 ) -> None:
     use, place = world
     made = use.accounts(reserves_shares)
-    before = made.ceiling(place)
+    before = made.allowance(place)
     made.add(place, units - use.used[place], claimed - use.claimed[place])
-    assert made.ceiling(place) == before
+    assert made.allowance(place) == before
 
 
 @given(uses(), st.booleans())
@@ -146,7 +145,7 @@ def test_nobody_is_kept_below_his_guarantee_while_the_limits_above_hold(
     world: tuple[Use, int], reserves_shares: bool
 ) -> None:
     use, place = world
-    most = use.accounts(reserves_shares).ceiling(place).units
+    most = use.accounts(reserves_shares).allowance(place).units
     rooms = [
         node.limit_units - use.of(at) + use.used[place]
         for at in use.tree.nodes[place].path
@@ -158,8 +157,8 @@ def test_nobody_is_kept_below_his_guarantee_while_the_limits_above_hold(
 @given(uses())
 def test_reserved_shares_never_allow_more(world: tuple[Use, int]) -> None:
     use, place = world
-    first_come = use.accounts(reserves_shares=False).ceiling(place).units
-    fair = use.accounts().ceiling(place).units
+    first_come = use.accounts(reserves_shares=False).allowance(place).units
+    fair = use.accounts().allowance(place).units
     assert first_come is None or (fair is not None and fair <= first_come)
 
 
@@ -171,8 +170,8 @@ def test_a_larger_claim_never_gives_others_more_than_rounding_moves(
     use, place = world
     claimant = data.draw(st.sampled_from(leaves(use.tree)))
     claimed = {**use.claimed, claimant: use.claimed[claimant] + more}
-    before = use.accounts().ceiling(place).units
-    after = Use(use.tree, use.used, claimed).accounts().ceiling(place).units
+    before = use.accounts().allowance(place).units
+    after = Use(use.tree, use.used, claimed).accounts().allowance(place).units
     levels = len(use.tree.nodes[place].path)
     assert before is None or (after is not None and after <= before + levels - 1)
 
@@ -203,7 +202,7 @@ def test_admissions_in_any_order_keep_limits_and_guarantees(
     made, use = Accounts(tree, reserves_shares=reserves_shares), Use(tree, dict.fromkeys(leaves(tree), 0))
     for which, wanted in steps:
         place = leaves(tree)[which % len(use.used)]
-        most = made.ceiling(place).units
+        most = made.allowance(place).units
         units = wanted if most is None else min(wanted, max(most, use.used[place]))
         made.add(place, units - use.used[place])
         use.used[place] = units
@@ -211,7 +210,7 @@ def test_admissions_in_any_order_keep_limits_and_guarantees(
             assert node.limit_units is None or use.of(at) <= node.limit_units
             assert node.limit_units is None or use.kept(at) <= node.limit_units
         for leaf in use.used:
-            most = made.ceiling(leaf).units
+            most = made.allowance(leaf).units
             assert most is None or most >= tree.nodes[leaf].guaranteed_units
         assert made.status() == use.accounts(reserves_shares).status(), (
             "what is remembered would be found anew"
@@ -234,7 +233,7 @@ def test_who_is_not_crowded_out_gets_all_of_his_share(rows: list[tuple[int, int]
     weights = sum(weight for _, weight in rows)
     made = Accounts(tree)
     for i, (guaranteed, weight) in enumerate(rows):
-        most = made.ceiling(i + 1).units
+        most = made.allowance(i + 1).units
         assert most is not None
         assert most >= guaranteed + spare * weight // weights
         made.add(i + 1, guaranteed + shares[NAMES[i]])
@@ -251,7 +250,7 @@ def test_nothing_is_idle_beside_refused_demand_once_all_have_asked(
     claimed = dict(used)
 
     def ask(place: int, wanted: int) -> bool:
-        most = made.ceiling(place).units
+        most = made.allowance(place).units
         units = wanted if most is None else min(wanted, max(most, used[place]))
         change = units - used[place], wanted - units - claimed[place]
         made.add(place, *change)
@@ -266,46 +265,13 @@ def test_nothing_is_idle_beside_refused_demand_once_all_have_asked(
         if not any(changed):
             break
     for place in places:
-        first_come = Use(tree, used).accounts(reserves_shares=False).ceiling(place).units
+        first_come = Use(tree, used).accounts(reserves_shares=False).allowance(place).units
         if used[place] < wanted_by[place]:
             assert first_come is not None
             assert first_come <= used[place]
 
 
 # ------------------------------------------------------------ the plugin
-
-
-class World:
-    """A host with pools."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Pool] = {}
-        self.claimed: dict[str, int] = {}
-        self.log = logs.logger("test")
-
-    @property
-    def cache(self) -> "World":
-        return self
-
-    @property
-    def client(self) -> Client:
-        raise NotImplementedError
-
-    def pool(self, name: str) -> Pool | None:
-        return self.held.get(name)
-
-    def pools(self) -> tuple[Pool, ...]:
-        return tuple(self.held.values())
-
-    def asked(self) -> dict[str, int]:
-        return {}
-
-    def claims(self) -> dict[str, int]:
-        return self.claimed
-
-    def members(self, name: str) -> Pods:
-        del name
-        return ()
 
 
 _units = st.builds(Resources, st.integers(1, 5), st.integers(1, 5))
@@ -323,22 +289,23 @@ def test_the_cap_of_the_plugin_is_exact(
         {"name": "c", "parent": "org", "weight": 2},
     ]
     args = {"computeUnit": {"cpu": f"{unit.vcpu_milli}m", "memory": unit.memory_bytes}, "tenants": tenants}
-    world = World()
-    plugin = quota.factory(world, Providers(), args)
-    for place, (own, tenant) in enumerate(rows):
-        world.held[str(place)] = Pool(str(place), own, labels={quota.TENANT_LABEL: tenant})
+    pools = (
+        Pool(str(place), own, labels={quota.TENANT_LABEL: tenant}) for place, (own, tenant) in enumerate(rows)
+    )
+    host = QuotaHost(*pools)
+    plugin = quota.factory(host, Providers(), args)
 
     def cap(pool: Pool, replicas: int) -> int | None:
         return plugin.pre_update_pool(Context(Purpose.PROBE), pool.with_replicas(replicas), ()).admitted
 
     for which, wanted, is_birth in moves:
-        pool = world.held[str(which % len(rows))]
+        pool = host.held[which % len(rows)]
         admitted = cap(pool, wanted)
         if admitted is not None:
             assert pool.replicas <= admitted < wanted
             assert [cap(pool, n) for n in range(admitted + 1)] == [None] * (admitted + 1)
             assert cap(pool, admitted + 1) == admitted
         lifted = wanted if admitted is None or is_birth else admitted
-        world.held[pool.name] = pool.with_replicas(lifted)
-        again = quota.factory(world, Providers(), args)
+        host.put(pool.with_replicas(lifted))
+        again = quota.factory(host, Providers(), args)
         assert plugin.status() == again.status()

@@ -11,8 +11,18 @@ from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.smoothing import Smoothed, Track, follow, smooth
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MAX_UNITS, MILLION, Goal, Load, Policy, Psi, Sizing, Unknown, Wish
-from agent.core.policies.windows import Limits, Window
+from agent.core.policies.values import (
+    MAX_UNITS,
+    MILLION,
+    Goal,
+    Load,
+    Policy,
+    PolicyResult,
+    Psi,
+    Sizing,
+    Unknown,
+)
+from agent.core.policies.windows import Window, WindowLimits
 from agent.core.policies.zones import Zones, headroom
 from protocol.values import Bounds, Resources
 
@@ -51,7 +61,7 @@ _counts = st.none() | st.integers(-(2**70), 2**70) | st.integers(0, 2**40)
 _loads = st.builds(Load, _counts, _counts, _figures, _figures, _counts, _counts, _counts, _counts, _psi, _psi)
 
 
-def units(wish: Wish) -> int:
+def units(wish: PolicyResult) -> int:
     """The units of a wish that must be one."""
     assert isinstance(wish, Goal)
     return wish.units
@@ -291,7 +301,7 @@ _windows = st.none() | st.builds(
 def test_windows_move_a_goal_no_further_than_they_say_and_bounds_win(
     wanted: int, floor: Window | None, ceiling: Window | None, sizing: Sizing
 ) -> None:
-    found = Limits(floor, ceiling).apply(Goal(wanted, "wanted"), sizing).units
+    found = WindowLimits(floor, ceiling).apply(Goal(wanted, "wanted"), sizing).units
     base = floor.floor if floor is not None and floor.floor is not None else 0
     top = ceiling.ceiling if ceiling is not None and ceiling.ceiling is not None else MAX_UNITS
 
@@ -303,5 +313,5 @@ def test_windows_move_a_goal_no_further_than_they_say_and_bounds_win(
         assert sized(found).fits_in(sized(max(base, top)))
     if base <= wanted <= top:
         assert found == wanted
-    again = Limits(floor, ceiling).apply(Goal(found, ""), sizing).units
+    again = WindowLimits(floor, ceiling).apply(Goal(found, ""), sizing).units
     assert sized(again) == sized(found)

@@ -13,21 +13,21 @@ from agent.core import events
 from agent.core.condition import condition
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
-from agent.core.state import Ask, State
+from agent.core.state import PermitRequest, RunnerState
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.sequence import Life
 from protocol.values import Bounds, Resources
+from tests.scenarios.telling import Telling
+from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import (
     FULL,
     INSTANCE,
     LIFE,
     OTHER_INSTANCE,
-    UNIT,
     UNSETTLED,
     UTILISATION,
     VM,
     Driver,
-    cu,
     grant,
     refusal,
 )
@@ -37,17 +37,12 @@ LOAD_AVERAGE: Final = Combined((("load-average", LoadAverage()),))
 POLICIES: Final = {"utilisation": UTILISATION, "load-average": LOAD_AVERAGE}
 
 
-class StoryBrokenError(AssertionError):
-    """Something did not come out as the story says. The text has the steps so far."""
-
-
-class AgentStory:
+class AgentStory(Telling):
     """One story: an agent of a VM of so many units, at rest after its first words with everybody."""
 
     def __init__(self, units: float = 2, *, policy: str = "utilisation") -> None:
         self.driver = Driver(cu(units), policy=POLICIES[policy])
-        self.steps: list[str] = []
-        self._began_s = self.driver.now_s
+        super().__init__()
         self._told = 0
         self._room = cu(8)
         self._reasons: tuple[Reason, ...] = FULL
@@ -59,21 +54,12 @@ class AgentStory:
         self._shows_quiet = False
         self.driver.scheduler = self._judge
         self.driver.guest = self._approve
-        self._step(f"an agent begins for a VM of {cu(units)}")
+        self._tell(f"an agent begins for a VM of {cu(units)}")
 
     # ------------------------------------------------------------ how it is told
 
-    def _step(self, text: str) -> None:
-        at_s = self.driver.now_s - self._began_s
-        self.steps.append(f"{len(self.steps) + 1:>2}. at {at_s:.1f} s: {text}")
-
-    def _broken(self, what: str) -> StoryBrokenError:
-        return StoryBrokenError("\n".join((what, *self.steps)))
-
-    def _expect(self, text: str, found: object, wanted: object) -> None:
-        self._step(f"{text} {wanted}")
-        if found != wanted:
-            raise self._broken(f"expected {wanted}, found {found}")
+    def _now_s(self) -> float:
+        return self.driver.now_s
 
     def _words(self, action: events.Action) -> str:
         match action:
@@ -81,11 +67,11 @@ class AgentStory:
                 return "fences the VM"
             case events.Observe():
                 return "looks at the VM"
-            case events.RequestPermit(ask):
-                sent = (ask.life.agent_id, ask.number)
+            case events.RequestPermit(request):
+                sent = (request.life.agent_id, request.number)
                 again = " again" if sent in self._sent else ""
                 self._sent.add(sent)
-                return f"asks for {_units(ask.resources)}{again}"
+                return f"asks for {_units(request.resources)}{again}"
             case events.Resize(target):
                 return f"resizes to {_units(target)}"
             case events.Register():
@@ -103,7 +89,7 @@ class AgentStory:
         self._told += len(new)
         shown = [each for each in new if self._shows_quiet or not isinstance(each, QUIET)]
         found = [self._words(each) for each in shown]
-        self._step(f"the agent {', '.join(did) or 'has done nothing'}")
+        self._tell(f"the agent {', '.join(did) or 'has done nothing'}")
         if found != list(did):
             raise self._broken(f"expected {list(did)}, found {found}")
 
@@ -115,72 +101,76 @@ class AgentStory:
 
     def passes(self, seconds: float) -> None:
         """Time passes."""
-        self._step(f"{seconds:g} s pass")
+        self._tell(f"{seconds:g} s pass")
         self.driver.wait(seconds)
 
     def load_becomes(self, units: float) -> None:
         """From now on so many units are needed for the load."""
-        self._step(f"the load becomes one for {units:g} units")
+        self._tell(f"the load becomes one for {units:g} units")
         self.driver.busy_cpus = units * 0.75 - 0.1
 
     def node_has_room_for(self, units: float) -> None:
         """So much is permitted in all."""
-        self._step(f"the node has room for {units:g} units in all")
+        self._tell(f"the node has room for {units:g} units in all")
         self._room = cu(units)
 
     def replies_are_lost(self, *, are_lost: bool = True) -> None:
         """The network loses the scheduler's answers, or does not any more."""
-        self._step(f"the network loses {'the' if are_lost else 'no'} answers of the scheduler")
+        self._tell(f"the network loses {'the' if are_lost else 'no'} answers of the scheduler")
         self.driver.by_hand = {events.RequestPermit} if are_lost else set()
 
     def deadline_passes(self) -> None:
         """The request under way is given up."""
-        self._step("after 4 s nothing came")
+        self._tell("after 4 s nothing came")
         self.driver._pass(self.driver.now_s + 4)
-        ask = self.driver.ask()
-        self.driver.finish(events.RequestPermit, events.PermitFailed(ask.number, "no answer within 4 s", 0.0))
+        request = self.driver.request()
+        self.driver.finish(
+            events.RequestPermit, events.PermitFailed(request.number, "no answer within 4 s", 0.0)
+        )
 
     def scheduler_restarts(self) -> None:
         """Another process answers, and does not know yet what anybody holds."""
-        self._step("the scheduler is restarted")
+        self._tell("the scheduler is restarted")
         self._instance, self._is_unsettled = OTHER_INSTANCE, True
 
     def scheduler_knows_another_agent(self) -> None:
         """Another life of this VM's agent that began later."""
-        self._step("the scheduler hears another agent of this VM that began later")
+        self._tell("the scheduler hears another agent of this VM that began later")
         later_ms = LIFE.started_at_ms + 5
-        self.driver.scheduler = lambda ask: refusal(ask, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=later_ms)
+        self.driver.scheduler = lambda request: refusal(
+            request, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=later_ms
+        )
 
     def new_life_begins(self) -> None:
         """As the runner does after it was superseded: another agent ID, later than the one that was named."""
-        self._step("a new life begins, later than the one that was named")
+        self._tell("a new life begins, later than the one that was named")
         driver = self.driver
         assert driver.state.superseded_at_ms is not None
         life = Life(UUID(int=8, version=4), driver.state.superseded_at_ms + 1)
-        driver.state = State(driver.state.vm, life, driver.now_s)
+        driver.state = RunnerState(driver.state.vm, life, driver.now_s)
         driver.flying.clear()
         driver.scheduler = self._judge
         driver.settle()
 
     def migration(self, *, is_on: bool) -> None:
         """The VM is being moved away, or not any more."""
-        self._step("the scheduler moves the VM away" if is_on else "the migration has failed")
+        self._tell("the scheduler moves the VM away" if is_on else "the migration has failed")
         self._is_migrating = is_on
 
     def guest_needs(self, units: float) -> None:
         """The guest gives up nothing below that."""
-        self._step(f"the guest needs {units:g} units")
+        self._tell(f"the guest needs {units:g} units")
         self._needs = cu(units)
 
     def informant_ends(self) -> None:
         """Nobody listens in the guest any more."""
-        self._step("the informant ends")
+        self._tell("the informant ends")
         self.driver.is_heard = False
         self.driver.by_hand = {events.ReadMetrics, events.Register}
 
     def informant_refuses_connections(self) -> None:
         """What was tried meanwhile comes back as a failure."""
-        self._step("connections to the guest are refused")
+        self._tell("connections to the guest are refused")
         for action in list(self.driver.flying):
             if isinstance(action, events.ReadMetrics):
                 self.driver.end(action, events.MetricsFailed("connection refused", True, 0.0))
@@ -190,7 +180,7 @@ class AgentStory:
 
     def informant_is_back(self) -> None:
         """It knows nobody."""
-        self._step("the informant is there again")
+        self._tell("the informant is there again")
         self.driver.is_heard, self.driver.by_hand = True, set()
         for action in list(self.driver.flying):
             self.driver.end(action, *self.driver._outcome(action))
@@ -199,12 +189,12 @@ class AgentStory:
     def guest_cannot_wait(self, *, cpu: bool = False, memory: bool = False) -> None:
         """`/try-upscale`; nothing wanted cancels."""
         what = " and ".join(name for name, is_on in (("CPU", cpu), ("memory", memory)) if is_on)
-        self._step(f"the guest cannot wait for more {what}" if what else "the guest can wait again")
+        self._tell(f"the guest cannot wait for more {what}" if what else "the guest can wait again")
         self.driver.wish(cpu=cpu, memory=memory)
 
     def exporter_fails(self, *, is_failing: bool = True) -> None:
         """The exporter answers nothing useful, or does again."""
-        self._step(f"the exporter {'fails' if is_failing else 'answers again'}")
+        self._tell(f"the exporter {'fails' if is_failing else 'answers again'}")
         self.driver.by_hand = {events.ReadMetrics} if is_failing else set()
         for action in list(self.driver.flying):
             if isinstance(action, events.ReadMetrics):
@@ -213,17 +203,17 @@ class AgentStory:
 
     def reading_fails(self) -> None:
         """A reading under way ends with nothing."""
-        self._step("the reading of the metrics gives nothing")
+        self._tell("the reading of the metrics gives nothing")
         self.driver.finish(events.ReadMetrics, events.MetricsFailed("status 500", False, 0.0))
 
     def bounds_become(self, least: float, most: float) -> None:
         """The VM is described otherwise."""
-        self._step(f"the VM's bounds become {least:g} to {most:g} units")
+        self._tell(f"the VM's bounds become {least:g} to {most:g} units")
         self.driver.tell(events.VmChanged(replace(VM, bounds=Bounds(cu(least), cu(most)))))
 
     def somebody_resizes(self, units: float) -> None:
         """Behind the agent's back."""
-        self._step(f"somebody resizes the VM to {units:g} units")
+        self._tell(f"somebody resizes the VM to {units:g} units")
         self.driver.size = self.driver.target = cu(units)
 
     # ------------------------------------------------------------ what must have come of it
@@ -247,22 +237,22 @@ class AgentStory:
 
     # ------------------------------------------------------------ the scheduler and the guest
 
-    def _judge(self, ask: Ask) -> events.Event:
+    def _judge(self, request: PermitRequest) -> events.Event:
         now_s = self.driver.now_s
-        if self._is_unsettled and ask.instance != self._instance:
-            permit = ask.resources.min(ask.claim)
-            return grant(ask, permit, sent_s=now_s, instance=self._instance, reasons=UNSETTLED)
+        if self._is_unsettled and request.instance != self._instance:
+            permit = request.resources.min(request.claim)
+            return grant(request, permit, sent_s=now_s, instance=self._instance, reasons=UNSETTLED)
         self._is_unsettled = False
-        permit = ask.resources.min(ask.claim.max(self._room))
+        permit = request.resources.min(request.claim.max(self._room))
         if self._is_migrating:
-            permit = ask.resources.min(ask.claim)
-        reasons = () if permit == ask.resources else self._reasons
-        answered = grant(ask, permit, sent_s=now_s, instance=self._instance, reasons=reasons)
+            permit = request.resources.min(request.claim)
+        reasons = () if permit == request.resources else self._reasons
+        answered = grant(request, permit, sent_s=now_s, instance=self._instance, reasons=reasons)
         return replace(answered, migrate=self._is_migrating)
 
     def refuses_for(self, code: ReasonCode, message: str, retry_after_s: float | None = None) -> None:
         """Why what does not fit is refused from now on."""
-        self._step(f"what does not fit is refused because of {code.value}")
+        self._tell(f"what does not fit is refused because of {code.value}")
         self._reasons = (Reason(code, message, retry_after_s=retry_after_s),)
 
     def _approve(self, amount: Resources) -> events.Event:

@@ -4,26 +4,19 @@ Each method of `Story` is one happening. It is logged as a numbered line with it
 asks for 3 CPU / 3Gi, which the network holds back as "late"`; whatever breaks a law is told with the lines so far.
 """
 
-import contextlib
-from collections.abc import Iterator
-
 from protocol.values import Resources
 from protocol.wire import PodName
 from tests.machines import ledger_laws
 from tests.machines.agent_models import ExtendedAgent, Packet, Returned
 from tests.machines.cluster_models import Command, Node, Snapshot, Vm
 from tests.machines.core_port import Answer, HungUp, Permitted, Rejected
-from tests.machines.ledger_observer import LawBrokenError
 from tests.machines.ledger_world import BORN, World
 from tests.machines.pool_models import Word
 from tests.machines.published_models import Phase, PublishedAgent
+from tests.scenarios.telling import Telling
 
 
-class StoryBrokenError(AssertionError):
-    """A law was broken, or something did not come out as the story says. The text has the steps so far."""
-
-
-class Story:
+class Story(Telling):
     """One story. Nodes, VMs, agents, and what the network or the cluster holds back have the names that it gives them.
 
     `checks_rows` adds the law that a row keeps what its VM may use; without it a broken law is a real overcommit.
@@ -31,8 +24,7 @@ class Story:
 
     def __init__(self, *, checks_rows: bool = False) -> None:
         self.world = World(checks_rows=checks_rows)
-        self.steps: list[str] = []
-        self._began_s = self.world.now_s
+        super().__init__()
         self._is_served = False
         self._nodes: dict[str, Node] = {}
         self._vms: dict[str, Vm] = {}
@@ -44,28 +36,8 @@ class Story:
         self._commands: dict[str, tuple[Vm, Command]] = {}
         self._words: dict[str, tuple[int, Word | None]] = {}
 
-    # ------------------------------------------------------------ how it is told
-
-    @contextlib.contextmanager
-    def _step(self, text: str) -> Iterator[None]:
-        at_s = self.world.now_s - self._began_s
-        self.steps.append(f"{len(self.steps) + 1:>2}. at {at_s:.1f} s: {text}")
-        try:
-            yield
-        except LawBrokenError as error:
-            raise self._broken(str(error)) from error
-
-    def _then(self, text: str) -> None:
-        """What came of the step that is being told."""
-        self.steps[-1] += text
-
-    def _broken(self, what: str) -> StoryBrokenError:
-        return StoryBrokenError("\n".join((what, *self.steps)))
-
-    def _expect(self, text: str, found: Resources, wanted: Resources) -> None:
-        with self._step(f"{text} {wanted}"):
-            if found != wanted:
-                raise self._broken(f"expected {wanted}, found {found}")
+    def _now_s(self) -> float:
+        return self.world.now_s
 
     # ------------------------------------------------------------ nodes and VMs
 

@@ -3,7 +3,8 @@
 import pytest
 
 from protocol.reasons import ReasonCode
-from tests.scenarios.agent_stories import AgentStory, StoryBrokenError
+from tests.scenarios.agent_stories import AgentStory
+from tests.scenarios.telling import StoryBrokenError
 
 FIRST_WORDS = ("fences the VM", "registers", "asks for 2", "tells the guest of 2")
 

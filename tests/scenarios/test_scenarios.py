@@ -7,7 +7,8 @@ import pytest
 
 from tests.machines.mutants import MUTANTS
 from tests.scenarios import beyond_pools, overcommits
-from tests.scenarios.stories import Story, StoryBrokenError
+from tests.scenarios.stories import Story
+from tests.scenarios.telling import StoryBrokenError
 from tests.support.amounts import cu
 
 OVERCOMMITTED: Final = "n1 is overcommitted"

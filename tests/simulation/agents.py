@@ -1,8 +1,7 @@
-"""Agents: the runner's loop over the real `agent.core`, driven by the virtual clock.
+"""Agents: the real steps of a runner (`agent/core/step.py`), driven by the virtual clock.
 
-As `agent.runner` does it: apply what happened, bring the state to now, plan, record `Started` for each action and perform
-it; every action ends as exactly one event. A process that is stopped hears nothing until it goes on, also between a
-decision and the write that comes of it.
+What was started is performed here, and every action ends as exactly one event. A process that is stopped hears nothing until it
+goes on, also between a decision and the write that comes of it.
 """
 
 import random
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from uuid import UUID
 
 from agent.core import events
-from agent.core.apply import apply, lapse
 from agent.core.condition import Condition, condition
-from agent.core.plan import Plan, plan
+from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.rivalry import Rivalry
-from agent.core.state import Ask, Phase, State
+from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
+from agent.core.step import RunnerCore
 from agent.core.timing import Timing
 from agent.links.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
@@ -71,9 +70,13 @@ class Life:
         self._held = ZERO
         self._held_until_s = 0.0
         self.planned: Plan | None = None
-        agent_id = UUID(int=dice.getrandbits(128), version=4)
-        self.state = State(vm.agent_vm, LifeId(agent_id, started_ms), world.clock.now_s, rivalry=rivalry)
-        self._go_on()
+        self._core = RunnerCore(TIMING, POLICY, self._new_id)
+        life = LifeId(self._new_id(), started_ms)
+        self.state = RunnerState(vm.agent_vm, life, world.clock.now_s, rivalry=rivalry)
+        self._step()
+
+    def _new_id(self) -> UUID:
+        return UUID(int=self._dice.getrandbits(128), version=4)
 
     # ------------------------------------------------------------ the process
 
@@ -98,9 +101,7 @@ class Life:
         for perform in late:  # what was decided before leaves first: its tasks were ready to run
             perform()
         inbox, self._inbox = self._inbox, []
-        for event in inbox:
-            self._apply(event)
-        self._settle()
+        self._step(*inbox)
 
     def end(self) -> None:
         """The process is killed: what it held is nothing from now on, what it has sent may still arrive."""
@@ -120,16 +121,8 @@ class Life:
             return
         if self.is_stopped:
             self._inbox.append(event)
-            return
-        self._apply(event)
-        self._settle()
-
-    def _settle(self) -> None:
-        named_ms = self.state.superseded_at_ms
-        if named_ms is None:
-            self._go_on()
         else:
-            self.world.superseded(self, named_ms)
+            self._step(event)
 
     def answers(self, registration: UUID) -> int | None:
         """The number of its answer to an informant."""
@@ -142,42 +135,37 @@ class Life:
         self._numbers += 1
         return self._numbers
 
-    def _go_on(self) -> None:
+    def _step(self, *inbox: events.Event) -> None:
         now_s = self._clock.now_s
-        self.state = lapse(self.state, now_s, TIMING)
+        step = self._core.step(self.state, inbox, now_s)
+        self.state = step.state
         self._note_held(now_s)
-        self.planned = planned = plan(self.state, now_s, TIMING)
-        for action in planned.actions:
-            self._take_up(action, now_s)
+        if self.state.superseded_at_ms is not None:
+            self.world.superseded(self, self.state.superseded_at_ms)
+            return
+        self.planned = step.plan
+        for started in step.started:
+            self._take_up(started, now_s)
         if self._wake is not None:
             self._wake.cancel()
         # A stopped process hears nothing of its own timers either, until it goes on.
-        self._wake = self._clock.at(max(planned.wake_at_s, now_s + 0.001), self._woken)
+        self._wake = self._clock.at(max(step.plan.wake_at_s, now_s + 0.001), self._woken)
 
     def _woken(self) -> None:
         if not self.is_stopped:
-            self._go_on()
+            self._step()
 
-    def _apply(self, event: events.Event) -> None:
-        if self.state.superseded_at_ms is not None:
-            return
-        now_s = self._clock.now_s
-        self.state = apply(self.state, event, now_s, TIMING, POLICY)
-        self._note_held(now_s)
-
-    def _take_up(self, action: events.Action, now_s: float) -> None:
-        registration = None
-        if isinstance(action, events.Register):
-            registration = UUID(int=self._dice.getrandbits(128), version=4)
-        self._apply(events.Started(action, registration))
+    def _take_up(self, started: events.Started, now_s: float) -> None:
+        """Perform what was started, once the process is not stopped any more."""
+        action = started.action
         if isinstance(action, events.Resize) and self.stops_at_write_s:
             span_s, self.stops_at_write_s = self.stops_at_write_s, 0.0
             self.world.trace.add(now_s, self.vm.name, f"life {self.ident} decides to write", action.target)
             self.stop(span_s)
         if self.is_stopped:
-            self._late.append(lambda: self._perform(action, registration))
+            self._late.append(lambda: self._perform(action, started.registration))
         else:
-            self._perform(action, registration)
+            self._perform(action, started.registration)
 
     # ------------------------------------------------------------ actions
 
@@ -195,8 +183,8 @@ class Life:
                 self.vm.observe(lambda answer: done(self._observed(answer)))
             case events.Resize():
                 self._resize(action)
-            case events.RequestPermit(ask):
-                self._request(ask)
+            case events.RequestPermit(request):
+                self._request(request)
             case events.Register():
                 assert registration is not None
                 failed: events.Event = events.RegisterFailed("no answer", self._dice.random())
@@ -250,18 +238,20 @@ class Life:
 
         self.vm.resize(action, self._generation, answered)
 
-    def _request(self, ask: Ask) -> None:
+    def _request(self, request: PermitRequest) -> None:
         world, sent_s = self.world, self._clock.now_s
-        failed = events.PermitFailed(ask.number, "no answer", self._dice.random())
+        failed = events.PermitFailed(request.number, "no answer", self._dice.random())
         call = Call[events.Event](self._once(failed, TIMING.request_deadline_s))
 
         def reply(answer: Answer | None) -> None:
-            event = permit_event(answer, ask, sent_s, self._dice.random())
+            event = permit_event(answer, request, sent_s, self._dice.random())
             world.network.reply(self.vm.name, call, event)
 
         def arrive() -> None:
-            world.trace.add(self._clock.now_s, self.vm.name, "asks", ask.resources, "and claims", ask.claim)
-            world.scheduler.receive(self.vm, request_of(self.vm.agent_vm, ask), reply)
+            world.trace.add(
+                self._clock.now_s, self.vm.name, "asks", request.resources, "and claims", request.claim
+            )
+            world.scheduler.receive(self.vm, request_of(self.vm.agent_vm, request), reply)
 
         world.network.request(self.vm.name, arrive)
 
@@ -295,16 +285,16 @@ class Life:
     @property
     def is_registered(self) -> bool:
         """Whether its informant uses it."""
-        return self.state.informant.phase is Phase.ACTIVE
+        return self.state.informant.phase is RegistrationPhase.ACTIVE
 
 
-def permit_event(answer: Answer | None, ask: Ask, sent_s: float, chance: float) -> events.Event:
+def permit_event(answer: Answer | None, request: PermitRequest, sent_s: float, chance: float) -> events.Event:
     """The scheduler's answer as the link to it tells the runner; None where nobody listens."""
     match answer:
         case Decided():
             assert answer.echo is not None
             return events.PermitGranted(
-                ask.number,
+                request.number,
                 answer.permit,
                 answer.unit,
                 sent_s,
@@ -318,9 +308,9 @@ def permit_event(answer: Answer | None, ask: Ask, sent_s: float, chance: float) 
         case Refused():
             last, started_ms = answer.last_sequence_number, answer.current_started_at_ms
             body = ReadErrorBody(ErrorBody(answer.message, answer.code, last, started_ms), None)
-            return events.PermitRefused(ask.number, answer.status, body, None, chance)
+            return events.PermitRefused(request.number, answer.status, body, None, chance)
         case HungUp() | None:
-            return events.PermitFailed(ask.number, "refused", chance)
+            return events.PermitFailed(request.number, "refused", chance)
 
 
 class Daemon:

@@ -348,7 +348,7 @@ class Informant:
         is_over = self._peers[session.serial].answers(session.agent_id) == 0
         is_answered = not is_over and self._ask(session)
         if is_answered:
-            self._peers[session.serial].hear(events.UpscaleWished(session.agent_id, call.resources))
+            self._peers[session.serial].hear(events.TryUpscaleReceived(session.agent_id, call.resources))
             self.sessions = self.sessions.delivered(session.agent_id, call.resources)
             self.wishes = self.wishes.delivered(call, now_s)
         elif is_over:

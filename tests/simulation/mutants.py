@@ -13,7 +13,7 @@ from unittest import mock
 
 from agent.core import apply as agent_apply
 from agent.core import on_informant, on_scheduler, plan
-from agent.core.state import State
+from agent.core.state import RunnerState
 from agent.core.timing import Timing
 from informant.core.guard import Guard
 from informant.core.sessions import Sessions
@@ -107,7 +107,7 @@ def lease_without_an_end() -> Iterator[None]:
     """An agent holds its last permit for ever."""
     granted = on_scheduler.granted
 
-    def granted_for_ever(state: State, event: Any, now_s: float, timing: Timing) -> State:
+    def granted_for_ever(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
         return granted(state, event, now_s, replace(timing, hold_s=1e6))
 
     with _patch(on_scheduler, "granted", granted_for_ever):
@@ -118,7 +118,7 @@ def held_kept_while_asking() -> Patch:
     """Asking for less lowers what is held only when the answer comes."""
     started = on_scheduler.started
 
-    def started_without(state: State, ask: Any, now_s: float, timing: Timing) -> State:
+    def started_without(state: RunnerState, ask: Any, now_s: float, timing: Timing) -> RunnerState:
         after = started(state, ask, now_s, timing)
         link = replace(
             after.scheduler, held=state.scheduler.held, lease_until_s=state.scheduler.lease_until_s
@@ -131,18 +131,18 @@ def held_kept_while_asking() -> Patch:
 def sent_resize_left_out() -> Patch:
     """A resize that was sent does not count until its target is seen."""
 
-    def in_use(state: State) -> Resources:
+    def in_use(state: RunnerState) -> Resources:
         seen = state.backend.observation
         return ZERO if seen is None else seen.size.max(seen.target)
 
-    return _patch(State, "in_use", in_use)
+    return _patch(RunnerState, "in_use", in_use)
 
 
 def lease_counted_from_the_answer() -> Patch:
     """The lease begins when the reply is read, not when the request was sent."""
     granted = on_scheduler.granted
 
-    def granted_now(state: State, event: Any, now_s: float, timing: Timing) -> State:
+    def granted_now(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
         return granted(state, replace(event, sent_s=now_s + 3600.0), now_s, timing)
 
     return _patch(on_scheduler, "granted", granted_now)
@@ -150,8 +150,10 @@ def lease_counted_from_the_answer() -> Patch:
 
 def process_is_not_named() -> Patch:
     """An agent never names the scheduler process that it has heard from."""
-    ask = plan._Steps._ask
-    return _patch(plan._Steps, "_ask", lambda steps, desired: replace(ask(steps, desired), instance=None))
+    ask = plan._Steps._next_request
+    return _patch(
+        plan._Steps, "_next_request", lambda steps, desired: replace(ask(steps, desired), instance=None)
+    )
 
 
 def informant_never_forgotten() -> Patch:
@@ -168,7 +170,9 @@ def goals_never_fall() -> Patch:
     """The highest goal that there ever was counts."""
     read = agent_apply._metrics_read
 
-    def read_and_keep(state: State, event: Any, now_s: float, timing: Timing, policy: Any) -> State:
+    def read_and_keep(
+        state: RunnerState, event: Any, now_s: float, timing: Timing, policy: Any
+    ) -> RunnerState:
         return read(state, event, now_s, replace(timing, down_window_s=1e6), policy)
 
     return _patch(agent_apply, "_metrics_read", read_and_keep)
@@ -176,12 +180,12 @@ def goals_never_fall() -> Patch:
 
 def wish_without_an_end() -> Patch:
     """What could not wait once is wanted for ever."""
-    wished = on_informant.wished
+    wished = on_informant.try_upscale_received
 
-    def wished_for_ever(state: State, event: Any, now_s: float, timing: Timing) -> State:
-        return wished(state, event, now_s, replace(timing, wish_s=1e6, down_window_s=1e6))
+    def wished_for_ever(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
+        return wished(state, event, now_s, replace(timing, try_upscale_s=1e6, down_window_s=1e6))
 
-    return _patch(on_informant, "wished", wished_for_ever)
+    return _patch(on_informant, "try_upscale_received", wished_for_ever)
 
 
 # ---------------------------------------------------------------- the informant
@@ -212,7 +216,7 @@ def write_leaves_late() -> Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
+class SimulationMutant:
     """A bug, a seed whose run finds it, and how long the faults of that run last: what only the calm finds needs few."""
 
     patch: Callable[[], AbstractContextManager[object]]
@@ -226,28 +230,28 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    Mutant(row_falls_too_early_at_silence, 1),
-    Mutant(claim_ignored, 4),
-    Mutant(hand_over_floor_dropped, 14),
-    Mutant(new_right_after_a_restart),
-    Mutant(unheard_life_forgotten),
-    Mutant(placement_ends_by_the_clock, 1),
-    Mutant(permit_below_use),
-    Mutant(pending_floor_leaks),
-    Mutant(of_the_ledger.own_floor_is_headroom),
-    Mutant(of_the_ledger.grant_before_the_reserve),
-    Mutant(of_the_ledger.lost_release),
-    Mutant(of_the_ledger.buffer_subtracted_twice),
-    Mutant(lease_without_an_end, 2),
-    Mutant(lease_counted_from_the_answer, 2),
-    Mutant(held_kept_while_asking),
-    Mutant(sent_resize_left_out),
-    Mutant(process_is_not_named, length_s=SHORT_S),
-    Mutant(informant_never_forgotten),
-    Mutant(goals_never_fall, length_s=SHORT_S),
-    Mutant(wish_without_an_end, length_s=SHORT_S),
-    Mutant(every_downscale_refused, length_s=SHORT_S),
-    Mutant(nobody_is_resumed, length_s=SHORT_S),
-    Mutant(write_is_blind, 47),
-    Mutant(write_leaves_late, 10),
+    SimulationMutant(row_falls_too_early_at_silence, 1),
+    SimulationMutant(claim_ignored, 4),
+    SimulationMutant(hand_over_floor_dropped, 14),
+    SimulationMutant(new_right_after_a_restart),
+    SimulationMutant(unheard_life_forgotten),
+    SimulationMutant(placement_ends_by_the_clock, 1),
+    SimulationMutant(permit_below_use),
+    SimulationMutant(pending_floor_leaks),
+    SimulationMutant(of_the_ledger.own_floor_is_headroom),
+    SimulationMutant(of_the_ledger.grant_before_the_reserve),
+    SimulationMutant(of_the_ledger.lost_release),
+    SimulationMutant(of_the_ledger.buffer_subtracted_twice),
+    SimulationMutant(lease_without_an_end, 2),
+    SimulationMutant(lease_counted_from_the_answer, 2),
+    SimulationMutant(held_kept_while_asking),
+    SimulationMutant(sent_resize_left_out),
+    SimulationMutant(process_is_not_named, length_s=SHORT_S),
+    SimulationMutant(informant_never_forgotten),
+    SimulationMutant(goals_never_fall, length_s=SHORT_S),
+    SimulationMutant(wish_without_an_end, length_s=SHORT_S),
+    SimulationMutant(every_downscale_refused, length_s=SHORT_S),
+    SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
+    SimulationMutant(write_is_blind, 47),
+    SimulationMutant(write_leaves_late, 10),
 )

@@ -9,7 +9,7 @@ import functools
 import pytest
 
 from tests.simulation.driver import run, run_some
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutants import MUTANTS, SimulationMutant
 
 WORLDS = 12
 
@@ -20,7 +20,7 @@ def _fault_without_the_bug(seed: int, length_s: float) -> str:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_a_run_finds_the_bug(mutant: Mutant) -> None:
+def test_a_run_finds_the_bug(mutant: SimulationMutant) -> None:
     with mutant.patch():
         found = run_some(range(mutant.seed, mutant.seed + WORLDS), mutant.length_s)
     assert "LawBrokenError" in found.failure, f"not found within {found.steps} steps: {found.failure}"

@@ -4,7 +4,7 @@ import re
 import uuid
 
 from agent.daemon import status
-from agent.runner.runner import Latencies
+from agent.runner.stats import Latencies
 from hosting import logs
 from hosting.metrics import AnyFamily
 from hosting.server import Server
@@ -29,7 +29,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     house = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
     served = [
         *families(core, PermitStats(), server),
-        *pool_families(core.ledger, house.room, house.counts),
+        *pool_families(core.ledger, house.admission_queue, house.stats),
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),

@@ -25,10 +25,10 @@ from scheduler.clusters.file import ClusterFile
 from scheduler.core.core import Core
 from scheduler.core.model import POOL_LABEL
 from scheduler.core.state import SchedulerConfig
-from scheduler.pools.chain import admission_queue, calls, config, manager, registry
+from scheduler.pools.chain import calls, config, manager, registry
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats
-from scheduler.pools.core import admission_state
+from scheduler.pools.core import admission_state, queues
 from scheduler.pools.core.values import Context, Member, Pool, Purpose, VmRequest
 from scheduler.pools.entry import PoolEntry
 from scheduler.pools.http.metrics import pool_families
@@ -199,7 +199,7 @@ def test_the_constructors_give_the_codes_and_kinds_of_the_page() -> None:
             else:
                 assert error.detail is None
             seen.add(function)
-    offered = {name for name in plugins.__all__ if inspect.isfunction(getattr(plugins, name))}
+    offered = {name for name in dir(plugins) if inspect.isfunction(getattr(plugins, name))}
     others = {
         "build",
         "get",
@@ -216,9 +216,9 @@ def test_the_figures_are_those_of_the_code() -> None:
     for sentence in (
         f"`{POOL_LABEL}`",
         f"{manager.PLUGIN_TIMEOUT_S:g} s for one hook of one plugin; {ports.ADMISSION_DEADLINE_S:g} s for a request",
-        f"cancellation {calls.MAX_STRAYS} times over",
+        f"cancellation {calls.MAX_ABANDONED} times over",
         f"`stop` have {manager.START_TIMEOUT_S:g} s each",
-        f"asked about together, up to {admission_queue.MAX_ROUND}",
+        f"asked about together, up to {queues.MAX_BATCH}",
         f"`pools.cooldown` ({admission_state.COOLDOWN_S:g} seconds)",
         f"at most {admission_state.MAX_MESSAGE} characters",
         f"`{registry.PLUGIN_GROUP}`",
@@ -281,7 +281,7 @@ def test_the_ports_have_what_the_page_says() -> None:
     told = {name.split("(")[0] for row in table("`handle`") for name in code(row[0])}
     offered = {
         f"{part}.{name}"
-        for part, port in (("cache", plugins.Cache), ("client", plugins.Client))
+        for part, port in (("cache", plugins.Cache), ("client", plugins.PoolClient))
         for name in vars(port)
         if not name.startswith("_")
     }

@@ -93,7 +93,12 @@ def test_the_wheel_holds_exactly_our_packages(wheel: Path) -> None:
     assert {name.parts[0] for name in names} == {*PACKAGES, metadata}
     assert {PurePosixPath(package, "py.typed") for package in PACKAGES} <= set(names)
     assert PurePosixPath(metadata, "licenses", "LICENSE") in names
-    assert {name.suffix for name in names if name.parts[0] in PACKAGES} - {"", ".py", ".typed"} == set()
+    assert {name.suffix for name in names if name.parts[0] in PACKAGES} - {
+        "",
+        ".py",
+        ".pyi",
+        ".typed",
+    } == set()
     assert [name for name in names if {"tests", "docs", "__pycache__"} & set(name.parts)] == []
 
 

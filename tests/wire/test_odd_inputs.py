@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.core.state import Phase
+from agent.core.state import RegistrationPhase
 from agent.daemon.callbacks import Callbacks
 from hosting.server import Server
 from protocol.values import Bounds, Observation, Resources
@@ -28,7 +28,7 @@ from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
 from tests.peers.support import BareAgent, agent_knobs, informant_knobs, running
 from tests.support.waiting import until
-from tests.unit.agent.peers import world
+from tests.unit.agent.peers import World
 from tests.unit.hosting.raw_peers import Wire, recorded, request_bytes
 from tests.unit.informant.guests import served
 from tests.wire.odd_inputs import AGENT, AGENT_ID, INFORMANT, SCHEDULER, TABLES, Case
@@ -159,20 +159,20 @@ def _id_in(body: bytes) -> str:
 
 @asynccontextmanager
 async def our_agent() -> AsyncIterator[str]:
-    async with world() as made:
-        runner = made.runner
-        link = replace(
-            runner.state.informant,
-            registration=UUID(AGENT_ID),
-            phase=Phase.ACTIVE,
-            version=InformantProtoVersion.V1_1,
-        )
-        runner.state = replace(runner.state, informant=link)
-        server = Server(recorded()[0], Callbacks(lambda: [runner]).routes())
-        try:
-            yield f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
-        finally:
-            await server.close()
+    made = World()
+    runner = made.runner
+    link = replace(
+        runner.state.informant,
+        registration=UUID(AGENT_ID),
+        phase=RegistrationPhase.ACTIVE,
+        version=InformantProtoVersion.V1_1,
+    )
+    runner.state = replace(runner.state, informant=link)
+    server = Server(recorded()[0], Callbacks(lambda: [runner]).routes())
+    try:
+        yield f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    finally:
+        await server.close()
 
 
 @of(AGENT)

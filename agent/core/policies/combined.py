@@ -5,7 +5,17 @@ from dataclasses import dataclass
 
 from agent.core.policies.smoothing import Smoothing
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MAX_UNITS, Goal, Load, Part, Policy, Sizing, Unknown, highest, moved
+from agent.core.policies.values import (
+    MAX_UNITS,
+    Goal,
+    GoalPart,
+    Load,
+    Policy,
+    Sizing,
+    Unknown,
+    highest,
+    moved,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +44,14 @@ class Combined:
         return wish
 
 
-def _parts(name: str, policy: Policy, load: Load, sizing: Sizing) -> Iterator[Part]:
+def _parts(name: str, policy: Policy, load: Load, sizing: Sizing) -> Iterator[GoalPart]:
     """What one policy wishes, with the wishes that it was made of where it tells them."""
     wish = policy.goal(load, sizing)
     match wish:
         case Unknown(reason):
-            yield Part(name, None, reason)
+            yield GoalPart(name, None, reason)
         case Goal(units, reason, ()):
-            yield Part(name, units, reason)
+            yield GoalPart(name, units, reason)
         case Goal(_, _, parts):
             for part in parts:
-                yield Part(f"{name}/{part.policy}", part.units, part.reason)
+                yield GoalPart(f"{name}/{part.policy}", part.units, part.reason)

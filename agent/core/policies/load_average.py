@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from agent.core.policies.values import MAX_UNITS, Goal, Load, Sizing, Unknown, Wish, usable
+from agent.core.policies.values import MAX_UNITS, Goal, Load, PolicyResult, Sizing, Unknown, usable
 from protocol import float32
 
 MAX_FLOAT32: Final = 2.0**128 - 2.0**104
@@ -16,7 +16,7 @@ class LoadAverage:
     high: float = 0.9
     low: float = 0.4
 
-    def goal(self, load: Load, sizing: Sizing) -> Wish:
+    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """The goal by the load average, in single precision as published peers reckon."""
         found = usable(load.load1)
         if found is None:

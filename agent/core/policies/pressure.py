@@ -14,12 +14,12 @@ from agent.core.policies.values import (
     MAX_UNITS,
     MILLION,
     Goal,
+    GoalPart,
     Load,
-    Part,
+    PolicyResult,
     Psi,
     Sizing,
     Unknown,
-    Wish,
     highest,
     units_for,
     usable,
@@ -39,7 +39,7 @@ class Pressure:
     memory_full: float = 5.0
     step: int = 250_000
 
-    def goal(self, load: Load, sizing: Sizing) -> Wish:
+    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """The highest wish of the four figures."""
         parts = tuple(self._parts(load, sizing))
         wish = highest(parts)
@@ -47,7 +47,7 @@ class Pressure:
             return wish
         return Unknown("the guest shows no pressure figures")
 
-    def _parts(self, load: Load, sizing: Sizing) -> Iterator[Part]:
+    def _parts(self, load: Load, sizing: Sizing) -> Iterator[GoalPart]:
         for name, psi, some, full in (
             ("cpu", load.cpu_psi, self.cpu_some, self.cpu_full),
             ("memory", load.memory_psi, self.memory_some, self.memory_full),
@@ -58,15 +58,15 @@ class Pressure:
 
     def _part(
         self, name: str, avg10: float | None, avg60: float | None, threshold: float, sizing: Sizing
-    ) -> Part:
+    ) -> GoalPart:
         short, long = usable(avg10), usable(avg60)
         if short is None:
-            return Part(name, None, f"{name} pressure is not known")
+            return GoalPart(name, None, f"{name} pressure is not known")
         size = min(sizing.units(), MAX_UNITS)
         step = max(1, units_for(Fraction(size * self.step, MILLION), 1))
         shown = f"{name} pressure {min(short, 100):.1f}%"
         if short >= threshold:
-            return Part(name, min(size + step, MAX_UNITS), f"{shown} is at or above {threshold:g}%")
+            return GoalPart(name, min(size + step, MAX_UNITS), f"{shown} is at or above {threshold:g}%")
         if max(short, long or 0.0) * CALM >= threshold:
-            return Part(name, size, f"{shown} is below {threshold:g}%, but not gone for a minute")
-        return Part(name, max(0, size - step), f"{shown}: gone for a minute")
+            return GoalPart(name, size, f"{shown} is below {threshold:g}%, but not gone for a minute")
+        return GoalPart(name, max(0, size - step), f"{shown}: gone for a minute")

@@ -10,7 +10,17 @@ from fractions import Fraction
 from typing import Final
 
 from agent.core.policies.smoothing import Smoothing
-from agent.core.policies.values import MAX_MICRO, MILLION, Load, Part, Sizing, Wish, highest, micro, units_for
+from agent.core.policies.values import (
+    MAX_MICRO,
+    MILLION,
+    GoalPart,
+    Load,
+    PolicyResult,
+    Sizing,
+    highest,
+    micro,
+    units_for,
+)
 from agent.core.policies.zones import Zones, headroom
 from protocol.values import MAX_MEMORY_BYTES
 
@@ -41,11 +51,11 @@ class Utilisation:
         """How the means that it rests on are held."""
         return _smoothing(self)
 
-    def goal(self, load: Load, sizing: Sizing) -> Wish:
+    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """The higher of what CPU and memory need; what is not known does not count."""
         return highest((self._cpu(load, sizing), self._memory(load, sizing)))
 
-    def _cpu(self, load: Load, sizing: Sizing) -> Part:
+    def _cpu(self, load: Load, sizing: Sizing) -> GoalPart:
         busy, mean = load.busy(), _mean(load.busy_mean_micro, MAX_MICRO)
         zones, target, word = self.smoothing.busy, self.cpu_target, "CPUs busy"
         if busy is None and mean is None:
@@ -55,23 +65,23 @@ class Utilisation:
             zones, target, word = self.smoothing.load, self.load_target, "load"
         level = _level(busy, mean, zones)
         if level is None:
-            return Part("cpu", None, "neither CPU time nor load averages are known")
+            return GoalPart("cpu", None, "neither CPU time nor load averages are known")
         units = units_for(level * 1000 / target, sizing.unit.vcpu_milli)
-        return Part(
+        return GoalPart(
             "cpu", units, f"{float(level / MILLION):.2f} {word}, {target / MILLION:.0%} is the target"
         )
 
-    def _memory(self, load: Load, sizing: Sizing) -> Part:
+    def _memory(self, load: Load, sizing: Sizing) -> GoalPart:
         if self.memory_target is None:
-            return Part("memory", None, "memory does not count")
+            return GoalPart("memory", None, "memory does not count")
         mean = _mean(load.memory_mean, MAX_MEMORY_BYTES)
         level = _level(load.memory_used(), mean, self.smoothing.memory)
         if level is None:
-            return Part("memory", None, "memory in use is not known")
+            return GoalPart("memory", None, "memory in use is not known")
         need = level + self.memory_margin
         units = units_for(need * MILLION / self.memory_target, sizing.unit.memory_bytes)
         share = f"{self.memory_target / MILLION:.0%}"
-        return Part("memory", units, f"{round(need / MIB)} MiB of memory needed, {share} is the target")
+        return GoalPart("memory", units, f"{round(need / MIB)} MiB of memory needed, {share} is the target")
 
 
 def _mean(value: int | None, most: int) -> int | None:

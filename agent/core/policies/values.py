@@ -90,7 +90,7 @@ class Sizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GoalPart:
     """The wish of one policy, or of one of its figures. `units` is None where it could not tell."""
 
     policy: str
@@ -104,7 +104,7 @@ class Goal:
 
     units: int
     reason: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GoalPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class Unknown:
     reason: str
 
 
-Wish: TypeAlias = Goal | Unknown
+PolicyResult: TypeAlias = Goal | Unknown
 
 
 class Policy(Protocol):
     """Turns load into a wish. It keeps no state and reads no clock: what was before comes with the load."""
 
-    def goal(self, load: Load, sizing: Sizing) -> Wish:
+    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """The wish for this load. Never negative; the plan applies the bounds."""
         ...
 
@@ -130,7 +130,7 @@ def units_for(need: Fraction, unit: int) -> int:
     return max(0, min(math.ceil(need / unit), MAX_UNITS))
 
 
-def highest(parts: Iterable[Part]) -> Wish:
+def highest(parts: Iterable[GoalPart]) -> PolicyResult:
     """The highest of several wishes, ties to the earlier; every part is kept, the binding one first."""
     listed = tuple(parts)
     binding = max(
@@ -144,4 +144,4 @@ def highest(parts: Iterable[Part]) -> Wish:
 
 def moved(goal: Goal, units: int, name: str, reason: str) -> Goal:
     """`goal`, moved to `units` by something that is no policy; its reason becomes the binding one."""
-    return replace(goal, units=units, reason=reason, parts=(Part(name, units, reason), *goal.parts))
+    return replace(goal, units=units, reason=reason, parts=(GoalPart(name, units, reason), *goal.parts))

@@ -7,7 +7,7 @@ moment it is closed. Cron expressions and time zones are read by `agent.daemon.w
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.core.policies.values import MAX_UNITS, Goal, Part, Sizing, moved
+from agent.core.policies.values import MAX_UNITS, Goal, GoalPart, Sizing, moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Edges:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WindowLimits:
     """The floor and the ceiling of the windows that are open: the highest and the lowest, each with its window."""
 
     floor: Window | None = None
@@ -61,26 +61,28 @@ class Limits:
                 goal = moved(goal, base, "floor", _reason("floor", self.floor, self.floor.floor, base))
         return goal
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[GoalPart, ...]:
         """The limits in force, for people."""
         found = (
             ("floor", self.floor, None if self.floor is None else self.floor.floor),
             ("ceiling", self.ceiling, None if self.ceiling is None else self.ceiling.ceiling),
         )
         return tuple(
-            Part(sort, units, f"window {window.name}") for sort, window, units in found if window is not None
+            GoalPart(sort, units, f"window {window.name}")
+            for sort, window, units in found
+            if window is not None
         )
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = WindowLimits()
 
 
-def limits(windows: Iterable[tuple[Window, Edges]]) -> Limits:
+def limits(windows: Iterable[tuple[Window, Edges]]) -> WindowLimits:
     """What holds now: of the open windows the highest floor and the lowest ceiling, ties to the earlier."""
     found = [window for window, edges in windows if edges.is_open()]
     floors = [(window.floor, window) for window in found if window.floor is not None]
     ceilings = [(window.ceiling, window) for window in found if window.ceiling is not None]
-    return Limits(
+    return WindowLimits(
         max(floors, key=lambda pair: pair[0])[1] if floors else None,
         min(ceilings, key=lambda pair: pair[0])[1] if ceilings else None,
     )

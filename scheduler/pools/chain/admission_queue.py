@@ -1,52 +1,98 @@
-"""Where growth waits for its pool: one line per pool, asked in rounds, served in the order of arrival.
+"""Where growth waits for its pool: one queue per pool, asked in batches, served in the order of arrival.
 
-A round asks the chain once for everybody who waits, and its word is applied to each before the next round begins. What
+A batch asks the chain once for everybody who waits, and its verdict is applied to each before the next batch begins. What
 needs no waiting is answered within the call: plugins that only compute cost no task. A pool that hangs holds up its own
 growth and nothing else, and each request has its answer by its own deadline.
+
+One growth goes down this file: `call_admission`, `_serve`, `_open`, the search (`probing`), `_end`, `_answer`, `applied`. What is decided on
+the way is in `scheduler.pools.core.batches`.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias
 
 from hosting.logs import Logger
 from scheduler.core import events
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, Kind
-from scheduler.core.vms import VmRecord, VmTable
+from scheduler.core.vms import VmTable
 from scheduler.pools.chain import calls
-from scheduler.pools.chain.calls import Call
-from scheduler.pools.chain.claiming import Claiming
+from scheduler.pools.chain.calls import Call, Steps
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.probing import probe_steps
-from scheduler.pools.chain.queues import Answer, PoolQueue, Pools, ProbeBatch, Waiter, cut, identity
 from scheduler.pools.chain.stats import PoolStats
-from scheduler.pools.core import admission_state
-from scheduler.pools.core.admission_state import Parking, Part, PoolAdmissionState
+from scheduler.pools.core import admission_state, batches
+from scheduler.pools.core.admission_state import Parking, PoolAdmissionState
+from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Waiter
+from scheduler.pools.core.claims_of_pools import ClaimsOfPools, PoolLookup
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
-from scheduler.pools.core.values import Context, Member, Pods, Pool, ProbeEnd, Purpose
-from scheduler.pools.core.waiters import labels_of, part_of, request_of
+from scheduler.pools.core.queues import PoolQueue
+from scheduler.pools.core.values import Context, Pods, ProbeEnd, Purpose
 
-MAX_ROUND: Final = 128
-"""Requests that one round may serve; the loop is held for as long as their commits take."""
 WAKE_S: Final = 1.0
 """How soon a plugin that must be waited for is asked again about a full pool, when something was freed."""
-TICK_S: Final = 0.005
-"""Timers of a loop may fire that much too early."""
+
+Answer: TypeAlias = Callable[[events.PoolVerdict], object]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A waiter with what is called for it; the timer is there where the verdict has not come within the call."""
+
+    waiter: Waiter
+    answer: Answer
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A verdict that was told and is not applied yet for all of `growths`, by ticket; `then` is called when it is."""
+
+    queue: PoolQueue
+    verdict: events.PoolVerdict
+    growths: dict[int, PoolGrowth]
+    then: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeBatch:
+    """A batch that is put to a chain. `grants` is how many grants any pool had been given by then."""
+
+    batch: Batch
+    manager: PluginManager
+    ctx: Context
+    grants: int
+    steps: Steps[ProbeResult]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A batch that waits for something. `cut` is done as soon as the batch is of no use any more."""
+
+    probe: ProbeBatch
+    call: Call
+    cut: "asyncio.Future[None]"
+
+
+def _nothing() -> None:
+    pass
 
 
 class PoolAdmissionQueue:
-    """One per process. Reads the ledger; what it finds goes out through the waiters' `answer`, within the same call."""
+    """One per process. Reads the ledger; verdicts go out through the `answer` of those who wait, within the same call."""
 
     def __init__(
         self,
         ledger: Ledger,
         vms: VmTable,
-        pools: Pools,
+        pools: PoolLookup,
         clock: Callable[[], float],
         log: Logger,
-        counts: PoolStats,
+        stats: PoolStats,
         manager: PluginManager | None = None,
     ) -> None:
         self._ledger = ledger
@@ -54,443 +100,368 @@ class PoolAdmissionQueue:
         self._pools = pools
         self._clock = clock
         self._log = log
-        self._counts = counts
+        self._stats = stats
         self._manager = manager if manager is not None else PluginManager()
-        self._lines: dict[str, PoolQueue] = {}
-        self._askers: dict[int, Waiter] = {}
+        self._queues: dict[str, PoolQueue] = {}
+        self._pending: dict[int, _Pending] = {}
+        """Those who wait, by ticket."""
+        self._told: dict[int, _Told] = {}
+        self._busy: set[str] = set()
+        """The pools whose batches are being served now."""
+        self._runs: dict[str, _Run] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._grants = 0
-        self.claiming = Claiming(ledger, pools, clock, self._refresh)
+        self._claims = ClaimsOfPools(ledger, vms, pools)
         self.cooldown_s = admission_state.COOLDOWN_S
-        self.on_parking: Callable[[str], object] = lambda _: None
-        """Is called with a pool's name when what is parked there has changed."""
 
     # ------------------------------------------------------------ the port
 
-    def consult(self, needed: events.AdmissionCallNeeded, deadline_s: float, answer: Answer) -> None:
+    def call_admission(self, needed: events.AdmissionCallNeeded, deadline_s: float, answer: Answer) -> None:
         """Ask the pool's chain. `answer` is called exactly once, now or by `deadline_s`, unless `cancel` comes first."""
-        line = self._lines.get(needed.pool)
-        if line is None:
-            line = self._lines[needed.pool] = PoolQueue(needed.pool)
-        waiter = Waiter(needed, deadline_s, answer)
-        line.waiting.append(waiter)
-        if not line.is_busy:
-            self._serve(line)
-        if not waiter.is_done:
-            self._askers[needed.ticket] = waiter
-            loop = asyncio.get_running_loop()
-            waiter.timer = loop.call_later(max(deadline_s - self._clock(), 0.0), self._expire, line, waiter)
+        queue = self._queues.get(needed.pool)
+        if queue is None:
+            queue = self._queues[needed.pool] = PoolQueue(needed.pool)
+        waiter = Waiter(needed, deadline_s)
+        pending = self._pending[needed.ticket] = _Pending(waiter, answer)
+        queue.join(waiter)
+        if needed.pool not in self._busy:
+            self._serve(queue)
+        if needed.ticket in self._pending:
+            loop, left_s = asyncio.get_running_loop(), max(deadline_s - self._clock(), 0.0)
+            pending.timer = loop.call_later(left_s, self._expire, queue, waiter)
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for the word on that request any more."""
-        waiter = self._askers.pop(ticket, None)
-        if waiter is None:
-            return
-        waiter.end()
-        line = self._lines.get(waiter.needed.pool)
-        if line is not None and line.round is not None and all(each.is_done for each in line.round.waiters):
-            cut(line)
+        """Nobody waits for the verdict on that request any more."""
+        pending = self._take(ticket)
+        queue = self._queues.get(pending.waiter.needed.pool) if pending is not None else None
+        if queue is not None and not queue.asked:
+            self._cut(queue)
+
+    def applied(self, ticket: int) -> None:
+        """The verdict on that request counts in the ledger now: what was refused is claimed, and plugins hear of the end."""
+        told = self._told.pop(ticket, None)
+        if told is not None:
+            self._claims.note(told.queue, told.growths.pop(ticket), told.verdict, self._clock())
+            if not told.growths:
+                told.then()
 
     async def close(self) -> None:
         """End every question. Whoever waits is not answered."""
-        for waiter in self._askers.values():
-            waiter.end()
-        self._askers.clear()
-        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        for ticket in tuple(self._pending):
+            self._take(ticket)
+        tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for line in self._lines.values():
-            if line.unbegun is not None:  # its task was cancelled before its first step
-                begun, call = line.unbegun
-                line.task = line.round = line.unbegun = None
-                line.is_busy = False
-                calls.drop(begun.steps, call)
+        for run in self._runs.values():  # those whose task was cancelled before its first step
+            calls.drop(run.probe.steps, run.call)
+        self._runs.clear()
+        self._busy.clear()
 
-    def _expire(self, line: PoolQueue, waiter: Waiter) -> None:
-        """The time of a request is over. One that is being asked about ends its round, which knows what was admitted."""
-        if waiter in line.waiting:
-            self._askers.pop(waiter.needed.ticket, None)
-            waiter.tell(admission_state.late(line.name))
+    # ------------------------------------------------------------ batches
+
+    def _serve(self, queue: PoolQueue) -> None:
+        """Put batches to the chain for as long as nothing must be awaited; a task goes on from there."""
+        self._busy.add(queue.name)
+        try:
+            run = self._advance(queue)
+        except BaseException:
+            self._busy.discard(queue.name)
+            raise
+        if run is None:
+            self._busy.discard(queue.name)
+            return
+        task = asyncio.get_running_loop().create_task(self._go_on(queue, run), name=f"pool {queue.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _advance(self, queue: PoolQueue) -> _Run | None:
+        """The next batch that must wait for something; those before are served."""
+        while waiters := queue.take():
+            try:
+                probe = self._open(queue, waiters)
+                if probe is None:
+                    continue
+                result, call = calls.begin(probe.steps)
+                if call is not None:
+                    run = self._runs[queue.name] = _Run(
+                        probe, call, asyncio.get_running_loop().create_future()
+                    )
+                    return run
+                assert result is not None
+                self._end(queue, probe, result)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the queue up
+                self._failed(queue, waiters, error)
+        return None
+
+    async def _go_on(self, queue: PoolQueue, run: _Run) -> None:
+        """Serve a batch that waits, and those that come after it."""
+        following: _Run | None = run
+        try:
+            while following is not None:
+                probe = following.probe
+                deadline_s, cut = probe.batch.deadline_s, following.cut
+                try:
+                    result = await calls.go_on(probe.steps, following.call, deadline_s, self._clock, cut)
+                    del self._runs[queue.name]
+                    self._end(queue, probe, result)
+                except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the queue up
+                    self._runs.pop(queue.name, None)
+                    self._failed(queue, [growth.waiter for growth in probe.batch.growths], error)
+                following = self._advance(queue)
+        finally:
+            self._runs.pop(queue.name, None)
+            self._busy.discard(queue.name)
+            self._drop_unused(queue)
+
+    def _open(self, queue: PoolQueue, waiters: list[Waiter]) -> ProbeBatch | None:
+        """The question for these; who needs none is answered. None where nobody is left to ask for."""
+        pool, account, now_s = self._pools.find(queue.name), self._ledger.pool(queue.name), self._clock()
+        if pool is None or account is None:
+            self._answer_all(waiters, events.PoolVerdict(0))
+            return None
+        state = queue.state.at(pool.generation, now_s)
+        queue.state, growths, refused = batches.sift(state, pool, waiters, self._vms, now_s)
+        for waiter, verdict in refused:
+            self._answer(waiter, verdict)
+        if not growths:
+            return None
+        batch = Batch(pool, growths, batches.question(queue.state, account.units, growths))
+        if batch.question.is_cut and self._may_be_free(queue, now_s):
+            self._reconsider(queue, batch)
+            batch = replace(batch, question=batches.question(queue.state, account.units, growths))
+        has_plugins = bool(self._manager)
+        known = batches.unasked(queue.state, batch, account.units, now_s, has_plugins=has_plugins)
+        if known is not None:
+            self._answer_batch(queue, growths, known)
+            return None
+        ctx, pods = self._context(batch), queue.refresh(self._ledger, self._vms)
+        bounds = batch.question.current, batch.question.candidate
+        steps = probe_steps(self._manager, ctx, pool, pods, bounds, self._clock)
+        return ProbeBatch(batch, self._manager, ctx, self._grants, steps)
+
+    def _end(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> None:
+        """A batch is over: its verdict is remembered and told; plugins that want to know hear what came of it."""
+        batch, before = probe.batch, queue.state
+        end = (
+            partial(self._tell_end, probe, result, self._units_of(batch)) if probe.ctx.question else _nothing
+        )
+        try:
+            if self._still_holds(queue, probe, result):
+                self._stats.probed(queue.name, result, batch.question.current)
+                now_s = self._clock()
+                freed = self._claims.freed(queue.name, now_s)
+                found = batches.concluded(before, batch, result, self._vms, now_s, self.cooldown_s, freed)
+            else:
+                found = Conclusion(before, events.PoolVerdict(0), again=batch.growths)
+        except BaseException:
+            end()
+            raise
+        queue.state = found.state
+        self._log_parking(queue.name, before, found.state)
+        queue.put_back(found.again, is_alone=found.is_alone)
+        self._answer_batch(queue, found.told, found.verdict, end)
+
+    def _tell_end(self, probe: ProbeBatch, result: ProbeResult, before: list[int]) -> None:
+        batch = probe.batch
+        given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(batch), strict=True))
+        account = self._ledger.pool(batch.pool.name)
+        pool = batch.pool.with_replicas(account.units if account is not None else 0)
+        question, asked = probe.ctx.question, batch.question.candidate
+        probe.manager.probe_ended(ProbeEnd(question, pool, asked, result.accepted, given))
+
+    def _answer_batch(
+        self,
+        queue: PoolQueue,
+        growths: tuple[PoolGrowth, ...],
+        verdict: events.PoolVerdict,
+        then: Callable[[], object] = _nothing,
+    ) -> None:
+        """Answer in this order, where somebody still waits. `then` is called when the verdict is applied to all of them."""
+        waited = {
+            each.waiter.needed.ticket: each for each in growths if each.waiter.needed.ticket in self._pending
+        }
+        if not waited:
+            then()
+            return
+        self._told |= dict.fromkeys(waited, _Told(queue, verdict, dict(waited), then))
+        self._answer_all([growth.waiter for growth in waited.values()], verdict)
+
+    def _answer_all(self, waiters: Iterable[Waiter], verdict: events.PoolVerdict) -> None:
+        for waiter in waiters:
+            self._answer(waiter, verdict)
+
+    def _answer(self, waiter: Waiter, verdict: events.PoolVerdict) -> None:
+        """Tell a verdict, once; nothing where nobody waits for it any more."""
+        pending = self._take(waiter.needed.ticket)
+        if pending is not None:
+            pending.answer(verdict)
+
+    def _take(self, ticket: int) -> _Pending | None:
+        """Let one go who waits; None where that has happened already."""
+        pending = self._pending.pop(ticket, None)
+        if pending is not None:
+            if pending.timer is not None:
+                pending.timer.cancel()
+            queue = self._queues.get(pending.waiter.needed.pool)
+            if queue is not None:
+                queue.leave(ticket)
+        return pending
+
+    def _expire(self, queue: PoolQueue, waiter: Waiter) -> None:
+        """The time of a request is over. One that is being asked about ends its batch, which knows what was admitted."""
+        if waiter.needed.ticket in queue.waiting:
+            self._answer(waiter, batches.late(queue.name))
+
+    def _failed(self, queue: PoolQueue, waiters: list[Waiter], error: Exception) -> None:
+        """A batch has failed by our fault: nobody in it waits any longer."""
+        self._log.error("pool batch failed by our fault", pool=queue.name, error=repr(error), exc_info=error)
+        self._answer_all(waiters, batches.failed(queue.name, "internal error"))
+
+    def _cut(self, queue: PoolQueue) -> None:
+        """What is being asked is of no use any more."""
+        run = self._runs.get(queue.name)
+        if run is not None and not run.cut.done():
+            run.cut.set_result(None)
+
+    # ------------------------------------------------------------ what only the chain can tell
+
+    def _context(self, batch: Batch) -> Context:
+        """What the plugins are told of a batch's question."""
+        requests = tuple(batches.request_of(growth, self._vms) for growth in batch.growths)
+        question = uuid.uuid4().hex if self._manager.has_listeners else ""
+        return Context(Purpose.PROBE, requests, batch.deadline_s, question)
+
+    def _may_be_free(self, queue: PoolQueue, now_s: float) -> bool:
+        """Whether something was freed since the pool was found full, and its plugin may be asked by now: one that must be
+        waited for is asked a little later, nobody waits for the end of a cool-down."""
+        refusal = queue.state.refusal
+        if refusal is None or refusal.freed == self._claims.freed(queue.name, now_s):
+            return False
+        return not self._manager.is_awaited(refusal.plugin) or now_s >= refusal.since_s + WAKE_S
+
+    def _reconsider(self, queue: PoolQueue, batch: Batch) -> None:
+        """Whether a full pool is still full. Plain hooks say so at once; others are asked anew."""
+        refusal = queue.state.refusal
+        assert refusal is not None
+        pods = queue.refresh(self._ledger, self._vms)
+        more = batch.pool.with_replicas(refusal.total + 1)
+        is_full = not self._manager.is_awaited(refusal.plugin) and not self._manager.still_admits(
+            self._context(batch), more, pods
+        )
+        freed = self._claims.freed(queue.name, self._clock())
+        queue.state = replace(queue.state, refusal=replace(refusal, freed=freed) if is_full else None)
+
+    def _still_holds(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> bool:
+        """Whether a result counts: the same chain and pool, and for a grant, no other pool got what was left for both."""
+        batch = probe.batch
+        if probe.manager is not self._manager or not batch.is_about(self._pools.find(queue.name)):
+            return False
+        is_grant = result.accepted > batch.question.current and result.kind not in (
+            ProbeResultKind.INTERNAL_ERROR,
+            ProbeResultKind.INVALID_SPEC,
+        )
+        if is_grant and self._grants != probe.grants:
+            wanted = batch.pool.with_replicas(result.accepted)
+            pods = queue.refresh(self._ledger, self._vms)
+            if not probe.manager.still_admits(probe.ctx, wanted, pods):
+                return False
+        self._grants += is_grant
+        return True
+
+    def _units_of(self, batch: Batch) -> list[int]:
+        rows = (self._ledger.row(Holder(Kind.VM, growth.uid)) for growth in batch.growths)
+        return [row.units if row is not None else 0 for row in rows]
+
+    def _log_parking(self, pool: str, before: PoolAdmissionState, after: PoolAdmissionState) -> None:
+        parked = after.parked
+        if parked is not None and before.parked is None:
+            self._log.warning("pool parked", pool=pool, plugin=parked.plugin, reason=parked.message)
+        for uid in after.parked_vms.keys() - before.parked_vms.keys():
+            vm = after.parked_vms[uid]
+            self._log.warning(
+                "VM parked in its pool", pool=pool, uid=uid, plugin=vm.plugin, reason=vm.message
+            )
 
     # ------------------------------------------------------------ what is remembered
 
     def use(self, manager: PluginManager) -> None:
-        """Another chain from now on. What was remembered of the old one's words is void; rounds under way begin anew."""
+        """Another chain from now on. What the old one has said is void; batches under way begin anew."""
         self._manager = manager
-        for name, line in self._lines.items():
-            had = line.standing.is_parked
-            line.standing = admission_state.unparked(line.standing)
-            self.claiming.clear(line)
-            cut(line)
-            if had:
-                self.on_parking(name)
+        for queue in self._queues.values():
+            queue.state = queue.state.cleared()
+            self._claims.clear(queue)
+            self._cut(queue)
 
-    def standing_of(self, name: str) -> PoolAdmissionState:
+    def state_of(self, name: str) -> PoolAdmissionState:
         """What is remembered of a pool now."""
-        line, pool = self._lines.get(name), self._pools.find(name)
-        if line is None:
+        queue, pool = self._queues.get(name), self._pools.find(name)
+        if queue is None:
             return PoolAdmissionState()
-        return admission_state.at(line.standing, pool.generation if pool is not None else 0, self._clock())
+        return queue.state.at(pool.generation if pool is not None else 0, self._clock())
 
     def restore(
         self, name: str, generation: int, parked: Parking | None, parked_vms: Mapping[str, Parking]
     ) -> None:
         """What a former process had parked."""
-        self._lines[name] = PoolQueue(name, standing=admission_state.restored(generation, parked, parked_vms))
+        queue = self._queues[name] = PoolQueue(name)
+        queue.state = PoolAdmissionState(None, parked, dict(parked_vms), generation=generation)
 
     def unpark(self, name: str) -> bool:
         """Forget what is parked or saturated; whether there was anything."""
-        line = self._lines.get(name)
-        if line is None:
-            return False
-        before, line.standing = self.standing_of(name), admission_state.unparked(line.standing)
-        if before.is_parked:
-            self.on_parking(name)
-        return before.is_parked or before.ceiling is not None
+        before = self.state_of(name)
+        if name in self._queues:
+            self._queues[name].state = before.cleared()
+        return before.is_parked or before.refusal is not None
 
     def forget(self, name: str) -> None:
         """A pool was deleted. Who waits for it is refused by the core."""
-        self._counts.forget(name)
-        line = self._lines.get(name)
-        if line is None:
+        self._stats.forget(name)
+        queue = self._queues.get(name)
+        if queue is None:
             return
-        waiting = list(line.waiting)
-        line.waiting.clear()
-        line.standing, line.alone, line.account = PoolAdmissionState(), 0, None
-        line.specs.clear()
-        self.claiming.clear(line)
-        cut(line)
-        if not line.is_busy:  # else it goes when its round has ended
-            del self._lines[name]
-        for waiter in waiting:
-            self._tell(waiter, events.PoolVerdict(0))
+        waiting = list(queue.waiting.values())
+        queue.forget()
+        self._claims.clear(queue)
+        self._cut(queue)
+        self._drop_unused(queue)
+        self._answer_all(waiting, events.PoolVerdict(0))
+
+    def _drop_unused(self, queue: PoolQueue) -> None:
+        """A queue without a pool goes as soon as nobody is in it and no batch of it is under way."""
+        is_unused = not queue and queue.name not in self._busy and self._pools.find(queue.name) is None
+        if is_unused and self._queues.get(queue.name) is queue:
+            del self._queues[queue.name]
+
+    # ------------------------------------------------------------ what plugins and people see
 
     def asked(self) -> dict[str, int]:
         """The most that each pool which is being asked about now may be given, in its own units."""
-        rounds = {line.name: line.round for line in self._lines.values()}
-        return {name: begun.asked.candidate for name, begun in rounds.items() if begun is not None}
+        return {name: run.probe.batch.question.candidate for name, run in self._runs.items()}
+
+    def claims(self) -> Mapping[str, int]:
+        """What each pool was refused beyond what it has, in its own units; the same object while nothing has changed."""
+        return self._claims.units(self._clock())
+
+    def claimed(self, name: str) -> tuple[int, float]:
+        """How many units a pool claims, and when the last of its claims ends."""
+        return self._claims.of(name, self._clock())
+
+    def wake(self) -> None:
+        """A pool was changed: what was refused to others may be admitted now."""
+        self._claims.wake()
 
     def members(self, name: str) -> Pods:
         """The pool's VMs as they are now. Values are made anew only for those that were changed."""
-        line = self._lines.get(name)
-        if line is None:
-            line = PoolQueue(name)
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = PoolQueue(name)
             if self._pools.find(name) is not None:
-                self._lines[name] = line
-        return self._refresh(line)
+                self._queues[name] = queue
+        return queue.refresh(self._ledger, self._vms)
 
     def waiting(self, name: str) -> int:
         """How many requests wait for a pool, those that are being asked about included."""
-        return sum(waiter.needed.pool == name for waiter in self._askers.values())
-
-    # ------------------------------------------------------------ rounds
-
-    def _serve(self, line: PoolQueue) -> None:
-        """Run rounds for as long as nothing must be awaited; a task goes on from there."""
-        line.is_busy = True
-        try:
-            pending = self._advance(line)
-        except BaseException:
-            line.is_busy = False
-            raise
-        if pending is None:
-            line.is_busy = False
-            return
-        line.unbegun = pending
-        line.task = asyncio.get_running_loop().create_task(
-            self._go_on(line, *pending), name=f"pool {line.name}"
-        )
-
-    def _advance(self, line: PoolQueue) -> tuple[ProbeBatch, Call] | None:
-        """The next round that must wait for something, with what it waits for."""
-        while line.waiting:
-            taken = [line.waiting.popleft() for _ in range(min(len(line.waiting), self._width(line)))]
-            try:
-                begun = self._open(line, taken)
-                if begun is None:
-                    continue
-                result, call = calls.begin(begun.steps)
-                if call is not None:
-                    begun.cut = asyncio.get_running_loop().create_future()
-                    line.round = begun
-                    return begun, call
-                assert result is not None
-                self._end(line, begun, result)
-            except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the line up
-                self._failed(line, taken, error)
-        return None
-
-    def _failed(self, line: PoolQueue, waiters: list[Waiter], error: Exception) -> None:
-        """A round has failed by our fault: nobody in it waits any longer."""
-        self._log.error("pool round failed by our fault", pool=line.name, error=repr(error), exc_info=error)
-        for waiter in waiters:
-            self._tell(waiter, admission_state.failed(line.name, "internal error"))
-
-    async def _go_on(self, line: PoolQueue, begun: ProbeBatch, call: Call) -> None:
-        pending: tuple[ProbeBatch, Call] | None = (begun, call)
-        line.unbegun = None
-        try:
-            while pending is not None:
-                begun, call = pending
-                try:
-                    result = await calls.go_on(begun.steps, call, begun.deadline_s, self._clock, begun.cut)
-                    line.round = None
-                    self._end(line, begun, result)
-                except Exception as error:  # noqa: BLE001 - a fault of ours must not hold the line up
-                    line.round = None
-                    self._failed(line, begun.waiters, error)
-                pending = self._advance(line)
-        finally:
-            line.task = line.round = None
-            line.is_busy = False
-            if (
-                self._pools.find(line.name) is None
-                and not line.waiting
-                and self._lines.get(line.name) is line
-            ):
-                del self._lines[line.name]
-
-    def _open(self, line: PoolQueue, taken: list[Waiter]) -> ProbeBatch | None:
-        """A round for those who were taken off the line; who needs no question is answered. None where nobody is left."""
-        pool, now_s = self._pools.find(line.name), self._clock()
-        line.alone = max(line.alone - len(taken), 0)
-        waiters: list[Waiter] = []
-        if pool is None:
-            for waiter in taken:
-                self._tell(waiter, events.PoolVerdict(0))
-            return None
-        line.standing = admission_state.at(line.standing, pool.generation, now_s)
-        for waiter in taken:
-            if waiter.is_done:
-                continue
-            self._unpark_changed(line, waiter.needed.uid)
-            refused = admission_state.refused_before(line.standing, waiter.needed.uid, line.name)
-            if refused is None and now_s + TICK_S >= waiter.deadline_s:
-                refused = admission_state.late(line.name)
-            if refused is None:
-                waiters.append(waiter)
-            else:
-                self._tell(waiter, refused)
-        return self._ask(line, pool, waiters, now_s) if waiters else None
-
-    def _unpark_changed(self, line: PoolQueue, uid: str) -> None:
-        """A parked VM that is described otherwise by now may be right."""
-        if uid not in line.standing.parked_vms:
-            return
-        record = self._vms.by_uid(uid)
-        if record is not None and line.specs.setdefault(uid, record.spec) != record.spec:
-            line.standing = admission_state.without_vm(line.standing, uid)
-            del line.specs[uid]
-            self.on_parking(line.name)
-
-    def _width(self, line: PoolQueue) -> int:
-        return 1 if line.alone else MAX_ROUND
-
-    def _ask(self, line: PoolQueue, pool: Pool, waiters: list[Waiter], now_s: float) -> ProbeBatch | None:
-        account = self._ledger.pool(line.name)
-        records = [self._vms.by_uid(waiter.needed.uid) for waiter in waiters]
-        known = []
-        for waiter, record in zip(waiters, records, strict=True):
-            if account is not None and record is not None and record.row.pool == line.name:
-                known.append((waiter, record))
-            else:
-                self._tell(waiter, events.PoolVerdict(0))
-        if account is None or not known:
-            return None
-        parts = tuple(part_of(pool, waiter.needed, record) for waiter, record in known)
-        asked = admission_state.question(line.standing, account.units, parts)
-        if asked.is_cut and self._may_be_free(line, now_s):
-            self._reconsider(line, pool, self._context(known, parts))
-            asked = admission_state.question(line.standing, account.units, parts)
-        served = [waiter for waiter, _ in known]
-        if asked.is_cut and asked.candidate <= asked.current:
-            self._tell_all(line, served, parts, admission_state.saturated(line.standing, line.name, now_s))
-            return None
-        if not self._manager or asked.candidate <= asked.current:
-            # Without plugins nobody is asked; and what takes no more of the pool than it has needs nobody's word.
-            word = events.PoolVerdict(
-                max(asked.candidate, account.units), None, pool.generation, is_all=not asked.is_cut
-            )
-            for waiter in served:
-                self._tell(waiter, word)
-            return None
-        ctx, bounds = self._context(known, parts), (asked.current, asked.candidate)
-        steps = probe_steps(self._manager, ctx, pool, self._refresh(line), bounds, self._clock)
-        return ProbeBatch(served, parts, asked, self._manager, pool, ctx, steps, self._grants)
-
-    def _context(self, known: list[tuple[Waiter, VmRecord]], parts: tuple[Part, ...]) -> Context:
-        """What the plugins are told of a question about these."""
-        requests = tuple(
-            request_of(waiter.needed, record, part)
-            for (waiter, record), part in zip(known, parts, strict=True)
-        )
-        question = uuid.uuid4().hex if self._manager.has_listeners else ""
-        return Context(Purpose.PROBE, requests, min(waiter.deadline_s for waiter, _ in known), question)
-
-    def _may_be_free(self, line: PoolQueue, now_s: float) -> bool:
-        """Whether something was freed since the pool was found full, and its plugin may be asked by now: one that must be
-        waited for is asked a little later, nobody waits for the end of a cool-down."""
-        ceiling = line.standing.ceiling
-        if ceiling is None or ceiling.freed == self.claiming.freed(line.name):
-            return False
-        return not self._manager.is_awaited(ceiling.plugin) or now_s >= ceiling.since_s + WAKE_S
-
-    def _reconsider(self, line: PoolQueue, pool: Pool, ctx: Context) -> None:
-        """Whether a full pool is still full. Plain hooks say so at once; the word of others is asked for anew."""
-        ceiling = line.standing.ceiling
-        assert ceiling is not None
-        more = pool.with_replicas(ceiling.total + 1)
-        if self._manager.is_awaited(ceiling.plugin) or self._manager.still_admits(
-            ctx, more, self._refresh(line)
-        ):
-            line.standing = admission_state.without_ceiling(line.standing)
-        else:
-            line.standing = admission_state.still_full(line.standing, self.claiming.freed(line.name))
-
-    def _end(self, line: PoolQueue, begun: ProbeBatch, result: ProbeResult) -> None:
-        """A round is over; plugins that want to know hear what came of it."""
-        if not begun.ctx.question:
-            self._conclude(line, begun, result)
-            return
-        before = self._units_of(begun)
-        try:
-            self._conclude(line, begun, result)
-        finally:
-            # A verdict that was told within the core's own turn is applied after this one.
-            asyncio.get_running_loop().call_soon(self._tell_end, line.name, begun, result, before)
-
-    def _tell_end(self, name: str, begun: ProbeBatch, result: ProbeResult, before: list[int]) -> None:
-        given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(begun), strict=True))
-        account = self._ledger.pool(name)
-        pool = begun.pool.with_replicas(account.units if account is not None else 0)
-        begun.manager.probe_ended(
-            ProbeEnd(begun.ctx.question, pool, begun.asked.candidate, result.accepted, given)
-        )
-
-    def _units_of(self, begun: ProbeBatch) -> list[int]:
-        rows = (self._ledger.row(Holder(Kind.VM, part.uid)) for part in begun.parts)
-        return [row.units if row is not None else 0 for row in rows]
-
-    def _conclude(self, line: PoolQueue, begun: ProbeBatch, result: ProbeResult) -> None:
-        """What a round means is remembered, and told to everybody in it, in the order of arrival."""
-        now_s = self._clock()
-        pool = self._pools.find(line.name)
-        if begun.manager is not self._manager or pool is None or identity(pool) != identity(begun.pool):
-            # Another chain or another pool by now: its word counts for nothing, and who has time left asks again.
-            self._again(line, begun.waiters)
-            return
-        is_grant = result.accepted > begun.asked.current and result.kind not in (
-            ProbeResultKind.INTERNAL_ERROR,
-            ProbeResultKind.INVALID_SPEC,
-        )
-        if is_grant and not self._still_holds(line, begun, result.accepted):
-            self._again(line, begun.waiters)
-            return
-        self._counts.probed(line.name, result, begun.asked.current)
-        if result.kind is ProbeResultKind.INVALID_SPEC and self._blame(line, begun, result):
-            return
-        was_parked = line.standing.parked is not None
-        line.standing, word = admission_state.answered(
-            line.standing,
-            line.name,
-            begun.asked,
-            result,
-            now_s,
-            self.cooldown_s,
-            self.claiming.freed(line.name),
-        )
-        if not was_parked and line.standing.parked is not None:
-            self._log.warning(
-                "pool parked",
-                pool=line.name,
-                plugin=result.plugin,
-                reason=admission_state.message_of(result.error),
-            )
-            self.on_parking(line.name)
-        if result.is_complete:
-            over = begun.waiters
-        else:
-            over = [waiter for waiter in begun.waiters if now_s + TICK_S >= waiter.deadline_s]
-            self._again(line, [waiter for waiter in begun.waiters if waiter not in over])
-        self._tell_all(line, over, begun.parts_of(over), word)
-
-    def _still_holds(self, line: PoolQueue, begun: ProbeBatch, accepted: int) -> bool:
-        """Whether a grant may be made: another pool may have got meanwhile what was left for both."""
-        if self._grants != begun.grants:
-            pool = begun.pool.with_replicas(accepted)
-            if not begun.manager.still_admits(begun.ctx, pool, self._refresh(line)):
-                return False
-        self._grants += 1
-        return True
-
-    def _blame(self, line: PoolQueue, begun: ProbeBatch, result: ProbeResult) -> bool:
-        """Whether an InvalidSpec is about one VM: it is parked, or, where it is not known which, each is asked alone."""
-        uids = tuple(waiter.needed.uid for waiter in begun.waiters)
-        is_one, uid = admission_state.blamed(result.error, uids)
-        if not is_one:
-            return False
-        if not uid:
-            line.alone = sum(not waiter.is_done for waiter in begun.waiters)
-            self._again(line, begun.waiters)
-            return True
-        message = admission_state.message_of(result.error)
-        record = self._vms.by_uid(uid)
-        if record is not None:
-            line.specs[uid] = record.spec
-        line.standing, word = admission_state.park_vm(line.standing, uid, line.name, message, result.plugin)
-        self._log.warning(
-            "VM parked in its pool", pool=line.name, uid=uid, plugin=result.plugin, reason=message
-        )
-        self.on_parking(line.name)
-        self._again(line, [waiter for waiter in begun.waiters if waiter.needed.uid != uid])
-        for waiter in begun.waiters:
-            if waiter.needed.uid == uid:
-                self._tell(waiter, word)
-        return True
-
-    def _again(self, line: PoolQueue, waiters: list[Waiter]) -> None:
-        """Put waiters back in front of the line, in their order."""
-        line.waiting.extendleft(waiter for waiter in reversed(waiters) if not waiter.is_done)
-
-    def _tell(self, waiter: Waiter, word: events.PoolVerdict) -> None:
-        self._askers.pop(waiter.needed.ticket, None)
-        waiter.tell(word)
-
-    def _tell_all(
-        self, line: PoolQueue, waiters: list[Waiter], parts: tuple[Part, ...], word: events.PoolVerdict
-    ) -> None:
-        """Answer in this order. What was refused for want of resources, those who waited for it claim."""
-        waited = [part for waiter, part in zip(waiters, parts, strict=True) if not waiter.is_done]
-        for waiter in waiters:
-            self._tell(waiter, word)
-        self.claiming.note(line, waited, word)
-
-    # ------------------------------------------------------------ members
-
-    def _refresh(self, line: PoolQueue) -> Pods:
-        """Members and claims as the ledger has them now."""
-        members, account = line.members, self._ledger.pool(line.name)
-        changed = self._ledger.take_changed(line.name)
-        if line.account is not account:  # another pool of that name, or none: what was known is of no account
-            members.clear()
-            line.claims.clear()
-            line.account = account
-            changed = set(account.rows) if account is not None else set()
-        for holder in changed:
-            row = self._ledger.row(holder)
-            record = self._vms.by_uid(holder.uid) if holder.kind is Kind.VM else None
-            if row is None or record is None or row.pool != line.name:
-                members.pop(holder, None)
-                line.claims.withdraw(holder.uid)
-                if record is None and holder.uid in line.standing.parked_vms:
-                    line.standing = admission_state.without_vm(line.standing, holder.uid)
-                    line.specs.pop(holder.uid, None)
-                    self.on_parking(line.name)
-                continue
-            line.claims.holds(holder.uid, row.units)
-            spec, state = record.spec, row.state
-            members[holder] = Member(
-                spec.pod, spec.uid, row.node, labels_of(spec.labels), state.current, row.reserved, row.units
-            )
-        return tuple(members.values())
+        queue = self._queues.get(name)
+        return len(queue) if queue is not None else 0

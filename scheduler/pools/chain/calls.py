@@ -10,14 +10,14 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from scheduler.pools.core.errors import Interrupt
 
 T = TypeVar("T")
 
-MAX_STRAYS: Final = 8
-"""Calls of one plugin about one pool that may still run after their time before it is not asked about that one any more."""
+MAX_ABANDONED: Final = 8
+"""Calls of one plugin about one pool that may still run after their time; then the plugin is not asked about that pool."""
 
 
 class LateError(TimeoutError):
@@ -32,7 +32,7 @@ class AbandonedCalls:
 
     def is_full(self, about: str) -> bool:
         """Whether there are too many calls about one pool that do not end. Those about others hold only these up."""
-        return len(self._tasks.get(about, ())) >= MAX_STRAYS
+        return len(self._tasks.get(about, ())) >= MAX_ABANDONED
 
     def add(self, task: "asyncio.Future[Any]", about: str) -> None:
         """Keep a call that was cancelled until it has ended; what it still says is of no interest."""
@@ -52,19 +52,8 @@ class AbandonedCalls:
         return sum(map(len, self._tasks.values()))
 
 
-def at_once(function: Callable[..., object], *arguments: object) -> object:
-    """Call a plugin. What it raises here is its own failure and comes as an `Exception`: nobody can be cancelled where
-    nothing is awaited, the program's own signals raise nothing (`hosting.lifecycle`), and no plugin ends the program."""
-    try:
-        return function(*arguments)
-    except Exception:
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"it raised {error!r}") from error
-
-
 async def _contained(awaitable: Awaitable[object]) -> object:
-    """What it gives. A task passes these two on to the loop, which they would end with the program."""
+    """What the awaitable gives. A task passes these two on to the loop, which they would end with the program."""
     try:
         return await awaitable
     except (KeyboardInterrupt, SystemExit) as error:
@@ -136,12 +125,8 @@ def drop(steps: Steps[T], call: Call) -> None:
 
 async def run(steps: Steps[T]) -> T:
     """Run steps to their end."""
-    try:
-        call = next(steps)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    return await go_on(steps, call)
+    result, call = begin(steps)
+    return await go_on(steps, call) if call is not None else cast("T", result)
 
 
 async def _await(call: Call, left_s: float, cut: "asyncio.Future[None] | None" = None) -> object:

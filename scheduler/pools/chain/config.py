@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hosting.logs import Logger
-from scheduler.pools.chain import calls
+from hosting.registry import RegistryError, at_once
 from scheduler.pools.chain.manager import PluginManager, Watch
 from scheduler.pools.chain.plugin import FrameworkHandle, Handle, Plugin
 from scheduler.pools.chain.registry import (
@@ -14,7 +14,6 @@ from scheduler.pools.chain.registry import (
     QUOTA_GROUP,
     PluginRegistry,
     ProviderRegistry,
-    RegistryError,
     build,
     standard,
 )
@@ -147,7 +146,7 @@ def _provider(registry: ProviderRegistry, entry: Named | None, path: str, faults
     if entry is None:
         return None
     try:
-        return calls.at_once(registry.get(entry.name), entry.args)
+        return at_once(registry.get(entry.name), entry.args)
     except RegistryError as error:
         faults.append(f"{path}.name: {error}")
     except Exception as error:  # noqa: BLE001 - anybody may write a provider

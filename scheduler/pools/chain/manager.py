@@ -5,18 +5,18 @@ Source: seed 000, `PluginManager`; what it lacks (time-outs, a barrier for excep
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Protocol
 
 from hosting.logs import Logger
-from protocol.values import Resources
+from hosting.registry import at_once
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import AbandonedCalls, Call, Steps
 from scheduler.pools.chain.plugin import Handle, Plugin, is_name
 from scheduler.pools.core import validation
-from scheduler.pools.core.errors import AppError, detail_of, new_internal
+from scheduler.pools.core.errors import AppError, new_internal
 from scheduler.pools.core.values import (
     ADMITTED,
     POD_ADMITTED,
@@ -26,14 +26,11 @@ from scheduler.pools.core.values import (
     PodManifest,
     Pods,
     Pool,
-    PoolLimits,
     ProbeEnd,
     merged,
 )
 
 PLUGIN_TIMEOUT_S: Final = 0.5
-MAX_WAIT_S: Final = 1e9
-"""The longest wait that a plugin can name (30 years); more is a mistake, such as a time of day in its place."""
 START_TIMEOUT_S: Final = 30.0
 """For `start` and `stop` of one plugin: they may open connections and read catalogues."""
 
@@ -98,7 +95,7 @@ class PluginManager:
         return sum(abandoned.count() for *_, abandoned in self._plugins)
 
     def is_awaited(self, plugin: str) -> bool:
-        """Whether a plugin of that name has ever had to be waited for, so that its word is not to be had at once."""
+        """Whether a plugin of that name has ever had to be waited for, so that its answer is not to be had at once."""
         return plugin in self._awaited
 
     async def start(self, handle: Handle) -> None:
@@ -106,7 +103,7 @@ class PluginManager:
         self._started = 0
         for name, plugin, abandoned in self._plugins:
             try:
-                await _awaited(calls.at_once(plugin.start, handle), abandoned)
+                await _awaited(at_once(plugin.start, handle), abandoned)
                 self._started += 1
             except Exception as error:
                 text = str(error) or repr(error)
@@ -114,16 +111,16 @@ class PluginManager:
 
     async def stop(self) -> None:
         """Stop every plugin, the last one first. What one raises is logged; the others are stopped all the same."""
-        await self._stop(len(self._plugins))
+        await self._stop(self._plugins)
 
     async def stop_started(self) -> None:
-        """Stop those that have started, of a chain that has not as a whole."""
-        await self._stop(self._started)
+        """Stop those plugins that have started, of a chain that has not as a whole."""
+        await self._stop(self._plugins[: self._started])
 
-    async def _stop(self, count: int) -> None:
-        for name, plugin, abandoned in reversed(self._plugins[:count]):
+    async def _stop(self, plugins: tuple[tuple[str, Plugin, AbandonedCalls], ...]) -> None:
+        for name, plugin, abandoned in reversed(plugins):
             try:
-                await _awaited(calls.at_once(plugin.stop), abandoned)
+                await _awaited(at_once(plugin.stop), abandoned)
             except Exception as error:  # noqa: BLE001 - one that fails must not keep the others from ending
                 if self._log is not None:
                     self._log.warning("pool plugin did not stop", plugin=name, error=repr(error))
@@ -164,9 +161,7 @@ class PluginManager:
             steps = self._call(place, "pre_update_pool", Admission, ctx, new_pool, tuple(pods))
             own, call = calls.begin(steps)
             if call is not None:
-                steps.close()
-                if inspect.iscoroutine(call.awaitable):
-                    call.awaitable.close()
+                calls.drop(steps, call)
             elif (
                 own is None or own.error is not None or own.admitted_or(new_pool.replicas) < new_pool.replicas
             ):
@@ -177,7 +172,7 @@ class PluginManager:
         """Tell the plugins that want to know (`probe_ended`, which is optional) what became of a search."""
         for name, hook in self._listeners:
             try:
-                calls.at_once(hook, end)
+                at_once(hook, end)
             except Exception as error:  # noqa: BLE001 - anybody may write a plugin
                 if self._log is not None:
                     self._log.warning(
@@ -226,16 +221,21 @@ class PluginManager:
         cause: BaseException | None = None
         try:
             if abandoned.is_full(about):
-                raise RuntimeError(f"{calls.MAX_STRAYS} earlier calls about pool {about} have not ended yet")
-            answer = calls.at_once(getattr(plugin, hook), ctx, seen, *more)
+                raise RuntimeError(
+                    f"{calls.MAX_ABANDONED} earlier calls about pool {about} have not ended yet"
+                )
+            answer = at_once(getattr(plugin, hook), ctx, seen, *more)
             if inspect.isawaitable(answer):
                 self._awaited.add(name)
                 answer = yield Call(answer, self._timeout_s, abandoned, about)
-            answer = _sound(answer, kind, seen, hook)
+            answer = validation.sound(answer, kind, seen, hook)
+            if isinstance(answer, PodAdmission) and answer.pod is not None:
+                # The plugin may keep its manifest and go on changing it.
+                answer = replace(answer, pod=copy.deepcopy(answer.pod))
         except AppError as refusal:
             # One error may be raised for every call: its traceback would grow each time, and keep every frame.
             answer = kind(error=refusal.with_traceback(None))
-            problem = _problem(answer) or _text_problem(refusal)
+            problem = validation.error_problem(refusal)
             if problem:
                 cause = ValueError(problem)
                 answer = kind(error=new_internal(f"{name} failed", cause))
@@ -265,7 +265,7 @@ def new_plugin_manager(*plugins: Plugin, **options: Any) -> PluginManager | None
 def _status_of(plugin: Plugin) -> object:
     show = getattr(plugin, "status", None)
     try:
-        return calls.at_once(show) if callable(show) else None
+        return at_once(show) if callable(show) else None
     except Exception:  # noqa: BLE001 - anybody may write a plugin; what it shows is for people only
         return None
 
@@ -280,102 +280,7 @@ def _one(call: Call) -> Steps[object]:
 
 
 def _name(plugin: Plugin) -> str:
-    name = calls.at_once(plugin.name)
+    name = at_once(plugin.name)
     if not is_name(name):
         raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
     return str(name)
-
-
-def _sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
-    """The answer, without what it must not change. Raises what is wrong with it otherwise."""
-    if not isinstance(answer, kind):
-        raise TypeError(f"a hook gives {kind.__name__}, not {type(answer).__name__}")
-    problem = _problem(answer)
-    if problem:
-        raise ValueError(problem)
-    if answer.error is not None:
-        str(answer.error.message)  # raises where it has no text
-    if isinstance(answer, PodAdmission):
-        # The plugin may keep its manifest and go on changing it.
-        return answer if answer.pod is None else replace(answer, pod=copy.deepcopy(answer.pod))
-    return answer if answer.pool is None else _checked(answer, seen, hook)
-
-
-def _checked(own: Admission, seen: Pool, hook: str) -> Admission:
-    """What a plugin may change: labels, annotations, finalizers, and, but for a deletion, unit and limits."""
-    assert own.pool is not None
-    kept = replace(
-        own.pool,
-        name=seen.name,
-        uid=seen.uid,
-        generation=seen.generation,
-        replicas=seen.replicas,
-        is_deleting=seen.is_deleting,
-    )
-    if hook == "pre_delete_pool":
-        kept = replace(kept, compute_unit=seen.compute_unit, limits=seen.limits)
-    if kept != own.pool:
-        refusal = new_internal("a plugin changed what is not a plugin's to change, such as replicas")
-        return replace(own, pool=None, error=own.error or refusal)
-    return own
-
-
-def _problem(answer: Any) -> str:
-    """What is wrong with an answer; anybody may write a plugin."""
-    if answer.error is not None:
-        if not isinstance(answer.error, AppError):
-            return f"error must be an AppError, not {type(answer.error).__name__}"
-        problem = _wait_problem(detail_of(answer.error).retry_after_s)
-        if problem:
-            return problem
-    if isinstance(answer, PodAdmission):
-        is_manifest = answer.pod is None or isinstance(answer.pod, Mapping)
-        return "" if is_manifest else f"pod must be a manifest, not {type(answer.pod).__name__}"
-    if answer is ADMITTED:
-        return ""
-    cap = answer.admitted
-    if cap is not None and (type(cap) is not int or cap < 0):
-        return f"admitted must be a whole number from 0, not {cap!r}"
-    problem = _wait_problem(answer.retry_after_s)
-    if problem:
-        return problem
-    if answer.pool is not None and not isinstance(answer.pool, Pool):
-        return f"pool must be a Pool, not {type(answer.pool).__name__}"
-    if not (isinstance(answer.reason, str) and isinstance(answer.message, str)):
-        return "reason and message must be texts"
-    return pool_problem(answer.pool) if answer.pool is not None else ""
-
-
-def pool_problem(pool: Any) -> str:
-    """What is wrong with the fields that a plugin may change; empty where a pool can be stored and read again."""
-    if not (isinstance(pool.compute_unit, Resources) and pool.compute_unit.is_positive()):
-        return f"compute_unit must be a positive amount of each resource, not {pool.compute_unit!r}"
-    if not isinstance(pool.limits, PoolLimits):
-        return f"limits must be PoolLimits, not {type(pool.limits).__name__}"
-    limits = pool.limits
-    given = [(limits.max_units, 0), (limits.max_units_per_vm, 1)]
-    given = [(limit, least) for limit, least in given if limit is not None]
-    for limit, least in (*given, (limits.min_units, 0)):
-        if type(limit) is not int or limit < least:
-            return f"a limit must be a whole number from {least}, not {limit!r}"
-    if limits.max_units is not None and limits.min_units > limits.max_units:
-        return f"min_units must not exceed max_units ({limits.max_units}), as {limits.min_units} does"
-    texts = (*pool.labels, *pool.labels.values(), *pool.annotations, *pool.annotations.values())
-    if not all(isinstance(text, str) for text in (*texts, *pool.finalizers)):
-        return "labels, annotations and finalizers must be texts"
-    return validation.problem_of(pool)
-
-
-def _text_problem(error: AppError) -> str:
-    try:
-        str(error.message)
-    except Exception as unreadable:  # noqa: BLE001 - anybody may write a plugin
-        return f"the message cannot be read: {unreadable!r}"
-    return ""
-
-
-def _wait_problem(wait_s: Any) -> str:
-    is_number = isinstance(wait_s, int | float) and not isinstance(wait_s, bool)
-    if wait_s is None or (is_number and 0 <= wait_s <= MAX_WAIT_S):
-        return ""
-    return f"retry_after_s must be a number of seconds from 0, not {wait_s!r}"

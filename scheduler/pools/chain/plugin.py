@@ -26,7 +26,7 @@ MaybeAwaitable: TypeAlias = _T | Awaitable[_T]
 """What a hook gives: the answer itself, or something that is awaited for it."""
 
 
-class Client(Protocol):
+class PoolClient(Protocol):
     """Reads and writes pools, through their hooks. Every method raises `AppError` for what is refused."""
 
     async def get(self, name: str) -> Pool:
@@ -85,7 +85,7 @@ class Handle(Protocol):
     """What a plugin may use of its host. Kept small on purpose. Source: seed 000, `framework.Handle`."""
 
     @property
-    def client(self) -> Client:
+    def client(self) -> PoolClient:
         """Reads and writes pools."""
         ...
 
@@ -104,7 +104,7 @@ class Handle(Protocol):
 class FrameworkHandle:
     """The handle that the scheduler gives, and that a test makes of whatever its plugin uses. It is a `Handle`."""
 
-    client: Client
+    client: PoolClient
     cache: Cache
     log: Logger
 

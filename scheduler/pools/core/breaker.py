@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 
-class State(enum.StrEnum):
+class BreakerState(enum.StrEnum):
     """Whether the service is asked."""
 
     CLOSED = "closed"
@@ -22,7 +22,7 @@ class State(enum.StrEnum):
     """The pause is over: one call at a time goes through, as a probe."""
 
 
-class Event(enum.Enum):
+class BreakerEvent(enum.Enum):
     """What happens to a breaker: somebody wants to call, or a call has ended."""
 
     ASKED = "asked"
@@ -64,7 +64,7 @@ class Breaker:
     """
 
     rules: BreakerRules = BreakerRules()
-    state: State = State.CLOSED
+    state: BreakerState = BreakerState.CLOSED
     failures: int = 0
     opened_s: float = 0.0
     proofs: int = 0
@@ -73,16 +73,16 @@ class Breaker:
 
     def ask(self, now_s: float) -> "tuple[Breaker, Pass | None]":
         """The breaker after somebody wanted to call, and the pass for it; None where the call must not be made."""
-        after = TABLE[self.state, Event.ASKED](self, now_s)
+        after = TABLE[self.state, BreakerEvent.ASKED](self, now_s)
         match after.state:
-            case State.CLOSED:
+            case BreakerState.CLOSED:
                 return after, Pass(after.era)
-            case State.HALF_OPEN if not self.is_probing:
+            case BreakerState.HALF_OPEN if not self.is_probing:
                 return after, Pass(after.era)
-            case State.HALF_OPEN | State.OPEN:
+            case BreakerState.HALF_OPEN | BreakerState.OPEN:
                 return after, None
 
-    def tell(self, entry: Pass, event: Event, now_s: float) -> "Breaker":
+    def tell(self, entry: Pass, event: BreakerEvent, now_s: float) -> "Breaker":
         """The breaker after the call with that pass has ended; the same one where the pass is of an earlier era."""
         if entry.era != self.era or (self.state, event) not in TABLE:
             return self
@@ -90,7 +90,7 @@ class Breaker:
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until a call may go through again; 0 unless it is open and the pause lasts."""
-        return max(self.opened_s + self.rules.open_s - now_s, 0.0) if self.state is State.OPEN else 0.0
+        return max(self.opened_s + self.rules.open_s - now_s, 0.0) if self.state is BreakerState.OPEN else 0.0
 
 
 Step: TypeAlias = Callable[[Breaker, float], Breaker]
@@ -105,7 +105,7 @@ def _begin_probing(breaker: Breaker, now_s: float) -> Breaker:
     """From open: half-open with its first probe, once the pause is over."""
     if breaker.wait_s(now_s) > 0:
         return breaker
-    return replace(breaker, state=State.HALF_OPEN, proofs=0, is_probing=True, era=breaker.era + 1)
+    return replace(breaker, state=BreakerState.HALF_OPEN, proofs=0, is_probing=True, era=breaker.era + 1)
 
 
 def _probe_again(breaker: Breaker, now_s: float) -> Breaker:
@@ -124,7 +124,9 @@ def _count_failure(breaker: Breaker, now_s: float) -> Breaker:
 
 
 def _open(breaker: Breaker, now_s: float) -> Breaker:
-    return replace(breaker, state=State.OPEN, opened_s=now_s, proofs=0, is_probing=False, era=breaker.era + 1)
+    return replace(
+        breaker, state=BreakerState.OPEN, opened_s=now_s, proofs=0, is_probing=False, era=breaker.era + 1
+    )
 
 
 def _reopen(breaker: Breaker, now_s: float) -> Breaker:
@@ -136,7 +138,9 @@ def _count_proof(breaker: Breaker, now_s: float) -> Breaker:
     del now_s
     if breaker.proofs + 1 < breaker.rules.probes:
         return replace(breaker, proofs=breaker.proofs + 1, is_probing=False)
-    return replace(breaker, state=State.CLOSED, failures=0, proofs=0, is_probing=False, era=breaker.era + 1)
+    return replace(
+        breaker, state=BreakerState.CLOSED, failures=0, proofs=0, is_probing=False, era=breaker.era + 1
+    )
 
 
 def _end_probe(breaker: Breaker, now_s: float) -> Breaker:
@@ -144,20 +148,20 @@ def _end_probe(breaker: Breaker, now_s: float) -> Breaker:
     return replace(breaker, is_probing=False)
 
 
-TABLE: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
+TABLE: Final[Mapping[tuple[BreakerState, BreakerEvent], Step]] = MappingProxyType(
     {
-        (State.CLOSED, Event.ASKED): _same,
-        (State.CLOSED, Event.SUCCEEDED): _forget_failures,
-        (State.CLOSED, Event.FAILED): _count_failure,
-        (State.CLOSED, Event.ABANDONED): _same,
+        (BreakerState.CLOSED, BreakerEvent.ASKED): _same,
+        (BreakerState.CLOSED, BreakerEvent.SUCCEEDED): _forget_failures,
+        (BreakerState.CLOSED, BreakerEvent.FAILED): _count_failure,
+        (BreakerState.CLOSED, BreakerEvent.ABANDONED): _same,
         (
-            State.OPEN,
-            Event.ASKED,
+            BreakerState.OPEN,
+            BreakerEvent.ASKED,
         ): _begin_probing,  # nothing else: an open breaker has given no pass of its era
-        (State.HALF_OPEN, Event.ASKED): _probe_again,
-        (State.HALF_OPEN, Event.SUCCEEDED): _count_proof,
-        (State.HALF_OPEN, Event.FAILED): _reopen,
-        (State.HALF_OPEN, Event.ABANDONED): _end_probe,
+        (BreakerState.HALF_OPEN, BreakerEvent.ASKED): _probe_again,
+        (BreakerState.HALF_OPEN, BreakerEvent.SUCCEEDED): _count_proof,
+        (BreakerState.HALF_OPEN, BreakerEvent.FAILED): _reopen,
+        (BreakerState.HALF_OPEN, BreakerEvent.ABANDONED): _end_probe,
     }
 )
 

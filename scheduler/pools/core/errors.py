@@ -34,7 +34,7 @@ class Scope(enum.StrEnum):
 class Detail:
     """What a plugin says beside the message: the kind and more. `kind` UNKNOWN leaves the code to decide.
 
-    `retry_after_s` tells when asking again may help (seconds), `reason` is a CamelCase word for machines.
+    `retry_after_s` tells when asking again may help (seconds), `reason` is CamelCase, for machines.
     """
 
     kind: PluginErrorKind = PluginErrorKind.UNKNOWN
@@ -118,13 +118,18 @@ def internal(message: str, cause: BaseException | None = None) -> AppError:
     return AppError(500, message, cause=cause)
 
 
+def _of_kind(code: int, message: str, cause: BaseException | None, detail: Detail) -> AppError:
+    """An error whose detail is the kind alone where there is no more to say."""
+    is_plain = detail == Detail(detail.kind)
+    return AppError(code, message, cause=cause, detail=detail.kind if is_plain else detail)
+
+
 def new_insufficient_resources(
     message: str, cause: BaseException | None = None, *, retry_after_s: float | None = None, reason: str = ""
 ) -> AppError:
     """503: quota, scheduler or cluster is full; fewer replicas may fit. Source: seed 000, `NewInsufficientResources`."""
     kind = PluginErrorKind.INSUFFICIENT_RESOURCES
-    detail = Detail(kind, retry_after_s=retry_after_s, reason=reason)
-    return AppError(503, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
+    return _of_kind(503, message, cause, Detail(kind, retry_after_s=retry_after_s, reason=reason))
 
 
 def new_internal(
@@ -132,8 +137,7 @@ def new_internal(
 ) -> AppError:
     """500: a failure that passes. Source: seed 000, `NewInternal`."""
     kind = PluginErrorKind.INTERNAL
-    detail = Detail(kind, retry_after_s=retry_after_s, reason=reason)
-    return AppError(500, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
+    return _of_kind(500, message, cause, Detail(kind, retry_after_s=retry_after_s, reason=reason))
 
 
 def new_invalid_spec(
@@ -149,8 +153,7 @@ def new_invalid_spec(
     `scope` VM parks only the VM `vm_uid` (by default the one that asks) instead of the whole pool.
     """
     kind = PluginErrorKind.INVALID_SPEC
-    detail = Detail(kind, scope, vm_uid, reason=reason)
-    return AppError(422, message, cause=cause, detail=kind if detail == Detail(kind) else detail)
+    return _of_kind(422, message, cause, Detail(kind, scope, vm_uid, reason=reason))
 
 
 _KIND_OF_CODE: Final = {

@@ -102,7 +102,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class TenantFault:
     """What is wrong with a tenant: its place in the list, the field, and the rule that it breaks."""
 
     index: int
@@ -110,7 +110,7 @@ class Fault:
     text: str
 
 
-def tree_faults(tenants: Sequence[Tenant]) -> tuple[Fault, ...]:
+def tree_faults(tenants: Sequence[Tenant]) -> tuple[TenantFault, ...]:
     """Everything that keeps tenants from being a tree: names, parents, and guarantees that cannot be kept.
 
     A guarantee must not exceed its own limit, nor must what tenants below one are guaranteed together exceed that one's
@@ -121,20 +121,19 @@ def tree_faults(tenants: Sequence[Tenant]) -> tuple[Fault, ...]:
     for index, tenant in enumerate(tenants):
         if tenant.name and tenant.name in places:
             faults.append(
-                Fault(index, "name", f"{tenant.name!r} is the name of tenants[{places[tenant.name]}]")
+                TenantFault(index, "name", f"{tenant.name!r} is the name of tenants[{places[tenant.name]}]")
             )
         elif tenant.name:
             places[tenant.name] = index
     paths = [_path(index, tenants, places) for index in range(len(tenants))]
     for index, (tenant, path) in enumerate(zip(tenants, paths, strict=True)):
         if tenant.parent and tenant.parent not in places:
-            faults.append(Fault(index, "parent", f"there is no tenant {tenant.parent!r}"))
+            faults.append(TenantFault(index, "parent", f"there is no tenant {tenant.parent!r}"))
         elif not path:
             faults.append(
-                Fault(index, "parent", f"{tenant.parent!r} does not lead to a tenant without parent")
+                TenantFault(index, "parent", f"{tenant.parent!r} does not lead to a tenant without parent")
             )
-    guaranteed = _guaranteed(tenants, paths)
-    below = _below(paths, guaranteed)
+    _, below = _guaranteed(tenants, paths)
     for index, tenant in enumerate(tenants):
         faults += _amount_faults(index, tenant, below[index])
     return tuple(faults)
@@ -152,52 +151,52 @@ def _path(index: int, tenants: Sequence[Tenant], places: dict[str, int]) -> tupl
     return tuple(path)
 
 
-def _guaranteed(tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]]) -> list[int]:
-    """The guarantee of each: its own, and never less than that of all below it together."""
+def _from_below(paths: Sequence[tuple[int, ...]]) -> list[int]:
+    """All places, tenants before those above them."""
+    return sorted(range(len(paths)), key=lambda index: -len(paths[index]))
+
+
+def _guaranteed(tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int]]:
+    """What each is guaranteed, never less than its children together; and what the children of each are."""
     found = [tenant.guaranteed_units or 0 for tenant in tenants]
     below = [0] * len(tenants)
-    for index in sorted(range(len(tenants)), key=lambda index: -len(paths[index])):
+    for index in _from_below(paths):
         found[index] = max(found[index], below[index])
         if len(paths[index]) > 1:
             below[paths[index][1]] += found[index]
-    return found
+    return found, below
 
 
-def _below(paths: Sequence[tuple[int, ...]], guaranteed: Sequence[int]) -> list[int]:
-    """What is guaranteed to the children of each, together."""
-    below = [0] * len(paths)
-    for path in paths:
-        if len(path) > 1:
-            below[path[1]] += guaranteed[path[0]]
-    return below
-
-
-def _amount_faults(index: int, tenant: Tenant, below_units: int) -> list[Fault]:
+def _amount_faults(index: int, tenant: Tenant, below_units: int) -> list[TenantFault]:
     own, limit = tenant.guaranteed_units, tenant.limit_units
     faults = []
     if own is not None and limit is not None and own > limit:
-        faults.append(Fault(index, "guaranteed", f"{own} exceeds its limit of {limit}"))
+        faults.append(TenantFault(index, "guaranteed", f"{own} exceeds its limit of {limit}"))
     if own is not None and own < below_units:
         text = f"{own} is less than the {below_units} that tenants below it are guaranteed; leave it out to have the sum"
-        faults.append(Fault(index, "guaranteed", text))
+        faults.append(TenantFault(index, "guaranteed", text))
     elif limit is not None and own is None and below_units > limit:
         text = f"{limit} is less than the {below_units} that tenants below it are guaranteed"
-        faults.append(Fault(index, "limit", text))
+        faults.append(TenantFault(index, "limit", text))
     return faults
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TenantNode:
     """A tenant at its place in the tree. `path` leads from itself to the top; places are those of the list of tenants."""
 
     tenant: Tenant
     path: tuple[int, ...]
-    limit_units: int | None
     guaranteed_units: int
     children_guaranteed_units: int
     children: tuple[int, ...]
     demand: Demand
     """For the split of what its parent lends: it may borrow as much as its limit, and those below, leave it."""
+
+    @property
+    def limit_units(self) -> int | None:
+        """The tenant's own limit."""
+        return self.tenant.limit_units
 
     @property
     def is_leaf(self) -> bool:
@@ -215,34 +214,32 @@ class Tree:
             raise ValueError("; ".join(f"tenants[{each.index}].{each.field}: {each.text}" for each in faults))
         self.places = {tenant.name: index for index, tenant in enumerate(tenants)}
         paths = [_path(index, tenants, self.places) for index in range(len(tenants))]
-        guaranteed = _guaranteed(tenants, paths)
-        below = _below(paths, guaranteed)
+        guaranteed, below = _guaranteed(tenants, paths)
         children: list[list[int]] = [[] for _ in tenants]
         for path in paths:
             if len(path) > 1:
                 children[path[1]].append(path[0])
-        reach = _reach(tenants, paths, guaranteed)
+        borrowable = _borrowable(tenants, paths, guaranteed)
         self.nodes = tuple(
-            Node(
+            TenantNode(
                 tenant,
                 paths[i],
-                tenant.limit_units,
                 guaranteed[i],
                 below[i],
                 tuple(children[i]),
-                _demand(tenant, guaranteed[i], reach[i]),
+                Demand(tenant.name, tenant.weight, borrowable[i]),
             )
             for i, tenant in enumerate(tenants)
         )
 
 
-def _reach(
+def _borrowable(
     tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]], guaranteed: Sequence[int]
 ) -> list[int | None]:
-    """What each could use at most: its limit, and not more than all below it together; None is no limit."""
+    """What each could use at most beyond its guarantee: its limit, and not more than all below it together; None is no limit."""
     reach: list[int | None] = [tenant.limit_units for tenant in tenants]
     below: list[list[int | None]] = [[] for _ in tenants]
-    for index in sorted(range(len(tenants)), key=lambda index: -len(paths[index])):
+    for index in _from_below(paths):
         known = [units for units in below[index] if units is not None]
         if below[index] and len(known) == len(below[index]):
             limit = reach[index]
@@ -250,18 +247,13 @@ def _reach(
             reach[index] = together if limit is None else min(limit, together)
         if len(paths[index]) > 1:
             below[paths[index][1]].append(reach[index])
-    return reach
-
-
-def _demand(tenant: Tenant, guaranteed_units: int, reach_units: int | None) -> Demand:
-    most = None if reach_units is None else reach_units - guaranteed_units
-    return Demand(tenant.name, tenant.weight, most)
+    return [None if most is None else most - own for most, own in zip(reach, guaranteed, strict=True)]
 
 
 # ------------------------------------------------------------ the accounts
 
 
-class Cause(enum.Enum):
+class BindingLimit(enum.Enum):
     """What holds a tenant's use down."""
 
     NOTHING = "nothing"
@@ -273,14 +265,14 @@ class Cause(enum.Enum):
     """The guarantee and the fair share of the tenant that is named."""
 
 
-class Ceiling(NamedTuple):
-    """How many units a tenant may use now (None: any number), the reason, and the place of the tenant whose it is.
+class Allowance(NamedTuple):
+    """How many units a tenant may use now (None: any number), what binds it, and the place of the tenant whose limit that is.
 
     `bound_units` is the limit, or guarantee and fair share, of that tenant.
     """
 
     units: int | None
-    cause: Cause
+    binding: BindingLimit
     place: int
     bound_units: int
 
@@ -362,41 +354,36 @@ class Accounts:
             if wanted_change and level + 1 < len(path):
                 self._versions[path[level + 1]] += 1
 
-    def ceiling(self, place: int) -> Ceiling:
+    def allowance(self, place: int) -> Allowance:
         """How many units a tenant may use now, whatever it uses already: the rule of this module.
 
         A parent counts as one tenant. Exact: the answer does not depend on the tenant's own use, so whoever takes all
-        of it finds the same ceiling again.
+        of it has the same allowance again.
         """
         nodes, held = self._tree.nodes, self._held
-        own_units = self._used[place]
         path = nodes[place].path
-        totals = self._totals(path) if self._reserves_shares else None
-        found: int | None = None
-        cause, binding, bound = Cause.NOTHING, place, 0
+        totals = self._totals(path) if self._reserves_shares else [nodes[at].limit_units for at in path]
+        bounds: list[tuple[int, Allowance]] = []
         within = others = (
             0  # up to `within` nothing is borrowed above; `others` is kept by the siblings on the way
         )
-        child = -1
-        for level, at in enumerate(path):
+        for level, (at, total) in enumerate(zip(path, totals, strict=True)):
             node = nodes[at]
             limit = node.limit_units
-            total = limit if totals is None else totals[level]
-            if child >= 0:
-                others += self._below[at] - held[child]
+            if level:
+                others += self._below[at] - held[path[level - 1]]
             if total is not None:
-                units = total - others
-                units = max(units, within)
-                if found is None or units < found:
-                    found, binding, bound = units, at, total
-                    cause = Cause.FAIR_SHARE if total != limit else Cause.RESERVED if level else Cause.LIMIT
-            if limit is not None and child >= 0:
-                units = limit - self._used[at] + own_units
-                if found is None or units < found:
-                    found, binding, bound, cause = max(0, units), at, limit, Cause.LIMIT
+                at_limit = BindingLimit.RESERVED if level else BindingLimit.LIMIT
+                by = at_limit if total == limit else BindingLimit.FAIR_SHARE
+                units = max(total - others, within)
+                bounds.append((units, Allowance(units, by, at, total)))
+            if limit is not None and level:
+                units = limit - self._used[at] + self._used[place]
+                bounds.append((units, Allowance(max(0, units), BindingLimit.LIMIT, at, limit)))
             within = max(within, node.guaranteed_units - others)
-            child = at
-        return Ceiling(found, cause, binding, bound)
+        if not bounds:
+            return Allowance(None, BindingLimit.NOTHING, place, 0)
+        return min(bounds, key=lambda bound: bound[0])[1]  # of equal ones the first: the nearest tenant's
 
     def _totals(self, path: tuple[int, ...]) -> list[int | None]:
         """What each tenant of a path may keep by limit, guarantee and fair share, in the order of the path."""
@@ -435,10 +422,10 @@ class Accounts:
         """All tenants, in the order of the tree."""
         return tuple(self._status(place, node) for place, node in enumerate(self._tree.nodes))
 
-    def _status(self, place: int, node: Node) -> TenantStatus:
+    def _status(self, place: int, node: TenantNode) -> TenantStatus:
         used, guaranteed = self._used[place], node.guaranteed_units
         total = self._totals(node.path)[0]
-        most = self.ceiling(place).units
+        most = self.allowance(place).units
         return TenantStatus(
             node.tenant.name,
             node.tenant.parent,
@@ -469,7 +456,7 @@ class Accounts:
             assert self._held[place] >= max(self._used[place], kept, node.guaranteed_units), node
 
 
-def _within(units: int, node: Node) -> int:
+def _within(units: int, node: TenantNode) -> int:
     """So many units, or what the limits of the tenant and of those below it leave of them."""
     most = node.demand.most_units
     return units if most is None else min(units, node.guaranteed_units + most)

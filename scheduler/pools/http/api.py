@@ -13,9 +13,7 @@ import msgspec
 
 from hosting import addresses, server
 from hosting.settings import SettingsError, parse_json
-from scheduler.core.ledger import Ledger
-from scheduler.core.vms import VmTable
-from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
+from scheduler.core.core import Core
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.core.admission_state import PoolAdmissionState, message_of
 from scheduler.pools.core.errors import AppError, kind_from_app_error
@@ -42,18 +40,16 @@ class PoolApi:
     def __init__(
         self,
         objects: PoolObjects,
-        room: PoolAdmissionQueue,
-        ledger: Ledger,
-        vms: VmTable,
+        core: Core,
         clock: Callable[[], float],
         *,
         writes_from_anywhere: bool = False,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._objects = objects
-        self._room = room
-        self._ledger = ledger
-        self._vms = vms
+        self._queue = objects.admission_queue
+        self._ledger = core.ledger
+        self._vms = core.vms
         self._clock = clock
         self._wall = wall
         self._from_anywhere = writes_from_anywhere
@@ -123,7 +119,7 @@ class PoolApi:
         pool = self._objects.pool(name)
         if pool is None:
             return _no_pool(name)
-        changed = self._room.unpark(name)
+        changed = self._queue.unpark(name)
         await self._objects.flush()
         return _json(200, {"changed": changed, **self.view(pool)})
 
@@ -131,27 +127,27 @@ class PoolApi:
 
     def view(self, pool: Pool) -> dict[str, Any]:
         """A pool with its status, as people see it."""
-        standing, account = self._room.standing_of(pool.name), self._ledger.pool(pool.name)
+        state, account = self._queue.state_of(pool.name), self._ledger.pool(pool.name)
         limit = pool.limits.max_units
         status: dict[str, Any] = {
             "totalUnits": pool.replicas,
             "members": len(account.rows) if account is not None else 0,
-            "waiting": self._room.waiting(pool.name),
+            "waiting": self._queue.waiting(pool.name),
             "isAboveLimit": limit is not None and pool.replicas > limit,
         }
         if account is not None and account.came_beyond:
             status["cameBeyondLimit"] = account.came_beyond
-        if standing.ceiling is not None:
-            left_s = standing.ceiling.until_s - self._clock()
-            status["saturatedAtUnits"] = standing.ceiling.total
+        if state.refusal is not None:
+            left_s = state.refusal.until_s - self._clock()
+            status["saturatedAtUnits"] = state.refusal.total
             status["saturatedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
-        claimed, claimed_until_s = self._room.claiming.of(pool.name)
+        claimed, claimed_until_s = self._queue.claimed(pool.name)
         if claimed:
             left_s = claimed_until_s - self._clock()
             status["claimedUnits"] = claimed
             status["claimedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
-        if standing.last is not None:
-            last = standing.last
+        if state.last is not None:
+            last = state.last
             status["lastOutcome"] = {
                 "kind": _KINDS[last.kind] if last.is_complete else "Deadline",
                 "message": last.message,
@@ -161,23 +157,23 @@ class PoolApi:
                 "calls": last.calls,
                 "at": _time(self._wall() - timedelta(seconds=max(self._clock() - last.at_s, 0.0))),
             }
-        if standing.parked_vms:
+        if state.parked_vms:
             status["parkedVms"] = [
                 {"uid": uid, "pod": self._pod(uid), "plugin": each.plugin, "message": each.message}
-                for uid, each in standing.parked_vms.items()
+                for uid, each in state.parked_vms.items()
                 if self._vms.by_uid(uid) is not None
             ]
-        status["conditions"] = self._conditions(pool, standing)
+        status["conditions"] = self._conditions(pool, state)
         return {**shown(pool), "status": status}
 
     def _pod(self, uid: str) -> str:
         record = self._vms.by_uid(uid)
         return record.name if record is not None else ""
 
-    def _conditions(self, pool: Pool, standing: PoolAdmissionState) -> list[dict[str, str]]:
-        found = [_admitted(standing)]
-        if standing.parked is not None:
-            found.append(_condition("Parked", "True", "AdmissionRejected", standing.parked.message))
+    def _conditions(self, pool: Pool, state: PoolAdmissionState) -> list[dict[str, str]]:
+        found = [_admitted(state)]
+        if state.parked is not None:
+            found.append(_condition("Parked", "True", "AdmissionRejected", state.parked.message))
         if pool.limits.max_units == 0:
             found.append(_condition("Frozen", "True", "MaxUnitsZero", "nothing grows while maxUnits is 0"))
         account = self._ledger.pool(pool.name)
@@ -194,14 +190,14 @@ class PoolApi:
         return found
 
 
-def _admitted(standing: PoolAdmissionState) -> dict[str, str]:
+def _admitted(state: PoolAdmissionState) -> dict[str, str]:
     """Whether the chain admits growth, as far as it was asked. The message is never empty."""
-    last = standing.last
-    if standing.parked is not None:
-        return _condition("Admitted", "False", "AdmissionRejected", standing.parked.message)
-    if standing.ceiling is not None:
-        message = f"full at {standing.ceiling.total} units: {standing.ceiling.message}"
-        return _condition("Admitted", "False", standing.ceiling.reason or "QuotaExhausted", message)
+    last = state.last
+    if state.parked is not None:
+        return _condition("Admitted", "False", "AdmissionRejected", state.parked.message)
+    if state.refusal is not None:
+        message = f"full at {state.refusal.total} units: {state.refusal.message}"
+        return _condition("Admitted", "False", state.refusal.reason or "QuotaExhausted", message)
     if last is None:
         return _condition("Admitted", "Unknown", "NotAsked", "nothing has asked for more yet")
     if last.kind is ProbeResultKind.INTERNAL_ERROR:

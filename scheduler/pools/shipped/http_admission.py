@@ -23,7 +23,7 @@ from hosting.settings import Settings
 from hosting.tls import TlsFiles
 from scheduler.pools.chain.manager import PLUGIN_TIMEOUT_S
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle, MaybeAwaitable
-from scheduler.pools.core.breaker import Breaker, BreakerRules, Event, Pass, RetryBudget, State
+from scheduler.pools.core.breaker import Breaker, BreakerEvent, BreakerRules, BreakerState, Pass, RetryBudget
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, ProbeEnd, VmRequest
 from scheduler.pools.shipped.http_credentials import Credentials
@@ -160,7 +160,7 @@ class Status:
     connection, `untold` outcomes for being told; `lost` ones never will be."""
 
     is_running: bool
-    breaker: State
+    breaker: BreakerState
     failures: int
     wait_s: float
     retries: int
@@ -341,7 +341,7 @@ class HttpAdmission(BasePlugin):
         pause_s = self._backoff.delay_s(calls, self._rng)
         is_in_time = self._clock() + pause_s + LEAST_S <= limit.until_s
         spent = self._budget.spent()
-        if self._breaker.state is not State.CLOSED or not is_in_time or spent is None:
+        if self._breaker.state is not BreakerState.CLOSED or not is_in_time or spent is None:
             return None
         self._budget = spent
         return pause_s
@@ -381,7 +381,7 @@ class HttpAdmission(BasePlugin):
             return Failed(refusal, breaker.state.value, is_outage=True)
         if asking.question and self._outcomes is not None:
             self._questions[asking.pool] = asking.question
-        event, why = Event.ABANDONED, ""  # so it stays where this is cancelled or closed
+        event, why = BreakerEvent.ABANDONED, ""  # so it stays where this is cancelled or closed
         try:
             answer = await client.call(
                 "POST",
@@ -392,20 +392,20 @@ class HttpAdmission(BasePlugin):
             )
             result = understood(answer, asking.requests, self._wall())
             if isinstance(result, Said):
-                event = Event.SUCCEEDED
+                event = BreakerEvent.SUCCEEDED
             elif self._client is not client or (result.is_late and limit.is_cut_short):
                 return replace(result, is_outage=False, may_retry=False)  # our doing, not the service's
             else:
-                event, why = Event.FAILED, result.why
+                event, why = BreakerEvent.FAILED, result.why
             return result
         except Exception as error:
-            event, why = Event.FAILED, type(error).__name__
+            event, why = BreakerEvent.FAILED, type(error).__name__
             raise
         finally:
             self._tell(entry, event, why)
 
-    def _tell(self, entry: Pass, event: Event, why: str) -> None:
-        if event is Event.FAILED:
+    def _tell(self, entry: Pass, event: BreakerEvent, why: str) -> None:
+        if event is BreakerEvent.FAILED:
             self._last_failure = why
         self._change(self._breaker.tell(entry, event, self._clock()))
 
@@ -414,7 +414,7 @@ class HttpAdmission(BasePlugin):
         was, self._breaker = self._breaker, breaker
         if was.state is breaker.state:
             return
-        news = self._log.warning if breaker.state is State.OPEN else self._log.info
+        news = self._log.warning if breaker.state is BreakerState.OPEN else self._log.info
         news(
             "breaker of the admission service has changed",
             state=breaker.state.value,
@@ -427,11 +427,11 @@ def _closed_door(breaker: Breaker, now_s: float) -> str:
     """Why a call was not made."""
     since = f"the admission service failed {breaker.failures} times in a row, the last {now_s - breaker.opened_s:.1f} s ago"
     match breaker.state:
-        case State.OPEN:
+        case BreakerState.OPEN:
             return f"{since}; it is asked again in {breaker.wait_s(now_s):.1f} s"
-        case State.HALF_OPEN:
+        case BreakerState.HALF_OPEN:
             return f"{since}; one other question is trying it out"
-        case State.CLOSED:
+        case BreakerState.CLOSED:
             raise AssertionError("a closed breaker lets every call through")
         case _:
             assert_never(breaker.state)

@@ -32,8 +32,8 @@ from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
 from scheduler.pools.core.fair_split import (
     Accounts,
-    Cause,
-    Ceiling,
+    Allowance,
+    BindingLimit,
     Tenant,
     TenantStatus,
     Tree,
@@ -120,7 +120,7 @@ class _Counted(NamedTuple):
 _ABSENT: Final = _Counted(None, 0, 0)
 
 
-class Quota(BasePlugin):
+class QuotaPlugin(BasePlugin):
     """The plugin. What the pools use is kept between calls; a call looks only at pools that are other objects than before."""
 
     def __init__(self, handle: Handle, args: QuotaArgs) -> None:
@@ -158,7 +158,7 @@ class Quota(BasePlugin):
         if place is None:
             return self._of_nobody(pool)
         self._count()
-        return self._warm(pool, place, self._accounts.ceiling(place))
+        return self._warm(pool, place, self._accounts.allowance(place))
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
         """Refuses a pool that is nobody's, and admits growth as far as the rule allows."""
@@ -167,37 +167,39 @@ class Quota(BasePlugin):
         if place is None:
             return self._of_nobody(new_pool)
         self._count()
-        ceiling = self._accounts.ceiling(place)
+        allowance = self._accounts.allowance(place)
         counted = self._counted.get(new_pool.name, _ABSENT)
         if counted.place is not None and counted.place != place:
-            ceiling = self._ceiling_without(counted, place)
+            allowance = self._allowance_without(counted, place)
         if ctx.purpose is Purpose.UPDATE:
-            return self._warm(new_pool, place, ceiling)
+            return self._warm(new_pool, place, allowance)
         own = counted.units if counted.place == place else 0
-        if ceiling.units is None:
+        if allowance.units is None:
             return ADMITTED
         others = self._accounts.used(place) - own
-        cap = _replicas_within(max(ceiling.units - others, counted.units), new_pool.compute_unit, self._unit)
+        cap = _replicas_within(
+            max(allowance.units - others, counted.units), new_pool.compute_unit, self._unit
+        )
         if new_pool.replicas <= cap:
             return ADMITTED
         return Admission(
             admitted=cap,
             retry_after_s=self._args.retry_after_s,
             reason=REASON,
-            message=self._why(new_pool, place, ceiling, cap),
+            message=self._why(new_pool, place, allowance, cap),
         )
 
-    def _warm(self, pool: Pool, place: int, ceiling: Ceiling) -> Admission:
+    def _warm(self, pool: Pool, place: int, allowance: Allowance) -> Admission:
         """Whether the tenant can keep what the pool's warm minimum takes beyond what counts for the pool already."""
         counted = self._counted.get(pool.name, _ABSENT)
         own = counted.units if counted.place == place else 0
         units = (pool.compute_unit * pool.limits.min_units).units(self._unit)
-        if ceiling.units is None or units <= max(
-            ceiling.units - self._accounts.used(place) + own, counted.units
+        if allowance.units is None or units <= max(
+            allowance.units - self._accounts.used(place) + own, counted.units
         ):
             return ADMITTED
         tenant = self._tree.nodes[place].tenant.name
-        left = max(0, ceiling.units - self._accounts.used(place) + own)
+        left = max(0, allowance.units - self._accounts.used(place) + own)
         message = f"tenant {tenant} cannot keep the {units} units of pool {pool.name}'s minUnits: it has {left} for the pool"
         return Admission(error=new_insufficient_resources(message, reason=REASON))
 
@@ -296,32 +298,32 @@ class Quota(BasePlugin):
         """What cover so many replicas of a pool, or its warm minimum where that is more, in units of the quota."""
         return (pool.compute_unit * max(replicas, pool.limits.min_units)).units(self._unit)
 
-    def _ceiling_without(self, counted: _Counted, place: int) -> Ceiling:
-        """The ceiling of a tenant when a pool that still counts as another one's is gone from there."""
+    def _allowance_without(self, counted: _Counted, place: int) -> Allowance:
+        """The allowance of a tenant when a pool that still counts as another one's is gone from there."""
         assert counted.place is not None
         self._accounts.add(counted.place, -counted.units, -counted.claimed_units)
         try:
-            return self._accounts.ceiling(place)
+            return self._accounts.allowance(place)
         finally:
             self._accounts.add(counted.place, counted.units, counted.claimed_units)
 
     # ------------------------------------------------------------ what is said
 
-    def _why(self, pool: Pool, place: int, ceiling: Ceiling, cap: int) -> str:
+    def _why(self, pool: Pool, place: int, allowance: Allowance, cap: int) -> str:
         """Why fewer are admitted, for people."""
-        assert ceiling.units is not None
+        assert allowance.units is not None
         tenant = self._tree.nodes[place].tenant.name
-        units = max(0, ceiling.units - self._accounts.used(place))
+        units = max(0, allowance.units - self._accounts.used(place))
         left = "1 unit" if units == 1 else f"{units} units"
-        bound, bounding = ceiling.bound_units, self._tree.nodes[ceiling.place].tenant.name
-        match ceiling.cause, ceiling.place == place:
-            case Cause.LIMIT, True:
+        bound, bounding = allowance.bound_units, self._tree.nodes[allowance.place].tenant.name
+        match allowance.binding, allowance.place == place:
+            case BindingLimit.LIMIT, True:
                 why = f"has {units} of its {bound} units left"
-            case Cause.LIMIT, False:
+            case BindingLimit.LIMIT, False:
                 why = f"has {left} left of the {bound} that {bounding} may use"
-            case Cause.FAIR_SHARE, True:
+            case BindingLimit.FAIR_SHARE, True:
                 why = f"has {left} left of the {bound} that are its guarantee and fair share"
-            case Cause.FAIR_SHARE, False:
+            case BindingLimit.FAIR_SHARE, False:
                 why = f"has {left} left of the {bound} that are {bounding}'s guarantee and fair share"
             case _:
                 why = f"has {left} left: others use the {bound} of {bounding}, or are guaranteed them"
@@ -333,7 +335,7 @@ def _replicas_within(units: int, own: values.Resources, unit: values.Resources) 
     return min(units * unit.vcpu_milli // own.vcpu_milli, units * unit.memory_bytes // own.memory_bytes)
 
 
-def factory(handle: Handle, providers: Providers, args: Args) -> Quota:
+def factory(handle: Handle, providers: Providers, args: Args) -> QuotaPlugin:
     """Make the plugin. Raises `FaultsError` with every fault of the args."""
     del providers
-    return Quota(handle, check(args, QuotaArgs))
+    return QuotaPlugin(handle, check(args, QuotaArgs))

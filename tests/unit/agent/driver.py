@@ -10,13 +10,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from agent.core import events
-from agent.core.apply import apply, lapse
+from agent.core.apply import lapse
 from agent.core.model import Sample, Vm
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
-from agent.core.state import Ask, State
+from agent.core.state import PermitRequest, RunnerState
+from agent.core.step import RunnerCore
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode
@@ -24,15 +25,14 @@ from protocol.sequence import Life
 from protocol.values import Bounds, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources, PodName
+from tests.support.amounts import GIB, UNIT
 
 A = TypeVar("A")
 
-GI = 2**30
-UNIT = Resources(1000, GI)
 LIFE = Life(UUID(int=7, version=4), 1_700_000_000_000)
 INSTANCE = UUID(int=1, version=4)
 OTHER_INSTANCE = UUID(int=2, version=4)
-VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), UNIT, GI)
+VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), UNIT, GIB)
 CHANCE = 0.0
 UTILISATION = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES)),))
 """Without zones, so that stories need not wait until a mean follows."""
@@ -41,13 +41,8 @@ UNSETTLED = (Reason(ReasonCode.UNSETTLED, "just started"),)
 FULL = (Reason(ReasonCode.NODE_HEADROOM, "the node is full"),)
 
 
-def cu(cpus: float, gibibytes: float | None = None) -> Resources:
-    """CPUs and GiB; as many GiB as CPUs unless told."""
-    return Resources(round(cpus * 1000), round((cpus if gibibytes is None else gibibytes) * GI))
-
-
 def grant(
-    ask: Ask,
+    request: PermitRequest,
     permit: Resources | None = None,
     *,
     sent_s: float,
@@ -56,14 +51,14 @@ def grant(
     reasons: tuple[Reason, ...] = (),
     unit: Resources = UNIT,
 ) -> events.PermitGranted:
-    """The answer to `ask`; all of it unless told."""
+    """The answer to `request`; all of it unless told."""
     return events.PermitGranted(
-        ask.number,
-        ask.resources if permit is None else permit,
+        request.number,
+        request.resources if permit is None else permit,
         unit,
         sent_s,
         reasons,
-        None if instance is None else ask.number,
+        None if instance is None else request.number,
         instance,
         epoch,
         chance=CHANCE,
@@ -71,7 +66,7 @@ def grant(
 
 
 def refusal(
-    ask: Ask,
+    request: PermitRequest,
     status: int,
     code: ErrorCode | None = None,
     *,
@@ -82,7 +77,7 @@ def refusal(
 ) -> events.PermitRefused:
     """An error status; with a `code` it has a JSON body."""
     body = None if code is None else ReadErrorBody(ErrorBody("no", code, last, started_ms), supported)
-    return events.PermitRefused(ask.number, status, body, retry_after_s, CHANCE)
+    return events.PermitRefused(request.number, status, body, retry_after_s, CHANCE)
 
 
 class Driver:
@@ -111,12 +106,13 @@ class Driver:
         self.resumes = True
         self.is_heard = True
         """Whether the informant asks for our ID every few seconds."""
-        self.scheduler: Callable[[Ask], events.Event] = self.grants
+        self.scheduler: Callable[[PermitRequest], events.Event] = self.grants
         self.guest: Callable[[Resources], events.Event] = events.DownscaleApproved
-        self._policy = policy
+        self._core = RunnerCore(timing, policy, self._new_id)
+        self._inbox: list[events.Event] = []
         self._busy_s = 0.0
         self._busy_until_s = self.now_s
-        self.state = State(vm, LIFE)
+        self.state = RunnerState(vm, LIFE)
         self.state = replace(self.state, scheduler=replace(self.state.scheduler, seen_epoch=seen_epoch))
 
     # ---------------------------------------------------------------- the clock
@@ -129,15 +125,21 @@ class Driver:
     def settle(self) -> "Driver":
         """Take up and answer until nothing happens at this moment any more."""
         for _ in range(50):
-            planned = self.plan()
-            if not planned.actions:
-                assert planned.wake_at_s > self.now_s, "a busy loop"
+            if not self._step():
                 return self
-            for action in planned.actions:
-                self._take_up(action)
             for action in [each for each in self.flying if type(each) not in self.by_hand]:
                 self.end(action, *self._outcome(action))
         raise AssertionError(f"it never comes to rest: {self.log[-6:]}")
+
+    def _step(self) -> bool:
+        """Step the core once; whether it started anything."""
+        inbox, self._inbox = self._inbox, []
+        step = self._core.step(self.state, inbox, self.now_s)
+        self.state = step.state
+        assert step.started or step.plan.wake_at_s > self.now_s, "a busy loop"
+        for started in step.started:
+            self._take_up(started.action)
+        return bool(step.started)
 
     def wait(self, seconds: float) -> "Driver":
         """Let time pass, waking whenever the plan says so."""
@@ -146,7 +148,7 @@ class Driver:
         while self.now_s < end_s:
             self._pass(min(self.plan().wake_at_s, end_s))
             if self.is_heard and self.registrations:
-                self._apply(events.InformantHeard(self.registrations[-1]))
+                self.hear(events.InformantHeard(self.registrations[-1]))
             self.settle()
         return self
 
@@ -157,16 +159,14 @@ class Driver:
     # ---------------------------------------------------------------- what happens
 
     def tell(self, *happened: events.Event) -> "Driver":
-        """Apply events, then settle."""
-        for event in happened:
-            self._apply(event)
+        """Something happens, and what comes of it."""
+        self.hear(*happened)
         return self.settle()
 
     def end(self, action: events.Action, *outcome: events.Event) -> None:
         """End an action that is under way."""
         self.flying.remove(action)
-        for event in outcome:
-            self._apply(event)
+        self.hear(*outcome)
 
     def finish(self, kind: type[object], *outcome: events.Event) -> "Driver":
         """End the action of `kind` that is under way with `outcome`, then settle."""
@@ -174,32 +174,32 @@ class Driver:
         self.end(action, *outcome)
         return self.settle()
 
-    def answer(self, event_of: Callable[[Ask], events.Event]) -> "Driver":
+    def answer(self, event_of: Callable[[PermitRequest], events.Event]) -> "Driver":
         """Answer the request that is under way."""
-        return self.finish(events.RequestPermit, event_of(self.ask()))
+        return self.finish(events.RequestPermit, event_of(self.request()))
 
     def wish(self, *, cpu: bool = False, memory: bool = False) -> "Driver":
         """The guest calls `/try-upscale`."""
-        return self.tell(events.UpscaleWished(self.registrations[-1], MoreResources(cpu, memory)))
+        return self.tell(events.TryUpscaleReceived(self.registrations[-1], MoreResources(cpu, memory)))
 
-    def _apply(self, event: events.Event) -> None:
-        self.state = apply(self.state, event, self.now_s, self.timing, self._policy)
+    def hear(self, *happened: events.Event) -> None:
+        """Put events into the inbox of the next step."""
+        self._inbox += happened
 
     def _take_up(self, action: events.Action) -> None:
         assert all(type(each) is not type(action) for each in self.flying), f"{action} is under way already"
-        registration = None
-        if isinstance(action, events.Register):
-            registration = UUID(int=100 + len(self.registrations), version=4)
-            self.registrations.append(registration)
         self.log.append(action)
         self.flying.append(action)
-        self._apply(events.Started(action, registration))
+
+    def _new_id(self) -> UUID:
+        self.registrations.append(UUID(int=100 + len(self.registrations), version=4))
+        return self.registrations[-1]
 
     # ---------------------------------------------------------------- the well-behaved world
 
-    def grants(self, ask: Ask) -> events.Event:
+    def grants(self, request: PermitRequest) -> events.Event:
         """All that is asked for."""
-        return grant(ask, sent_s=self.now_s)
+        return grant(request, sent_s=self.now_s)
 
     def observation(self) -> Observation:
         """The VM as it is."""
@@ -220,8 +220,8 @@ class Driver:
                 return (events.Fenced(),)
             case events.Observe():
                 return (events.Observed(self.observation()),)
-            case events.RequestPermit(ask):
-                return (self.scheduler(ask),)
+            case events.RequestPermit(request):
+                return (self.scheduler(request),)
             case events.Resize(target, seen, not_after_s):
                 assert self.now_s <= not_after_s
                 if self.target not in (seen, target):
@@ -244,13 +244,13 @@ class Driver:
         """Everything of `kind` that was started."""
         return [each for each in self.log if isinstance(each, kind)]
 
-    def asks(self) -> list[Ask]:
+    def requests(self) -> list[PermitRequest]:
         """Every request that was started."""
-        return [each.ask for each in self.of(events.RequestPermit)]
+        return [each.request for each in self.of(events.RequestPermit)]
 
-    def ask(self) -> Ask:
+    def request(self) -> PermitRequest:
         """The last request."""
-        return self.asks()[-1]
+        return self.requests()[-1]
 
     def resizes(self) -> list[Resources]:
         """Every target that was commanded."""
@@ -279,7 +279,7 @@ def steady(
     size: Resources = UNIT * 2,
     *,
     timing: Timing = TIMING,
-    scheduler: Callable[[Ask], events.Event] | None = None,
+    scheduler: Callable[[PermitRequest], events.Event] | None = None,
 ) -> Driver:
     """A runner at rest at `size`, registered, with a permit, metrics and the scheduler's name, its log empty."""
     driver = Driver(size, timing=timing)

@@ -1,30 +1,31 @@
-"""Peers of a runner in a test: a scriptable server, a back end in memory, a log of what was held."""
+"""Peers of a runner in a test, all in memory: on a virtual clock they take no time, and on a real one next to none."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from uuid import UUID
 
 from agent.core import events
-from agent.core.model import Vm
+from agent.core.model import Sample, Vm
 from agent.core.policies.combined import Combined
 from agent.core.policies.values import Goal, Load, Sizing
 from agent.core.ports import BackendError, Capabilities, Fencing
+from agent.core.state import PermitRequest
 from agent.core.timing import Timing
-from agent.links.exporter import ExporterLink
-from agent.links.informant import InformantLink
-from agent.links.scheduler import SchedulerLink
-from agent.runner.runner import Links, Runner
+from agent.runner.peers import Peers
+from agent.runner.runner import Runner, RunnerContext
 from hosting import logs
-from hosting.client import HttpClient
-from hosting.server import HangUp, Reply, Request, Route, Server
+from hosting.server import Reply
 from protocol import codec, translate
 from protocol.extension import RawReply, ReplyExtension, RequestExtension
 from protocol.reasons import Reason
 from protocol.values import Observation, Resources
-from protocol.wire import AgentDesc, AgentRequest, PluginResponse
-from tests.unit.agent.driver import INSTANCE, UNIT, VM, cu
+from protocol.versions import InformantProtoVersion
+from protocol.wire import PluginResponse
+from tests.support.amounts import UNIT, cu
+from tests.support.virtual_time import now_s
+from tests.unit.agent.driver import INSTANCE, VM, grant
 
 FAST = Timing(
     tick_s=0.2,
@@ -41,7 +42,7 @@ FAST = Timing(
     observe_busy_s=0.005,
     observe_idle_s=0.05,
 )
-Answer = Callable[[RequestExtension], Reply | HangUp]
+Answer = Callable[[PermitRequest], events.PermitGranted | events.PermitRefused | events.PermitFailed]
 
 
 class Certain(random.Random):
@@ -78,15 +79,51 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.script: list[Answer] = []
-        self.requests: list[RequestExtension] = []
-        self.bodies: list[bytes] = []
+        self.requests: list[PermitRequest] = []
 
-    async def serve(self, request: Request) -> Reply | HangUp:
-        read = codec.decode(AgentRequest, request.body).extension
-        assert read is not None
-        self.requests.append(read)
-        self.bodies.append(request.body)
-        return self.script.pop(0)(read) if self.script else permit(read)
+    async def ask(
+        self, vm: Vm, request: PermitRequest
+    ) -> events.PermitGranted | events.PermitRefused | events.PermitFailed:
+        del vm
+        self.requests.append(request)
+        answer = self.script.pop(0)(request) if self.script else grant(request, sent_s=now_s())
+        await asyncio.sleep(0.001)
+        return answer
+
+
+class Informant:
+    """Resumes whoever registers, and approves everything."""
+
+    def __init__(self) -> None:
+        self.refuses_to_register = False
+        self.unregistered: list[UUID] = []
+        self.runner: Runner
+
+    async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
+        await asyncio.sleep(0.001)
+        if self.refuses_to_register:
+            return events.RegisterFailed("status 400", 0.0)
+        self.runner.offer(events.Resumed(registration))
+        return events.Registered(registration, InformantProtoVersion.V1_1, 9100)
+
+    async def unregister(self, registration: UUID, deadline_s: float) -> None:
+        del deadline_s
+        self.unregistered.append(registration)
+
+    async def ask_downscale(self, amount: Resources) -> events.DownscaleApproved:
+        return events.DownscaleApproved(amount)
+
+    async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced:
+        return events.UpscaleAnnounced(amount)
+
+
+class Exporter:
+    """Always the same load."""
+
+    async def read(self, port: int) -> events.MetricsRead:
+        del port
+        await asyncio.sleep(0.001)
+        return events.MetricsRead(Sample(now_s(), 1.0, 1.0))
 
 
 class Backend:
@@ -113,14 +150,14 @@ class Backend:
         del vm
         if self.broken is not None:
             raise self.broken
-        return Observation(self.size, self.size, asyncio.get_running_loop().time())
+        return Observation(self.size, self.size, now_s())
 
     async def resize(
         self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
     ) -> None:
         del vm
         assert self.size in (seen, target), "nobody else is here"
-        assert asyncio.get_running_loop().time() <= not_after_s
+        assert now_s() <= not_after_s
         if fencing.generation != self.generation:
             raise BackendError("fenced off")
         if target.exceeds(self.size.max(self.held_log.now())):
@@ -145,75 +182,18 @@ class Held:
 
 
 class World:
-    """A runner with its peers on loopback. `informant` maps a path to its answer."""
+    """A runner with its peers; the runner is made and not started."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler()
         self.held = Held()
         self.backend = Backend(self.held, cu(2))
+        self.informant = Informant()
         self.policy = Wants(2)
-        self.unregistered: list[bytes] = []
-        self.refuses_to_register = False
-        self.runner: Runner
-        self.port = 0
-
-    async def inform(self, request: Request) -> Reply | HangUp:
-        match request.path:
-            case "/register" if self.refuses_to_register:
-                return Reply(400)
-            case "/register":
-                agent = codec.decode(AgentDesc, request.body)
-                self.runner.offer(events.Resumed(agent.agent_id))
-                return Reply(
-                    200,
-                    b'{"protoVersion":2,"metricsMethod":{"prometheus":{"port":%d}}}' % self.port,
-                )
-            case "/unregister":
-                self.unregistered.append(request.body)
-                return Reply(200, b'{"wasActive":true}')
-            case "/downscale":
-                return Reply(200, b'{"Ok":true,"Status":""}')
-            case "/metrics":
-                return Reply(200, b"node_load1 1.0\nnode_load5 1.0\n", "text/plain")
-            case _:
-                return Reply(200, b"{}")
-
-
-@asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    """A world that listens; its runner is made and not started."""
-    made = World()
-
-    async def handle(request: Request) -> Reply | HangUp:
-        return await (made.scheduler.serve(request) if request.path == "/" else made.inform(request))
-
-    quiet = logs.logger("test")
-    server = Server(quiet, (), fallback=Route("*", "*", handle))
-    made.port = await server.start("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{made.port}"
-    rng = Certain(7)
-    async with HttpClient() as client:
-        links = Links(
-            made.backend,
-            SchedulerLink(client, f"{url}/", 0.2, rng),
-            InformantLink(client, url, "127.0.0.1:1", 1.0, rng),
-            ExporterLink(client, "127.0.0.1", "node_", 1.0, rng),
-        )
-        made.runner = Runner(VM, links, Combined((("decree", made.policy),)), FAST, made.held, quiet, rng)
-        try:
-            yield made
-        finally:
-            await server.close()
-
-
-async def until(condition: Callable[[], object], *, beside: "asyncio.Task[Any] | None" = None) -> None:
-    """Wait for `condition`; a task that ends meanwhile shows its error."""
-    async with asyncio.timeout(20):
-        while not condition():
-            if beside is not None and beside.done():
-                await beside
-                raise AssertionError("the runner ended")
-            await asyncio.sleep(0.002)
+        peers = Peers(self.backend, self.scheduler, self.informant, Exporter())
+        context = RunnerContext(self.held, logs.logger("test"), Certain(7), clock=now_s)
+        self.runner = Runner(VM, peers, context, Combined((("decree", self.policy),)), FAST)
+        self.informant.runner = self.runner
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from agent.core import events
 from agent.core.model import Vm
-from agent.core.state import Ask
+from agent.core.state import PermitRequest
 from agent.links.scheduler import SchedulerLink
 from hosting import logs
 from hosting.client import HttpClient
@@ -19,11 +19,12 @@ from protocol import codec
 from protocol.reasons import ErrorCode
 from protocol.versions import PluginProtoVersion
 from protocol.wire import AgentRequest, PodName
-from tests.unit.agent.driver import LIFE, VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import LIFE, VM
 from tests.unit.agent.peers import permit
 
 OFFER = {"Parley-Batch": "128"}
-RENEWAL = Ask(LIFE, 5, PluginProtoVersion.V1_1, cu(2), cu(2), cu(2), None, None, 0)
+RENEWAL = PermitRequest(LIFE, 5, PluginProtoVersion.V1_1, cu(2), cu(2), cu(2), None, None, 0)
 GROWTH = replace(RENEWAL, resources=cu(4))
 VMS = [replace(VM, pod=PodName(f"pod-{number}", "default"), pod_uid=f"uid-{number}") for number in range(300)]
 
@@ -55,7 +56,7 @@ class Peer:
             Reply(200, b"[%b]" % b",".join(b'{"status":200,"body":%b}' % body for body in bodies))
         )
 
-    async def ask_all(self, vms: list[Vm], ask: Ask = RENEWAL) -> list[object]:
+    async def ask_all(self, vms: list[Vm], ask: PermitRequest = RENEWAL) -> list[object]:
         return list(await asyncio.gather(*(self.link.ask(vm, ask) for vm in vms)))
 
 

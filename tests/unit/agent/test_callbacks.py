@@ -7,18 +7,20 @@ from uuid import UUID
 
 import pytest
 
-from agent.core.state import Phase
+from agent.core.state import RegistrationPhase
 from agent.daemon.callbacks import Callbacks
 from agent.runner.runner import Runner
 from hosting.server import Reply, Request
 from protocol.versions import InformantProtoVersion
-from tests.unit.agent.peers import world
+from tests.unit.agent.peers import World
 
 REGISTRATION = UUID(int=9, version=4)
 OTHER = UUID(int=10, version=4)
 
 
-def _register(runner: Runner, registration: UUID = REGISTRATION, phase: Phase = Phase.ACTIVE) -> None:
+def _register(
+    runner: Runner, registration: UUID = REGISTRATION, phase: RegistrationPhase = RegistrationPhase.ACTIVE
+) -> None:
     link = replace(
         runner.state.informant,
         registration=registration,
@@ -39,87 +41,87 @@ async def _call(
 
 
 async def test_good_answers_are_numbered_from_one_for_each_registration() -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner)
-        numbers = []
-        for name in ("id", "suspend", "resume", "try-upscale"):
-            status, body = await _call(callbacks, name, cpu=True, memory=False, expectedID=str(REGISTRATION))
-            assert (status, body["data"]) == (200, {"agentID": str(REGISTRATION)})
-            numbers.append(body["sequenceNumber"])
-        _register(made.runner, OTHER)
-        _, body = await _call(callbacks, "id", OTHER)
-        assert [*numbers, body["sequenceNumber"]] == [1, 2, 3, 4, 1]
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    _register(made.runner)
+    numbers = []
+    for name in ("id", "suspend", "resume", "try-upscale"):
+        status, body = await _call(callbacks, name, cpu=True, memory=False, expectedID=str(REGISTRATION))
+        assert (status, body["data"]) == (200, {"agentID": str(REGISTRATION)})
+        numbers.append(body["sequenceNumber"])
+    _register(made.runner, OTHER)
+    _, body = await _call(callbacks, "id", OTHER)
+    assert [*numbers, body["sequenceNumber"]] == [1, 2, 3, 4, 1]
 
 
 async def test_errors_take_no_number() -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner)
-        assert (await _call(callbacks, "resume", expectedID=str(OTHER)))[0] == 404
-        assert (await _call(callbacks, "resume", expectedID="x"))[0] == 400
-        _, body = await _call(callbacks, "id")
-        assert body["sequenceNumber"] == 1
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    _register(made.runner)
+    assert (await _call(callbacks, "resume", expectedID=str(OTHER)))[0] == 404
+    assert (await _call(callbacks, "resume", expectedID="x"))[0] == 400
+    _, body = await _call(callbacks, "id")
+    assert body["sequenceNumber"] == 1
 
 
 @pytest.mark.parametrize("name", ["id", "suspend", "resume", "try-upscale"])
 async def test_a_body_that_is_empty_or_broken_is_refused_and_changes_nothing(name: str) -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner)
-        (route,) = [each for each in callbacks.routes() if each.path.endswith("/" + name)]
-        for body in (b"", b"{", b"[]", b'"{}"'):
-            answer = await route.handler(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
-            assert isinstance(answer, Reply)
-            assert answer.status == 400
-        assert made.runner._inbox.empty()
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    _register(made.runner)
+    (route,) = [each for each in callbacks.routes() if each.path.endswith("/" + name)]
+    for body in (b"", b"{", b"[]", b'"{}"'):
+        answer = await route.handler(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
+        assert isinstance(answer, Reply)
+        assert answer.status == 400
+    assert made.runner._inbox.empty()
 
 
 async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        assert (await _call(callbacks, "id"))[0] == 404
-        _register(made.runner)
-        assert (await _call(callbacks, "id", OTHER))[0] == 404
-        assert (await _call(callbacks, "id", "nonsense"))[0] == 404
-        for name in ("resume", "suspend", "try-upscale"):
-            wish = {"cpu": True, "memory": True}
-            assert (await _call(callbacks, name, REGISTRATION, expectedID=str(OTHER), **wish))[0] == 404
-            assert (await _call(callbacks, name, OTHER, expectedID=str(REGISTRATION), **wish))[0] == 404
-        assert made.runner._inbox.empty()
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    assert (await _call(callbacks, "id"))[0] == 404
+    _register(made.runner)
+    assert (await _call(callbacks, "id", OTHER))[0] == 404
+    assert (await _call(callbacks, "id", "nonsense"))[0] == 404
+    for name in ("resume", "suspend", "try-upscale"):
+        wish = {"cpu": True, "memory": True}
+        assert (await _call(callbacks, name, REGISTRATION, expectedID=str(OTHER), **wish))[0] == 404
+        assert (await _call(callbacks, name, OTHER, expectedID=str(REGISTRATION), **wish))[0] == 404
+    assert made.runner._inbox.empty()
 
 
 async def test_a_wish_is_no_part_of_the_first_version() -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner)
-        link = replace(made.runner.state.informant, version=InformantProtoVersion.V1_0)
-        made.runner.state = replace(made.runner.state, informant=link)
-        wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
-        assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
-        assert made.runner._inbox.empty()
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    _register(made.runner)
+    link = replace(made.runner.state.informant, version=InformantProtoVersion.V1_0)
+    made.runner.state = replace(made.runner.state, informant=link)
+    wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
+    assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
+    assert made.runner._inbox.empty()
 
 
 async def test_a_suspended_agent_takes_no_wish() -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner, phase=Phase.SUSPENDED)
-        wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
-        assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
-        assert made.runner._inbox.empty()
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    _register(made.runner, phase=RegistrationPhase.SUSPENDED)
+    wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
+    assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
+    assert made.runner._inbox.empty()
 
 
 async def test_a_call_during_the_registration_is_taken() -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner, phase=Phase.REGISTERING)
-        assert (await _call(callbacks, "id"))[0] == 200
-        assert (await _call(callbacks, "resume", expectedID=str(REGISTRATION)))[0] == 200
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    _register(made.runner, phase=RegistrationPhase.REGISTERING)
+    assert (await _call(callbacks, "id"))[0] == 200
+    assert (await _call(callbacks, "resume", expectedID=str(REGISTRATION)))[0] == 200
 
 
 async def test_a_runner_that_has_fallen_behind_says_so() -> None:
-    async with world() as made:
-        callbacks = Callbacks(lambda: [made.runner])
-        _register(made.runner)
-        answers = [(await _call(callbacks, "id"))[0] for _ in range(80)]
-        assert answers == [200] * 64 + [503] * 16
+    made = World()
+    callbacks = Callbacks(lambda: [made.runner])
+    _register(made.runner)
+    answers = [(await _call(callbacks, "id"))[0] for _ in range(80)]
+    assert answers == [200] * 64 + [503] * 16

@@ -6,8 +6,9 @@ import pytest
 
 from agent.core import events
 from agent.core.condition import Condition, Health, condition
-from agent.core.state import State
-from tests.unit.agent.driver import CHANCE, FULL, LIFE, TIMING, UNIT, VM, Driver, cu, grant
+from agent.core.state import RunnerState
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import CHANCE, FULL, LIFE, TIMING, VM, Driver, grant
 
 PATIENCE_S = 2 * TIMING.tick_s
 
@@ -27,7 +28,7 @@ def test_a_runner_that_has_what_it_wants_is_ok() -> None:
 
 
 def test_a_new_one_is_starting_for_as_long_as_it_may_take() -> None:
-    state = State(VM, LIFE, began_s=100.0)
+    state = RunnerState(VM, LIFE, began_s=100.0)
     assert condition(state, None, 100.0 + PATIENCE_S - 1, TIMING).health is Health.STARTING
     late = condition(state, None, 100.0 + PATIENCE_S, TIMING)
     assert late.health is Health.STUCK
@@ -50,7 +51,7 @@ def test_a_peer_that_is_not_heard_for_two_ticks_is_named(
     for _ in range(60):
         driver.wait(1)
         while driver.is_flying(kind):
-            number = driver.state.scheduler.ask.number if driver.state.scheduler.ask else 0
+            number = driver.state.scheduler.request.number if driver.state.scheduler.request else 0
             driver.finish(kind, failure or events.PermitFailed(number, "no answer within 4 s", CHANCE))
     found = now(driver)
     assert (found.health, found.peers) == (Health.STUCK, (peer,))
@@ -59,7 +60,7 @@ def test_a_peer_that_is_not_heard_for_two_ticks_is_named(
 
 def test_a_refusal_is_a_reason_and_not_stuck() -> None:
     driver = settled()
-    driver.scheduler = lambda ask: grant(ask, UNIT * 2, sent_s=driver.now_s, reasons=FULL)
+    driver.scheduler = lambda request: grant(request, UNIT * 2, sent_s=driver.now_s, reasons=FULL)
     driver.busy_cpus = 4
     driver.wait(3 * PATIENCE_S)
     found = now(driver)
@@ -75,14 +76,14 @@ def test_a_superseded_one_is_dormant_whatever_else() -> None:
 
 def test_one_whose_vm_is_being_moved_says_so() -> None:
     driver = settled()
-    driver.scheduler = lambda ask: replace(grant(ask, sent_s=driver.now_s), migrate=True)
+    driver.scheduler = lambda request: replace(grant(request, sent_s=driver.now_s), migrate=True)
     driver.wait(20)
     assert now(driver).health is Health.MIGRATING
 
 
 @pytest.mark.parametrize("tick_s", [1.0, 2.0, 5.0, 15.0])
 def test_a_peer_that_keeps_its_own_pace_is_not_waited_for_in_vain(tick_s: float) -> None:
-    """A VM at rest is looked at every ten seconds and an informant asks as often, however short the ticks are."""
+    """A VM at rest is looked at every ten seconds and an informant requests as often, however short the ticks are."""
     timing = replace(TIMING, tick_s=tick_s)
     driver = Driver(timing=timing)
     driver.is_heard = False

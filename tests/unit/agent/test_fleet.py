@@ -1,31 +1,28 @@
-"""The runners follow the file: who comes, who is told of a change, who goes."""
+"""The runners follow the source: who comes, who is told of a change, who goes."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from agent.core.model import Vm
+from agent.core.ports import BackendError, VmDescribed, VmDescription, VmRemoved
 from agent.daemon.fleet import Fleet
-from agent.daemon.settings import VmEntry
 from agent.runner.runner import Runner
 from hosting import logs
 from hosting.supervisor import Supervisor
+from protocol.values import Bounds
+from protocol.wire import PodName
+from tests.support.amounts import GIB, UNIT, cu
+from tests.support.virtual_time import virtually
 
 
-def entry(name: str, **changes: Any) -> VmEntry:
-    fields: dict[str, Any] = {
-        "namespace": "default",
-        "name": name,
-        "uid": f"uid-{name}",
-        "informant": "http://127.0.0.1:10301",
-        "min": {"cpu": 1, "memory": "1Gi"},
-        "max": {"cpu": 4, "memory": "4Gi"},
-        "computeUnit": {"cpu": 1, "memory": "1Gi"},
-    }
-    return VmEntry.model_validate(fields | changes)
+def spec(name: str, most: int = 4, **changes: Any) -> VmDescription:
+    uid = changes.pop("uid", f"uid-{name}")
+    vm = Vm(PodName(name, "default"), uid, Bounds(UNIT, cu(most)), UNIT, GIB)
+    return replace(VmDescription(vm, "http://127.0.0.1:10301"), **changes)
 
 
 class Puppet:
@@ -54,67 +51,101 @@ class World:
     def __init__(self) -> None:
         rng = random.Random(1)
         self.prepared: list[str] = []
+        self.fails: set[str] = set()
         self.puppets: list[Puppet] = []
         log = logs.logger("test")
-        self.fleet = Fleet(
-            self._make, lambda each: self.prepared.append(each.name), Supervisor(log, rng), log, rng
-        )
+        self.fleet = Fleet(self._make, self._prepare, Supervisor(log, rng), log, rng)
 
-    def _make(self, made: VmEntry) -> Runner:
-        self.puppets.append(Puppet(made.vm()))
+    def _make(self, made: VmDescription) -> Runner:
+        self.puppets.append(Puppet(made.vm))
         return cast("Runner", self.puppets[-1])
 
-    async def follow(self, *entries: VmEntry) -> None:
-        await self.fleet.follow(entries)
-        for _ in range(20):
-            await asyncio.sleep(0.005)
+    def _prepare(self, made: VmDescription) -> None:
+        if made.vm.pod.name in self.fails:
+            raise BackendError("cannot be read")
+        self.prepared.append(made.vm.pod.name)
+
+    async def tell(self, *changes: VmDescription | str) -> None:
+        """A source tells of VMs, and of names that are gone."""
+        await self.fleet.apply(
+            VmRemoved(f"default/{each}") if isinstance(each, str) else VmDescribed(each) for each in changes
+        )
+        await asyncio.sleep(1.0)
 
     def notes(self) -> list[list[str]]:
         return [puppet.notes for puppet in self.puppets]
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.fleet.close()
-
-
-async def test_each_vm_of_the_file_is_prepared_and_run_once(world: World) -> None:
-    await world.follow(entry("a"), entry("b"))
-    await world.follow(entry("a"), entry("b"))
+@virtually
+async def test_each_vm_is_prepared_and_run_once() -> None:
+    world = World()
+    await world.tell(spec("a"), spec("b"))
+    await world.tell(spec("a"))
     assert (world.prepared, world.notes()) == (["a", "b"], [["run"], ["run"]])
     assert [runner.vm.name for runner in world.fleet.runners()] == ["default/a", "default/b"]
+    await world.fleet.close()
 
 
-async def test_one_that_goes_is_ended_and_says_good_bye(world: World) -> None:
-    await world.follow(entry("a"), entry("b"))
-    await world.follow(entry("b"))
+@virtually
+async def test_a_vm_that_goes_is_ended_and_says_good_bye() -> None:
+    world = World()
+    await world.tell(spec("a"), spec("b"))
+    await world.tell("a", "never-seen")
     assert world.notes() == [["run", "ended", "goodbye"], ["run"]]
     assert world.fleet.find("default/a") is None
+    await world.fleet.close()
 
 
-async def test_other_bounds_are_told_to_the_runner_that_lives(world: World) -> None:
-    await world.follow(entry("a"))
-    await world.follow(entry("a", max={"cpu": 8, "memory": "8Gi"}))
+@virtually
+async def test_other_bounds_are_told_to_the_runner_that_lives() -> None:
+    world = World()
+    await world.tell(spec("a"))
+    await world.tell(spec("a", most=8))
     assert world.notes() == [["run", "max 8 CPU / 8Gi"]]
+    await world.fleet.close()
 
 
-@pytest.mark.parametrize("change", [{"uid": "uid-new"}, {"informant": "http://127.0.0.1:10302"}])
-async def test_another_uid_or_informant_is_another_runner(world: World, change: dict[str, str]) -> None:
-    await world.follow(entry("a"))
-    await world.follow(entry("a", **change))
+@pytest.mark.parametrize(
+    "change", [{"uid": "uid-new"}, {"informant_url": "http://h:1"}, {"annotations": {"a": "b"}}]
+)
+@virtually
+async def test_another_uid_informant_or_annotation_gets_another_runner(
+    change: dict[str, Any],
+) -> None:
+    world = World()
+    await world.tell(spec("a"))
+    await world.tell(spec("a", **change))
     assert world.notes() == [["run", "ended", "goodbye"], ["run"]]
+    await world.fleet.close()
 
 
-async def test_one_that_was_never_started_is_ended_as_well(world: World) -> None:
-    await world.fleet.follow([entry(f"vm-{number}") for number in range(200)])
-    await world.fleet.follow([])
+@virtually
+async def test_a_vm_that_cannot_be_prepared_is_tried_again_with_the_next_change() -> None:
+    world = World()
+    world.fails = {"a"}
+    with pytest.raises(BackendError):
+        await world.tell(spec("a"))
+    assert world.fleet.runners() == []
+    world.fails = set()
+    await world.tell()
+    assert world.notes() == [["run"]]
+    await world.fleet.close()
+
+
+@virtually
+async def test_a_runner_that_was_never_started_is_ended_as_well() -> None:
+    world = World()
+    names = [f"vm-{number}" for number in range(200)]
+    await world.fleet.apply(VmDescribed(spec(name)) for name in names)
+    await world.tell(*names)
     assert world.fleet.runners() == []
     assert all("goodbye" in notes for notes in world.notes())
+    await world.fleet.close()
 
 
-async def test_closing_ends_all(world: World) -> None:
-    await world.follow(entry("a"), entry("b"))
+@virtually
+async def test_closing_ends_all() -> None:
+    world = World()
+    await world.tell(spec("a"), spec("b"))
     await world.fleet.close()
     assert world.notes() == [["run", "ended", "goodbye"]] * 2

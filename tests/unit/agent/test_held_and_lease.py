@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from agent.core import events
 from protocol.values import ZERO
-from tests.unit.agent.driver import CHANCE, FULL, VM, Driver, cu, grant, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, FULL, VM, Driver, grant, steady
 
 
 def test_nothing_is_held_before_the_first_answer() -> None:
     driver = Driver(by_hand=[events.RequestPermit]).settle()
     assert driver.held() == ZERO
-    assert driver.ask().claim == cu(2)  # in use counts in the claim
+    assert driver.request().claim == cu(2)  # in use counts in the claim
 
 
 def test_asking_for_less_lowers_held_before_the_answer() -> None:
@@ -19,7 +20,7 @@ def test_asking_for_less_lowers_held_before_the_answer() -> None:
     driver.busy_cpus = 0.75 * 3 - 0.1
     driver.wait(11)
     assert driver.size == cu(3)
-    assert (driver.ask().resources, driver.ask().claim) == (cu(3), cu(4))
+    assert (driver.request().resources, driver.request().claim) == (cu(3), cu(4))
     assert driver.held() == cu(3)
 
 
@@ -28,20 +29,20 @@ def test_asking_for_more_leaves_held() -> None:
     driver.by_hand = {events.RequestPermit}
     driver.busy_cpus = 2.9
     driver.wait(6)
-    assert (driver.ask().resources, driver.held(), driver.size) == (cu(4), cu(2), cu(2))
+    assert (driver.request().resources, driver.held(), driver.size) == (cu(4), cu(2), cu(2))
 
 
 def test_a_partial_permit_is_used_and_more_is_asked_for_after_a_while() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: grant(ask, cu(3), sent_s=driver.now_s, reasons=FULL)
+    driver.scheduler = lambda request: grant(request, cu(3), sent_s=driver.now_s, reasons=FULL)
     driver.busy_cpus = 2.9
     driver.wait(6)
-    count = len(driver.asks())
+    count = len(driver.requests())
     assert (driver.size, driver.held()) == (cu(3), cu(3))
     driver.wait(driver.timing.denied_s / 2)
-    assert len(driver.asks()) <= count + 1
+    assert len(driver.requests()) <= count + 1
     driver.wait(60)
-    seconds_each = 60 / (len(driver.asks()) - count)
+    seconds_each = 60 / (len(driver.requests()) - count)
     assert driver.timing.denied_s * 0.9 <= seconds_each <= driver.timing.denied_s * 2
     driver.scheduler = driver.grants
     assert driver.wait(3).size == cu(4)
@@ -49,37 +50,39 @@ def test_a_partial_permit_is_used_and_more_is_asked_for_after_a_while() -> None:
 
 def test_less_than_was_denied_is_asked_at_once() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: grant(ask, ask.resources.min(cu(3)), sent_s=driver.now_s, reasons=FULL)
+    driver.scheduler = lambda request: grant(
+        request, request.resources.min(cu(3)), sent_s=driver.now_s, reasons=FULL
+    )
     driver.busy_cpus = 5.9
     driver.wait(5.5)
-    assert driver.ask().resources == cu(8)
+    assert driver.request().resources == cu(8)
     link = driver.state.metrics
     goal = replace(link.goals[-1][1], units=4)
     driver.state = replace(driver.state, metrics=replace(link, goals=((driver.now_s, goal),)))
     driver.settle()
-    assert driver.ask().resources == cu(4)
+    assert driver.request().resources == cu(4)
 
 
 def test_a_permit_of_zero_stops_growth_and_shrinks_nothing() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: grant(ask, ZERO, sent_s=driver.now_s, reasons=FULL)
+    driver.scheduler = lambda request: grant(request, ZERO, sent_s=driver.now_s, reasons=FULL)
     driver.busy_cpus = 3.9
     driver.wait(30)
     assert (driver.size, driver.held(), driver.resizes()) == (cu(2), ZERO, [])
-    assert all(cu(2).fits_in(ask.resources) for ask in driver.asks())
+    assert all(cu(2).fits_in(request.resources) for request in driver.requests())
 
 
 def test_a_permit_below_the_use_shrinks_nothing_and_the_use_is_still_named() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: grant(ask, cu(1), sent_s=driver.now_s, reasons=FULL)
+    driver.scheduler = lambda request: grant(request, cu(1), sent_s=driver.now_s, reasons=FULL)
     driver.wait(40)
     assert driver.resizes() == []
-    assert all(ask.resources == cu(2) for ask in driver.asks())
+    assert all(request.resources == cu(2) for request in driver.requests())
 
 
 def test_a_permit_above_the_request_is_refused_and_reported() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: grant(ask, ask.resources + cu(1), sent_s=driver.now_s)
+    driver.scheduler = lambda request: grant(request, request.resources + cu(1), sent_s=driver.now_s)
     driver.busy_cpus = 2.9
     driver.wait(12)
     assert (driver.size, driver.resizes()) == (cu(2), [])
@@ -90,14 +93,14 @@ def test_a_permit_above_the_request_is_refused_and_reported() -> None:
 
 def test_when_the_lease_runs_out_nothing_is_raised_and_the_use_still_counts() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: events.PermitFailed(ask.number, "down", CHANCE)
+    driver.scheduler = lambda request: events.PermitFailed(request.number, "down", CHANCE)
     driver.tell(events.PermitGranted(0, cu(8), cu(1), driver.now_s))  # an answer to nobody
     driver.wait(31)
     assert driver.held() == ZERO
     driver.busy_cpus = 3.9
     driver.wait(20)
     assert driver.resizes() == []
-    assert (driver.ask().claim, driver.ask().resources) == (cu(2), cu(2))
+    assert (driver.request().claim, driver.request().resources) == (cu(2), cu(2))
 
 
 def test_while_the_lease_lasts_the_vm_may_return_to_what_is_held() -> None:
@@ -105,7 +108,7 @@ def test_while_the_lease_lasts_the_vm_may_return_to_what_is_held() -> None:
     driver.by_hand = {events.Resize, events.RequestPermit}
     driver.busy_cpus = 3.7
     driver.wait(5.5)
-    assert driver.ask().resources == cu(5)
+    assert driver.request().resources == cu(5)
     driver.answer(driver.grants).finish(events.Resize, events.ResizeFailed("busy", CHANCE))
     driver.by_hand = {events.RequestPermit}
     driver.wait(6)
@@ -118,7 +121,7 @@ def test_the_lease_counts_from_the_sending_of_the_attempt_that_was_answered() ->
     driver.wait(16)
     sent_s = driver.now_s
     driver._pass(sent_s + 3)
-    driver.answer(lambda ask: grant(ask, sent_s=sent_s))
+    driver.answer(lambda request: grant(request, sent_s=sent_s))
     assert driver.state.scheduler.lease_until_s == sent_s + driver.timing.hold_s
 
 
@@ -127,8 +130,8 @@ def test_a_tick_renews_the_lease_for_ever() -> None:
     for _ in range(20):
         driver.wait(10)
         assert driver.held() == cu(2)
-    assert 200 / 15 - 1 <= len(driver.asks()) <= 200 / 15 + 1
-    assert all(ask.metrics is not None for ask in driver.asks())
+    assert 200 / 15 - 1 <= len(driver.requests()) <= 200 / 15 + 1
+    assert all(request.metrics is not None for request in driver.requests())
 
 
 def test_an_answer_to_an_older_number_is_dropped() -> None:
@@ -136,14 +139,16 @@ def test_an_answer_to_an_older_number_is_dropped() -> None:
     driver.by_hand = {events.RequestPermit}
     driver.busy_cpus = 2.9
     driver.wait(6)
-    old = replace(driver.ask(), number=driver.ask().number - 1)
-    driver._apply(grant(old, cu(8), sent_s=driver.now_s))
+    old = replace(driver.request(), number=driver.request().number - 1)
+    driver.finish(events.RequestPermit, grant(old, cu(8), sent_s=driver.now_s))
     assert driver.held() == cu(2)
 
 
 def test_an_echo_of_another_number_is_no_answer() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: replace(grant(ask, sent_s=driver.now_s), echoed_number=ask.number + 1)
+    driver.scheduler = lambda request: replace(
+        grant(request, sent_s=driver.now_s), echoed_number=request.number + 1
+    )
     driver.busy_cpus = 2.9
     assert driver.wait(6).size == cu(2)
     assert "the reply is to number" in driver.state.scheduler.fault
@@ -154,6 +159,6 @@ def test_requests_and_resizes_stay_within_the_bounds() -> None:
     driver.busy_cpus = 50
     driver.wait(12).wish(cpu=True, memory=True)
     assert driver.size == VM.bounds.max
-    assert max(ask.resources.vcpu_milli for ask in driver.asks()) == VM.bounds.max.vcpu_milli
+    assert max(request.resources.vcpu_milli for request in driver.requests()) == VM.bounds.max.vcpu_milli
     driver.busy_cpus = 0
     assert driver.wait(60).size == VM.bounds.min

@@ -13,12 +13,13 @@ from uuid import UUID
 import pytest
 
 from agent.core import events
-from agent.core.state import Ask, State
+from agent.core.state import PermitRequest, RunnerState
 from protocol.reasons import ErrorCode
 from protocol.sequence import Life
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import FULL, INSTANCE, LIFE, UNIT, UNSETTLED, VM, Driver, cu, grant, refusal
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import FULL, INSTANCE, LIFE, UNSETTLED, VM, Driver, grant, refusal
 
 HANDOVER_S = 60.0
 MOVE_S = 0.3
@@ -69,31 +70,31 @@ class Row:
         self.current, self.is_settled, self.last, self.life = use, False, 0, None
         self.instance = UUID(int=self.instance.int + 1)
 
-    def answer(self, ask: Ask, now_s: float, bound: Resources) -> events.Event:
+    def answer(self, request: PermitRequest, now_s: float, bound: Resources) -> events.Event:
         """Judge a request."""
-        if self.life is not None and ask.life.agent_id != self.life.agent_id:
-            if ask.life.started_at_ms <= self.life.started_at_ms:
+        if self.life is not None and request.life.agent_id != self.life.agent_id:
+            if request.life.started_at_ms <= self.life.started_at_ms:
                 named = self.life.started_at_ms
-                return refusal(ask, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=named)
+                return refusal(request, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=named)
             self.told, self.told_until_s, self.last = self.reserved(now_s), now_s + HANDOVER_S, 0
-        self.life = ask.life
-        if ask.number < self.last:
-            return refusal(ask, 409, ErrorCode.SEQUENCE_STALE, last=self.last)
-        if ask.number == self.last:
-            return self._permit(ask, self.remembered.min(self.current), now_s)
-        if not self.is_settled and ask.instance != self.instance:
-            permit = ask.resources.min(self.current.max(ask.claim))
-            return grant(ask, permit, sent_s=now_s, instance=self.instance, reasons=UNSETTLED)
+        self.life = request.life
+        if request.number < self.last:
+            return refusal(request, 409, ErrorCode.SEQUENCE_STALE, last=self.last)
+        if request.number == self.last:
+            return self._permit(request, self.remembered.min(self.current), now_s)
+        if not self.is_settled and request.instance != self.instance:
+            permit = request.resources.min(self.current.max(request.claim))
+            return grant(request, permit, sent_s=now_s, instance=self.instance, reasons=UNSETTLED)
         if not self.is_settled:
-            self.is_settled, self.current, self.told = True, self.current.max(ask.claim), ZERO
-        self.last = ask.number
+            self.is_settled, self.current, self.told = True, self.current.max(request.claim), ZERO
+        self.last = request.number
         room = ZERO if self.is_migrating else self.room.min(bound)
-        self.current = self.remembered = ask.resources.min(self.current.max(room))
-        return self._permit(ask, self.current, now_s)
+        self.current = self.remembered = request.resources.min(self.current.max(room))
+        return self._permit(request, self.current, now_s)
 
-    def _permit(self, ask: Ask, permit: Resources, now_s: float) -> events.Event:
-        reasons = FULL if permit != ask.resources else ()
-        granted = grant(ask, permit, sent_s=now_s, instance=self.instance, reasons=reasons)
+    def _permit(self, request: PermitRequest, permit: Resources, now_s: float) -> events.Event:
+        reasons = FULL if permit != request.resources else ()
+        granted = grant(request, permit, sent_s=now_s, instance=self.instance, reasons=reasons)
         return replace(granted, migrate=self.is_migrating)
 
 
@@ -139,16 +140,17 @@ class World(Driver):
     def _begin_again(self) -> None:
         self.lives += 1
         self.flying.clear()
+        self._inbox.clear()
         self._pass(self.now_s + 0.1)  # the VM may be on its way still
         life = Life(UUID(int=1000 + self.lives, version=4), LIFE.started_at_ms + self.lives)
-        self.state = State(self.state.vm, life, self.now_s)
+        self.state = RunnerState(self.state.vm, life, self.now_s)
 
     def _take_up(self, action: events.Action) -> None:
         if isinstance(action, events.Resize):
             self._judge(action.target)
         if isinstance(action, events.RequestPermit):
             use = self.size.max(self.target)
-            assert use.fits_in(action.ask.resources), f"less than is in use: {use}, {action}"
+            assert use.fits_in(action.request.resources), f"less than is in use: {use}, {action}"
         super()._take_up(action)
         self.begun += 1
         how = self.cuts.get(self.begun)
@@ -157,9 +159,10 @@ class World(Driver):
         if how is Cut.LATE:
             self._late = action
         if how in (Cut.UNHEARD, Cut.HEARD):
-            for event in self._outcome(action):
-                if how is Cut.HEARD:
-                    self._apply(event)
+            outcome = self._outcome(action)
+            if how is Cut.HEARD:
+                self.hear(*outcome)
+                self._core.step(self.state, self._inbox, self.now_s)
         raise CutOffError
 
     def _judge(self, target: Resources) -> None:
@@ -189,10 +192,10 @@ class World(Driver):
                 return (events.Fenced(),)
             case events.Observe() if isinstance(late, events.RequestPermit):
                 seen, self._late = self.observation(), None
-                self._ask(late.ask)
+                self._ask(late.request)
                 return (events.Observed(seen),)
-            case events.RequestPermit(ask):
-                return (self._ask(ask),)
+            case events.RequestPermit(request):
+                return (self._ask(request),)
             case events.Resize(target, seen, _):
                 assert self.target in (seen, target), "nobody else is here"
                 self._move(target)
@@ -218,8 +221,8 @@ class World(Driver):
             case _:
                 return super()._outcome(action)
 
-    def _ask(self, ask: Ask) -> events.Event:
-        return self.row.answer(ask, self.now_s, self.state.vm.bounds.max)
+    def _ask(self, request: PermitRequest) -> events.Event:
+        return self.row.answer(request, self.now_s, self.state.vm.bounds.max)
 
     def _move(self, target: Resources) -> None:
         self.target, self._moves_at_s = target, self.now_s + MOVE_S
@@ -232,7 +235,7 @@ class World(Driver):
 
     def bound(self, most: float) -> None:
         """The maximum becomes so much."""
-        self._apply(events.VmChanged(replace(VM, bounds=Bounds(UNIT, cu(most)))))
+        self.hear(events.VmChanged(replace(VM, bounds=Bounds(UNIT, cu(most)))))
 
     def scheduler_restarts(self) -> None:
         """Another process takes over."""
@@ -249,7 +252,7 @@ class World(Driver):
     def wants(self, *, cpu: bool = False, memory: bool = False) -> None:
         """The guest calls `/try-upscale`, where it knows anybody."""
         if self.inside.knows is not None:
-            self._apply(events.UpscaleWished(self.inside.knows, MoreResources(cpu, memory)))
+            self.hear(events.TryUpscaleReceived(self.inside.knows, MoreResources(cpu, memory)))
 
     def has_room(self, units: float) -> None:
         """The node has room for so much in all."""
@@ -337,7 +340,7 @@ def arrived(world: World, journey: Journey) -> None:
     quiet = (events.ReadMetrics, events.Observe, events.RequestPermit)
     world.forget().wait(16)
     assert [action for action in world.log if not isinstance(action, quiet)] == []
-    assert {ask.resources for ask in world.asks()} == {goal}
+    assert {request.resources for request in world.requests()} == {goal}
 
 
 @pytest.mark.parametrize("name", JOURNEYS)

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from agent.core import events
-from agent.core.state import Ask
+from agent.core.state import PermitRequest
 from agent.links.exporter import ExporterLink
 from agent.links.informant import InformantLink
 from agent.links.scheduler import SchedulerLink, request_of
@@ -18,10 +18,11 @@ from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec
 from protocol.extension import AGENT_HEADER
 from protocol.versions import PluginProtoVersion
-from tests.unit.agent.driver import LIFE, VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import LIFE, VM
 from tests.unit.agent.peers import permit
 
-ASK = Ask(LIFE, 5, PluginProtoVersion.V1_1, cu(2), cu(2), cu(2), None, None, 0)
+ASK = PermitRequest(LIFE, 5, PluginProtoVersion.V1_1, cu(2), cu(2), cu(2), None, None, 0)
 REGISTRATION = UUID(int=9, version=4)
 EMPTY = (b"{}", b"null")
 """To a published reader absent fields are zero."""

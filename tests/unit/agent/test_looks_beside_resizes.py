@@ -7,16 +7,17 @@ import pytest
 
 from agent.core import events
 from agent.core.apply import apply
-from agent.core.state import SchedulerLink, State
+from agent.core.state import RunnerState, SchedulerState
 from agent.core.timing import Timing
 from protocol.values import Observation
-from tests.unit.agent.driver import CHANCE, LIFE, UTILISATION, VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, LIFE, UTILISATION, VM
 
 
-def after(deadline_s: float, *happened: tuple[float, events.Event]) -> State:
+def after(deadline_s: float, *happened: tuple[float, events.Event]) -> RunnerState:
     """The state of a VM of 2 units whose agent may use 9, after some events with their times."""
     timing = Timing(command_deadline_s=deadline_s)
-    state = State(VM, LIFE, scheduler=SchedulerLink(held=cu(9), lease_until_s=math.inf))
+    state = RunnerState(VM, LIFE, scheduler=SchedulerState(held=cu(9), lease_until_s=math.inf))
     begun: tuple[tuple[float, events.Event], ...] = (
         (1.0, events.Started(events.Fence())),
         (2.0, events.Fenced()),

@@ -2,15 +2,8 @@
 
 from agent.core import events
 from protocol.values import ZERO
-from tests.unit.agent.driver import (
-    CHANCE,
-    INSTANCE,
-    OTHER_INSTANCE,
-    UNSETTLED,
-    Driver,
-    cu,
-    grant,
-)
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, INSTANCE, OTHER_INSTANCE, UNSETTLED, Driver, grant
 
 
 def test_the_fence_comes_before_everything_else() -> None:
@@ -33,59 +26,59 @@ def test_a_fence_that_fails_is_tried_again_before_anything_else() -> None:
 
 def test_nothing_is_asked_before_the_first_look() -> None:
     driver = Driver(by_hand=[events.Observe]).wait(20)
-    assert driver.asks() == []
+    assert driver.requests() == []
     driver.finish(events.Observe, events.ObserveFailed("gone", CHANCE)).wait(6)
-    assert driver.asks() == []
+    assert driver.requests() == []
     driver.finish(events.Observe, events.Observed(driver.observation()))
-    assert driver.ask().resources == cu(2)
+    assert driver.request().resources == cu(2)
 
 
 def test_the_first_request_names_the_use_whatever_the_goal() -> None:
     driver = Driver(by_hand=[events.RequestPermit])
     driver.busy_cpus = 6.0
     driver.wait(12)
-    (ask,) = driver.asks()
-    assert (ask.number, ask.resources, ask.claim, ask.instance) == (1, cu(2), cu(2), None)
+    (request,) = driver.requests()
+    assert (request.number, request.resources, request.claim, request.instance) == (1, cu(2), cu(2), None)
 
 
 def test_the_first_request_names_a_target_that_is_not_reached() -> None:
     driver = Driver(by_hand=[events.RequestPermit])
     driver.target = cu(3)
     driver.settle()
-    assert driver.ask().resources == cu(3)
+    assert driver.request().resources == cu(3)
 
 
 def test_an_unsettled_scheduler_is_asked_again_at_once_by_its_name() -> None:
     driver = Driver(by_hand=[events.RequestPermit]).settle()
-    driver.answer(lambda ask: grant(ask, sent_s=driver.now_s, reasons=UNSETTLED))
-    first, second = driver.asks()
+    driver.answer(lambda request: grant(request, sent_s=driver.now_s, reasons=UNSETTLED))
+    first, second = driver.requests()
     assert (first.instance, second.instance) == (None, INSTANCE)
     assert (second.number, second.resources) == (2, cu(2))
 
 
 def test_a_scheduler_that_stays_unsettled_is_asked_now_and_then() -> None:
     driver = Driver()
-    driver.scheduler = lambda ask: grant(ask, sent_s=driver.now_s, reasons=UNSETTLED)
+    driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, reasons=UNSETTLED)
     driver.wait(20)
-    assert 50 <= len(driver.asks()) <= 110
+    assert 50 <= len(driver.requests()) <= 110
 
 
 def test_schedulers_that_take_turns_in_being_unsettled_are_not_asked_without_end() -> None:
     driver = Driver()
     names = (INSTANCE, OTHER_INSTANCE)
-    driver.scheduler = lambda ask: grant(
-        ask, sent_s=driver.now_s, instance=names[ask.number % 2], reasons=UNSETTLED
+    driver.scheduler = lambda request: grant(
+        request, sent_s=driver.now_s, instance=names[request.number % 2], reasons=UNSETTLED
     )
     driver.wait(20)
-    assert len(driver.asks()) <= 210
+    assert len(driver.requests()) <= 210
 
 
 def test_a_restarted_scheduler_is_told_its_new_name_before_growth() -> None:
     driver = Driver().wait(6)
     told = []
 
-    def restarted(ask: object) -> events.Event:
-        last = driver.ask()
+    def restarted(request: object) -> events.Event:
+        last = driver.request()
         told.append(last.instance)
         if last.instance != OTHER_INSTANCE:
             capped = last.resources.min(last.claim)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.apply import lapse
-from agent.core.state import Phase
+from agent.core.state import RegistrationPhase
 from agent.core.timing import Timing
 from protocol.versions import InformantProtoVersion
-from tests.unit.agent.driver import CHANCE, Driver, cu, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, Driver, steady
 
 
-def _phase(driver: Driver) -> Phase:
+def _phase(driver: Driver) -> RegistrationPhase:
     return driver.state.informant.phase
 
 
@@ -19,7 +20,7 @@ def test_a_resume_before_the_register_answer_counts() -> None:
     driver.resumes = False
     driver.tell(events.Resumed(driver.registrations[-1]))
     driver.finish(events.Register, *driver.registered())
-    assert _phase(driver) is Phase.ACTIVE
+    assert _phase(driver) is RegistrationPhase.ACTIVE
 
 
 def test_resumed_and_suspended_before_the_register_answer_is_suspended_and_alive() -> None:
@@ -27,7 +28,7 @@ def test_resumed_and_suspended_before_the_register_answer_is_suspended_and_alive
     driver.resumes = False
     driver.tell(events.Resumed(driver.registrations[-1]), events.Suspended(driver.registrations[-1]))
     driver.finish(events.Register, *driver.registered())
-    assert _phase(driver) is Phase.SUSPENDED
+    assert _phase(driver) is RegistrationPhase.SUSPENDED
     assert driver.state.informant.version is InformantProtoVersion.V1_1
     driver.by_hand.clear()
     driver.tell(events.Resumed(driver.registrations[-1]))
@@ -50,7 +51,7 @@ def test_calls_under_an_older_registration_mean_nothing() -> None:
     driver.wait(26)
     assert len(driver.registrations) == 2
     driver.tell(events.Suspended(old))
-    assert _phase(driver) is Phase.ACTIVE
+    assert _phase(driver) is RegistrationPhase.ACTIVE
 
 
 def test_while_suspended_nothing_is_resized_or_told() -> None:
@@ -104,7 +105,7 @@ def test_silence_ends_at_the_very_moment_for_which_the_plan_wakes_up() -> None:
         heard_s = 1000 + 0.05 * step
         silent = replace(state, informant=replace(state.informant, heard_s=heard_s))
         after = lapse(silent, heard_s + timing.informant_silence_s, timing)
-        assert after.informant.phase is Phase.UNREGISTERED
+        assert after.informant.phase is RegistrationPhase.UNREGISTERED
 
 
 def test_silence_during_a_call_is_no_busy_loop() -> None:
@@ -122,12 +123,12 @@ def test_a_lost_informant_is_registered_with_again_and_growth_goes_on() -> None:
     driver.by_hand = {events.ReadMetrics, events.Register}
     driver.wait(5)
     driver.finish(events.ReadMetrics, events.MetricsFailed("refused", True, CHANCE))
-    assert _phase(driver) is Phase.UNREGISTERED
+    assert _phase(driver) is RegistrationPhase.UNREGISTERED
     driver.wait(1)
-    assert _phase(driver) is Phase.REGISTERING
+    assert _phase(driver) is RegistrationPhase.REGISTERING
     for _ in range(5):
         driver.finish(events.Register, events.RegisterFailed("refused", CHANCE)).wait(6)
-    assert _phase(driver) is Phase.REGISTERING
+    assert _phase(driver) is RegistrationPhase.REGISTERING
     driver.by_hand.clear()
     driver.finish(events.Register, *driver.registered())
     driver.busy_cpus = 2.9
@@ -151,30 +152,30 @@ def test_a_wish_grows_by_one_unit_of_what_it_names_and_the_guest_is_told() -> No
 
 def test_a_wish_that_was_met_stands_for_its_time_and_then_the_guest_decides() -> None:
     driver = steady().wish(cpu=True, memory=True)
-    driver.wait(driver.timing.wish_s - 0.5)
+    driver.wait(driver.timing.try_upscale_s - 0.5)
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
     driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
     driver.wait(20)
-    assert (driver.size, driver.state.informant.wish) == (cu(3), None)
+    assert (driver.size, driver.state.informant.try_upscale) == (cu(3), None)
     driver.guest = events.DownscaleApproved
     assert driver.wait(6).size == cu(2)
 
 
 def test_a_wish_that_cannot_be_met_expires() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: events.PermitFailed(ask.number, "down", CHANCE)
+    driver.scheduler = lambda request: events.PermitFailed(request.number, "down", CHANCE)
     driver.wish(cpu=True)
-    driver.wait(driver.timing.wish_s - 0.5)
-    assert driver.state.informant.wish == cu(3, 2)
+    driver.wait(driver.timing.try_upscale_s - 0.5)
+    assert driver.state.informant.try_upscale == cu(3, 2)
     driver.wait(1)
-    assert driver.state.informant.wish is None
+    assert driver.state.informant.try_upscale is None
 
 
 def test_a_wish_for_nothing_cancels() -> None:
     driver = steady()
     driver.by_hand = {events.RequestPermit}
     driver.wish(cpu=True).wish()
-    assert driver.state.informant.wish is None
+    assert driver.state.informant.try_upscale is None
 
 
 def test_what_a_wish_brought_stays_for_the_down_window_when_nothing_is_wanted_any_more() -> None:
@@ -185,7 +186,7 @@ def test_what_a_wish_brought_stays_for_the_down_window_when_nothing_is_wanted_an
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
     driver.wish()  # told again, it does not stay any longer
     driver.wait(6)
-    assert (driver.size, driver.state.informant.wish) == (cu(2), None)
+    assert (driver.size, driver.state.informant.try_upscale) == (cu(2), None)
 
 
 def test_a_wish_at_the_maximum_does_not_stop_a_later_shrink() -> None:
@@ -199,7 +200,7 @@ def test_without_metrics_the_size_is_kept() -> None:
     for _ in range(8):
         driver.finish(events.ReadMetrics, events.MetricsFailed("status 500", False, CHANCE)).wait(6)
     assert (driver.size, driver.resizes()) == (cu(4), [])
-    assert {ask.resources for ask in driver.asks()} == {cu(4)}
+    assert {request.resources for request in driver.requests()} == {cu(4)}
 
 
 def test_old_metrics_never_shrink() -> None:

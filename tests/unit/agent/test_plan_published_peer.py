@@ -4,20 +4,23 @@ from dataclasses import replace
 
 from agent.core import events
 from agent.core.model import Vm
-from agent.core.state import Ask
+from agent.core.state import PermitRequest
 from agent.links.scheduler import _granted
 from protocol import codec, translate
 from protocol.values import Bounds, Resources
 from protocol.wire import PluginResponse
-from tests.unit.agent.driver import UNIT, VM, Driver, cu, grant, refusal
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import VM, Driver, grant, refusal
 
 
-def granted(vm: Vm, ask: Ask, permit: Resources, unit: Resources, sent_s: float) -> events.Event:
+def granted(
+    vm: Vm, request: PermitRequest, permit: Resources, unit: Resources, sent_s: float
+) -> events.Event:
     """The event that the link makes of such a reply, by way of its bytes."""
     reply = PluginResponse(
         translate.permit_slots(permit, vm.slot_bytes), translate.permit_slots(unit, vm.slot_bytes)
     )
-    return _granted(vm, ask, codec.encode(reply), sent_s, 0.0)
+    return _granted(vm, request, codec.encode(reply), sent_s, 0.0)
 
 
 class Published:
@@ -28,15 +31,15 @@ class Published:
         self.is_strict = is_strict
         self.seen: list[Resources] = []
 
-    def __call__(self, ask: Ask) -> events.Event:
+    def __call__(self, request: PermitRequest) -> events.Event:
         asked = translate.from_slots(
-            translate.request_slots(ask.resources, self.vm.slot_bytes), self.vm.slot_bytes
+            translate.request_slots(request.resources, self.vm.slot_bytes), self.vm.slot_bytes
         )
         if self.is_strict and asked != self.unit * asked.units(self.unit):
-            return refusal(ask, 400)
+            return refusal(request, 400)
         self.is_strict = True
         self.seen.append(asked)
-        return granted(self.vm, ask, asked, self.unit, self.driver.now_s)
+        return granted(self.vm, request, asked, self.unit, self.driver.now_s)
 
 
 def _driver(size: Resources, vm: Vm, unit: Resources, *, is_strict: bool = False) -> tuple[Driver, Published]:
@@ -93,7 +96,7 @@ def test_a_use_that_is_out_of_ratio_is_asked_for_in_whole_units() -> None:
 
 def test_a_permit_of_zero_from_such_a_peer_is_a_fault() -> None:
     driver = Driver()
-    driver.scheduler = lambda ask: grant(ask, cu(0), sent_s=driver.now_s, instance=None)
+    driver.scheduler = lambda request: grant(request, cu(0), sent_s=driver.now_s, instance=None)
     driver.wait(6)
     assert "is zero" in driver.state.scheduler.fault
 
@@ -119,7 +122,7 @@ def test_one_of_ours_that_replaces_a_published_peer_is_served_as_one() -> None:
 def test_a_maximum_below_the_unit_of_a_published_peer_is_a_reason_and_moves_nothing() -> None:
     small = replace(VM, bounds=Bounds(UNIT, cu(1.5)))
     driver = Driver(UNIT, vm=small)
-    driver.scheduler = lambda ask: grant(ask, sent_s=driver.now_s, instance=None, unit=UNIT * 2)
+    driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, instance=None, unit=UNIT * 2)
     driver.busy_cpus = 0.9
     driver.wait(40)
     assert "does not fit the VM's maximum" in driver.plan().reason

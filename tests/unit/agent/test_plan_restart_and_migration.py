@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.state import Ask
+from agent.core.state import PermitRequest
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
-from tests.unit.agent.driver import OTHER_INSTANCE, UNIT, UNSETTLED, Driver, cu, grant
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import OTHER_INSTANCE, UNSETTLED, Driver, grant
 
 
 def started(want: float = 4) -> Driver:
@@ -23,13 +24,13 @@ def started(want: float = 4) -> Driver:
     return driver
 
 
-def asked(driver: Driver) -> Ask:
+def asked(driver: Driver) -> PermitRequest:
     """The request under way."""
-    (ask,) = [action.ask for action in driver.flying if isinstance(action, events.RequestPermit)]
-    return ask
+    (request,) = [action.request for action in driver.flying if isinstance(action, events.RequestPermit)]
+    return request
 
 
-def growing(driver: Driver, want: float) -> Ask:
+def growing(driver: Driver, want: float) -> PermitRequest:
     """Give the VM a load for `want` units and answer ticks until that is what is asked for."""
     driver.busy_cpus = want * 0.75 - 0.1
     for _ in range(200):
@@ -52,10 +53,10 @@ def answer(driver: Driver, answered: events.PermitGranted) -> None:
 
 def test_an_unsettled_answer_never_raises_what_is_held() -> None:
     driver = started()
-    ask = asked(driver)
+    request = asked(driver)
     lower = replace(driver.state.scheduler, held=cu(2))
     driver.state = replace(driver.state, scheduler=lower)
-    answer(driver, grant(ask, sent_s=driver.now_s, instance=OTHER_INSTANCE, reasons=UNSETTLED))
+    answer(driver, grant(request, sent_s=driver.now_s, instance=OTHER_INSTANCE, reasons=UNSETTLED))
     assert driver.state.held_at(driver.now_s) == cu(2)
 
 
@@ -82,9 +83,9 @@ def test_a_vm_that_is_being_migrated_keeps_its_size_until_the_migration_is_over(
     for busy in (0.1, 6.0):
         driver.busy_cpus = busy
         driver.wait(40)
-        ask = asked(driver)
-        assert ask.resources == cu(4), "neither more nor less is asked for"
-        answer(driver, replace(grant(ask, sent_s=driver.now_s), migrate=True))
+        request = asked(driver)
+        assert request.resources == cu(4), "neither more nor less is asked for"
+        answer(driver, replace(grant(request, sent_s=driver.now_s), migrate=True))
     assert len(driver.resizes()) == resizes
     assert driver.plan().reason == "the VM is being migrated away"
 

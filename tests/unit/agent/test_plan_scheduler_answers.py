@@ -5,24 +5,25 @@ from collections.abc import Callable
 import pytest
 
 from agent.core import events
-from agent.core.state import Ask
+from agent.core.state import PermitRequest
 from agent.links.scheduler import request_of
 from protocol.codec import encode_request
 from protocol.fields import UINT64_MAX
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO
 from protocol.versions import PluginProtoVersion
-from tests.unit.agent.driver import CHANCE, OTHER_INSTANCE, VM, Driver, cu, grant, refusal, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, OTHER_INSTANCE, VM, Driver, grant, refusal, steady
 
 V1_0, V1_1 = PluginProtoVersion.V1_0, PluginProtoVersion.V1_1
 
 
-def _bytes(ask: Ask) -> bytes:
-    return encode_request(request_of(VM, ask))
+def _bytes(request: PermitRequest) -> bytes:
+    return encode_request(request_of(VM, request))
 
 
-def _lost(ask: Ask) -> events.Event:
-    return events.PermitFailed(ask.number, "no answer within 4 s", CHANCE)
+def _lost(request: PermitRequest) -> events.Event:
+    return events.PermitFailed(request.number, "no answer within 4 s", CHANCE)
 
 
 def _asking(busy: float = 2.9) -> Driver:
@@ -39,7 +40,7 @@ def test_after_a_time_out_the_same_bytes_are_sent_again() -> None:
     driver = _asking()
     for _ in range(4):
         driver.answer(_lost).wait(6)
-    first, *others = driver.asks()
+    first, *others = driver.requests()
     assert len(others) == 4
     assert {_bytes(each) for each in others} == {_bytes(first)}
     driver.answer(driver.grants)
@@ -49,8 +50,8 @@ def test_after_a_time_out_the_same_bytes_are_sent_again() -> None:
 @pytest.mark.parametrize("status", [500, 503, 502, 418, 429])
 def test_after_an_error_status_the_same_bytes_are_sent_again(status: int) -> None:
     driver = _asking()
-    driver.answer(lambda ask: refusal(ask, status)).wait(6)
-    first, second = driver.asks()
+    driver.answer(lambda request: refusal(request, status)).wait(6)
+    first, second = driver.requests()
     assert _bytes(first) == _bytes(second)
     assert driver.held() == cu(2)
 
@@ -59,7 +60,7 @@ def test_a_goal_that_fell_gets_a_new_number() -> None:
     driver = _asking()
     driver.busy_cpus = 0.75 * 3 - 0.1
     driver.wait(10.1).answer(_lost).wait(1)
-    first, second = driver.asks()
+    first, second = driver.requests()
     assert (first.number + 1, second.resources) == (second.number, cu(3))
 
 
@@ -67,7 +68,7 @@ def test_a_goal_that_rose_waits_for_the_answer_to_the_old_number() -> None:
     driver = _asking()
     driver.busy_cpus = 5
     driver.wait(5.1).answer(_lost).wait(1)
-    assert driver.asks()[0] == driver.asks()[1]
+    assert driver.requests()[0] == driver.requests()[1]
     driver.by_hand.clear()
     assert driver.answer(driver.grants).size == cu(7)
 
@@ -76,7 +77,7 @@ def test_a_use_that_rose_gets_a_new_number_that_names_it() -> None:
     driver = _asking()
     driver.size = driver.target = cu(3)
     driver.wait(10).answer(_lost).wait(1)
-    first, second = driver.asks()
+    first, second = driver.requests()
     assert second.number > first.number
     assert (second.in_use, second.claim) == (cu(3), cu(3))
 
@@ -87,17 +88,17 @@ def test_a_claim_that_shrank_gets_a_new_number() -> None:
     driver.busy_cpus = 1.3
     driver.by_hand = {events.RequestPermit, events.Resize}
     driver.wait(11)
-    assert (driver.ask().resources, driver.ask().claim) == (cu(2), cu(4))
+    assert (driver.request().resources, driver.request().claim) == (cu(2), cu(4))
     driver.answer(_lost).wait(1)
-    first, second = driver.asks()[-2:]
+    first, second = driver.requests()[-2:]
     assert (first.number + 1, second.claim) == (second.number, cu(2))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.SEQUENCE_STALE, ErrorCode.SEQUENCE_REUSED])
 def test_a_conflict_of_numbers_goes_on_above_the_named_one(code: ErrorCode) -> None:
     driver = _asking()
-    driver.answer(lambda ask: refusal(ask, 409, code, last=90)).wait(1)
-    assert driver.ask().number == 91
+    driver.answer(lambda request: refusal(request, 409, code, last=90)).wait(1)
+    assert driver.request().number == 91
     driver.by_hand.clear()
     assert driver.answer(driver.grants).size == cu(4)
 
@@ -105,20 +106,20 @@ def test_a_conflict_of_numbers_goes_on_above_the_named_one(code: ErrorCode) -> N
 @pytest.mark.parametrize("code", [ErrorCode.SEQUENCE_STALE, None])
 def test_a_conflict_that_names_no_number_still_takes_a_new_one(code: ErrorCode | None) -> None:
     driver = _asking()
-    driver.answer(lambda ask: refusal(ask, 409, code)).wait(1)
-    assert driver.asks()[1].number > driver.asks()[0].number
+    driver.answer(lambda request: refusal(request, 409, code)).wait(1)
+    assert driver.requests()[1].number > driver.requests()[0].number
 
 
 def test_a_conflict_that_names_the_last_number_of_all_trips_nothing() -> None:
     driver = _asking()
-    driver.answer(lambda ask: refusal(ask, 409, ErrorCode.SEQUENCE_STALE, last=UINT64_MAX)).wait(10)
+    driver.answer(lambda request: refusal(request, 409, ErrorCode.SEQUENCE_STALE, last=UINT64_MAX)).wait(10)
     assert driver.state.superseded_at_ms is None
 
 
 def test_a_superseded_life_does_nothing_more() -> None:
     driver = _asking()
     driver.by_hand = {events.RequestPermit, events.Observe, events.ReadMetrics}
-    driver.answer(lambda ask: refusal(ask, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=5))
+    driver.answer(lambda request: refusal(request, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=5))
     assert driver.state.superseded_at_ms == 5
     driver.forget()
     driver.busy_cpus = 8
@@ -128,44 +129,44 @@ def test_a_superseded_life_does_nothing_more() -> None:
 
 def test_retry_after_is_respected() -> None:
     driver = _asking()
-    driver.answer(lambda ask: refusal(ask, 429, ErrorCode.OVERLOADED, retry_after_s=9)).wait(8.5)
-    assert len(driver.asks()) == 1
+    driver.answer(lambda request: refusal(request, 429, ErrorCode.OVERLOADED, retry_after_s=9)).wait(8.5)
+    assert len(driver.requests()) == 1
     driver.wait(2)
-    assert len(driver.asks()) == 2
+    assert len(driver.requests()) == 2
 
 
 def test_retry_after_zero_is_no_invitation_to_a_busy_loop() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: refusal(ask, 429, ErrorCode.OVERLOADED, retry_after_s=0)
+    driver.scheduler = lambda request: refusal(request, 429, ErrorCode.OVERLOADED, retry_after_s=0)
     driver.busy_cpus = 2.9
     driver.wait(10)
-    assert len(driver.asks()) < 20
+    assert len(driver.requests()) < 20
 
 
 def test_a_long_retry_after_does_not_outlast_a_tick() -> None:
     driver = _asking()
-    driver.answer(lambda ask: refusal(ask, 429, ErrorCode.OVERLOADED, retry_after_s=3000)).wait(20)
-    assert len(driver.asks()) == 2
+    driver.answer(lambda request: refusal(request, 429, ErrorCode.OVERLOADED, retry_after_s=3000)).wait(20)
+    assert len(driver.requests()) == 2
 
 
 def test_a_json_400_moves_to_the_version_that_is_shared() -> None:
     driver = Driver(by_hand=[events.RequestPermit]).settle()
     unsupported = ErrorCode.UNSUPPORTED_VERSION
-    driver.answer(lambda ask: refusal(ask, 400, unsupported, supported=(1, 1))).wait(1)
-    assert [ask.version for ask in driver.asks()] == [V1_1, V1_0]
-    assert driver.asks()[1].number > driver.asks()[0].number
+    driver.answer(lambda request: refusal(request, 400, unsupported, supported=(1, 1))).wait(1)
+    assert [request.version for request in driver.requests()] == [V1_1, V1_0]
+    assert driver.requests()[1].number > driver.requests()[0].number
     driver.by_hand.clear()
     driver.answer(driver.grants).wait(40)
-    assert {ask.version for ask in driver.asks()[1:]} == {V1_0}
+    assert {request.version for request in driver.requests()[1:]} == {V1_0}
 
 
 def test_no_shared_version_is_reported_and_tried_again() -> None:
     driver = Driver()
     unsupported = ErrorCode.UNSUPPORTED_VERSION
-    driver.scheduler = lambda ask: refusal(ask, 400, unsupported, supported=(3, 7))
+    driver.scheduler = lambda request: refusal(request, 400, unsupported, supported=(3, 7))
     driver.wait(30)
     assert "unsupported-version" in driver.state.scheduler.fault
-    assert 5 <= len(driver.asks()) <= 15
+    assert 5 <= len(driver.requests()) <= 15
     assert driver.resizes() == []
     driver.scheduler = driver.grants
     assert driver.wait(6).held() == cu(2)
@@ -173,16 +174,16 @@ def test_no_shared_version_is_reported_and_tried_again() -> None:
 
 def test_a_plain_400_steps_down_before_the_first_success() -> None:
     driver = Driver(by_hand=[events.RequestPermit]).settle()
-    driver.answer(lambda ask: refusal(ask, 400)).wait(6)
-    driver.answer(lambda ask: refusal(ask, 400)).wait(6)
-    assert [ask.version for ask in driver.asks()] == [V1_1, V1_0, V1_1]
+    driver.answer(lambda request: refusal(request, 400)).wait(6)
+    driver.answer(lambda request: refusal(request, 400)).wait(6)
+    assert [request.version for request in driver.requests()] == [V1_1, V1_0, V1_1]
 
 
 def test_a_plain_400_after_a_success_is_a_refusal() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: refusal(ask, 400)
+    driver.scheduler = lambda request: refusal(request, 400)
     driver.wait(40)
-    assert {ask.version for ask in driver.asks()} == {V1_1}
+    assert {request.version for request in driver.requests()} == {V1_1}
     assert (driver.held(), driver.size) == (ZERO, cu(2))
     driver.scheduler = driver.grants
     assert driver.wait(6).held() == cu(2)
@@ -191,28 +192,28 @@ def test_a_plain_400_after_a_success_is_a_refusal() -> None:
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_POD, ErrorCode.WRONG_POD_UID, None])
 def test_a_404_is_tried_again_with_a_new_number(code: ErrorCode | None) -> None:
     driver = _asking()
-    driver.answer(lambda ask: refusal(ask, 404, code)).wait(6)
-    assert driver.asks()[1].number > driver.asks()[0].number
+    driver.answer(lambda request: refusal(request, 404, code)).wait(6)
+    assert driver.requests()[1].number > driver.requests()[0].number
     driver.by_hand.clear()
     assert driver.answer(driver.grants).size == cu(4)
 
 
 def test_a_lower_epoch_is_refused_and_the_same_number_goes_to_the_next_one() -> None:
-    driver = steady(scheduler=lambda ask: grant(ask, sent_s=1000.0, epoch=7))
-    driver.scheduler = lambda ask: grant(ask, sent_s=driver.now_s, epoch=6, instance=OTHER_INSTANCE)
+    driver = steady(scheduler=lambda request: grant(request, sent_s=1000.0, epoch=7))
+    driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, epoch=6, instance=OTHER_INSTANCE)
     driver.busy_cpus = 2.9
     driver.wait(12)
     assert driver.size == cu(2)
     assert "epoch 6 is below 7" in driver.state.scheduler.fault
-    assert len({ask.number for ask in driver.asks()}) == 1
-    driver.scheduler = lambda ask: grant(ask, sent_s=driver.now_s, epoch=8, instance=OTHER_INSTANCE)
+    assert len({request.number for request in driver.requests()}) == 1
+    driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, epoch=8, instance=OTHER_INSTANCE)
     driver.wait(6)
     assert (driver.size, driver.state.scheduler.seen_epoch) == (cu(4), 8)
 
 
 def test_a_reply_without_an_epoch_is_refused_where_one_was_seen() -> None:
-    driver = steady(scheduler=lambda ask: grant(ask, sent_s=1000.0, epoch=7))
-    driver.scheduler = lambda ask: grant(ask, sent_s=driver.now_s, instance=None)
+    driver = steady(scheduler=lambda request: grant(request, sent_s=1000.0, epoch=7))
+    driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, instance=None)
     driver.busy_cpus = 2.9
     driver.wait(12)
     assert driver.size == cu(2)
@@ -222,22 +223,22 @@ def test_a_reply_without_an_epoch_is_refused_where_one_was_seen() -> None:
     "wrong",
     [
         _lost,
-        lambda ask: refusal(ask, 500),
-        lambda ask: refusal(ask, 400),
-        lambda ask: refusal(ask, 404, ErrorCode.UNKNOWN_POD),
-        lambda ask: refusal(ask, 409, ErrorCode.SEQUENCE_STALE, last=1),
-        lambda ask: refusal(ask, 429, ErrorCode.OVERLOADED, retry_after_s=1),
+        lambda request: refusal(request, 500),
+        lambda request: refusal(request, 400),
+        lambda request: refusal(request, 404, ErrorCode.UNKNOWN_POD),
+        lambda request: refusal(request, 409, ErrorCode.SEQUENCE_STALE, last=1),
+        lambda request: refusal(request, 429, ErrorCode.OVERLOADED, retry_after_s=1),
     ],
     ids=["lost", "500", "400", "404", "409", "429"],
 )
 def test_whatever_went_wrong_it_never_uses_more_than_it_holds_and_recovers(
-    wrong: Callable[[Ask], events.Event],
+    wrong: Callable[[PermitRequest], events.Event],
 ) -> None:
     driver = steady()
     driver.scheduler = wrong
     driver.busy_cpus = 2.9
     driver.wait(60)
     assert (driver.size, driver.resizes()) == (cu(2), [])
-    assert 5 <= len(driver.asks()) <= 130
+    assert 5 <= len(driver.requests()) <= 130
     driver.scheduler = driver.grants
     assert driver.wait(25).size == cu(4)

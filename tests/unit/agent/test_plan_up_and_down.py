@@ -1,7 +1,8 @@
 """Growth goes scheduler, VM, guest; shrinking goes guest, VM, scheduler; either may turn round in the middle."""
 
 from agent.core import events
-from tests.unit.agent.driver import CHANCE, UNIT, Driver, cu, grant, steady
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import CHANCE, Driver, grant, steady
 
 
 def _grow(driver: Driver, busy: float = 2.9) -> Driver:
@@ -28,7 +29,7 @@ def test_nothing_is_resized_while_the_request_is_under_way() -> None:
     driver.by_hand = {events.RequestPermit}
     _grow(driver).wait(14)
     assert driver.resizes() == []
-    assert len(driver.asks()) == 1
+    assert len(driver.requests()) == 1
 
 
 def test_the_guest_is_told_only_of_what_was_seen() -> None:
@@ -45,8 +46,8 @@ def test_the_guest_is_told_only_of_what_was_seen() -> None:
 def test_a_shrink_asks_the_guest_then_resizes_then_tells_the_scheduler() -> None:
     driver = _goal(steady(cu(3)), 2)
     assert driver.kinds() == ["AskDownscale", "Resize", "RequestPermit"]
-    assert (driver.size, driver.held(), driver.ask().resources) == (cu(2), cu(2), cu(2))
-    assert driver.ask().claim == cu(3)
+    assert (driver.size, driver.held(), driver.request().resources) == (cu(2), cu(2), cu(2))
+    assert driver.request().claim == cu(3)
 
 
 def test_a_shrink_goes_one_unit_at_a_time_and_asks_once_for_each() -> None:
@@ -60,11 +61,11 @@ def test_a_shrink_has_happened_when_it_is_seen() -> None:
     driver.obeys = False
     _goal(driver, 2)
     assert driver.resizes() == [cu(2)]
-    assert all(ask.resources == cu(3) for ask in driver.asks())
+    assert all(request.resources == cu(3) for request in driver.requests())
     assert driver.held() == cu(3)
     driver.size = driver.target
     driver.wait(1)
-    assert driver.ask().resources == cu(2)
+    assert driver.request().resources == cu(2)
 
 
 def test_a_guest_that_refuses_is_asked_again_after_the_cool_down() -> None:
@@ -206,7 +207,7 @@ def test_a_failed_look_does_not_end_the_resize_that_is_under_way() -> None:
 
 def test_a_permit_in_fractions_is_used_in_fractions() -> None:
     driver = steady()
-    driver.scheduler = lambda ask: grant(ask, ask.resources.min(cu(2.5)), sent_s=driver.now_s)
+    driver.scheduler = lambda request: grant(request, request.resources.min(cu(2.5)), sent_s=driver.now_s)
     _grow(driver).wait(5)
     assert driver.size == cu(2.5)
     assert driver.size != UNIT * 2

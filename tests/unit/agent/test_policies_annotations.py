@@ -14,21 +14,21 @@ from agent.daemon.annotations import (
     MAX_BYTES,
     NEON_BOUNDS,
     NEON_CONFIG,
-    Configured,
     Overrides,
+    VmDefaults,
     read,
 )
 from agent.daemon.policies import standard
 from protocol.values import Bounds
-from tests.unit.agent.driver import GI, cu
+from tests.support.amounts import GIB, cu
 
 REGISTRY = standard(())
-BASE = Configured(Bounds(cu(1), cu(8)), GI)
+BASE = VmDefaults(Bounds(cu(1), cu(8)), GIB)
 NEON = replace(BASE, is_neonvm=True)
 OFFICE = {"name": "office", "from": "0 8 * * *", "until": "0 18 * * *", "floor": 3}
 
 
-def _read(configured: Configured = BASE, **values: object) -> tuple[Overrides, list[str]]:
+def _read(configured: VmDefaults = BASE, **values: object) -> tuple[Overrides, list[str]]:
     names = {"config": CONFIG, "bounds": BOUNDS, "neon_config": NEON_CONFIG, "neon_bounds": NEON_BOUNDS}
     texts = {
         names[key]: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()

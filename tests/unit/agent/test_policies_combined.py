@@ -9,10 +9,10 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import Goal, Load, Part, Psi, Sizing, Unknown, Wish
-from agent.core.policies.windows import Edges, Limits, Window, limits
+from agent.core.policies.values import Goal, GoalPart, Load, PolicyResult, Psi, Sizing, Unknown
+from agent.core.policies.windows import Edges, Window, WindowLimits, limits
 from protocol.values import ZERO, Bounds
-from tests.unit.agent.driver import UNIT, cu
+from tests.support.amounts import UNIT, cu
 
 SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
 CALM = Psi(0.0, 0.0, 0.0, 0.0)
@@ -93,9 +93,9 @@ def test_the_reason_names_figure_and_threshold() -> None:
 class Fixed:
     """Wishes what it was made with."""
 
-    wish: Wish
+    wish: PolicyResult
 
-    def goal(self, load: Load, sizing: Sizing) -> Wish:  # noqa: ARG002 - it looks at nothing
+    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:  # noqa: ARG002 - it looks at nothing
         """That wish."""
         return self.wish
 
@@ -105,7 +105,7 @@ A, B, NONE = Fixed(Goal(2, "a")), Fixed(Goal(5, "b")), Fixed(Unknown("c"))
 
 def test_the_highest_wish_counts_and_every_reason_is_kept_the_binding_one_first() -> None:
     found = Combined((("x", A), ("y", NONE), ("z", B))).goal(Load(), SIZING)
-    assert found == Goal(5, "b", (Part("z", 5, "b"), Part("x", 2, "a"), Part("y", None, "c")))
+    assert found == Goal(5, "b", (GoalPart("z", 5, "b"), GoalPart("x", 2, "a"), GoalPart("y", None, "c")))
 
 
 def test_ties_go_to_the_earlier() -> None:
@@ -135,7 +135,7 @@ def test_where_it_may_not_shrink_the_goal_is_at_least_the_size() -> None:
     found = Combined((("x", A),)).goal(Load(), replace(SIZING, can_decrease=False))
     assert found.units == 4
     assert found.reason == "it may not shrink now; else a"
-    assert found.parts[1] == Part("x", 2, "a")
+    assert found.parts[1] == GoalPart("x", 2, "a")
 
 
 def test_alone_it_is_utilisation() -> None:
@@ -174,56 +174,59 @@ DAY, PEAK, SAVE, TIGHT = (
 
 
 def test_of_the_open_windows_the_highest_floor_and_the_lowest_ceiling_hold() -> None:
-    assert limits(()) == Limits()
-    assert limits([(DAY, OPEN), (PEAK, CLOSED), (SAVE, CLOSED)]) == Limits(DAY, None)
-    assert limits([(DAY, OPEN), (PEAK, OPEN), (SAVE, OPEN), (TIGHT, CLOSED)]) == Limits(PEAK, SAVE)
+    assert limits(()) == WindowLimits()
+    assert limits([(DAY, OPEN), (PEAK, CLOSED), (SAVE, CLOSED)]) == WindowLimits(DAY, None)
+    assert limits([(DAY, OPEN), (PEAK, OPEN), (SAVE, OPEN), (TIGHT, CLOSED)]) == WindowLimits(PEAK, SAVE)
 
 
 @pytest.mark.parametrize(
     ("found", "units", "result", "sort"),
     [
-        (Limits(), 4, 4, "x"),
-        (Limits(DAY), 2, 3, "floor"),
-        (Limits(DAY), 4, 4, "x"),
-        (Limits(None, SAVE), 6, 5, "ceiling"),
-        (Limits(None, SAVE), 5, 5, "x"),
-        (Limits(PEAK, SAVE), 2, 6, "floor"),
-        (Limits(PEAK, SAVE), 8, 6, "floor"),  # a floor wins over a ceiling
-        (Limits(Window("w", floor=99)), 2, 8, "floor"),  # the maximum wins over a floor
-        (Limits(Window("w", floor=0)), 2, 2, "x"),
+        (WindowLimits(), 4, 4, "x"),
+        (WindowLimits(DAY), 2, 3, "floor"),
+        (WindowLimits(DAY), 4, 4, "x"),
+        (WindowLimits(None, SAVE), 6, 5, "ceiling"),
+        (WindowLimits(None, SAVE), 5, 5, "x"),
+        (WindowLimits(PEAK, SAVE), 2, 6, "floor"),
+        (WindowLimits(PEAK, SAVE), 8, 6, "floor"),  # a floor wins over a ceiling
+        (WindowLimits(Window("w", floor=99)), 2, 8, "floor"),  # the maximum wins over a floor
+        (WindowLimits(Window("w", floor=0)), 2, 2, "x"),
     ],
 )
-def test_floors_and_ceilings_move_the_goal(found: Limits, units: int, result: int, sort: str) -> None:
-    goal = found.apply(Goal(units, "why", (Part("x", units, "why"),)), SIZING)
+def test_floors_and_ceilings_move_the_goal(found: WindowLimits, units: int, result: int, sort: str) -> None:
+    goal = found.apply(Goal(units, "why", (GoalPart("x", units, "why"),)), SIZING)
     assert goal.units == result
     assert goal.parts[0].policy == sort
-    assert goal.parts[-1] == Part("x", units, "why")
+    assert goal.parts[-1] == GoalPart("x", units, "why")
     assert goal.reason == goal.parts[0].reason
 
 
 def test_the_minimum_wins_over_a_ceiling() -> None:
     sizing = replace(SIZING, bounds=Bounds(UNIT * 3, UNIT * 8))
-    found = Limits(None, TIGHT).apply(Goal(6, ""), sizing)
+    found = WindowLimits(None, TIGHT).apply(Goal(6, ""), sizing)
     assert found.units == 3
     assert "asks for 2" in found.reason
 
 
 def test_a_ceiling_below_a_part_of_the_minimum_leaves_that_part_alone() -> None:
     sizing = replace(SIZING, bounds=Bounds(cu(1.5, 4), cu(8)))
-    goal = Limits(None, Window("w", ceiling=1)).apply(Goal(6, ""), sizing)
+    goal = WindowLimits(None, Window("w", ceiling=1)).apply(Goal(6, ""), sizing)
     assert sizing.bounds.clamp(UNIT * goal.units) == cu(1.5, 4)
 
 
 def test_a_ceiling_shrinks_nothing_that_may_not_shrink() -> None:
-    assert Limits(None, TIGHT).apply(Goal(6, ""), replace(SIZING, can_decrease=False)).units == 4
+    assert WindowLimits(None, TIGHT).apply(Goal(6, ""), replace(SIZING, can_decrease=False)).units == 4
 
 
 def test_bounds_that_are_no_multiple_of_the_unit_stay_within_reach() -> None:
     sizing = replace(SIZING, bounds=Bounds(cu(1.5), cu(4.5)))
-    goal = Limits(Window("w", floor=99)).apply(Goal(1, ""), sizing)
+    goal = WindowLimits(Window("w", floor=99)).apply(Goal(1, ""), sizing)
     assert sizing.bounds.clamp(UNIT * goal.units) == cu(4.5)
 
 
 def test_the_limits_in_force_can_be_shown() -> None:
-    assert Limits(DAY, SAVE).parts() == (Part("floor", 3, "window day"), Part("ceiling", 5, "window save"))
-    assert Limits().parts() == ()
+    assert WindowLimits(DAY, SAVE).parts() == (
+        GoalPart("floor", 3, "window day"),
+        GoalPart("ceiling", 5, "window save"),
+    )
+    assert WindowLimits().parts() == ()

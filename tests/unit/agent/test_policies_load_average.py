@@ -7,7 +7,7 @@ import pytest
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.values import Goal, Load, Sizing, Unknown
 from protocol.values import Bounds, Resources
-from tests.unit.agent.driver import GI, UNIT, cu
+from tests.support.amounts import GIB, UNIT, cu
 
 EIGHT = Bounds(cu(1), cu(8))
 
@@ -57,13 +57,13 @@ def test_halving_may_end_at_nothing() -> None:
 
 
 def test_thresholds_count_cpus_whatever_the_unit() -> None:
-    quarter = Resources(250, GI)  # the load was once compared with units, four times too low
+    quarter = Resources(250, GIB)  # the load was once compared with units, four times too low
     sizing = Sizing(quarter * 8, quarter, EIGHT)
     assert [_units(sizing, load1) for load1 in (0.79, 0.81, 1.79, 1.81)] == [4, 8, 8, 16]
 
 
 def test_sizes_are_covered_by_whole_units() -> None:
-    sizing = Sizing(Resources(2500, 2 * GI), UNIT, EIGHT)
+    sizing = Sizing(Resources(2500, 2 * GIB), UNIT, EIGHT)
     assert _units(sizing, 1.5) == 3  # between 2 and 3, the upper
 
 

@@ -11,7 +11,7 @@ from agent.core.policies.utilisation import MIB, Utilisation
 from agent.core.policies.values import MAX_UNITS, Goal, Load, Sizing, Unknown, micro
 from agent.core.policies.zones import Zones, headroom
 from protocol.values import Bounds, Resources
-from tests.unit.agent.driver import GI, UNIT, cu
+from tests.support.amounts import GIB, UNIT, cu
 
 SIZING = Sizing(cu(2), UNIT, Bounds(UNIT, UNIT * 8))
 PLAIN = Utilisation(memory_margin=0)
@@ -28,7 +28,7 @@ def _busy(cpus: float, mean: float | None = None) -> Load:
     return Load(busy_micro=micro(cpus), busy_mean_micro=micro(mean))
 
 
-def _memory(used: int, total: int = 64 * GI) -> Load:
+def _memory(used: int, total: int = 64 * GIB) -> Load:
     return Load(memory_total=total, memory_available=total - used)
 
 
@@ -39,33 +39,33 @@ def test_busy_cpus_are_three_quarters_of_the_size(busy: float, units: int) -> No
     assert goal(_busy(busy)).units == units
 
 
-@pytest.mark.parametrize(("used", "units"), [(0, 0), (1, 1), (3 * GI, 4), (3 * GI + 1, 5), (48 * GI, 64)])
+@pytest.mark.parametrize(("used", "units"), [(0, 0), (1, 1), (3 * GIB, 4), (3 * GIB + 1, 5), (48 * GIB, 64)])
 def test_memory_in_use_is_three_quarters_of_the_size(used: int, units: int) -> None:
     assert goal(_memory(used)).units == units
 
 
 def test_units_are_counted_by_the_resource_that_needs_them() -> None:
-    sizing = replace(SIZING, unit=Resources(500, GI))
+    sizing = replace(SIZING, unit=Resources(500, GIB))
     policy = Utilisation(cpu_target=500_000, memory_margin=0)
     assert goal(_busy(1.0), policy, sizing).units == 4
-    assert goal(replace(_memory(3 * GI), busy_micro=micro(0.1)), policy, sizing).units == 4
+    assert goal(replace(_memory(3 * GIB), busy_micro=micro(0.1)), policy, sizing).units == 4
 
 
 def test_a_margin_is_added_to_what_the_guest_uses() -> None:
     assert goal(_memory(0), Utilisation()).units == 1
-    assert goal(_memory(3 * GI - 100 * MIB), Utilisation()).units == 4
-    assert goal(_memory(3 * GI - 100 * MIB + 1), Utilisation()).units == 5
+    assert goal(_memory(3 * GIB - 100 * MIB), Utilisation()).units == 4
+    assert goal(_memory(3 * GIB - 100 * MIB + 1), Utilisation()).units == 5
 
 
 def test_both_wishes_are_told_the_binding_one_first() -> None:
-    found = goal(replace(_memory(3 * GI), busy_micro=1_000_000))
+    found = goal(replace(_memory(3 * GIB), busy_micro=1_000_000))
     assert [(part.policy, part.units) for part in found.parts] == [("memory", 4), ("cpu", 2)]
     assert found.reason == "3072 MiB of memory needed, 75% is the target"
     assert found.parts[1].reason == "1.00 CPUs busy, 75% is the target"
 
 
 def test_memory_alone_is_enough() -> None:
-    found = goal(_memory(3 * GI))
+    found = goal(_memory(3 * GIB))
     assert found.units == 4
     assert found.parts[1].reason == "neither CPU time nor load averages are known"
 
@@ -114,7 +114,7 @@ def test_what_is_no_measurement_is_not_known(cpus: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "available"), [(-1, -2), (GI, 2 * GI), (GI, -1), (2**70, 0), (None, 0), (GI, None)]
+    ("total", "available"), [(-1, -2), (GIB, 2 * GIB), (GIB, -1), (2**70, 0), (None, 0), (GIB, None)]
 )
 def test_a_guest_that_contradicts_itself_about_memory_is_not_believed(
     total: int | None, available: int | None
@@ -166,7 +166,7 @@ def test_zones_end_where_a_vm_is_full(target: int, zones: Zones) -> None:
 
 
 @pytest.mark.parametrize("target", [500_000, 750_000, 900_000, 950_000, 1_000_000])
-@pytest.mark.parametrize("unit", [Resources(100, GI), Resources(250, GI), Resources(1000, GI)])
+@pytest.mark.parametrize("unit", [Resources(100, GIB), Resources(250, GIB), Resources(1000, GIB)])
 def test_a_vm_that_is_always_full_grows_with_every_sample(target: int, unit: Resources) -> None:
     policy, smoothed, size = Utilisation(cpu_target=target), Smoothed(), 40
     for index in range(20):
@@ -236,9 +236,9 @@ def test_a_missing_figure_is_remembered_for_one_window() -> None:
 
 
 def test_every_figure_has_its_own_mean() -> None:
-    load = replace(_memory(GI), busy_micro=1_500_000, load1=2.5, load5=1.0)
+    load = replace(_memory(GIB), busy_micro=1_500_000, load1=2.5, load5=1.0)
     filled = smooth(Smoothed(), load, 0.0, Utilisation().smoothing).fill(load)
-    assert (filled.busy_mean_micro, filled.load_mean_micro, filled.memory_mean) == (1_500_000, 2_500_000, GI)
+    assert (filled.busy_mean_micro, filled.load_mean_micro, filled.memory_mean) == (1_500_000, 2_500_000, GIB)
     assert replace(filled, busy_mean_micro=None, load_mean_micro=None, memory_mean=None) == load
 
 

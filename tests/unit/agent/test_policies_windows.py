@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.core.policies.windows import Edges, Limits, Window
+from agent.core.policies.windows import Edges, Window, WindowLimits
 from agent.daemon.windows import Schedule, Timed, faults_of, following, last, of, read
 from hosting.settings import FaultsError
 
@@ -45,15 +45,15 @@ def _shown(moment_s: float | None, zone: ZoneInfo) -> str:
 def test_a_window_is_open_from_until(at: str, has_floor: bool, has_ceiling: bool) -> None:
     floor = Window("office", 3) if has_floor else None
     ceiling = Window("night", None, 2) if has_ceiling else None
-    assert of([OFFICE, NIGHT]).at(_s(at)) == Limits(floor, ceiling)
+    assert of([OFFICE, NIGHT]).at(_s(at)) == WindowLimits(floor, ceiling)
 
 
 def test_the_zone_of_a_window_counts() -> None:
     schedule = of([{**OFFICE, "zone": "Europe/Berlin"}])
-    assert schedule.at(_s("2026-01-05T06:59:59")) == Limits()
+    assert schedule.at(_s("2026-01-05T06:59:59")) == WindowLimits()
     assert schedule.at(_s("2026-01-05T07:00:00")).floor is not None
     assert schedule.at(_s("2026-07-06T06:00:00")).floor is not None  # summer time: an hour earlier
-    assert schedule.at(_s("2026-07-06T05:59:59")) == Limits()
+    assert schedule.at(_s("2026-07-06T05:59:59")) == WindowLimits()
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_a_window_over_a_gap_still_closes() -> None:
 def test_a_window_within_the_gap_is_never_open() -> None:
     schedule = of([{**NIGHT, "from": "10 2 * * *", "until": "50 2 * * *", "zone": "Europe/Berlin"}])
     night = (_s("2026-03-29T00:00") + 60 * minute for minute in range(180))
-    assert [at_s for at_s in night if schedule.at(at_s) != Limits()] == []
+    assert [at_s for at_s in night if schedule.at(at_s) != WindowLimits()] == []
 
 
 def test_a_window_in_the_hour_that_comes_twice_opens_once() -> None:
     schedule = of([{**NIGHT, "from": "15 2 * * *", "until": "45 2 * * *", "zone": "Europe/Berlin"}])
     night = [_s("2026-10-25T00:00") + 60 * minute for minute in range(180)]
-    assert [at_s for at_s in night if schedule.at(at_s) != Limits()] == night[15:45]
+    assert [at_s for at_s in night if schedule.at(at_s) != WindowLimits()] == night[15:45]
 
 
 def test_a_quarter_finds_the_last_and_the_next() -> None:
@@ -152,9 +152,9 @@ def test_a_schedule_asks_again_only_at_the_next_change(monkeypatch: pytest.Monke
 
 
 def test_without_windows_nothing_holds() -> None:
-    assert Schedule(()).at(0.0) == Limits()
+    assert Schedule(()).at(0.0) == WindowLimits()
     assert Schedule(()).next_s(0.0) is None
-    assert of([]).at(1e9) == Limits()
+    assert of([]).at(1e9) == WindowLimits()
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from dataclasses import replace
 from agent.core import events
 from agent.core.condition import Condition, Health, condition
 from protocol.values import Observation
-from tests.unit.agent.driver import CHANCE, FULL, TIMING, Driver, cu, grant, steady
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, FULL, TIMING, Driver, grant, steady
 from tests.unit.agent.test_looks_beside_resizes import LOOK, RESIZE, after
 
 
 def cut_off(driver: Driver) -> Driver:
     """The scheduler has been away for so long that nothing is held any more."""
-    driver.scheduler = lambda ask: events.PermitFailed(ask.number, "no answer", CHANCE)
+    driver.scheduler = lambda request: events.PermitFailed(request.number, "no answer", CHANCE)
     driver.wait(TIMING.hold_s + TIMING.tick_s)
     assert driver.held() == cu(0)
     return driver.forget()
@@ -139,7 +140,9 @@ def test_a_growth_that_failed_once_and_is_not_permitted_any_more_is_denied_and_n
     driver.by_hand = {events.Resize}
     driver.busy_cpus = 0.75 * 5 - 0.1
     driver.wait(TIMING.metrics_s)
-    driver.scheduler = lambda ask: grant(ask, ask.resources.min(cu(2)), sent_s=driver.now_s, reasons=FULL)
+    driver.scheduler = lambda request: grant(
+        request, request.resources.min(cu(2)), sent_s=driver.now_s, reasons=FULL
+    )
     link = driver.state.scheduler
     driver.state = replace(driver.state, scheduler=replace(link, held=cu(2)))
     driver.by_hand = set()
@@ -164,12 +167,12 @@ def test_a_vm_whose_looks_and_resizes_both_fail_is_one_peer() -> None:
 def test_a_permit_out_of_ratio_is_used() -> None:
     """A published scheduler may grant one resource and not the other; the room that it keeps must not lie idle."""
     driver = Driver(cu(1))
-    driver.scheduler = lambda ask: grant(
-        ask, ask.resources.min(cu(1, 2)), sent_s=driver.now_s, instance=None, unit=cu(1)
+    driver.scheduler = lambda request: grant(
+        request, request.resources.min(cu(1, 2)), sent_s=driver.now_s, instance=None, unit=cu(1)
     )
     driver.busy_cpus = 3.0
     driver.wait(20)
-    assert (driver.size, driver.ask().resources) == (cu(1, 2), cu(4))
+    assert (driver.size, driver.request().resources) == (cu(1, 2), cu(4))
     driver.busy_cpus = 0.1
     driver.wait(40)
-    assert (driver.size, driver.ask().resources) == (cu(1), cu(1))
+    assert (driver.size, driver.request().resources) == (cu(1), cu(1))

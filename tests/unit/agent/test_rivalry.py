@@ -5,8 +5,9 @@ from dataclasses import replace
 from agent.core import events
 from agent.core.condition import Health, condition
 from agent.core.rivalry import CAP_S, FORGIVEN_S, Rivalry
-from agent.core.state import State
-from tests.unit.agent.driver import LIFE, TIMING, VM, cu, steady
+from agent.core.state import RunnerState
+from tests.support.amounts import cu
+from tests.unit.agent.driver import LIFE, TIMING, VM, steady
 
 
 def test_the_wait_doubles_from_seconds_to_minutes() -> None:
@@ -40,17 +41,17 @@ def test_two_rivals_end_with_a_life_in_minutes_and_never_both_forgive() -> None:
 
 def test_a_runner_that_is_superseded_again_and_again_says_so_in_every_state() -> None:
     beaten = Rivalry(count=3, wait_until_s=140.0)
-    dormant = replace(State(VM, LIFE, rivalry=beaten), superseded_at_ms=5)
+    dormant = replace(RunnerState(VM, LIFE, rivalry=beaten), superseded_at_ms=5)
     found = condition(dormant, None, 100.0, TIMING)
     assert found.health is Health.DORMANT
     assert "asks for it again in 40 s" in found.reasons[0]
     assert "3 times in a row" in found.reasons[1]
-    alive = condition(State(VM, LIFE, began_s=100.0, rivalry=beaten), None, 100.0, TIMING)
+    alive = condition(RunnerState(VM, LIFE, began_s=100.0, rivalry=beaten), None, 100.0, TIMING)
     assert "a second agent" in alive.reasons[-1]
     long_s = 100.0 + FORGIVEN_S
     assert not any(
         "second agent" in why
-        for why in condition(State(VM, LIFE, 100.0, rivalry=beaten), None, long_s, TIMING).reasons
+        for why in condition(RunnerState(VM, LIFE, 100.0, rivalry=beaten), None, long_s, TIMING).reasons
     )
     once = condition(replace(dormant, rivalry=Rivalry(1, 140.0)), None, 100.0, TIMING)
     assert len(once.reasons) == 1, "a hand-over between daemons is nothing to worry about"

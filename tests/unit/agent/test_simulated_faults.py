@@ -15,12 +15,13 @@ from msgspec.structs import replace
 from agent.backends import faults as faults_module
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults, Movement, Refusing, ways
-from agent.backends.simulated import Command, SimulatedBackend
+from agent.backends.simulated import SentCommand, SimulatedBackend
 from agent.core.ports import BackendError, Fencing
 from hosting.settings import FaultsError, SettingsError, check, load
 from protocol.values import Resources
 from tests.conformance.vm_backend_simulated import Virtual
-from tests.unit.agent.driver import VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import VM
 
 FINE = Resources(10, 1000)
 
@@ -246,7 +247,7 @@ async def test_a_command_on_its_way_is_taken_only_where_the_target_stands_that_w
     place: Place, seen: Resources | None, comes: bool
 ) -> None:
     backend = place.open()
-    command = Command(1, cu(7), place.virtual.now_s + 1, seen)
+    command = SentCommand(1, cu(7), place.virtual.now_s + 1, seen)
     backend._write(VM, replace(backend._settle(VM), sent=1, on_way=(command,)))
     place.virtual.now_s += 3
     assert (await backend.observe(VM)).size == (cu(7) if comes else cu(2))

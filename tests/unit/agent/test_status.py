@@ -1,19 +1,22 @@
 """What the agent's page tells of a VM."""
 
 import json
-import time
 from typing import Any
 
+from agent.core import events
+from agent.core.state import PermitRequest
 from agent.daemon import status
-from hosting.server import Reply
-from protocol.extension import RequestExtension
-from protocol.reasons import Reason, ReasonCode
-from tests.unit.agent.driver import cu
-from tests.unit.agent.peers import World, permit, running, until, world
+from tests.support.amounts import cu
+from tests.support.virtual_time import now_s, virtually
+from tests.support.waiting import until
+from tests.unit.agent.driver import FULL, grant
+from tests.unit.agent.peers import World, running
 
 
+@virtually
 async def test_the_page_of_a_vm_tells_what_happened_but_not_the_registration() -> None:
-    async with world() as made, running(made) as task:
+    made = World()
+    async with running(made) as task:
         await until(lambda: made.runner.state.informant.version is not None, beside=task)
         registration = made.runner.state.informant.registration
         page = status.details(made.runner)
@@ -22,8 +25,10 @@ async def test_the_page_of_a_vm_tells_what_happened_but_not_the_registration() -
     assert str(registration).encode() not in page
 
 
+@virtually
 async def test_a_reason_is_told_while_the_vm_is_denied_and_no_longer() -> None:
-    async with world() as made, running(made) as task:
+    made = World()
+    async with running(made) as task:
         await until(lambda: made.held.now() == cu(2), beside=task)
         made.scheduler.script = [_refused] * 9999
         made.policy.units = 3
@@ -38,9 +43,9 @@ async def test_a_reason_is_told_while_the_vm_is_denied_and_no_longer() -> None:
 
 
 def _now(made: World) -> dict[str, Any]:
-    return status.vm_status(made.runner, time.monotonic())
+    return status.vm_status(made.runner, now_s())
 
 
-def _refused(request: RequestExtension) -> Reply:
+def _refused(request: PermitRequest) -> events.PermitGranted:
     """The size of now, and why not more."""
-    return permit(request, cu(2), (Reason(ReasonCode.NODE_HEADROOM, "the node is full"),))
+    return grant(request, cu(2), sent_s=now_s(), reasons=FULL)

@@ -8,7 +8,8 @@ from agent.core import events
 from agent.core.apply import apply
 from agent.core.model import Vm
 from protocol.values import Bounds, Resources
-from tests.unit.agent.driver import TIMING, UNIT, UTILISATION, VM, Driver, cu
+from tests.support.amounts import UNIT, cu
+from tests.unit.agent.driver import TIMING, UTILISATION, VM, Driver
 
 
 def grown(units: float = 6) -> Driver:

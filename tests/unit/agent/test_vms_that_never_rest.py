@@ -2,9 +2,10 @@
 
 from agent.core import events
 from protocol.values import Resources
-from tests.unit.agent.driver import GI, Driver, cu, steady
+from tests.support.amounts import GIB, cu
+from tests.unit.agent.driver import Driver, steady
 
-ODD = Resources(4000, 3 * GI + GI // 2)
+ODD = Resources(4000, 3 * GIB + GIB // 2)
 
 
 class Stubborn(Driver):

@@ -271,37 +271,38 @@ async def test_nothing_that_an_agent_says_is_markup_or_moves_the_terminal() -> N
         assert view.cells(Column.VM)[1] == "ns1/cleared x"
         for column in Column:
             assert all(cell.isprintable() for cell in view.cells(column))
-        for words in NASTY:
+        for place in (0, 1, 2):
+            view.table.move_cursor(row=place)
             await view.press("enter")
-            source.detail(
-                Heard(details("x", state=words, faults=[words], journal=[{"secondsAgo": 1, "event": words}]))
-            )
-            source.detail(Missed(words, 1, 0.5))
-            await view.pilot.pause()
-            assert all(line.isprintable() for line in view.text("#details").splitlines())
             assert view.text(".title").isprintable()
-            await view.press("escape", "down")
+            for words in NASTY:
+                journal = [{"secondsAgo": 1, "event": words}]
+                source.detail(Heard(details("x", state=words, faults=[words], journal=journal)))
+                source.detail(Missed(words, 1, 0.5))
+                await view.pilot.pause()
+                assert all(line.isprintable() for line in view.text("#details").splitlines())
+            await view.press("escape")
         shot = view.app.export_screenshot()
         assert "[red]red[/red]" in shot.replace("&#160;", " ")
         await view.press("slash", *"[red]")
         assert len(view.names()) == 1
 
 
-async def test_400_vms_scroll_sort_and_filter() -> None:
+async def test_many_vms_scroll_sort_and_filter() -> None:
     source = Played(A)
     async with seen(source, size=(100, 30)) as view:
-        source.tell(A, *(vm(f"vm-{number}", number % 7 + 1) for number in range(400)))
-        await view.until(lambda: view.table.row_count == 400)
+        source.tell(A, *(vm(f"vm-{number}", number % 7 + 1) for number in range(100)))
+        await view.until(lambda: view.table.row_count == 100)
         assert view.names()[:3] == ["vm-0", "vm-1", "vm-2"]
         await view.press("ctrl+end")
-        await view.until(lambda: view.current() == "vm-399")
+        await view.until(lambda: view.current() == "vm-99")
         await view.until(lambda: view.table.scroll_y > 0)
-        source.tell(A, *(vm(f"vm-{number}", number % 5 + 1) for number in range(400)))
-        await view.until(lambda: view.cells(Column.SIZE)[399] == "5/5Gi")
-        assert view.current() == "vm-399"
+        source.tell(A, *(vm(f"vm-{number}", number % 5 + 1) for number in range(100)))
+        await view.until(lambda: view.cells(Column.SIZE)[99] == "5/5Gi")
+        assert view.current() == "vm-99"
         await view.press("s", "s", "s", "r")
         assert view.names()[:3] == ["vm-4", "vm-9", "vm-14"]
-        await view.press("slash", *"vm-39")
+        await view.press("slash", *"vm-9")
         assert len(view.names()) == 11
 
 
@@ -311,7 +312,9 @@ async def test_a_vm_that_comes_leaves_the_scrolling_as_it_is() -> None:
         vms = [vm(f"vm-{number}") for number in range(100)]
         source.tell(A, *vms)
         await view.until(lambda: view.table.row_count == 100)
-        await view.press(*["down"] * 40, *["up"] * 5, *["right"] * 10)
+        await view.press(*["down"] * 20, *["right"] * 5)
+        view.table.move_cursor(row=36, animate=False)
+        await view.press("up")
         x, y = view.table.scroll_x, view.table.scroll_y
         assert (x > 0, y > 0, view.current()) == (True, True, "vm-35")
         source.tell(A, *vms, vm("vm-100"))

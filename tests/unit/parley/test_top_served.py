@@ -1,8 +1,9 @@
-"""`parley top` against servers on loopback: a real runner behind the agent's pages, which go away and come back, and many VMs."""
+"""`parley top` and real peers: the documents of a runner, and an agent on loopback that goes away and comes back."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -10,17 +11,20 @@ pytest.importorskip("textual", reason="needs textual: pip install -e '.[top]'")
 
 from agent.daemon import status
 from hosting import logs
-from hosting.server import Reply, Request, Route, Server, ServerLimits, text
-from parley.top.model import Column
+from hosting.server import Reply, Request, Route, Server, ServerLimits
+from parley.top import details
+from parley.top.model import Column, rows_of
 from parley.top.source import AgentPoller
-from tests.unit.agent.driver import cu
-from tests.unit.agent.peers import running, until, world
+from tests.support.amounts import cu
+from tests.support.waiting import until
+from tests.unit.agent.peers import World, running
+from tests.unit.parley.top_documents import details as full
 from tests.unit.parley.top_documents import document, vm
 from tests.unit.parley.top_seen import seen
 
 
 class Node:
-    """The agent's pages of a VM with a real runner, on loopback; it can go away and come back at the same address."""
+    """An agent's pages on loopback; the agent can go away and come back at the same address."""
 
     def __init__(self, pages: Callable[[Request], Awaitable[Reply]]) -> None:
         self._pages = pages
@@ -45,54 +49,45 @@ class Node:
 
 
 async def soon(_: float) -> None:
-    """A pause that is short, and long enough for the app to come to rest."""
+    """A short pause, in which the app can draw."""
     await asyncio.sleep(0.1)
 
 
-async def test_it_shows_what_a_real_runner_does_and_survives_its_agent() -> None:
-    async with world() as made, running(made) as task:
-
-        async def pages(request: Request) -> Reply:
-            if request.path == "/v1/vms":
-                return Reply(200, status.document("node-a", "life-1", [made.runner]))
-            name = f"{request.parameters['namespace']}/{request.parameters['name']}"
-            found = name == made.runner.vm.name
-            return Reply(200, status.details(made.runner)) if found else text(404, "there is no such VM here")
-
+async def test_the_documents_of_a_real_runner_are_shown() -> None:
+    made = World()
+    async with running(made) as task:
         await until(lambda: made.held.lines, beside=task)
-        node = Node(pages)
-        await node.come()
-        async with AgentPoller((node.url,), pause=soon) as source, seen(source) as view:
-            await view.shows("pod-a")
-            await view.until(lambda: view.cells(Column.SIZE) == ["2/2Gi"])
-            made.policy.units = 4
-            await view.until(lambda: view.cells(Column.SIZE) == ["4/4Gi"])
-            assert view.cells(Column.PERMIT) == ["4/4Gi"]
-            assert made.backend.size == cu(4)
-            await view.press("enter")
-            await view.until(lambda: "PermitGranted" in view.text("#details"))
-            await node.go()
-            await view.until(lambda: view.text(".notices") != "")
-            await view.press("escape")
-            await view.until(lambda: view.cells(Column.STATE) == ["away"])
-            await view.until(lambda: "connection refused" in view.notices())
-            await node.come()
-            await view.until(lambda: view.cells(Column.STATE) != ["away"])
-            await view.until(lambda: view.notices() == "")
-        await node.go()
+        made.policy.units = 4
+
+        def listed() -> Any:
+            return json.loads(status.document("node-a", "life-1", [made.runner]))
+
+        await until(lambda: listed()["vms"][0]["size"] == cu(4).written(), beside=task)
+    shown = details.lines(json.loads(status.details(made.runner)))
+    (row,), unreadable = rows_of("http://node-a:10300", listed())
+    assert ([row.cell(each) for each in (Column.VM, Column.SIZE, Column.PERMIT)], unreadable) == (
+        ["default/pod-a", "4/4Gi", "4/4Gi"], 0,
+    )  # fmt: skip
+    assert any("PermitGranted" in line.text for line in shown)
 
 
-async def test_400_vms_of_a_server_come_and_change() -> None:
-    sizes = dict.fromkeys(range(400), 1)
-
-    async def pages(_: Request) -> Reply:
-        vms = (vm(f"vm-{number}", size) for number, size in sizes.items())
-        return Reply(200, json.dumps(document(*vms)).encode())
+async def test_an_agent_over_http_is_shown_goes_away_and_comes_back() -> None:
+    async def pages(request: Request) -> Reply:
+        found = document(vm("pod-a", 2)) if request.path == "/v1/vms" else full("pod-a")
+        return Reply(200, json.dumps(found).encode())
 
     node = Node(pages)
     await node.come()
-    async with AgentPoller((node.url,)) as source, seen(source) as view:
-        await view.until(lambda: view.table.row_count == 400)
-        sizes[399] = 8
-        await view.until(lambda: view.cells(Column.SIZE)[399] == "8/8Gi")
+    async with AgentPoller((node.url,), pause=soon) as source, seen(source) as view:
+        await view.shows("pod-a")
+        await view.press("enter")
+        await view.until(lambda: "PermitGranted" in view.text("#details"))
+        await node.go()
+        await view.until(lambda: view.text(".notices") != "")
+        await view.press("escape")
+        await view.until(lambda: view.cells(Column.STATE) == ["away"])
+        await view.until(lambda: "connection refused" in view.notices())
+        await node.come()
+        await view.until(lambda: view.cells(Column.STATE) == ["ok"])
+        assert view.notices() == ""
     await node.go()

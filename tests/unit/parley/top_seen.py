@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import patch
 
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -14,6 +15,14 @@ from parley.top.source import AgentPoller, Heard, Missed, News
 from tests.unit.parley.top_documents import document
 
 WIDE = (200, 40)
+
+
+async def turns_of_the_loop(*_: float) -> None:
+    """Let all messages of the app be handled. textual's own function waits until the process uses little CPU, for up to a
+    second after each key.
+    """
+    for _turn in range(100):
+        await asyncio.sleep(0)
 
 
 class Played:
@@ -108,7 +117,11 @@ class Seen:
 async def seen(source: Played | AgentPoller, size: tuple[int, int] = WIDE) -> AsyncIterator[Seen]:
     """The running app."""
     app = TopApp(source)
-    async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        yield Seen(app, pilot)
+    with (
+        patch("textual.app.wait_for_idle", turns_of_the_loop),
+        patch("textual.pilot.wait_for_idle", turns_of_the_loop),
+    ):
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            yield Seen(app, pilot)
     assert app.return_code in {None, 0}

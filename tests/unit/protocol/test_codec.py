@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -25,14 +26,115 @@ def test_a_load_that_is_not_finite_is_never_written(load: float) -> None:
         codec.encode(wire.Metrics(load, 0.0))
 
 
-@pytest.mark.parametrize("seconds", [0.1, 2.5, 1e39, 1e300, 3])
-def test_retry_after_is_written_as_it_is(seconds: float) -> None:
+def _reply(*reasons: Reason) -> bytes:
     amount = values.Resources(1000, 2**30)
-    reasons = (Reason(ReasonCode.POOL, "full", None, seconds),)
     own = extension.ReplyExtension(1, UUID(int=1), 0, extension.RawReply(amount, amount), reasons)
-    reply = wire.PluginResponse(UNIT, UNIT, extension=own)
-    assert json.loads(codec.encode(reply))["reasons"][0]["retryAfterSeconds"] == seconds
-    assert codec.decode(wire.PluginResponse, codec.encode(reply)) == reply
+    return codec.encode(wire.PluginResponse(UNIT, UNIT, extension=own))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, b"0"), (0.0, b"0.0"), (-0.0, b"-0.0"), (1e300, b"1e+300"), (2**70, str(2**70).encode())],
+)
+def test_equal_seconds_keep_their_text(seconds: float, text: bytes) -> None:
+    assert _reply(Reason(ReasonCode.UNSETTLED, "m", None, seconds)).endswith(
+        b'"retryAfterSeconds":' + text + b"}]}"
+    )
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason(ReasonCode.POOL, "\ud800"),
+        Reason(ReasonCode.POOL, "m", "\udfff"),
+        Reason(ReasonCode.POOL, "m", retry_after_s=math.nan),
+        Reason(ReasonCode.POOL, "m", retry_after_s=-math.inf),
+    ],
+)
+def test_what_json_cannot_carry_is_our_own_fault(reason: Reason) -> None:
+    with pytest.raises(LocalProtocolError, match="PluginResponse cannot be written"):
+        _reply(reason)
+
+
+AGENT = "12345678-1234-5678-9abc-def012345678"
+RAW: dict[str, Any] = {
+    "resources": {"cpu": "1750m", "memory": "7Gi"},
+    "lastPermit": None,
+    "computeUnit": None,
+}
+REQUEST: dict[str, Any] = {
+    "protoVersion": 2,
+    "pod": {"name": "vm-a", "namespace": "default"},
+    "resources": {"vCPUs": 2, "mem": 8},
+    "metrics": {"loadAvg1M": 1.5, "loadAvg5M": 0.25},
+    "agentID": AGENT,
+    "agentStartedAtMs": 1,
+    "podUID": "uid",
+    "sequenceNumber": 7,
+    "seenEpoch": 3,
+    "schedulerInstance": None,
+    "raw": RAW,
+}
+
+
+def _body(**changed: Any) -> bytes:
+    return json.dumps({**REQUEST, **changed}, ensure_ascii=False).encode()
+
+
+READ = codec.decode(wire.AgentRequest, _body())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(json.dumps(dict(reversed(REQUEST.items()))).encode(), id="order"),
+        pytest.param(_body().replace(b'"podUID"', b'"pod\\u0055ID"'), id="escaped name"),
+        pytest.param(
+            _body().replace(b'"seenEpoch": 3', b'"seenEpoch":9,"seenEpoch":3'), id="the last of two"
+        ),
+        pytest.param(_body(agentID=AGENT.replace("-", "").upper()), id="UUID without hyphens"),
+        pytest.param(_body(metrics={"loadAvg1M": 1.50000000001, "loadAvg5M": 0.25}), id="rounded to float32"),
+        pytest.param(
+            _body(raw={**RAW, "resources": {"cpu": "1.75", "memory": "7168Mi"}}),
+            id="amounts spelled otherwise",
+        ),
+    ],
+)
+def test_other_spellings_of_a_request_are_read_strictly(body: bytes) -> None:
+    assert codec.strict(wire.AgentRequest)(body) == READ
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(_body() + b"x", id="trailing byte"),
+        pytest.param(_body(later=1), id="unknown field"),
+        pytest.param(_body(extension=None), id="the attribute's name"),
+        pytest.param(_body().replace(b'"protoVersion"', b'"protoversion"'), id="another case"),
+        pytest.param(_body().replace(b'"agentID"', b'"agent\\u0049D"'), id="the first field's name escaped"),
+        pytest.param(_body(agentID=f"urn:uuid:{AGENT}"), id="URN"),
+        pytest.param(
+            _body(raw={**RAW, "resources": {"cpu": 1.75, "memory": "7Gi"}}), id="an amount as a number"
+        ),
+    ],
+)
+def test_what_only_published_programs_may_send_is_left_to_the_lenient_reader(body: bytes) -> None:
+    with pytest.raises(codec.REFUSALS):
+        codec.strict(wire.AgentRequest)(body)
+    assert codec.decode(wire.AgentRequest, body) == READ
+
+
+@pytest.mark.parametrize("name", ["agentStartedAtMs", "sequenceNumber", "seenEpoch"])
+def test_numbers_of_64_bits_are_read_and_no_longer_ones(name: str) -> None:
+    read = codec.strict(wire.AgentRequest)
+    assert read(_body(**{name: 2**64 - 1})).extension is not None
+    with pytest.raises(codec.REFUSALS):
+        read(_body(**{name: 2**64}))
+
+
+def test_a_uid_is_measured_in_characters() -> None:
+    own = codec.strict(wire.AgentRequest)(_body(podUID="😀" * 64)).extension
+    assert own.pod_uid == "😀" * 64
 
 
 def test_amounts_travel_as_exact_quantities() -> None:

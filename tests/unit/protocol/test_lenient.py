@@ -86,16 +86,6 @@ def test_every_truncation_is_refused(message: Any, content: dict[str, Any]) -> N
     assert _value_or_refusal(message, body)
 
 
-@all_bodies
-def test_any_single_byte_changed_gives_a_value_or_a_refusal(message: Any, content: dict[str, Any]) -> None:
-    body = json.dumps(content).encode()
-    read = 0
-    for place in range(len(body)):
-        for byte in b'"0-}\xff\x00':
-            read += _value_or_refusal(message, body[:place] + bytes([byte]) + body[place + 1 :])
-    assert 0 < read < len(body) * 6
-
-
 WRONG = [
     "true",
     "false",

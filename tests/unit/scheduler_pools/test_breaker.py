@@ -4,12 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.pools.core.breaker import TABLE, Breaker, BreakerRules, Event, Pass, RetryBudget, State
+from scheduler.pools.core.breaker import (
+    TABLE,
+    Breaker,
+    BreakerEvent,
+    BreakerRules,
+    BreakerState,
+    Pass,
+    RetryBudget,
+)
 
 RULES = BreakerRules(failures=3, open_s=10.0, probes=2)
 
 
-def told(breaker: Breaker, *events: Event, now_s: float = 0.0) -> Breaker:
+def told(breaker: Breaker, *events: BreakerEvent, now_s: float = 0.0) -> Breaker:
     """The breaker after calls, one after the other, that end so."""
     for event in events:
         breaker, entry = breaker.ask(now_s)
@@ -20,25 +28,29 @@ def told(breaker: Breaker, *events: Event, now_s: float = 0.0) -> Breaker:
 
 def opened(now_s: float = 0.0) -> Breaker:
     """A breaker that has just opened."""
-    return told(Breaker(RULES), *[Event.FAILED] * 3, now_s=now_s)
+    return told(Breaker(RULES), *[BreakerEvent.FAILED] * 3, now_s=now_s)
 
 
 def test_every_state_knows_every_event_that_can_happen_in_it() -> None:
-    every = {(state, event) for state in State for event in Event}
-    ends = {(State.OPEN, event) for event in Event if event is not Event.ASKED}
+    every = {(state, event) for state in BreakerState for event in BreakerEvent}
+    ends = {(BreakerState.OPEN, event) for event in BreakerEvent if event is not BreakerEvent.ASKED}
     assert set(TABLE) == every - ends
 
 
 def test_failures_in_a_row_open_it() -> None:
-    two = told(Breaker(RULES), Event.FAILED, Event.FAILED)
-    assert (two.state, two.failures) == (State.CLOSED, 2)
-    three = told(two, Event.FAILED, now_s=7.0)
-    assert (three.state, three.failures, three.opened_s) == (State.OPEN, 3, 7.0)
+    two = told(Breaker(RULES), BreakerEvent.FAILED, BreakerEvent.FAILED)
+    assert (two.state, two.failures) == (BreakerState.CLOSED, 2)
+    three = told(two, BreakerEvent.FAILED, now_s=7.0)
+    assert (three.state, three.failures, three.opened_s) == (BreakerState.OPEN, 3, 7.0)
 
 
 def test_a_success_ends_the_row_and_an_abandoned_call_does_not() -> None:
-    assert told(Breaker(RULES), Event.FAILED, Event.FAILED, Event.SUCCEEDED).failures == 0
-    assert told(Breaker(RULES), Event.FAILED, Event.FAILED, Event.ABANDONED).failures == 2
+    assert (
+        told(Breaker(RULES), BreakerEvent.FAILED, BreakerEvent.FAILED, BreakerEvent.SUCCEEDED).failures == 0
+    )
+    assert (
+        told(Breaker(RULES), BreakerEvent.FAILED, BreakerEvent.FAILED, BreakerEvent.ABANDONED).failures == 2
+    )
 
 
 def test_while_it_is_open_no_call_goes_through() -> None:
@@ -52,47 +64,47 @@ def test_while_it_is_open_no_call_goes_through() -> None:
 def test_after_the_pause_one_probe_goes_through_and_no_other_beside_it() -> None:
     probing, entry = opened().ask(10.0)
     assert entry is not None
-    assert (probing.state, probing.is_probing) == (State.HALF_OPEN, True)
+    assert (probing.state, probing.is_probing) == (BreakerState.HALF_OPEN, True)
     assert probing.ask(10.0) == (probing, None)
     assert probing.ask(1e6) == (probing, None)
 
 
 def test_enough_probes_close_it() -> None:
-    one = told(opened(), Event.SUCCEEDED, now_s=10.0)
-    assert (one.state, one.proofs, one.is_probing) == (State.HALF_OPEN, 1, False)
-    two = told(one, Event.SUCCEEDED, now_s=11.0)
-    assert (two.state, two.failures) == (State.CLOSED, 0)
-    assert told(two, Event.FAILED, Event.FAILED).state is State.CLOSED
+    one = told(opened(), BreakerEvent.SUCCEEDED, now_s=10.0)
+    assert (one.state, one.proofs, one.is_probing) == (BreakerState.HALF_OPEN, 1, False)
+    two = told(one, BreakerEvent.SUCCEEDED, now_s=11.0)
+    assert (two.state, two.failures) == (BreakerState.CLOSED, 0)
+    assert told(two, BreakerEvent.FAILED, BreakerEvent.FAILED).state is BreakerState.CLOSED
 
 
 def test_a_probe_that_fails_opens_it_for_a_whole_pause() -> None:
-    again = told(opened(), Event.SUCCEEDED, Event.FAILED, now_s=10.0)
-    assert (again.state, again.failures, again.opened_s, again.proofs) == (State.OPEN, 4, 10.0, 0)
+    again = told(opened(), BreakerEvent.SUCCEEDED, BreakerEvent.FAILED, now_s=10.0)
+    assert (again.state, again.failures, again.opened_s, again.proofs) == (BreakerState.OPEN, 4, 10.0, 0)
     assert again.ask(19.9)[1] is None
     assert again.ask(20.0)[1] is not None
 
 
 def test_a_probe_that_is_abandoned_makes_room_for_the_next() -> None:
-    breaker = told(opened(), Event.SUCCEEDED, Event.ABANDONED, now_s=10.0)
-    assert (breaker.state, breaker.proofs, breaker.is_probing) == (State.HALF_OPEN, 1, False)
-    assert told(breaker, Event.SUCCEEDED, now_s=10.0).state is State.CLOSED
+    breaker = told(opened(), BreakerEvent.SUCCEEDED, BreakerEvent.ABANDONED, now_s=10.0)
+    assert (breaker.state, breaker.proofs, breaker.is_probing) == (BreakerState.HALF_OPEN, 1, False)
+    assert told(breaker, BreakerEvent.SUCCEEDED, now_s=10.0).state is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("event", [Event.SUCCEEDED, Event.FAILED, Event.ABANDONED])
-def test_the_end_of_a_call_from_an_earlier_era_says_nothing(event: Event) -> None:
+@pytest.mark.parametrize("event", [BreakerEvent.SUCCEEDED, BreakerEvent.FAILED, BreakerEvent.ABANDONED])
+def test_the_end_of_a_call_from_an_earlier_era_says_nothing(event: BreakerEvent) -> None:
     fresh = Breaker(RULES)
     late = Pass(fresh.era)
     breaker = opened()
     assert breaker.tell(late, event, 1.0) is breaker
     probing, _ = breaker.ask(10.0)
     assert probing.tell(late, event, 10.0) is probing
-    closed = told(breaker, Event.SUCCEEDED, Event.SUCCEEDED, now_s=10.0)
+    closed = told(breaker, BreakerEvent.SUCCEEDED, BreakerEvent.SUCCEEDED, now_s=10.0)
     assert closed.tell(late, event, 11.0) is closed
 
 
 def test_a_pass_of_an_open_breaker_does_not_exist_and_says_nothing() -> None:
     breaker = opened()
-    assert breaker.tell(Pass(breaker.era), Event.SUCCEEDED, 1.0) is breaker
+    assert breaker.tell(Pass(breaker.era), BreakerEvent.SUCCEEDED, 1.0) is breaker
 
 
 @pytest.mark.parametrize(

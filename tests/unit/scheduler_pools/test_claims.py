@@ -6,7 +6,7 @@ from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S, Claims
 from scheduler.pools.core.errors import new_internal
 from scheduler.pools.core.values import Admission, PoolLimits
 from tests.support.virtual_time import now_s, virtually
-from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, raises, until
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
 from tests.unit.scheduler_service.test_migrations import permit
 
 # ------------------------------------------------------------ the account
@@ -70,70 +70,69 @@ def test_what_is_withdrawn_was_given_up_once() -> None:
 @virtually
 async def test_refused_growth_is_claimed_until_it_is_granted() -> None:
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
-    assert await house.grow("a", 20) == (9, ["pool"])
-    claiming = house.room.claiming
-    assert (claiming.of("bank"), house.objects.claims()) == ((11, COOLDOWN_S + CLAIM_S), {"bank": 11})
-    assert await house.grow("b", 3) == (1, ["pool-saturated"])
-    assert house.objects.claims() == {"bank": 13}
-    assert house.objects.claims() is house.objects.claims()
-    assert await house.grow("a", 2) == (2, [])
-    assert house.objects.claims() == {"bank": 2}
-    assert await house.grow("b", 3) == (3, [])
-    assert house.objects.claims() == {}
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    assert await world.grow("a", 20) == (9, ["pool"])
+    assert (world.queue.claimed("bank"), world.objects.claims()) == ((11, COOLDOWN_S + CLAIM_S), {"bank": 11})
+    assert await world.grow("b", 3) == (1, ["pool-saturated"])
+    assert world.objects.claims() == {"bank": 13}
+    assert world.objects.claims() is world.objects.claims()
+    assert await world.grow("a", 2) == (2, [])
+    assert world.objects.claims() == {"bank": 2}
+    assert await world.grow("b", 3) == (3, [])
+    assert world.objects.claims() == {}
 
 
 @virtually
 async def test_a_pool_claims_no_more_than_its_own_limit_leaves() -> None:
-    house = await PoolHouse(Doorman(4)).open(most=6)
-    house.born("a", "b")
-    assert (await house.grow("a", 5))[0] == 3
-    assert (await house.grow("b", 3))[0] == 1
-    assert house.objects.claims() == {"bank": 2}
+    world = await PoolWorld(Doorman(4)).open(most=6)
+    world.born("a", "b")
+    assert (await world.grow("a", 5))[0] == 3
+    assert (await world.grow("b", 3))[0] == 1
+    assert world.objects.claims() == {"bank": 2}
 
 
 @virtually
 async def test_failures_leave_no_claim_and_take_none_away() -> None:
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open()
-    house.born("a", "b")
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
     doorman.says = raises(new_internal("no"))
-    await house.grow("b", 5)
-    assert house.objects.claims() == {}
+    await world.grow("b", 5)
+    assert world.objects.claims() == {}
     doorman.says = None
-    await house.grow("a", 20)
+    await world.grow("a", 20)
     await until(COOLDOWN_S + 1)
     doorman.says = raises(new_internal("no"))
-    await house.grow("a", 20)
-    assert house.objects.claims() == {"bank": 11}
+    await world.grow("a", 20)
+    assert world.objects.claims() == {"bank": 11}
 
 
 @virtually
 async def test_who_asks_for_less_claims_no_more_than_that() -> None:
-    house = await PoolHouse(Doorman(10)).open()
-    house.born("a")
-    await house.grow("a", 20)
-    await house.grow("a", 12)
-    assert house.objects.claims() == {"bank": 2}
+    world = await PoolWorld(Doorman(10)).open()
+    world.born("a")
+    await world.grow("a", 20)
+    await world.grow("a", 12)
+    assert world.objects.claims() == {"bank": 2}
 
 
 @virtually
 async def test_claims_end_with_the_vm_the_label_the_chain_and_the_pool() -> None:
     for end in ("gone", "label", "chain", "deleted"):
-        house = await PoolHouse(Doorman(10)).open()
-        house.born("a")
-        await house.grow("a", 20)
-        assert house.objects.claims() == {"bank": 10}
+        world = await PoolWorld(Doorman(10)).open()
+        world.born("a")
+        await world.grow("a", 20)
+        assert world.objects.claims() == {"bank": 10}
         if end == "gone":
-            house.gone("a")
+            world.gone("a")
         elif end == "label":
-            house.relabelled("a", None)
+            world.relabelled("a", None)
         elif end == "chain":
-            house.use(Doorman())
+            world.use(Doorman())
         else:
-            await house.objects.delete("bank")
-        assert house.objects.claims() == {}, end
+            await world.objects.delete("bank")
+        assert world.objects.claims() == {}, end
 
 
 @virtually
@@ -142,20 +141,20 @@ async def test_a_full_pool_whose_plugin_computes_is_asked_at_once_when_others_ha
 ):
     """The plugin counts over both pools, as a quota does."""
     doorman = Doorman()
-    house = PoolHouse(doorman)
+    world = PoolWorld(doorman)
     doorman.says = lambda _, pool: Admission(
-        admitted=10 - house.units("other" if pool.name == "bank" else "bank")
+        admitted=10 - world.units("other" if pool.name == "bank" else "bank")
     )
-    await house.open("bank", "other")
-    house.born("a")
-    house.born("b", pool="other")
-    assert await house.grow("b", 8) == (8, [])
-    assert await house.grow("a", 5) == (2, ["pool"])
+    await world.open("bank", "other")
+    world.born("a")
+    world.born("b", pool="other")
+    assert await world.grow("b", 8) == (8, [])
+    assert await world.grow("a", 5) == (2, ["pool"])
     doorman.heard.clear()
-    assert await house.grow("a", 5) == (2, ["pool-saturated"])
+    assert await world.grow("a", 5) == (2, ["pool-saturated"])
     assert doorman.heard == [], "nothing was freed"
-    await house.grow("b", 6)
-    assert await house.grow("a", 5) == (4, ["pool"])
+    await world.grow("b", 6)
+    assert await world.grow("a", 5) == (4, ["pool"])
     assert now_s() == 0.0
 
 
@@ -164,39 +163,39 @@ async def test_a_plugin_that_must_be_waited_for_is_not_asked_about_a_full_pool_m
     None
 ):
     doorman = Doorman(10, 0.01)
-    house = await PoolHouse(doorman).open("bank", "other")
-    house.born("a")
-    house.born("b", pool="other")
-    await house.grow("b", 9)
-    assert await house.grow("a", 20) == (10, ["pool"])
+    world = await PoolWorld(doorman).open("bank", "other")
+    world.born("a")
+    world.born("b", pool="other")
+    await world.grow("b", 9)
+    assert await world.grow("a", 20) == (10, ["pool"])
     doorman.heard.clear()
     began_s = now_s()
     for units in (8, 7, 6):
-        await house.grow("b", units)
-        assert await house.grow("a", 20) == (10, ["pool-saturated"])
+        await world.grow("b", units)
+        assert await world.grow("a", 20) == (10, ["pool-saturated"])
     assert doorman.heard == []
     doorman.most = 12
     await until(began_s + WAKE_S)
-    assert await house.grow("a", 20) == (12, ["pool"])
+    assert await world.grow("a", 20) == (12, ["pool"])
 
 
 @virtually
 async def test_another_pool_that_is_changed_wakes_who_waits() -> None:
     """It may have gone to another tenant."""
     doorman = Doorman(10)
-    house = await PoolHouse(doorman).open("bank", "other")
-    house.born("a")
-    await house.grow("a", 20)
+    world = await PoolWorld(doorman).open("bank", "other")
+    world.born("a")
+    await world.grow("a", 20)
     doorman.most = 12
-    assert await house.grow("a", 20) == (10, ["pool-saturated"])
-    await house.change("other")
-    assert await house.grow("a", 20) == (12, ["pool"])
+    assert await world.grow("a", 20) == (10, ["pool-saturated"])
+    await world.change("other")
+    assert await world.grow("a", 20) == (12, ["pool"])
 
 
 @virtually
 async def test_a_limit_of_the_pool_itself_leaves_nothing_to_claim() -> None:
-    house = await PoolHouse(Doorman()).open()
-    house.born("a")
-    await house.change(limits=PoolLimits(max_units=3))
-    assert permit(await house.reply(house.body("a", 9))) == (3, ["pool"])
-    assert house.objects.claims() == {}
+    world = await PoolWorld(Doorman()).open()
+    world.born("a")
+    await world.change(limits=PoolLimits(max_units=3))
+    assert permit(await world.reply(world.body("a", 9))) == (3, ["pool"])
+    assert world.objects.claims() == {}

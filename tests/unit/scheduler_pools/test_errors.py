@@ -1,6 +1,7 @@
 """What a refusal says, and which kind it is read as, whatever an author puts into it."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,21 +23,14 @@ INVALID = PluginErrorKind.INVALID_SPEC
 KNOWN = [INSUFFICIENT, INTERNAL, INVALID]
 
 
-class Kinded:
+def kinded(kind: object) -> object:
     """A detail that names its kind as an attribute."""
-
-    def __init__(self, kind: object) -> None:
-        self.kind = kind
+    return SimpleNamespace(kind=kind)
 
 
-class Asked:
+def asked(kind: object) -> object:
     """A detail that names its kind when it is asked, as in later versions of seed 000."""
-
-    def __init__(self, kind: PluginErrorKind) -> None:
-        self._kind = kind
-
-    def kind(self) -> PluginErrorKind:
-        return self._kind
+    return SimpleNamespace(kind=lambda: kind)
 
 
 class Broken:
@@ -47,27 +41,12 @@ class Broken:
         raise RuntimeError("no kind today")
 
 
-class BrokenMethod:
-    """A detail that fails when it is asked."""
-
-    def kind(self) -> PluginErrorKind:
-        raise RuntimeError("no kind today")
-
-
-class Choosy:
-    """A detail whose method is another one than the one that is looked for."""
-
-    def kind(self, of: str) -> PluginErrorKind:
-        return PluginErrorKind(of)
+def _broken() -> PluginErrorKind:
+    raise RuntimeError("no kind today")
 
 
 def test_the_kinds_are_those_of_the_seed() -> None:
-    assert [str(kind) for kind in PluginErrorKind] == [
-        "",
-        "InsufficientResources",
-        "Internal",
-        "InvalidSpec",
-    ]
+    assert [str(kind) for kind in PluginErrorKind] == ["", "InsufficientResources", "Internal", "InvalidSpec"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +109,7 @@ def test_only_no_error_is_unknown() -> None:
 
 @pytest.mark.parametrize("kind", KNOWN)
 @pytest.mark.parametrize("code", [0, 400, 422, 429, 500, 503])
-@pytest.mark.parametrize("wrap", [lambda kind: kind, Detail, Kinded, Asked])
+@pytest.mark.parametrize("wrap", [lambda kind: kind, Detail, kinded, asked])
 def test_a_named_kind_wins_over_the_code(
     kind: PluginErrorKind, code: int, wrap: Callable[[PluginErrorKind], object]
 ) -> None:
@@ -144,10 +123,10 @@ def test_a_named_kind_wins_over_the_code(
         UNKNOWN,
         Detail(),
         Detail(reason="Why", retry_after_s=3.0),
-        Kinded(UNKNOWN),
-        Asked(UNKNOWN),
-        Kinded("InvalidSpec of some sort"),
-        Kinded(None),
+        kinded(UNKNOWN),
+        asked(UNKNOWN),
+        kinded("InvalidSpec of some sort"),
+        kinded(None),
         {"kind": INVALID},
         17,
         b"InvalidSpec",
@@ -163,12 +142,14 @@ def test_without_a_named_kind_the_code_decides(detail: object, code: int, kind: 
     assert kind_from_app_error(AppError(code, "why", detail=detail)) is kind
 
 
-@pytest.mark.parametrize("detail", [Broken(), BrokenMethod(), Choosy()])
+@pytest.mark.parametrize(
+    "detail", [Broken(), SimpleNamespace(kind=_broken), SimpleNamespace(kind=lambda of: of)]
+)
 def test_a_detail_that_cannot_tell_its_kind_leaves_it_to_the_code(detail: object) -> None:
     assert kind_from_app_error(AppError(503, "full", detail=detail)) is INSUFFICIENT
 
 
-@pytest.mark.parametrize("detail", [int, PluginErrorKind, Detail, Asked, (lambda: INVALID), len])
+@pytest.mark.parametrize("detail", [int, PluginErrorKind, Detail, SimpleNamespace, (lambda: INVALID), len])
 def test_a_detail_that_can_be_called_is_unrelated_and_never_called(detail: object) -> None:
     assert kind_from_app_error(AppError(503, "full", detail=detail)) is INSUFFICIENT
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.pools.core import fair_split
-from scheduler.pools.core.fair_split import Accounts, Cause, Ceiling, Demand, Tenant, Tree
+from scheduler.pools.core.fair_split import Accounts, Allowance, BindingLimit, Demand, Tenant, Tree
 
 ORG = (
     Tenant("org", limit_units=20),
@@ -13,13 +13,18 @@ ORG = (
 )
 
 
-def accounts(tenants: tuple[Tenant, ...] = ORG, *, reserves_shares: bool = True, **used: int) -> Accounts:
+def using(tenants: tuple[Tenant, ...], used: dict[str, int], *, reserves_shares: bool = True) -> Accounts:
     """Accounts in which the tenants use so much."""
     tree = Tree(tenants)
     made = Accounts(tree, reserves_shares=reserves_shares)
     for name, units in used.items():
         made.add(tree.places[name], units)
     return made
+
+
+def accounts(tenants: tuple[Tenant, ...] = ORG, **used: int) -> Accounts:
+    """The same, as tests write it."""
+    return using(tenants, used)
 
 
 def claims(made: Accounts, **units: int) -> Accounts:
@@ -30,7 +35,7 @@ def claims(made: Accounts, **units: int) -> Accounts:
 
 
 def most(made: Accounts, name: str) -> int | None:
-    return made.ceiling(made._tree.places[name]).units
+    return made.allowance(made._tree.places[name]).units
 
 
 # ------------------------------------------------------------ the split
@@ -136,116 +141,111 @@ def test_the_example_of_the_module() -> None:
     assert (most(made, "ci"), most(made, "dev")) == (11, 6)
 
 
-def test_what_nobody_claims_is_there_for_whoever_asks() -> None:
-    """`ci` borrows 2 and wants no more: of the 10 `dev` may borrow 8, though half as heavy."""
-    made = accounts(ci=8, dev=7)
-    assert most(made, "dev") == 12
-    assert most(claims(made, ci=1), "dev") == 11
-    assert most(claims(made, ci=10), "dev") == 7, "its own share, once `ci` wants all of its own"
+TWO = (Tenant("p", limit_units=10), Tenant("a", "p"), Tenant("b", "p", 10))
+LIMITED = (Tenant("p", limit_units=10), Tenant("a", "p", limit_units=3), Tenant("b", "p"))
+DEEP = (
+    Tenant("top", limit_units=10),
+    Tenant("p", "top"),
+    Tenant("a", "p", 3),
+    Tenant("b", "p"),
+    Tenant("q", "top"),
+    Tenant("r", "top", 2),
+)
+GUARANTEED = (
+    Tenant("top", limit_units=10),
+    Tenant("a", "top", 6),
+    Tenant("a1", "a", 1),
+    Tenant("a2", "a"),
+    Tenant("b", "top"),
+)
+NARROW = (
+    Tenant("top", limit_units=20),
+    Tenant("a", "top"),
+    Tenant("a1", "a", limit_units=2),
+    Tenant("a2", "a", 1, limit_units=3),
+    Tenant("b", "top"),
+)
+NONE: dict[str, int] = {}
 
 
-def test_against_a_claim_nobody_grows_beyond_its_own_share() -> None:
-    made = claims(accounts(ci=14, dev=4), dev=3)
-    assert most(made, "ci") == 13
-    assert most(made, "dev") == 6, "what is free now"
-    assert most(made, "batch") == 2, "its share of the 10 is 3"
-    assert most(claims(made, dev=-3), "ci") == 16, "once the claim has ended"
-
-
-def test_a_claim_within_the_guarantee_takes_nothing_of_what_is_lent() -> None:
-    assert most(claims(accounts(dev=1), dev=3), "ci") == 16
-
-
-def test_nobody_claims_what_limits_keep_from_him_anyway() -> None:
-    tenants = (Tenant("p", limit_units=10), Tenant("a", "p", limit_units=3), Tenant("b", "p"))
-    assert most(claims(accounts(tenants, a=2), a=50), "b") == 7
+@pytest.mark.parametrize(
+    ("tenants", "used", "claimed", "name", "units"),
+    [
+        # `ci` borrows 2: of the 10 `dev` may borrow 8, though half as heavy, and less the more `ci` claims.
+        (ORG, {"ci": 8, "dev": 7}, NONE, "dev", 12),
+        (ORG, {"ci": 8, "dev": 7}, {"ci": 1}, "dev", 11),
+        (ORG, {"ci": 8, "dev": 7}, {"ci": 11}, "dev", 7),
+        # Against a claim nobody grows beyond its own share.
+        (ORG, {"ci": 14, "dev": 4}, {"dev": 3}, "ci", 13),
+        (ORG, {"ci": 14, "dev": 4}, {"dev": 3}, "dev", 6),
+        (ORG, {"ci": 14, "dev": 4}, {"dev": 3}, "batch", 2),
+        (ORG, {"ci": 14, "dev": 4}, NONE, "ci", 16),
+        # A claim within the guarantee takes nothing of what is lent, nor does what limits keep from a tenant anyway.
+        (ORG, {"dev": 1}, {"dev": 3}, "ci", 16),
+        (LIMITED, {"a": 2}, {"a": 50}, "b", 7),
+        # Guarantees that are not used are not lent. They stand when others keep more than there is.
+        (TWO, NONE, NONE, "a", 0),
+        (ORG, {"ci": 25}, NONE, "dev", 0),
+        (ORG, {"ci": 16}, NONE, "dev", 4),
+        # `q` has taken more than it may; the limit is not reached yet.
+        (DEEP, {"b": 2, "q": 5}, NONE, "a", 3),
+        # The guarantee of a parent is shared by its children alone.
+        (GUARANTEED, NONE, NONE, "b", 4),
+        (GUARANTEED, {"b": 4}, NONE, "a1", 6),
+        (GUARANTEED, {"b": 2, "a1": 2}, {"b": 9, "a1": 9}, "a2", 3),
+        (GUARANTEED, {"b": 2, "a2": 3}, {"b": 9, "a2": 9}, "a1", 5),
+        (GUARANTEED, {"b": 4, "a2": 3}, NONE, "a1", 3),
+        # A parent takes no larger share than those below it could use: of 19, `a` could borrow 4.
+        (NARROW, {"a1": 1}, {"a1": 9, "a2": 9}, "b", 15),
+    ],
+)
+def test_how_much_a_tenant_may_use(
+    tenants: tuple[Tenant, ...], used: dict[str, int], claimed: dict[str, int], name: str, units: int
+) -> None:
+    assert most(claims(using(tenants, used), **claimed), name) == units
 
 
 def test_the_example_of_the_module_without_reserved_shares() -> None:
-    made = claims(accounts(reserves_shares=False, ci=13, dev=5), dev=9)
+    made = claims(using(ORG, {"ci": 13, "dev": 5}, reserves_shares=False), dev=9)
     assert (most(made, "ci"), most(made, "dev"), most(made, "batch")) == (15, 7, 2)
 
 
-def test_guarantees_that_are_not_used_are_not_lent() -> None:
-    assert most(accounts((Tenant("p", limit_units=10), Tenant("a", "p"), Tenant("b", "p", 10))), "a") == 0
+BELOW = (
+    Tenant("top", limit_units=12),
+    Tenant("a", "top"),
+    Tenant("b", "top"),
+    Tenant("a1", "a"),
+    Tenant("a2", "a"),
+)
+LIMIT, RESERVED, FAIR_SHARE = BindingLimit.LIMIT, BindingLimit.RESERVED, BindingLimit.FAIR_SHARE
+
+
+@pytest.mark.parametrize(
+    ("tenants", "used", "claimed", "place", "expected"),
+    [
+        ((Tenant("a", limit_units=5),), {"a": 9}, NONE, 0, Allowance(5, LIMIT, 0, 5)),
+        (ORG, {"ci": 18}, NONE, 2, Allowance(2, LIMIT, 0, 20)),
+        (ORG, {"batch": 16}, NONE, 1, Allowance(4, LIMIT, 0, 20)),
+        (BELOW, NONE, NONE, 3, Allowance(12, FAIR_SHARE, 3, 12)),
+        (BELOW, {"b": 1}, {"b": 9}, 3, Allowance(6, FAIR_SHARE, 3, 6)),
+        (BELOW, {"b": 1, "a2": 1}, {"b": 9, "a2": 9}, 3, Allowance(3, FAIR_SHARE, 3, 3)),
+        (BELOW, {"b": 1, "a2": 5}, {"b": 9}, 3, Allowance(1, FAIR_SHARE, 1, 6)),
+        (BELOW, {"b": 10}, NONE, 3, Allowance(2, RESERVED, 0, 12)),
+    ],
+)
+def test_the_allowance_names_what_binds(
+    tenants: tuple[Tenant, ...],
+    used: dict[str, int],
+    claimed: dict[str, int],
+    place: int,
+    expected: Allowance,
+) -> None:
+    assert claims(using(tenants, used), **claimed).allowance(place) == expected
 
 
 def test_without_limits_anybody_may_have_anything() -> None:
     made = accounts((Tenant("p"), Tenant("a", "p", 3), Tenant("b", "p")), a=1000)
-    assert made.ceiling(2) == Ceiling(None, Cause.NOTHING, 2, 0)
-
-
-def test_a_tenant_at_the_top_has_its_limit() -> None:
-    assert accounts((Tenant("a", limit_units=5),), a=9).ceiling(0) == Ceiling(5, Cause.LIMIT, 0, 5)
-
-
-def test_the_guarantee_stands_when_others_keep_more_than_there_is() -> None:
-    """Births may lift a tenant above what it may use. The others' guarantees hold as long as the parent has units."""
-    made = accounts(ci=18)
-    assert made.ceiling(2) == Ceiling(2, Cause.LIMIT, 0, 20)
-    assert most(accounts(ci=25), "dev") == 0
-    assert most(accounts(ci=16), "dev") == 4
-    assert accounts(batch=16).ceiling(1) == Ceiling(4, Cause.LIMIT, 0, 20)
-
-
-def test_the_guarantee_stands_when_what_is_guaranteed_above_is_used_by_others() -> None:
-    tenants = (
-        Tenant("top", limit_units=10),
-        Tenant("p", "top"),
-        Tenant("a", "p", 3),
-        Tenant("b", "p"),
-        Tenant("q", "top"),
-        Tenant("r", "top", 2),
-    )
-    assert most(accounts(tenants, b=2, q=5), "a") == 3, (
-        "q has taken more than it may; the limit is not reached yet"
-    )
-
-
-def test_the_ceiling_names_who_binds() -> None:
-    below = (
-        Tenant("top", limit_units=12),
-        Tenant("a", "top"),
-        Tenant("b", "top"),
-        Tenant("a1", "a"),
-        Tenant("a2", "a"),
-    )
-    assert accounts(below).ceiling(3) == Ceiling(12, Cause.FAIR_SHARE, 3, 12)
-    assert claims(accounts(below, b=1), b=9).ceiling(3) == Ceiling(6, Cause.FAIR_SHARE, 3, 6)
-    assert claims(accounts(below, b=1, a2=1), b=9, a2=9).ceiling(3) == Ceiling(3, Cause.FAIR_SHARE, 3, 3)
-    assert claims(accounts(below, b=1, a2=5), b=9).ceiling(3) == Ceiling(1, Cause.FAIR_SHARE, 1, 6)
-    assert accounts(below, b=10).ceiling(3) == Ceiling(2, Cause.RESERVED, 0, 12)
-
-
-def test_the_guarantee_of_a_parent_is_shared_by_its_children_alone() -> None:
-    tenants = (
-        Tenant("top", limit_units=10),
-        Tenant("a", "top", 6),
-        Tenant("a1", "a", 1),
-        Tenant("a2", "a"),
-        Tenant("b", "top"),
-    )
-    assert most(accounts(tenants), "b") == 4
-    assert most(accounts(tenants, b=4), "a1") == 6
-    assert most(claims(accounts(tenants, b=2, a1=2), b=9, a1=9), "a2") == 3, (
-        "8 for `a`, so 7 that it lends: 4 to a1, 3 to a2"
-    )
-    assert most(claims(accounts(tenants, b=2, a2=3), b=9, a2=9), "a1") == 5
-    assert most(accounts(tenants, b=4, a2=3), "a1") == 3, (
-        "what `a` may borrow is borrowed: its guarantee remains"
-    )
-
-
-@pytest.mark.parametrize("limit", [None, 10])
-def test_a_parent_takes_no_larger_share_than_those_below_it_could_use(limit: int | None) -> None:
-    tenants = (
-        Tenant("top", limit_units=20),
-        Tenant("a", "top", limit_units=limit),
-        Tenant("a1", "a", limit_units=2),
-        Tenant("a2", "a", 1, limit_units=3),
-        Tenant("b", "top"),
-    )
-    assert most(claims(accounts(tenants, a1=1), a1=9, a2=9), "b") == 15, "of 19, `a` could borrow 4"
+    assert made.allowance(2) == Allowance(None, BindingLimit.NOTHING, 2, 0)
 
 
 def test_many_splits_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:

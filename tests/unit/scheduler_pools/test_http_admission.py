@@ -20,7 +20,7 @@ from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.plugin import Handle
-from scheduler.pools.core.breaker import State
+from scheduler.pools.core.breaker import BreakerState
 from scheduler.pools.core.errors import AppError, PluginErrorKind, Scope, detail_of, kind_from_app_error
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Member, Pool, Purpose, VmRequest
@@ -434,7 +434,7 @@ async def test_a_probe_is_alone_and_one_that_fails_opens_it_again() -> None:
         gate.set()
         assert await probe is ADMITTED
         await play.refused()
-        assert play.plugin.status().breaker is State.OPEN
+        assert play.plugin.status().breaker is BreakerState.OPEN
         assert len(play.service.asked) == 3  # a probe is not tried again
         assert play.plugin.status().wait_s == 10.0
 
@@ -449,7 +449,7 @@ async def test_a_probe_that_is_cancelled_leaves_the_breaker_usable() -> None:
         with pytest.raises(asyncio.CancelledError):
             await probe
         assert await play.ask() is ADMITTED
-        assert play.plugin.status().breaker is State.CLOSED
+        assert play.plugin.status().breaker is BreakerState.CLOSED
 
 
 async def test_the_chain_gives_a_call_up_without_a_mark_on_the_service() -> None:
@@ -488,7 +488,7 @@ async def test_a_fault_of_ours_is_the_chains_to_report_and_counts(monkeypatch: p
 async def test_an_outage_admits_only_where_that_was_chosen() -> None:
     async with scene(DOWN, onOutage="admit", breaker={"failures": 1}) as play:
         assert await play.ask() is ADMITTED
-        assert play.plugin.status().breaker is State.OPEN
+        assert play.plugin.status().breaker is BreakerState.OPEN
         assert await play.ask() is ADMITTED
         assert len(play.service.asked) == 1
 

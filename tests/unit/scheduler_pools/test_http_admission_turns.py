@@ -12,7 +12,7 @@ import pytest
 
 from hosting.backoff import Backoff
 from hosting.server import Reply, Request, Route, Server
-from scheduler.pools.core.breaker import State
+from scheduler.pools.core.breaker import BreakerState
 from scheduler.pools.core.values import ADMITTED, Context, ProbeEnd, Purpose
 from scheduler.pools.shipped import http_outcomes
 from scheduler.pools.shipped.http_admission import HttpAdmission, checked_args
@@ -45,7 +45,7 @@ async def test_more_questions_than_connections_wait_for_their_turn_and_are_all_a
         gate.set()
         assert await asyncio.gather(*asking) == [ADMITTED] * 7
         status = play.plugin.status()
-        assert (status.waiting, status.failures, status.breaker) == (0, 0, State.CLOSED)
+        assert (status.waiting, status.failures, status.breaker) == (0, 0, BreakerState.CLOSED)
 
 
 async def test_who_waited_in_vain_for_a_turn_has_nothing_against_the_service() -> None:
@@ -56,7 +56,7 @@ async def test_who_waited_in_vain_for_a_turn_has_nothing_against_the_service() -
         short = replace(CTX, deadline_s=play.now_s + 0.02)
         error = internal(await play.ask(short))
         assert "1 other questions were under way" in error.message
-        assert (play.plugin.status().failures, play.plugin.status().breaker) == (0, State.CLOSED)
+        assert (play.plugin.status().failures, play.plugin.status().breaker) == (0, BreakerState.CLOSED)
         gate.set()
         assert await first is ADMITTED
 
@@ -71,7 +71,7 @@ async def test_a_service_that_had_less_than_its_time_because_of_our_queue_has_no
         gate.set()
         await first
         assert "in time" in internal(await second).message
-        assert play.plugin.status().breaker is State.CLOSED
+        assert play.plugin.status().breaker is BreakerState.CLOSED
 
 
 async def test_who_is_cancelled_while_waiting_for_a_turn_leaves_the_queue() -> None:

@@ -263,8 +263,7 @@ def test_what_is_wrong_is_the_pool_where_the_body_says_so_or_no_vm_asks() -> Non
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"),
-    [(422, PluginErrorKind.INSUFFICIENT_RESOURCES), (429, PluginErrorKind.INVALID_SPEC)],
+    ("status", "kind"), [(422, PluginErrorKind.INSUFFICIENT_RESOURCES), (429, PluginErrorKind.INVALID_SPEC)]
 )
 def test_a_kind_in_the_body_wins_over_the_status(status: int, kind: PluginErrorKind) -> None:
     assert kind_from_app_error(refusal(read(status, {"kind": kind.value}))) is kind

@@ -155,6 +155,19 @@ async def test_no_plugin_can_take_members_away_from_the_next() -> None:
 # ------------------------------------------------------------ failures
 
 
+class Unreadable:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("when", [later, lambda say: say], ids=["coroutine", "plain"])
+async def test_an_error_without_a_text_is_internal(when: Callable[[Say], Say]) -> None:
+    error = AppError(503, cast("str", Unreadable()))
+    assert is_internal(await ask("pre_update_pool", Talker("a", when(raising(error)))), "a")
+
+
 class Odd(BaseException):
     """Such as the control exceptions of other frameworks."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.pools.chain import calls, manager, probing
-from scheduler.pools.chain.calls import MAX_STRAYS
+from scheduler.pools.chain.calls import MAX_ABANDONED
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.plugin import BasePlugin, Handle
 from scheduler.pools.core.errors import Interrupt
@@ -196,11 +196,6 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_internal(hook: str) -
     assert (slow.cancelled, slow.ended, chain.abandoned) == (1, 1, 0)
 
 
-async def test_a_pods_hook_that_takes_too_long_is_internal() -> None:
-    chain = PluginManager(Slow("slow"), timeout_s=SOON_S)
-    assert is_internal(await chain.pre_create_pod_hooks(CTX, {}, POOL), "slow")
-
-
 async def test_an_awaitable_of_any_sort_is_awaited() -> None:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Admission] = loop.create_future()
@@ -228,7 +223,10 @@ async def test_a_broken_awaitable_is_internal() -> None:
         def __await__(self) -> Any:
             return 3
 
-    for broken in (Broken(), NoIterator()):
+    other_loop = asyncio.new_event_loop()
+    foreign = other_loop.create_future()
+    other_loop.close()
+    for broken in (Broken(), NoIterator(), foreign):
         assert is_internal(await ask("pre_update_pool", Talker("a", giving(broken))), "a")
 
 
@@ -251,25 +249,25 @@ async def test_what_comes_too_late_is_of_no_interest(end: Admission | BaseExcept
 async def test_a_plugin_that_never_ends_is_not_called_any_more_until_it_does() -> None:
     slow, before = Slow("slow", deaf=1), Talker("before", labelled(one="1"))
     chain = PluginManager(before, slow, timeout_s=SOON_S / 10)
-    for number in range(MAX_STRAYS + 3):
+    for number in range(MAX_ABANDONED + 3):
         found = await asking(chain, HOOKS[number % 3])
         assert is_internal(found, "slow")
         assert found.updated
-    assert (len(slow.seen), chain.abandoned) == (MAX_STRAYS, MAX_STRAYS)
-    assert len(before.seen) == MAX_STRAYS + 3
+    assert (len(slow.seen), chain.abandoned) == (MAX_ABANDONED, MAX_ABANDONED)
+    assert len(before.seen) == MAX_ABANDONED + 3
     slow.open.set()
     await turns()
     assert chain.abandoned == 0
     assert (await asking(chain, "pre_update_pool")).error is None
-    assert len(slow.seen) == MAX_STRAYS + 1
+    assert len(slow.seen) == MAX_ABANDONED + 1
 
 
-async def test_strays_of_one_plugin_do_not_silence_another_of_the_same_name() -> None:
+async def test_abandoned_calls_of_one_plugin_do_not_silence_another_of_the_same_name() -> None:
     slow, other = Slow("base", deaf=1), Talker("base")
     chain = PluginManager(other, slow, timeout_s=SOON_S / 10)
-    for _ in range(MAX_STRAYS + 2):
+    for _ in range(MAX_ABANDONED + 2):
         await asking(chain, "pre_update_pool")
-    assert len(other.seen) == MAX_STRAYS + 2
+    assert len(other.seen) == MAX_ABANDONED + 2
     slow.open.set()
     await turns()
 

@@ -15,7 +15,6 @@ from scheduler.pools.core.errors import (
     Detail,
     Interrupt,
     PluginErrorKind,
-    Scope,
     kind_from_app_error,
     new_insufficient_resources,
     new_internal,
@@ -145,26 +144,6 @@ def test_what_is_not_above_current_is_never_asked(current: int, candidate: int) 
     assert (found, asked) == (ProbeResult(OK, current), [])
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (AppError(503, "full"), INSUFFICIENT),
-        (AppError(429, "full"), INSUFFICIENT),
-        (AppError(400, "bad"), INVALID),
-        (AppError(422, "bad", detail=PluginErrorKind.UNKNOWN), INVALID),
-        (AppError(500, "down"), INTERNAL),
-        (AppError(409, "not now"), INTERNAL),
-        (AppError(0, "what"), INTERNAL),
-        (AppError(500, "full", detail=PluginErrorKind.INSUFFICIENT_RESOURCES), INSUFFICIENT),
-        (AppError(503, "down", detail=PluginErrorKind.INTERNAL), INTERNAL),
-        (new_invalid_spec("bad", scope=Scope.VM), INVALID),
-    ],
-)
-def test_the_kind_of_the_refusal_decides(error: AppError, kind: ProbeResultKind) -> None:
-    found, _ = run(0, 1, lambda _: Admission(error=error, plugin="p"))
-    assert (found.kind, found.accepted, found.error, found.plugin) == (kind, 0, error, "p")
-
-
 # ------------------------------------------------------------ caps
 
 
@@ -197,11 +176,6 @@ def test_a_cap_without_a_message_says_what_and_whose_it_is() -> None:
     assert found.error.detail == Detail(PluginErrorKind.INSUFFICIENT_RESOURCES, reason="Full")
 
 
-def test_a_cap_of_zero_from_nothing_is_a_refusal() -> None:
-    found, asked = run(0, 8, capping(0))
-    assert (asked, found.kind, found.accepted, found.refused) == ([8], INSUFFICIENT, 0, 1)
-
-
 def test_the_cap_beside_an_error_is_asked_about_next() -> None:
     """A quota states its cap, and a later plugin is full all the same, until 58."""
     found, asked = run(
@@ -214,45 +188,7 @@ def test_the_cap_beside_an_error_is_asked_about_next() -> None:
     assert found.calls == len(asked) <= 2 + math.ceil(math.log2(30))
 
 
-@pytest.mark.parametrize("kind", [(DOWN, INTERNAL), (BAD, INVALID)])
-def test_a_cap_beside_another_error_is_of_no_interest(kind: tuple[AppError, ProbeResultKind]) -> None:
-    found, asked = scripted(50, 80, Admission(admitted=60, error=kind[0]))
-    assert (asked, found.kind, found.accepted, found.error) == ([80], kind[1], 50, kind[0])
-
-
-def test_a_plugin_that_does_not_keep_its_cap_is_searched_below_it() -> None:
-    found, asked = run(0, 64, lambda n: Admission(admitted=40) if n > 40 else refusing(9)(n))
-    assert asked[:3] == [64, 40, 20]
-    assert (found.accepted, str(found.error)) == (9, "10")
-    assert found.calls <= 2 + 6
-
-
-def test_only_one_cap_is_verified_however_often_a_plugin_changes_its_mind() -> None:
-    """Each answer states a cap that is one less than what was asked about."""
-    found, asked = run(0, 64, lambda n: Admission(admitted=n - 1))
-    assert asked[:2] == [64, 63]
-    assert len(asked) <= 2 + 6
-    assert (found.kind, found.accepted) == (INSUFFICIENT, 0)
-
-
-def test_a_cap_below_what_was_admitted_meanwhile_ends_the_search() -> None:
-    found, asked = scripted(0, 16, Admission(error=FULL), ADMITTED, Admission(admitted=3))
-    assert (asked, found.kind, found.is_complete) == ([16, 8, 12], INSUFFICIENT, True)
-    assert found.accepted in (3, 8)
-
-
 # ------------------------------------------------------------ waits
-
-
-def test_the_longest_wait_wins_whosever_it_is() -> None:
-    found, _ = scripted(
-        0,
-        4,
-        Admission(error=new_insufficient_resources("full", retry_after_s=5.0), retry_after_s=1.0),
-        Admission(retry_after_s=9.0),
-        Admission(error=new_insufficient_resources("full", retry_after_s=2.0)),
-    )
-    assert (found.accepted, found.retry_after_s) == (2, 9.0)
 
 
 def test_a_wait_of_zero_is_a_wait() -> None:
@@ -260,23 +196,7 @@ def test_a_wait_of_zero_is_a_wait() -> None:
     assert scripted(0, 1, Admission(error=FULL))[0].retry_after_s is None
 
 
-@pytest.mark.parametrize("error", [DOWN, BAD])
-def test_a_wait_counts_beside_every_error(error: AppError) -> None:
-    assert scripted(0, 1, Admission(error=error, retry_after_s=3.0))[0].retry_after_s == 3.0
-
-
 # ------------------------------------------------------------ interrupts
-
-
-def test_what_was_admitted_before_an_interrupt_stays() -> None:
-    found, asked = scripted(0, 16, Admission(error=FULL, plugin="p"), ADMITTED, Interrupt)
-    assert (asked, found.accepted, found.refused, found.calls) == ([16, 8, 12], 8, 16, 2)
-    assert (found.kind, found.error, found.plugin, found.is_complete) == (INSUFFICIENT, FULL, "p", False)
-
-
-def test_a_search_that_is_interrupted_before_any_answer_has_nothing() -> None:
-    found, _ = scripted(3, 16, Interrupt)
-    assert (found.accepted, found.refused, found.calls, found.is_complete) == (3, None, 0, False)
 
 
 def test_an_answer_in_time_is_complete_whatever_the_clock_says() -> None:
@@ -328,31 +248,9 @@ async def test_what_a_plugin_changes_in_a_probe_is_dropped() -> None:
     assert all(seen[0].labels == POOL.labels for seen in plugin.seen)
 
 
-async def test_each_call_is_the_whole_chain_up_to_the_refusal() -> None:
-    first = Talker("a", lambda pool: refusing(12)(pool.replicas))
-    last = Talker("b", lambda _: Admission(admitted=10))
-    found = await probing.probe_accepted_replicas(PluginManager(first, last), POOL, (), 0, 16)
-    assert (found.accepted, found.plugin) == (10, "b")
-    assert [seen[0].replicas for seen in first.seen] == [16, 8, 12, 10, 11][: len(first.seen)]
-    assert 16 not in [seen[0].replicas for seen in last.seen]
-
-
 async def test_the_reasons_and_members_of_the_call_are_handed_on() -> None:
     plugin = Talker("a")
     ctx = Context(Purpose.BIND, deadline_s=9.0)
     members: tuple[Any, ...] = ("vm",)
     await probing.probe_accepted_replicas(PluginManager(plugin), POOL, members, 0, 1, ctx)
     assert plugin.seen == [(POOL.with_replicas(1), ctx, members)]
-
-
-async def test_a_detail_that_cannot_be_read_does_not_break_the_search() -> None:
-    class Spoilt:
-        @property
-        def kind(self) -> PluginErrorKind:
-            raise RuntimeError
-
-    refusal = Admission(error=AppError(503, "full", detail=Spoilt()))
-    found = await probing.probe_accepted_replicas(
-        PluginManager(Talker("a", lambda _: refusal)), POOL, (), 0, 1
-    )
-    assert (found.kind, found.accepted) == (INSUFFICIENT, 0)

@@ -6,7 +6,7 @@ from hosting.server import Reply
 from scheduler.pools.core.errors import new_internal, new_invalid_spec
 from scheduler.pools.core.values import ADMITTED, Admission, ProbeEnd
 from tests.support.virtual_time import virtually
-from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, raises
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises
 from tests.unit.scheduler_service.test_migrations import permit
 
 
@@ -41,10 +41,10 @@ class Listener(Doorman):
 @virtually
 async def test_what_was_admitted_and_committed_is_told_once_for_each_search() -> None:
     listener = Listener(10)
-    house = await PoolHouse(listener).open()
-    house.born("a", "b")
-    await house.grow("a", 4)
-    await house.grow("b", 20)
+    world = await PoolWorld(listener).open()
+    world.born("a", "b")
+    await world.grow("a", 4)
+    await world.grow("b", 20)
     assert listener.figures == [(5, 5, 3, 5), (24, 10, 5, 10)]
     assert listener.has_one_end_for_each_question
 
@@ -52,13 +52,13 @@ async def test_what_was_admitted_and_committed_is_told_once_for_each_search() ->
 @virtually
 async def test_refusals_and_failures_commit_nothing() -> None:
     listener = Listener(1)
-    house = await PoolHouse(listener).open()
-    house.born("a")
-    await house.grow("a", 3)
-    await house.change()
+    world = await PoolWorld(listener).open()
+    world.born("a")
+    await world.grow("a", 3)
+    await world.change()
     for error in (new_internal("x"), new_invalid_spec("x")):
         listener.says = raises(error)
-        await house.grow("a", 3)
+        await world.grow("a", 3)
     assert listener.figures == [(3, 1, 0, 1)] * 3
     assert listener.has_one_end_for_each_question
 
@@ -67,10 +67,10 @@ async def test_refusals_and_failures_commit_nothing() -> None:
 async def test_a_search_that_begins_anew_ends_twice() -> None:
     """The pool was changed while the chain was asked: the first word counts for nothing."""
     listener = Listener(100, 0.1)
-    house = await PoolHouse(listener).open()
-    house.born("a")
-    task = await house.growing("a", 5)
-    await house.change()
+    world = await PoolWorld(listener).open()
+    world.born("a")
+    task = await world.growing("a", 5)
+    await world.change()
     assert permit(await task) == (5, [])
     assert listener.figures == [(5, 5, 0, 1), (5, 5, 4, 5)]
     assert listener.has_one_end_for_each_question
@@ -79,29 +79,29 @@ async def test_a_search_that_begins_anew_ends_twice() -> None:
 @virtually
 async def test_who_waits_no_longer_gets_nothing_of_what_was_admitted() -> None:
     listener = Listener(100, 0.1)
-    house = await PoolHouse(listener).open()
-    house.born("a")
-    overtaken = await house.growing("a", 5)
-    assert await house.grow("a", 3) == (3, [])
+    world = await PoolWorld(listener).open()
+    world.born("a")
+    overtaken = await world.growing("a", 5)
+    assert await world.grow("a", 3) == (3, [])
     assert isinstance(await overtaken, Reply)
     assert [end.committed for end in listener.ends] == [0, 2]
     assert listener.has_one_end_for_each_question
-    assert await house.clean()
+    assert await world.clean()
 
 
 @virtually
 async def test_a_listener_that_fails_costs_nobody_anything() -> None:
     listener = Listener()
     listener.fault = SystemExit(1)
-    house = await PoolHouse(listener).open()
-    house.born("a")
-    assert await house.grow("a", 4) == (4, [])
+    world = await PoolWorld(listener).open()
+    world.born("a")
+    assert await world.grow("a", 4) == (4, [])
 
 
 @virtually
 async def test_nobody_is_named_a_question_where_nobody_listens() -> None:
     doorman = Doorman()
     doorman.says = lambda ctx, _: ADMITTED if ctx.question == "" else Admission(admitted=0)
-    house = await PoolHouse(doorman).open()
-    house.born("a")
-    assert await house.grow("a", 4) == (4, [])
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    assert await world.grow("a", 4) == (4, [])

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import yaml
 
-from hosting import logs, settings
+from hosting import settings
 from hosting.settings import FaultsError, SettingsError, check
 from protocol.values import Resources
 from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.plugin import Client
 from scheduler.pools.chain.probing import probe_accepted_replicas
 from scheduler.pools.core.errors import PluginErrorKind, Scope, detail_of, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
 from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
+from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits, Purpose
 from scheduler.pools.shipped import quota
-from scheduler.pools.shipped.quota import Quota, QuotaArgs
+from scheduler.pools.shipped.quota import QuotaArgs, QuotaPlugin
+from tests.unit.scheduler_pools.quota_hosts import QuotaHost
 
 GIB = 2**30
 UNIT = Resources(1000, 4 * GIB)
@@ -37,56 +37,16 @@ PROBE = Context(Purpose.PROBE)
 UPDATE = Context(Purpose.UPDATE)
 
 
-class World:
-    """A host with pools that tests put there."""
-
-    def __init__(self, *pools: Pool) -> None:
-        self.held = pools
-        self.claimed: dict[str, int] = {}
-        self.log: Any = logs.logger("test")
-
-    @property
-    def cache(self) -> "World":
-        return self
-
-    @property
-    def client(self) -> Client:
-        raise NotImplementedError
-
-    def pool(self, name: str) -> Pool | None:
-        return next((pool for pool in self.held if pool.name == name), None)
-
-    def pools(self) -> tuple[Pool, ...]:
-        return self.held
-
-    def asked(self) -> dict[str, int]:
-        return {}
-
-    def claims(self) -> dict[str, int]:
-        return self.claimed
-
-    def members(self, name: str) -> Pods:
-        del name
-        return ()
-
-    def put(self, pool: Pool) -> None:
-        """Add a pool, or let it take the place of the one of its name."""
-        if self.pool(pool.name) is None:
-            self.held = (*self.held, pool)
-        else:
-            self.held = tuple(pool if each.name == pool.name else each for each in self.held)
-
-
 def pool(name: str, tenant: str | None, replicas: int = 0, unit: Resources = UNIT) -> Pool:
     labels = {} if tenant is None else {quota.TENANT_LABEL: tenant}
     return Pool(name, unit, labels=labels, replicas=replicas)
 
 
-def plugin(world: World, text: str = WHOLE) -> Quota:
+def plugin(world: QuotaHost, text: str = WHOLE) -> QuotaPlugin:
     return quota.factory(world, Providers(), yaml.safe_load(text))
 
 
-def asked(made: Quota, about: Pool, replicas: int) -> Admission:
+def asked(made: QuotaPlugin, about: Pool, replicas: int) -> Admission:
     return made.pre_update_pool(PROBE, about.with_replicas(replicas), ())
 
 
@@ -179,7 +139,7 @@ def test_tenants_that_are_no_tree_are_faults_of_a_settings_file_too() -> None:
     ],
 )
 def test_a_pool_of_nobody_is_refused_by_every_hook(tenant: str | None, text: str) -> None:
-    made, about = plugin(World()), pool("p", tenant, 1)
+    made, about = plugin(QuotaHost()), pool("p", tenant, 1)
     for answer in (
         made.pre_create_pool(Context(Purpose.CREATE), about),
         made.pre_update_pool(UPDATE, about, ()),
@@ -192,7 +152,7 @@ def test_a_pool_of_nobody_is_refused_by_every_hook(tenant: str | None, text: str
 
 
 def test_pools_of_nobody_may_be_let_in_and_count_nowhere() -> None:
-    world = World(pool("q", None, 100), pool("r", "ops", 100))
+    world = QuotaHost(pool("q", None, 100), pool("r", "ops", 100))
     made = plugin(world, WHOLE + "unknownTenant: admit")
     for tenant in (None, "ops"):
         assert made.pre_create_pool(Context(Purpose.CREATE), pool("p", tenant)) is ADMITTED
@@ -202,7 +162,7 @@ def test_pools_of_nobody_may_be_let_in_and_count_nowhere() -> None:
 
 
 def test_another_label_may_name_the_tenant() -> None:
-    made = plugin(World(), WHOLE + "tenantLabel: team")
+    made = plugin(QuotaHost(), WHOLE + "tenantLabel: team")
     assert made.pre_create_pool(Context(Purpose.CREATE), Pool("p", UNIT, labels={"team": "ci"})) is ADMITTED
 
 
@@ -210,7 +170,7 @@ def test_another_label_may_name_the_tenant() -> None:
 
 
 def test_growth_within_the_quota_is_admitted_and_beyond_it_is_cut() -> None:
-    made = plugin(World(pool("p", "alone", 3), pool("q", "alone", 4)))
+    made = plugin(QuotaHost(pool("p", "alone", 3), pool("q", "alone", 4)))
     assert asked(made, pool("p", "alone"), 6) is ADMITTED
     assert asked(made, pool("p", "alone"), 7) == Admission(
         admitted=6,
@@ -223,7 +183,7 @@ def test_growth_within_the_quota_is_admitted_and_beyond_it_is_cut() -> None:
 def test_the_pool_is_counted_in_units_of_the_quota_rounded_up() -> None:
     """Two units of (half a CPU, 3 GiB) need 1.5 units of (1 CPU, 4 GiB) for their memory, so 2."""
     odd = Resources(500, 3 * GIB)
-    world = World(pool("p", "alone", 8), pool("q", "alone", 2, odd))
+    world = QuotaHost(pool("p", "alone", 8), pool("q", "alone", 2, odd))
     made = plugin(world)
     assert made.status()[4].used_units == 10
     assert asked(made, pool("q", "alone", 2, odd), 3).admitted == 2
@@ -233,7 +193,7 @@ def test_the_pool_is_counted_in_units_of_the_quota_rounded_up() -> None:
 
 
 def test_a_pool_may_always_have_what_it_has() -> None:
-    made = plugin(World(pool("p", "alone", 15), pool("q", "alone", 2)))
+    made = plugin(QuotaHost(pool("p", "alone", 15), pool("q", "alone", 2)))
     assert asked(made, pool("p", "alone"), 15) is ADMITTED
     assert asked(made, pool("p", "alone"), 16).admitted == 15
     assert asked(made, pool("q", "alone"), 3).admitted == 2
@@ -241,18 +201,18 @@ def test_a_pool_may_always_have_what_it_has() -> None:
 
 
 def test_a_change_of_the_description_is_never_refused_for_the_size() -> None:
-    made = plugin(World(pool("p", "alone", 15)))
+    made = plugin(QuotaHost(pool("p", "alone", 15)))
     assert made.pre_update_pool(UPDATE, pool("p", "alone", 15), ()) is ADMITTED
     assert made.pre_update_pool(UPDATE, pool("p", "dev", 15), ()) is ADMITTED
 
 
 def test_a_pool_that_the_cache_does_not_hold_is_counted_from_nothing() -> None:
-    made = plugin(World(pool("q", "alone", 4)))
+    made = plugin(QuotaHost(pool("q", "alone", 4)))
     assert asked(made, pool("p", "alone"), 7).admitted == 6
 
 
 def test_a_pool_that_is_asked_about_for_another_tenant_is_taken_out_of_its_own() -> None:
-    world = World(pool("p", "ci", 16), pool("q", "dev", 4))
+    world = QuotaHost(pool("p", "ci", 16), pool("q", "dev", 4))
     made = plugin(world)
     before = made.status()
     assert asked(made, pool("p", "batch"), 20).admitted == 16, "what it has; its share would be 10"
@@ -263,14 +223,14 @@ def test_a_pool_that_is_asked_about_for_another_tenant_is_taken_out_of_its_own()
 
 
 def test_pools_of_a_parent_still_count_when_tenants_were_put_below_it() -> None:
-    made = plugin(World(pool("p", "org", 8)))
+    made = plugin(QuotaHost(pool("p", "org", 8)))
     assert made.status()[0].used_units == 8
     assert asked(made, pool("q", "ci"), 99).admitted == 8
     assert made.pre_update_pool(UPDATE, pool("p", "org", 8), ()).error is not None
 
 
 def test_the_accounts_follow_the_cache() -> None:
-    world = World(pool("p", "ci", 2), pool("q", "dev", 3))
+    world = QuotaHost(pool("p", "ci", 2), pool("q", "dev", 3))
     made = plugin(world)
 
     def used() -> dict[str, int]:
@@ -299,7 +259,7 @@ def test_the_accounts_follow_the_cache() -> None:
 
 def test_a_warm_minimum_counts_as_used_and_is_always_there_for_its_pool() -> None:
     warm = replace(pool("q", "dev", 1), limits=PoolLimits(min_units=7))
-    world = World(pool("p", "ci", 2), warm)
+    world = QuotaHost(pool("p", "ci", 2), warm)
     made = plugin(world)
     assert (made.status()[2].used_units, made.status()[2].borrowed_units) == (7, 3)
     assert asked(made, pool("p", "ci"), 99).admitted == 13, "6 of its own and 7 of the 10 to lend"
@@ -312,7 +272,7 @@ def test_a_warm_minimum_counts_as_used_and_is_always_there_for_its_pool() -> Non
 
 
 def test_a_warm_minimum_that_does_not_fit_is_refused_when_it_is_written() -> None:
-    world = World(pool("p", "ci", 14), pool("q", "dev", 4))
+    world = QuotaHost(pool("p", "ci", 14), pool("q", "dev", 4))
     made = plugin(world)
 
     def said(least: int) -> Admission:
@@ -333,7 +293,7 @@ def test_a_warm_minimum_that_does_not_fit_is_refused_when_it_is_written() -> Non
 
 def test_what_pools_claim_is_followed_and_counts_in_units_of_the_quota() -> None:
     odd = Resources(500, 3 * GIB)
-    world = World(pool("p", "ci", 16), pool("q", "dev", 4, odd))
+    world = QuotaHost(pool("p", "ci", 16), pool("q", "dev", 4, odd))
     made = plugin(world)
 
     def claimed() -> int:
@@ -371,7 +331,7 @@ def test_what_pools_claim_is_followed_and_counts_in_units_of_the_quota() -> None
     ],
 )
 def test_the_message_says_what_is_left_of_what(used: Mapping[str, int], tenant: str, text: str) -> None:
-    world = World(*(pool(name, name, units) for name, units in used.items()))
+    world = QuotaHost(*(pool(name, name, units) for name, units in used.items()))
     world.claimed = {"dev": 6} if tenant == "ci" else {}
     made = plugin(world)
     assert asked(made, pool(tenant, tenant), 40).message.startswith(text + "; ")
@@ -383,7 +343,7 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
     tenants: [{name: top, limit: 12}, {name: a, parent: top}, {name: b, parent: top},
               {name: a1, parent: a}, {name: a2, parent: a}]
     """
-    world = World(pool("p", "b", 1), pool("q", "a2", 5))
+    world = QuotaHost(pool("p", "b", 1), pool("q", "a2", 5))
     world.claimed = {"p": 9}
     answer = asked(plugin(world, text), pool("r", "a1"), 9)
     assert answer.message == (
@@ -396,14 +356,14 @@ def test_the_message_names_the_parent_whose_share_binds() -> None:
 
 
 def test_without_reserved_shares_the_first_takes_what_is_there() -> None:
-    world = World(pool("p", "ci", 14), pool("q", "dev", 5))
+    world = QuotaHost(pool("p", "ci", 14), pool("q", "dev", 5))
     world.claimed = {"q": 3}
     assert asked(plugin(world), pool("p", "ci"), 99).admitted == 14
     assert asked(plugin(world, WHOLE + "reserveFairShares: false"), pool("p", "ci"), 99).admitted == 15
 
 
 async def test_a_probe_needs_two_calls() -> None:
-    world = World(pool("p", "alone", 2))
+    world = QuotaHost(pool("p", "alone", 2))
     manager = PluginManager(plugin(world))
     assert manager.names == ("quota",)
     await manager.start(world)
@@ -419,7 +379,7 @@ def test_the_start_says_what_is_in_force() -> None:
         def info(self, event: str, **values: Any) -> None:
             lines.append((event, values))
 
-    world = World()
+    world = QuotaHost()
     world.log = Log()
     plugin(world).start(world)
     assert lines == [

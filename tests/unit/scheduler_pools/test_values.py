@@ -41,7 +41,7 @@ POOL = Pool(
 MEMBER = Member(PodName("vm", "default"), "uid-vm", "n1", {"team": "a"}, UNIT, UNIT, 1)
 REQUEST = VmRequest(PodName("vm", "default"), "uid-vm", "n1", {"team": "a"}, UNIT, UNIT * 2, 1, 2)
 CONTEXT = Context(Purpose.PROBE, (REQUEST,), 5.0)
-HANDED = [POOL, POOL.limits, MEMBER, REQUEST, CONTEXT, Admission(POOL), PodAdmission({}), MEMBER.pod]
+HANDED = [POOL, POOL.limits, MEMBER, REQUEST, CONTEXT, Admission(POOL), PodAdmission({})]
 
 
 def chained(*words: Admission) -> Admission:
@@ -63,37 +63,39 @@ def test_an_empty_admission_admits_everything() -> None:
 
 def test_a_cap_of_zero_is_a_cap() -> None:
     none = Admission(admitted=0)
-    assert none.is_capped
-    assert none.admitted_or(7) == 0
-    assert chained(none, Admission(admitted=3)).admitted == 0
-    assert chained(Admission(admitted=3), none).admitted == 0
+    assert (none.is_capped, none.admitted_or(7)) == (True, 0)
 
 
-def test_the_smallest_cap_wins_and_brings_its_texts_and_name() -> None:
-    found = chained(
-        Admission(admitted=5, reason="Five", message="five"),
-        Admission(admitted=3, reason="Three", message="three"),
-        Admission(admitted=4, reason="Four", message="four"),
-    )
-    assert (found.admitted, found.reason, found.message, found.plugin) == (3, "Three", "three", "p1")
+FIVE = Admission(admitted=5, reason="Five", message="five")
+THREE = Admission(admitted=3, reason="Three", message="three")
 
 
-def test_a_tie_keeps_the_earlier_texts() -> None:
-    found = chained(
-        Admission(admitted=3, reason="First"), Admission(admitted=3, reason="Second", message="2")
-    )
-    assert (found.reason, found.message, found.plugin) == ("First", "", "p0")
-
-
-def test_a_smaller_cap_without_texts_does_not_borrow_those_of_another() -> None:
-    found = chained(Admission(admitted=5, reason="Five", message="five"), Admission(admitted=3))
-    assert (found.reason, found.message, found.plugin) == ("", "", "p1")
-
-
-def test_texts_without_a_cap_are_not_passed_on() -> None:
-    found = chained(Admission(reason="Odd", message="odd"), Admission(admitted=3))
-    assert (found.reason, found.message, found.plugin) == ("", "", "p1")
-    assert chained(Admission(admitted=3, reason="Three"), Admission(reason="Odd")).reason == "Three"
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        # The smallest cap wins and brings its texts and its plugin's name; a tie keeps the earlier one's.
+        ([Admission(admitted=0), THREE], Admission(admitted=0, plugin="p0")),
+        ([THREE, Admission(admitted=0)], Admission(admitted=0, plugin="p1")),
+        ([FIVE, THREE, Admission(admitted=4, reason="Four")], replace(THREE, plugin="p1")),
+        ([THREE, Admission(admitted=3, reason="Second")], replace(THREE, plugin="p0")),
+        # Without texts of its own a cap borrows no other's; texts without a cap are not passed on.
+        ([FIVE, Admission(admitted=3)], Admission(admitted=3, plugin="p1")),
+        ([Admission(reason="Odd", message="odd"), Admission(admitted=3)], Admission(admitted=3, plugin="p1")),
+        ([THREE, Admission(reason="Odd")], replace(THREE, plugin="p0")),
+        # An error brings its plugin's name and keeps the cap of others; cap and wait beside it count.
+        ([THREE, Admission(error=FULL)], replace(THREE, error=FULL, plugin="p1")),
+        (
+            [Admission(admitted=3, retry_after_s=1.0), Admission(admitted=2, retry_after_s=4.0, error=FULL)],
+            Admission(admitted=2, retry_after_s=4.0, error=FULL, plugin="p1"),
+        ),
+        # The name that a plugin gives itself is not believed.
+        ([Admission(admitted=1, plugin="other")], Admission(admitted=1, plugin="p0")),
+        ([Admission(error=FULL, plugin="other")], Admission(error=FULL, plugin="p0")),
+        ([Admission(plugin="other")], Admission()),
+    ],
+)
+def test_what_a_chain_says_together(said: list[Admission], found: Admission) -> None:
+    assert chained(*said) == found
 
 
 def test_the_longest_wait_wins_whosever_it_is() -> None:
@@ -109,29 +111,11 @@ def test_the_longest_wait_wins_whosever_it_is() -> None:
     assert chained(Admission(retry_after_s=0.0), Admission()).retry_after_s == 0.0
 
 
-def test_an_error_brings_its_own_name_and_keeps_the_cap_of_others() -> None:
-    found = chained(Admission(admitted=3, reason="Three"), Admission(error=FULL))
-    assert (found.error, found.plugin, found.admitted, found.reason) == (FULL, "p1", 3, "Three")
-
-
-def test_the_cap_and_the_wait_beside_an_error_count() -> None:
-    found = chained(
-        Admission(admitted=3, retry_after_s=1.0), Admission(admitted=2, retry_after_s=4.0, error=FULL)
-    )
-    assert (found.admitted, found.retry_after_s, found.error) == (2, 4.0, FULL)
-
-
 def test_the_latest_changed_pool_stays_also_beside_an_error() -> None:
     first, second = POOL.with_replicas(1), POOL.with_replicas(2)
     assert chained(Admission(pool=first), Admission(error=FULL)).pool is first
     assert chained(Admission(pool=first), Admission(pool=second, error=FULL)).pool is second
     assert chained(Admission(pool=first), Admission(admitted=1)).updated
-
-
-def test_the_name_that_a_plugin_gives_itself_is_not_believed() -> None:
-    assert chained(Admission(admitted=1, plugin="other")).plugin == "p0"
-    assert chained(Admission(error=FULL, plugin="other")).plugin == "p0"
-    assert chained(Admission(plugin="other")).plugin == ""
 
 
 def test_caps_do_not_depend_on_the_order() -> None:
@@ -161,7 +145,10 @@ def test_no_field_can_be_set_removed_or_added(value: Any) -> None:
     assert not hasattr(value, "__dict__")
 
 
-def test_resources_cannot_be_changed() -> None:
+def test_names_and_resources_cannot_be_changed() -> None:
+    name: Any = MEMBER.pod
+    with pytest.raises(AttributeError):
+        name.name = "other"
     amount: Any = POOL.compute_unit
     with pytest.raises(AttributeError):
         amount.vcpu_milli = 0

@@ -54,7 +54,7 @@ class Bank:
         self.word: asyncio.Future[Any] | None = None
         self.behaviour: Callable[[events.AdmissionCallNeeded], Awaitable[Any]] = self._wait
 
-    def consult(
+    def call_admission(
         self, needed: events.AdmissionCallNeeded, deadline_s: float, answer: Callable[[Word], object]
     ) -> None:
         """The port."""
@@ -77,6 +77,9 @@ class Bank:
         finally:
             self.ended += 1
         answer(word)
+
+    def applied(self, ticket: int) -> None:
+        """The port."""
 
     def cancel(self, ticket: int) -> None:
         """The port."""

@@ -19,9 +19,9 @@ from scheduler.pools.core.errors import (
 )
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits
 from scheduler.pools.http.api import MAX_BODY_BYTES, PoolApi
+from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
-from tests.unit.scheduler_pools.pool_houses import Doorman, PoolHouse, Shelf, hangs, raises, until
-from tests.unit.scheduler_service.test_migrations import cu
+from tests.unit.scheduler_pools.pool_worlds import Doorman, MemoryStore, PoolWorld, hangs, raises, until
 
 UNIT = {"cpu": "1", "memory": "1Gi"}
 BANK = {"name": "bank", "computeUnit": UNIT}
@@ -29,15 +29,13 @@ WALL = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 
 
 class Api:
-    """The routes of a pool house, asked without a network."""
+    """The routes of a pool world, asked without a network."""
 
-    def __init__(self, doorman: Doorman | None = None, shelf: Shelf | None = None, **more: Any) -> None:
+    def __init__(self, doorman: Doorman | None = None, store: MemoryStore | None = None, **more: Any) -> None:
         self.doorman = doorman if doorman is not None else Doorman()
-        self.house = PoolHouse(self.doorman, state=shelf)
-        house = self.house
-        api = PoolApi(
-            house.objects, house.room, house.core.ledger, house.core.vms, now_s, wall=lambda: WALL, **more
-        )
+        self.world = PoolWorld(self.doorman, store=store)
+        world = self.world
+        api = PoolApi(world.objects, world.core, now_s, wall=lambda: WALL, **more)
         self._router = server._Router(api.routes(), None)
 
     async def ask(
@@ -105,8 +103,8 @@ async def test_what_a_reply_shows_may_be_sent_back() -> None:
     shown = await api.create(
         labels={"a.b/c": "d"}, annotations={"x": "é €"}, finalizers=["keep"], limits={"maxUnits": 8}
     )
-    api.house.born("a")
-    await api.house.grow("a", 9)
+    api.world.born("a")
+    await api.world.grow("a", 9)
     shown = await api.shown()
     assert await api.ask("PUT", "/v1/pools/bank", shown) == (200, shown)
     await api.ask("DELETE", "/v1/pools/bank")
@@ -330,8 +328,8 @@ async def test_a_refusal_of_a_hook_is_told_without_its_cause(
 
 @virtually
 async def test_a_disk_that_is_full_is_told_and_nothing_has_happened() -> None:
-    shelf = Shelf(fault=OSError(28, "No space left on device"))
-    api = Api(shelf=shelf)
+    store = MemoryStore(fault=OSError(28, "No space left on device"))
+    api = Api(store=store)
     status, content = await api.ask("POST", "/v1/pools", BANK)
     assert (status, content) == (500, {"error": "pool bank cannot be stored now", "code": "Internal"})
     assert await api.ask("GET", "/v1/pools") == (200, {"pools": []})
@@ -370,9 +368,9 @@ async def test_what_a_plugin_adds_can_be_sent_back_or_is_the_plugins_failure() -
 async def test_the_status_tells_units_members_and_who_waits() -> None:
     api = Api(Doorman(100, 0.2))
     await api.create(limits={"maxUnits": 20})
-    api.house.born("a", "b", units=3)
+    api.world.born("a", "b", units=3)
     assert await api.conditions() == {"Admitted": ("Unknown", "NotAsked")}
-    tasks = [await api.house.growing(name, 5) for name in ("a", "b")]
+    tasks = [await api.world.growing(name, 5) for name in ("a", "b")]
     status = (await api.shown())["status"]
     assert (status["totalUnits"], status["members"], status["waiting"]) == (6, 2, 2)
     for task in tasks:
@@ -389,8 +387,8 @@ async def test_the_status_tells_units_members_and_who_waits() -> None:
 async def test_a_full_pool_says_at_what_until_when_and_why() -> None:
     api = Api(Doorman(4))
     await api.create()
-    api.house.born("a")
-    await api.house.grow("a", 9)
+    api.world.born("a")
+    await api.world.grow("a", 9)
     await until(20.0)
     status = (await api.shown())["status"]
     assert (status["saturatedAtUnits"], status["saturatedUntil"]) == (4, "2026-05-01T12:00:40Z")
@@ -411,13 +409,13 @@ async def test_a_full_pool_says_at_what_until_when_and_why() -> None:
 async def test_a_failure_and_a_deadline_are_told() -> None:
     api = Api(Doorman())
     await api.create()
-    api.house.born("a")
+    api.world.born("a")
     api.doorman.says = hangs
-    await api.house.grow("a", 9)
+    await api.world.grow("a", 9)
     assert await api.conditions() == {"Admitted": ("False", "AdmissionError")}
     chain = [Doorman(100, 0.45, f"d{number}") for number in range(6)]
-    api.house.use(*chain)
-    await api.house.grow("a", 9)
+    api.world.use(*chain)
+    await api.world.grow("a", 9)
     assert (await api.shown())["status"]["lastOutcome"]["kind"] == "Deadline"
     assert await api.conditions() == {"Admitted": ("Unknown", "ProbeDeadline")}
 
@@ -426,9 +424,9 @@ async def test_a_failure_and_a_deadline_are_told() -> None:
 async def test_a_parked_pool_is_unparked() -> None:
     api = Api()
     await api.create()
-    api.house.born("a")
+    api.world.born("a")
     api.doorman.says = raises(new_invalid_spec("no such team"))
-    await api.house.grow("a", 9)
+    await api.world.grow("a", 9)
     assert await api.conditions() == {
         "Admitted": ("False", "AdmissionRejected"),
         "Parked": ("True", "AdmissionRejected"),
@@ -438,7 +436,7 @@ async def test_a_parked_pool_is_unparked() -> None:
     assert (await api.ask("POST", "/v1/pools/bank/unpark"))[1]["changed"] is False
     assert (await api.conditions())["Admitted"][0] != "True", "nothing has admitted anything yet"
     api.doorman.says = None
-    assert await api.house.grow("a", 9) == (9, [])
+    assert await api.world.grow("a", 9) == (9, [])
     assert await api.conditions() == {"Admitted": ("True", "AdmissionGranted")}
 
 
@@ -446,8 +444,8 @@ async def test_a_parked_pool_is_unparked() -> None:
 async def test_a_pool_that_was_full_is_not_told_as_admitted_when_that_is_over() -> None:
     api = Api(Doorman(1))
     await api.create()
-    api.house.born("a")
-    await api.house.grow("a", 9)
+    api.world.born("a")
+    await api.world.grow("a", 9)
     await until(100.0)
     assert (await api.conditions())["Admitted"][0] != "True", "the last word was a refusal"
 
@@ -456,20 +454,20 @@ async def test_a_pool_that_was_full_is_not_told_as_admitted_when_that_is_over() 
 async def test_parked_vms_are_named_while_they_are_there() -> None:
     api = Api()
     await api.create()
-    api.house.born("a")
+    api.world.born("a")
     api.doorman.says = raises(new_invalid_spec("too wide", scope=Scope.VM))
-    await api.house.grow("a", 9)
+    await api.world.grow("a", 9)
     (parked,) = (await api.shown())["status"]["parkedVms"]
     assert parked == {"uid": "uid-a", "pod": "d/a", "plugin": "doorman", "message": "too wide"}
     assert "Parked" not in await api.conditions()
-    api.house.gone("a")
+    api.world.gone("a")
     assert (await api.shown())["status"].get("parkedVms", []) == []
 
 
 @virtually
 async def test_a_pool_that_the_file_describes_otherwise_says_so_as_soon_as_it_does() -> None:
     api = Api()
-    await api.house.objects.follow({"bank": Pool("bank", cu(1), PoolLimits(4))})
+    await api.world.objects.follow({"bank": Pool("bank", cu(1), PoolLimits(4))})
     assert "FileIgnored" not in await api.conditions()
     await api.ask("PUT", "/v1/pools/bank", {**BANK, "limits": {"maxUnits": 9}})
     assert (await api.conditions())["FileIgnored"] == ("True", "StoredWins")

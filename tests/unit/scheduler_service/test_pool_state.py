@@ -18,16 +18,17 @@ from protocol.values import Resources
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, Registries
-from scheduler.pools.chain.objects import Entry
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry
 from scheduler.pools.core.admission_state import Parking
 from scheduler.pools.core.errors import AppError
+from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import Admission, Pool, PoolLimits
 from scheduler.pools.service import PoolService
-from scheduler.pools.state import PoolState
+from scheduler.pools.state import PoolStateFile
+from tests.support.amounts import cu
 from tests.unit.hosting.raw_peers import recorded
-from tests.unit.scheduler_pools.pool_houses import Doorman
-from tests.unit.scheduler_service.test_migrations import INSTANCE, cu
+from tests.unit.scheduler_pools.pool_worlds import Doorman
+from tests.unit.scheduler_service.test_migrations import INSTANCE
 
 WHOLE = Pool(
     "bank",
@@ -45,37 +46,39 @@ TEXTS = st.text(max_size=60)
 
 @pytest.fixture
 def state(tmp_path: Path) -> Any:
-    state = PoolState(tmp_path / "state")
+    state = PoolStateFile(tmp_path / "state")
     yield state
     state.close()
 
 
-def written(state: PoolState) -> Path:
+def written(state: PoolStateFile) -> Path:
     return state._path
 
 
-async def test_what_is_kept_comes_back_as_it_was(state: PoolState) -> None:
+async def test_what_is_kept_comes_back_as_it_was(state: PoolStateFile) -> None:
     state.chain = "abc"
-    parked = Entry(
+    parked = PoolRecord(
         replace(WHOLE, name="other", generation=3, is_deleting=False, limits=PoolLimits(), replicas=0),
         True,
         Parking(3, "no such team", "quota"),
         {"uid-a": Parking(3, "too wide", "door")},
     )
-    entries = (Entry(WHOLE, True), parked)
+    entries = (PoolRecord(WHOLE, True), parked)
     await state.save(entries)
     assert state.load() == (entries, "abc")
     await state.save(())
     assert state.load() == ((), "abc")
 
 
-async def test_what_the_file_describes_and_replicas_are_not_kept(state: PoolState) -> None:
-    await state.save((Entry(replace(WHOLE, replicas=9), True), Entry(replace(WHOLE, name="file"), False)))
+async def test_what_the_file_describes_and_replicas_are_not_kept(state: PoolStateFile) -> None:
+    await state.save(
+        (PoolRecord(replace(WHOLE, replicas=9), True), PoolRecord(replace(WHOLE, name="file"), False))
+    )
     entries, _ = state.load()
-    assert entries == (Entry(WHOLE, True),)
+    assert entries == (PoolRecord(WHOLE, True),)
 
 
-def test_an_empty_directory_holds_nothing(state: PoolState) -> None:
+def test_an_empty_directory_holds_nothing(state: PoolStateFile) -> None:
     assert state.load() == ((), "")
 
 
@@ -97,10 +100,10 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize("text", AWKWARD, ids=ascii)
-async def test_any_text_of_a_plugin_or_a_writer_comes_back(state: PoolState, text: str) -> None:
+async def test_any_text_of_a_plugin_or_a_writer_comes_back(state: PoolStateFile, text: str) -> None:
     """A text that cannot be read back would keep the next process from starting."""
     pool = replace(WHOLE, annotations={"note": text})
-    entry = Entry(pool, True, Parking(7, text, "door"), {"uid-a": Parking(7, text)})
+    entry = PoolRecord(pool, True, Parking(7, text, "door"), {"uid-a": Parking(7, text)})
     await state.save((entry,))
     assert state.load()[0] == (entry,)
 
@@ -110,9 +113,9 @@ async def test_any_text_of_a_plugin_or_a_writer_comes_back(state: PoolState, tex
 def test_any_text_at_all_comes_back(
     tmp_path_factory: pytest.TempPathFactory, note: str, message: str
 ) -> None:
-    state = PoolState(tmp_path_factory.mktemp("state"))
+    state = PoolStateFile(tmp_path_factory.mktemp("state"))
     try:
-        entry = Entry(replace(WHOLE, annotations={"note": note}), True, Parking(7, message, "door"))
+        entry = PoolRecord(replace(WHOLE, annotations={"note": note}), True, Parking(7, message, "door"))
         asyncio.run(state.save((entry,)))
         assert state.load()[0] == (entry,)
     finally:
@@ -137,7 +140,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("content", "told"), BROKEN.values(), ids=BROKEN)
 def test_a_file_that_cannot_be_used_is_told_and_left_alone(
-    state: PoolState, content: bytes, told: str
+    state: PoolStateFile, content: bytes, told: str
 ) -> None:
     written(state).write_bytes(content)
     with pytest.raises(SettingsError) as caught:
@@ -147,7 +150,7 @@ def test_a_file_that_cannot_be_used_is_told_and_left_alone(
     assert written(state).read_bytes() == content
 
 
-def test_a_pool_that_is_there_twice_is_a_fault(state: PoolState) -> None:
+def test_a_pool_that_is_there_twice_is_a_fault(state: PoolStateFile) -> None:
     pool = {"name": "bank", "computeUnit": {"cpu": "1", "memory": "1Gi"}, "generation": 1}
     content = {"format": 1, "chain": "", "pools": [{"pool": pool}, {"pool": pool}]}
     written(state).write_text(json.dumps(content))
@@ -155,7 +158,7 @@ def test_a_pool_that_is_there_twice_is_a_fault(state: PoolState) -> None:
         state.load()
 
 
-def test_a_file_that_cannot_be_opened_is_told(state: PoolState) -> None:
+def test_a_file_that_cannot_be_opened_is_told(state: PoolStateFile) -> None:
     written(state).mkdir()
     with pytest.raises(SettingsError, match="cannot be read"):
         state.load()
@@ -166,9 +169,9 @@ def test_a_file_that_cannot_be_opened_is_told(state: PoolState) -> None:
 
 @pytest.mark.parametrize("step", ["open", "fsync", "replace"])
 async def test_where_writing_fails_what_was_kept_before_still_is(
-    state: PoolState, step: str, monkeypatch: pytest.MonkeyPatch
+    state: PoolStateFile, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await state.save((Entry(WHOLE, True),))
+    await state.save((PoolRecord(WHOLE, True),))
     before = written(state).read_bytes()
 
     def fail(*_: object, **__: object) -> Any:
@@ -186,15 +189,15 @@ async def test_where_writing_fails_what_was_kept_before_still_is(
     assert state.load()[0] == ()
 
 
-async def test_a_kill_in_the_middle_of_writing_leaves_the_old_file(state: PoolState) -> None:
-    await state.save((Entry(WHOLE, True),))
+async def test_a_kill_in_the_middle_of_writing_leaves_the_old_file(state: PoolStateFile) -> None:
+    await state.save((PoolRecord(WHOLE, True),))
     written(state).with_suffix(".new").write_bytes(b'{"format": 1, "ch')
-    assert state.load()[0] == (Entry(WHOLE, True),)
+    assert state.load()[0] == (PoolRecord(WHOLE, True),)
     await state.save(())
     assert state.load()[0] == ()
 
 
-async def test_two_writes_at_once_do_not_spoil_the_file(state: PoolState) -> None:
+async def test_two_writes_at_once_do_not_spoil_the_file(state: PoolStateFile) -> None:
     """Whoever waits for a write may go away; the next write must not get into its file."""
     real, reached, go_on = os.fsync, threading.Event(), threading.Event()
 
@@ -206,10 +209,10 @@ async def test_two_writes_at_once_do_not_spoil_the_file(state: PoolState) -> Non
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", slow)
-        first = asyncio.ensure_future(state.save((Entry(WHOLE, True),)))
+        first = asyncio.ensure_future(state.save((PoolRecord(WHOLE, True),)))
         await asyncio.to_thread(reached.wait, 20)
         first.cancel()
-        second = asyncio.ensure_future(state.save((Entry(replace(WHOLE, name="second"), True),)))
+        second = asyncio.ensure_future(state.save((PoolRecord(replace(WHOLE, name="second"), True),)))
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.wait([first])
@@ -218,17 +221,17 @@ async def test_two_writes_at_once_do_not_spoil_the_file(state: PoolState) -> Non
 
 
 def test_one_process_has_the_directory(tmp_path: Path) -> None:
-    first = PoolState(tmp_path)
+    first = PoolStateFile(tmp_path)
     with pytest.raises(OSError, match="another scheduler keeps its pools there"):
-        PoolState(tmp_path)
+        PoolStateFile(tmp_path)
     first.close()
-    PoolState(tmp_path).close()
+    PoolStateFile(tmp_path).close()
 
 
 def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):  # noqa: PT011 - whatever the system calls it
-        PoolState(tmp_path / "file")
+        PoolStateFile(tmp_path / "file")
 
 
 # ------------------------------------------------------------ restarts
@@ -265,15 +268,16 @@ async def test_parking_holds_over_a_restart_with_the_same_chain_only(
 ) -> None:
     first = await started(tmp_path, "a")
     pool = await first.objects.create(Pool("bank", cu(1)))
-    first.room.restore("bank", 1, Parking(1, "no such team", "a"), {})
-    first.objects._parking_changed("bank")
+    first.admission_queue.restore("bank", 1, Parking(1, "no such team", "a"), {})
     await first.close()
     again = await started(tmp_path, plugin, args)
     assert again.objects.pools() == (pool,)
-    assert (again.room.standing_of("bank").parked is not None) is is_parked
+    assert (again.admission_queue.state_of("bank").parked is not None) is is_parked
     await again.close()
     third = await started(tmp_path, "a")
-    assert (third.room.standing_of("bank").parked is not None) is is_parked, "what was cleared stays cleared"
+    assert (third.admission_queue.state_of("bank").parked is not None) is is_parked, (
+        "what was cleared stays cleared"
+    )
     await third.close()
 
 

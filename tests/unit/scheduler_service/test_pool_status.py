@@ -14,10 +14,11 @@ from scheduler.pools.chain.registry import PluginRegistry
 from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService as Pools
+from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import recorded
-from tests.unit.scheduler_pools.pool_houses import Doorman, until
-from tests.unit.scheduler_service.test_migrations import INSTANCE, cu, permit, seen
+from tests.unit.scheduler_pools.pool_worlds import Doorman, until
+from tests.unit.scheduler_service.test_migrations import INSTANCE, permit, seen
 from tests.unit.scheduler_service.test_pool_api import BANK, Api
 
 
@@ -25,13 +26,13 @@ from tests.unit.scheduler_service.test_pool_api import BANK, Api
 async def test_a_pool_is_frozen_by_a_limit_of_nothing_and_thaws_with_another_one() -> None:
     api = Api()
     await api.create(limits={"maxUnits": 0})
-    api.house.born("a", units=2)
-    reply = await api.house.reply(api.house.body("a", 4))
+    api.world.born("a", units=2)
+    reply = await api.world.reply(api.world.body("a", 4))
     assert permit(reply) == (2, ["pool"])
     assert json.loads(reply.body)["reasons"][0]["message"] == "pool bank is frozen (maxUnits: 0)"
     assert (await api.conditions())["Frozen"] == ("True", "MaxUnitsZero")
     await api.ask("PUT", "/v1/pools/bank", {**BANK, "limits": {"maxUnits": 3}})
-    assert await api.house.grow("a", 4) == (3, ["pool"])
+    assert await api.world.grow("a", 4) == (3, ["pool"])
     assert "Frozen" not in await api.conditions()
 
 
@@ -57,7 +58,7 @@ async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log
     assert shown["AboveLimit"][1].startswith("3 units beyond maxUnits")
     samples = {
         (family.name, labels): value
-        for family in pool_families(core.ledger, house.room, house.counts)
+        for family in pool_families(core.ledger, house.admission_queue, house.stats)
         if isinstance(family, Family)
         for labels, value in family.samples
     }
@@ -70,9 +71,9 @@ async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log
 async def test_what_was_refused_is_shown_as_claimed_until_when() -> None:
     api = Api(Doorman(4))
     await api.create()
-    api.house.born("a")
+    api.world.born("a")
     assert "claimedUnits" not in (await api.shown())["status"]
-    await api.house.grow("a", 9)
+    await api.world.grow("a", 9)
     await until(20.0)
     status = (await api.shown())["status"]
     assert (status["claimedUnits"], status["claimedUntil"]) == (5, "2026-05-01T12:01:40Z")

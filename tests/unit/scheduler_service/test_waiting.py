@@ -78,7 +78,7 @@ async def test_a_pool_that_cannot_be_asked_is_our_fault_and_nobody_waits_for_it(
     def broken(*_: object) -> None:
         raise RuntimeError("no such account")
 
-    monkeypatch.setattr(house.bank, "consult", broken)
+    monkeypatch.setattr(house.bank, "call_admission", broken)
     assert refusal(await house.reply(ask("a", 4))) == (500, "internal")
     assert now_s() == 0.0
     assert await house.is_clean()
@@ -110,7 +110,9 @@ async def test_the_two_seconds_begin_with_the_arrival_of_the_request() -> None:
 async def test_a_pool_that_never_answers_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House("a")
     answers: list[Callable[[Word], object]] = []
-    monkeypatch.setattr(house.bank, "consult", lambda _needed, _deadline_s, answer: answers.append(answer))
+    monkeypatch.setattr(
+        house.bank, "call_admission", lambda _needed, _deadline_s, answer: answers.append(answer)
+    )
     task = await house.begin(ask("a", 4))
     await asyncio.sleep(5.0)
     await house.service.tick()

@@ -8,18 +8,19 @@ from typing import Any, cast
 
 import pytest
 
+from hosting.registry import RegistryError
 from hosting.settings import SettingsError
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, ChainError, Named, Registries, build_chain
 from scheduler.pools.chain.plugin import BasePlugin, FrameworkHandle, Handle
-from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, RegistryError, standard
+from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard
 from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
 from scheduler.pools.service import PoolService
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
-from tests.unit.scheduler_pools.pool_houses import Doorman
 from tests.unit.scheduler_pools.pool_talkers import HANDLE
+from tests.unit.scheduler_pools.pool_worlds import Doorman
 from tests.unit.scheduler_service.test_migrations import INSTANCE
 
 FILE = Path("config.yaml")

@@ -32,7 +32,7 @@ def without_ids(text: str) -> str:
     return _ID.sub(r"\1…", text)
 
 
-def told(event: events.Event) -> dict[str, Any]:
+def event_document(event: events.Event) -> dict[str, Any]:
     """An event: `event` is its kind, as `agent/core/events.py` names it, `fields` what it carries."""
     return {"event": type(event).__name__, "fields": _fields(event)}
 

@@ -1,17 +1,15 @@
-"""Fuzzing every reader with arbitrary bytes and with mutated valid bodies: a value or a refusal with faults."""
+"""Fuzzing the readers of what is no message: pages, error bodies, VM objects. A value or a refusal with faults."""
 
 import json
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import codec, exporter, vminfo
 from protocol.errors import RemoteProtocolError
-from tests.property import protocol_strategies as some
 
 T = TypeVar("T")
 relaxed = settings(deadline=None, max_examples=40)
@@ -41,32 +39,6 @@ def _value_or_refusal(read: Callable[[], T]) -> T | None:
     return None
 
 
-def _check(message: Any, body: bytes) -> None:
-    value = _value_or_refusal(lambda: codec.decode(message, body))
-    assert value is None or codec.decode(message, codec.encode(value)) is not None
-
-
-@relaxed
-@pytest.mark.parametrize("kind", some.KINDS)
-@given(st.binary(max_size=80))
-def test_any_bytes_are_a_value_or_a_refusal(kind: str, body: bytes) -> None:
-    _check(some.KINDS[kind][0], body)
-
-
-@relaxed
-@pytest.mark.parametrize("kind", some.KINDS)
-@given(data=st.data())
-def test_a_mutated_body_is_a_value_or_a_refusal(kind: str, data: st.DataObject) -> None:
-    """Cut, overwritten and doubled slices of a valid body."""
-    message, values_of_it = some.KINDS[kind]
-    body = codec.encode(data.draw(values_of_it))
-    for _ in range(data.draw(st.integers(1, 3))):
-        start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(body))] * 2)))
-        middle = data.draw(st.one_of(st.binary(max_size=4), st.just(body[start:end] * 2)))
-        body = body[:start] + middle + body[end:]
-    _check(message, body)
-
-
 def _mutate(content: Any, data: st.DataObject) -> Any:
     """`content` with one value in it replaced by any JSON value, or with one field left out."""
     if not isinstance(content, dict | list) or not content or data.draw(st.booleans()):
@@ -78,17 +50,6 @@ def _mutate(content: Any, data: st.DataObject) -> Any:
     if data.draw(st.integers(0, 3)) == 0:
         return {key: item for key, item in content.items() if key != name}
     return {**content, name: _mutate(content[name], data)}
-
-
-@relaxed
-@pytest.mark.parametrize("kind", some.KINDS)
-@given(data=st.data())
-def test_a_body_with_a_wrong_value_is_a_value_or_a_refusal(kind: str, data: st.DataObject) -> None:
-    message, values_of_it = some.KINDS[kind]
-    content = json.loads(codec.encode(data.draw(values_of_it)))
-    for _ in range(data.draw(st.integers(1, 2))):
-        content = _mutate(content, data)
-    _check(message, json.dumps(content).encode())
 
 
 @relaxed

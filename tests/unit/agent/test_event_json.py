@@ -6,12 +6,13 @@ from uuid import UUID
 import pytest
 
 from agent.core import events
-from agent.runner.told import MAX_TEXT, told, without_ids
+from agent.runner.event_json import MAX_TEXT, event_document, without_ids
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Observation
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
-from tests.unit.agent.driver import VM, cu
+from tests.support.amounts import cu
+from tests.unit.agent.driver import VM
 
 REGISTRATION = UUID("12345678-1234-4234-8234-123456789abc")
 
@@ -22,14 +23,14 @@ REGISTRATION = UUID("12345678-1234-4234-8234-123456789abc")
         events.Started(events.Register(), REGISTRATION),
         events.Registered(REGISTRATION, InformantProtoVersion.V1_1, 9100),
         events.Resumed(REGISTRATION),
-        events.UpscaleWished(REGISTRATION, MoreResources(cpu=True, memory=False)),
+        events.TryUpscaleReceived(REGISTRATION, MoreResources(cpu=True, memory=False)),
         events.RegisterFailed(f"status 409: agent {REGISTRATION} is registered already", 0.5),
         events.InformantFailed(f"agent {REGISTRATION} " * 99, is_lost=False, chance=0.5),
     ],
 )
 def test_no_event_tells_the_registration(event: events.Event) -> None:
-    shown = json.dumps(told(event))
-    assert told(event)["event"] == type(event).__name__
+    shown = json.dumps(event_document(event))
+    assert event_document(event)["event"] == type(event).__name__
     assert str(REGISTRATION) not in shown
     assert REGISTRATION.hex not in shown
     assert "chance" not in shown
@@ -38,28 +39,31 @@ def test_no_event_tells_the_registration(event: events.Event) -> None:
 def test_an_event_is_its_kind_and_plain_fields() -> None:
     reason = Reason(ReasonCode.NODE_HEADROOM, "full", retry_after_s=2.0)
     granted = events.PermitGranted(7, cu(2), cu(1), sent_s=99.0, reasons=(reason,))
-    fields = told(granted)["fields"]
+    fields = event_document(granted)["fields"]
     assert fields["number"] == 7
     assert fields["permit"] == {"cpu": "2", "memory": "2Gi"}
     assert fields["reasons"][0]["code"] == "node-headroom"
     assert "sentSeconds" not in fields
     assert (
-        told(events.Observed(Observation(cu(2), cu(3), 1.0)))["fields"]["observation"]["target"]["cpu"] == "3"
+        event_document(events.Observed(Observation(cu(2), cu(3), 1.0)))["fields"]["observation"]["target"][
+            "cpu"
+        ]
+        == "3"
     )
-    assert told(events.Started(events.AskDownscale(cu(1)))) == {
+    assert event_document(events.Started(events.AskDownscale(cu(1)))) == {
         "event": "Started",
         "fields": {"action": {"kind": "AskDownscale", "amount": {"cpu": "1", "memory": "1Gi"}}},
     }
 
 
 def test_a_vm_is_told_with_the_names_that_messages_have() -> None:
-    fields = told(events.VmChanged(VM))["fields"]["vm"]
+    fields = event_document(events.VmChanged(VM))["fields"]["vm"]
     assert {"pod", "podUID", "bounds", "unit", "slotBytes"} == set(fields)
     assert fields["bounds"]["max"] == VM.bounds.max.written()
 
 
 def test_a_text_is_cut_as_a_text() -> None:
-    error = told(events.ObserveFailed('"' * 9999, 0.0))["fields"]["error"]
+    error = event_document(events.ObserveFailed('"' * 9999, 0.0))["fields"]["error"]
     assert len(error) == MAX_TEXT
     assert error.endswith("…")
     assert without_ids(f"agent {REGISTRATION} is gone") == "agent 12345678… is gone"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.daemon.doors import Doors, Reach
+from agent.daemon.server import AgentServer, ServerSettings
 from hosting.addresses import Advertised
 from hosting.client import Answered, HttpClient
 from hosting.server import Reply, Request, Route
@@ -28,7 +28,7 @@ async def serve(request: Request) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Doors that are open, as a caller sees them."""
+    """AgentServer that are open, as a caller sees them."""
 
     plain: str
     protected: str | None
@@ -47,73 +47,75 @@ class Opened:
 async def opened(
     directory: Path, *, token: str | None = None, with_tls: bool = False, host: str = "127.0.0.1"
 ) -> AsyncIterator[Opened]:
-    """Doors on free ports of `host`."""
+    """AgentServer on free ports of `host`."""
     authority = Authority(directory, "ca")
     tls = loaded(authority.issue(directory)) if with_tls else NONE
     log, lines = recorded()
-    doors = Doors(
-        Reach(host, 0, Advertised("127.0.0.1"), token, tls, 0 if with_tls else None),
+    server = AgentServer(
+        ServerSettings(host, 0, Advertised("127.0.0.1"), token, tls, 0 if with_tls else None),
         log,
         pages=[Route("GET", "/healthz", serve)],
         private=[Route("GET", "/v1/vms", serve)],
         callbacks=[Route("GET", "/agents/{agent_id}/id", serve)],
     )
-    port, address = await doors.open()
+    port, address = await server.open()
     protected = address.replace("0.0.0.0", "127.0.0.1") if address is not None else None
     try:
         yield Opened(f"http://127.0.0.1:{port}", protected, loaded(TlsFiles(ca=authority.ca)), lines)
     finally:
-        await doors.close()
+        await server.close()
 
 
 async def test_without_a_token_this_machine_is_served(tmp_path: Path) -> None:
-    async with opened(tmp_path) as doors:
-        assert await doors.status(f"{doors.plain}/v1/vms") == 200
-        assert await doors.status(f"{doors.plain}/healthz") == 200
-        assert doors.protected is None
+    async with opened(tmp_path) as server:
+        assert await server.status(f"{server.plain}/v1/vms") == 200
+        assert await server.status(f"{server.plain}/healthz") == 200
+        assert server.protected is None
 
 
 async def test_with_a_token_who_shows_it_is_served(tmp_path: Path) -> None:
-    async with opened(tmp_path, token=TOKEN) as doors:
+    async with opened(tmp_path, token=TOKEN) as server:
         for wrong in (None, TOKEN[:-1], "\u00e4" * 16):
-            assert await doors.status(f"{doors.plain}/v1/vms", wrong) == 401
-        assert await doors.status(f"{doors.plain}/v1/vms", TOKEN) == 200
-        assert doors.lines == []
+            assert await server.status(f"{server.plain}/v1/vms", wrong) == 401
+        assert await server.status(f"{server.plain}/v1/vms", TOKEN) == 200
+        assert server.lines == []
 
 
 async def test_with_tls_people_have_a_port_and_informants_keep_the_plain_one(tmp_path: Path) -> None:
-    async with opened(tmp_path, token=TOKEN, with_tls=True) as doors:
-        assert await doors.status(f"{doors.protected}/v1/vms", TOKEN) == 200
-        assert await doors.status(f"{doors.protected}/v1/vms") == 401
-        assert await doors.status(f"{doors.protected}/healthz") == 200
-        assert await doors.status(f"{doors.protected}/agents/x/id") == 404
-        assert await doors.status(f"{doors.plain}/agents/x/id") == 200
+    async with opened(tmp_path, token=TOKEN, with_tls=True) as server:
+        assert await server.status(f"{server.protected}/v1/vms", TOKEN) == 200
+        assert await server.status(f"{server.protected}/v1/vms") == 401
+        assert await server.status(f"{server.protected}/healthz") == 200
+        assert await server.status(f"{server.protected}/agents/x/id") == 404
+        assert await server.status(f"{server.plain}/agents/x/id") == 200
 
 
 @pytest.mark.parametrize(("token", "with_tls"), [(None, False), (None, True), (TOKEN, True)])
 async def test_the_plain_port_tells_other_machines_nothing_that_tls_or_a_token_should_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None, *, with_tls: bool
 ) -> None:
-    monkeypatch.setattr("agent.daemon.doors.is_loopback", lambda _: False)  # as seen from elsewhere
-    async with opened(tmp_path, token=token, with_tls=with_tls) as doors:
-        assert await doors.status(f"{doors.plain}/v1/vms", token) == 403
-        assert await doors.status(f"{doors.plain}/agents/x/id") == 200
+    monkeypatch.setattr("agent.daemon.server.is_loopback", lambda _: False)  # as seen from elsewhere
+    async with opened(tmp_path, token=token, with_tls=with_tls) as server:
+        assert await server.status(f"{server.plain}/v1/vms", token) == 403
+        assert await server.status(f"{server.plain}/agents/x/id") == 200
 
 
 async def test_a_token_that_would_travel_unprotected_is_warned_of(tmp_path: Path) -> None:
-    async with opened(tmp_path, token=TOKEN, host="0.0.0.0") as doors:
-        assert [line["event"] for line in doors.lines] == [
+    async with opened(tmp_path, token=TOKEN, host="0.0.0.0") as server:
+        assert [line["event"] for line in server.lines] == [
             "the token travels unprotected: set `tls` (certificate, key, port), or serve loopback"
         ]
-    async with opened(tmp_path, token=TOKEN, host="0.0.0.0", with_tls=True) as doors:
-        assert doors.lines == []
+    async with opened(tmp_path, token=TOKEN, host="0.0.0.0", with_tls=True) as server:
+        assert server.lines == []
 
 
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    async with opened(tmp_path) as doors:
-        port = int(doors.plain.rpartition(":")[2])
+    async with opened(tmp_path) as server:
+        port = int(server.plain.rpartition(":")[2])
         log, _ = recorded()
-        other = Doors(Reach("127.0.0.1", port, Advertised("127.0.0.1"), None, NONE), log, [], [], [])
+        other = AgentServer(
+            ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), None, NONE), log, [], [], []
+        )
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             await other.open()
         await asyncio.wait_for(other.close(), 20)

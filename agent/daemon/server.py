@@ -19,7 +19,7 @@ MAX_CONNECTIONS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ServerSettings:
     """How the agent is reached: where it listens, what informants are told to call, and who may see `/v1/vms`.
 
     `tls_port` is where `tls` is spoken; None where it is not.
@@ -33,45 +33,47 @@ class Reach:
     tls_port: int | None = None
 
 
-class Doors:
+class AgentServer:
     """Serves `pages` to everybody, `private` ones to this machine or whoever has the token, and `callbacks` without TLS."""
 
     def __init__(
         self,
-        reach: Reach,
+        settings: ServerSettings,
         log: Logger,
         pages: Iterable[Route],
         private: Iterable[Route],
         callbacks: Iterable[Route],
     ) -> None:
-        self._reach = reach
+        self._settings = settings
         self._log = log
         open_to_all, private = tuple(pages), tuple(private)
         limits = ServerLimits(connections=MAX_CONNECTIONS)
         guarded = (self._guarded(route, self._plain_refusal) for route in private)
         self._plain = Server(log, (*open_to_all, *guarded, *callbacks), limits=limits)
         guarded = (self._guarded(route, self._refusal) for route in private)
-        self._protected = Server(log, (*open_to_all, *guarded)) if reach.tls_port is not None else None
+        self._protected = Server(log, (*open_to_all, *guarded)) if settings.tls_port is not None else None
 
     async def open(self) -> tuple[int, str | None]:
         """Listen; the plain port, and the address with TLS where there is one. Raises `OSError`, with the address in it."""
-        reach = self._reach
-        port = await self._listen(self._plain, reach.port)
+        settings = self._settings
+        port = await self._listen(self._plain, settings.port)
         if self._protected is None:
-            if reach.token is not None and not is_own(reach.host):
+            if settings.token is not None and not is_own(settings.host):
                 self._log.warning(
                     "the token travels unprotected: set `tls` (certificate, key, port), or serve loopback"
                 )
             return port, None
-        tls_port = await self._listen(self._protected, reach.tls_port or 0, with_tls=True)
-        return port, f"https://{endpoint(reach.host, tls_port)}"
+        tls_port = await self._listen(self._protected, settings.tls_port or 0, with_tls=True)
+        return port, f"https://{endpoint(settings.host, tls_port)}"
 
     async def _listen(self, server: Server, port: int, *, with_tls: bool = False) -> int:
         try:
-            return await server.start(self._reach.host, port, self._reach.tls.server() if with_tls else None)
+            return await server.start(
+                self._settings.host, port, self._settings.tls.server() if with_tls else None
+            )
         except OSError as error:
             raise OSError(
-                error.errno, f"cannot listen on {endpoint(self._reach.host, port)}: {error.strerror}"
+                error.errno, f"cannot listen on {endpoint(self._settings.host, port)}: {error.strerror}"
             ) from None
 
     async def close(self) -> None:
@@ -95,7 +97,7 @@ class Doors:
     def _plain_refusal(self, request: Request) -> Reply | None:
         """Why a private page is refused at the plain port; None where it is served."""
         if not is_loopback(request.peer):
-            if self._reach.token is None:
+            if self._settings.token is None:
                 return text(403, "served to this machine only, unless --token-file is given")
             if self._protected is not None:
                 return text(
@@ -106,7 +108,7 @@ class Doors:
 
     def _refusal(self, request: Request) -> Reply | None:
         """Why a private page is refused to whoever may come near it; None where it is served."""
-        token = self._reach.token
+        token = self._settings.token
         if token is None:
             is_own = is_loopback(request.peer)
             return None if is_own else text(403, "served to this machine only, unless --token-file is given")

@@ -1,4 +1,4 @@
-"""The world of the tests of rooms and pools: a service around one core, the real room and objects, and a plugin that does
+"""The world of the tests of pools: a service around one core, the real queue and objects, and a plugin that does
 what a test wants, in virtual time."""
 
 import asyncio
@@ -12,15 +12,16 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.ledger import Cause
 from scheduler.core.model import POOL_LABEL
-from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
 from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.objects import Entry, PoolObjects, State
+from scheduler.pools.chain.objects import PoolObjects, PoolStore
 from scheduler.pools.chain.plugin import BasePlugin, Plugin
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.errors import new_insufficient_resources
+from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
+from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns
-from tests.unit.scheduler_service.test_migrations import House, ask, cu, permit, seen
+from tests.unit.scheduler_service.test_migrations import House, ask, permit, seen
 
 Says: TypeAlias = Callable[[Context, Pool], Any]
 """What a plugin says to a probe: an admission, an error to raise is raised by it, or something to await."""
@@ -130,10 +131,10 @@ def swallows(for_s: float) -> Says:
 
 
 @dataclass
-class Shelf:
-    """A state in memory. `fault` is raised, and while `gate` is closed a save waits."""
+class MemoryStore:
+    """A store in memory. `fault` is raised, and while `gate` is closed a save waits."""
 
-    saved: list[tuple[Entry, ...]] = field(default_factory=list)
+    saved: list[tuple[PoolRecord, ...]] = field(default_factory=list)
     fault: OSError | None = None
     gate: asyncio.Event | None = None
     saving: int = 0
@@ -144,11 +145,11 @@ class Shelf:
         """What is kept now."""
         return {entry.pool.name: entry.pool for entry in self.saved[-1]} if self.saved else {}
 
-    async def save(self, entries: tuple[Entry, ...]) -> None:
+    async def save(self, entries: tuple[PoolRecord, ...]) -> None:
         work = asyncio.create_task(self._save(entries), name="save")
         await asyncio.shield(work)  # as the directory does it: a write that has begun is done
 
-    async def _save(self, entries: tuple[Entry, ...]) -> None:
+    async def _save(self, entries: tuple[PoolRecord, ...]) -> None:
         self.saving += 1
         self.most_saving = max(self.most_saving, self.saving)
         try:
@@ -161,29 +162,24 @@ class Shelf:
             self.saving -= 1
 
 
-class PoolHouse(House):
-    """A service with the real room and objects around one node of `room` units."""
+class PoolWorld(House):
+    """A service with the real queue and objects around one node of `room` units."""
 
-    def __init__(self, *plugins: Plugin, room: int = 1000, state: State | None = None) -> None:
+    def __init__(self, *plugins: Plugin, room: int = 1000, store: PoolStore | None = None) -> None:
         super().__init__(room=room)
         self.core.apply(events.PoolGone("bank"))
-        log, self.counts = self.service._log, PoolStats()
-        self.objects = PoolObjects(self.core.ledger, self.service.take, log, state)
-        self.manager = PluginManager(*plugins, log=log, watch=self.counts)
-        self.room = PoolAdmissionQueue(
-            self.core.ledger, self.core.vms, self.objects, now_s, log, self.counts, self.manager
-        )
-        self.objects.attach(self.room)
-        self.objects.use(self.manager)
-        self.service._effects._pools = self.room
+        self.stats = PoolStats()
+        self.objects = PoolObjects(self.core, self.service.take, now_s, self.service._log, self.stats, store)
+        self.queue = self.objects.admission_queue
+        self.service._effects._pools = self.queue
+        self.use(*plugins)
 
     def use(self, *plugins: Plugin) -> None:
         """Another chain from now on."""
-        self.manager = PluginManager(*plugins, log=self.service._log, watch=self.counts)
+        self.manager = PluginManager(*plugins, log=self.service._log, watch=self.stats)
         self.objects.use(self.manager)
-        self.room.use(self.manager)
 
-    async def open(self, *names: str, most: int | None = None, units: int = 1) -> "PoolHouse":
+    async def open(self, *names: str, most: int | None = None, units: int = 1) -> "PoolWorld":
         """Create pools."""
         for name in names or ("bank",):
             await self.objects.create(Pool(name, cu(units), PoolLimits(most)))
@@ -232,10 +228,8 @@ class PoolHouse(House):
         return ask(name, cpus, following, claim=min(self.held(name), cpus))
 
     async def grow(self, name: str, cpus: int) -> tuple[int, list[str]]:
-        """Ask, and wait for the permit and the codes of its reasons, and until plugins have heard what came of it."""
-        reply = await self.reply(self.body(name, cpus))
-        await asyncio.sleep(0)
-        return permit(reply)
+        """Ask, and wait for the permit and the codes of its reasons."""
+        return permit(await self.reply(self.body(name, cpus)))
 
     async def growing(self, name: str, cpus: int) -> asyncio.Task[Reply | HangUp]:
         """Ask, and let it come as far as it can."""
@@ -249,8 +243,8 @@ class PoolHouse(House):
     async def clean(self) -> bool:
         """Nobody waits, nothing runs on behalf of a pool, the accounts are right."""
         found = await self.is_clean()
-        assert self.room._askers == {}
-        assert [line.name for line in self.room._lines.values() if line.is_busy or line.waiting] == []
+        assert (self.queue._pending, self.queue._busy, self.queue._runs) == ({}, set(), {})
+        assert [queue.name for queue in self.queue._queues.values() if queue] == []
         return found
 
 

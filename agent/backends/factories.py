@@ -1,0 +1,44 @@
+"""Back ends by the names that settings use (`backend`)."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.backends.change_log import ChangeLog
+from agent.backends.faults import NONE, Faults
+from agent.backends.simulated import SimulatedBackend
+from agent.core.ports import VmBackend, VmDescription
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """What a back end may need. `resize_delay_s` and `faults` are for simulated VMs."""
+
+    state_directory: Path
+    change_log: ChangeLog
+    rng: random.Random
+    resize_delay_s: float = 0.0
+    faults: Faults = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledBackend:
+    """A back end, and what it needs before the runner of a VM starts.
+
+    `prepare` makes the VM where the back end is what makes VMs. It raises `BackendError`.
+    """
+
+    backend: VmBackend
+    prepare: Callable[[VmDescription], None]
+
+
+def _simulated(options: BackendOptions) -> InstalledBackend:
+    backend = SimulatedBackend(
+        options.state_directory, options.change_log, options.resize_delay_s, options.faults, options.rng
+    )
+    return InstalledBackend(backend, lambda spec: backend.create(spec.vm, spec.initial or spec.vm.bounds.min))
+
+
+FACTORIES: Final[Mapping[str, Callable[[BackendOptions], InstalledBackend]]] = {"simulated": _simulated}

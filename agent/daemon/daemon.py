@@ -1,0 +1,221 @@
+"""The daemon: one agent on one node, wired from its settings, and its life."""
+
+import asyncio
+import gc
+import os
+import random
+import uuid
+from typing import Final
+
+import click
+
+from agent.backends.change_log import ChangeLog
+from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend
+from agent.core.ports import BackendError, VmSource, VmSourceError
+from agent.daemon import policies, status
+from agent.daemon.callbacks import Callbacks
+from agent.daemon.fleet import Fleet
+from agent.daemon.runner_factory import RunnerFactory
+from agent.daemon.server import AgentServer, ServerSettings
+from agent.daemon.settings import AgentSettings
+from agent.links.scheduler import SchedulerLink
+from agent.runner.runner import Runner, RunnerContext
+from agent.runner.stats import Latencies
+from hosting import lifecycle, logs, metrics, server
+from hosting.addresses import endpoint
+from hosting.client import HttpClient
+from hosting.fault_log import FaultLog
+from hosting.files import FileLock
+from hosting.supervisor import Supervisor
+from hosting.tls import TlsError
+
+LOCK_CHECK_S: Final = 2.0
+CERTIFICATE_CHECK_S: Final = 2.0
+GC_THRESHOLDS: Final = (10_000, 10, 50)
+"""What runners make seldom is part of a cycle, and a collection over 1,000 of them takes 30 ms and more."""
+MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
+
+
+class Daemon:
+    """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        source: VmSource,
+        change_log: ChangeLog,
+        lock: FileLock,
+        server_settings: ServerSettings,
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._change_log = change_log
+        self._lock = lock
+        self._lost_lock = False
+        self._server_settings = server_settings
+        self._latencies = Latencies()
+        self._log = logs.logger("agent").bind(node=settings.node)
+        self._identity = str(uuid.uuid4())
+        self._rng = random.Random()
+        self._fleet: Fleet | None = None
+        self._scheduler: SchedulerLink | None = None
+        self._supervisor = Supervisor(self._log, self._rng)
+        self._server = AgentServer(
+            server_settings,
+            self._log,
+            pages=(
+                server.Route("GET", "/healthz", self._healthz),
+                server.Route("GET", "/readyz", self._healthz),
+                server.Route("GET", "/metrics", metrics.handler(self._families)),
+            ),
+            private=(
+                server.Route("GET", "/v1/vms", self._vms),
+                server.Route("GET", "/v1/vms/{namespace}/{name}", self._one_vm),
+            ),
+            callbacks=Callbacks(self._runners).routes(),
+        )
+
+    async def run(self, stop: lifecycle.Stop) -> int:
+        """Serve; 1 where the address is taken. Raises `BackendError` where a VM's state cannot be read."""
+        installed = FACTORIES[self._settings.backend](
+            BackendOptions(
+                self._settings.state_directory,
+                self._change_log,
+                self._rng,
+                self._settings.resize_delay,
+                self._settings.faults,
+            )
+        )
+        try:
+            port, with_tls = await self._server.open()
+        except OSError as error:
+            click.echo(error.strerror, err=True)
+            await self._server.close()
+            return 1
+        tls = self._server_settings.tls
+        async with (
+            HttpClient(max_connections=64, max_answer_bytes=MAX_BATCH_ANSWER_BYTES, tls=tls) as to_scheduler,
+            HttpClient(max_connections=512) as to_informants,
+            HttpClient(max_connections=512) as to_exporters,
+        ):
+            deadline_s = self._settings.timing().request_deadline_s
+            scheduler = self._scheduler = SchedulerLink(
+                to_scheduler, self._settings.schedulers, deadline_s, self._rng
+            )
+            fleet = self._fleet = self._new_fleet(installed, port, scheduler, to_informants, to_exporters)
+            try:
+                await self._start(fleet, stop, port, with_tls)
+                await stop.wait()
+                self._log.info("draining")
+            finally:
+                await fleet.close()
+                await scheduler.close()
+                await self._server.close()
+        return 1 if self._lost_lock else 0
+
+    def _new_fleet(
+        self,
+        installed: InstalledBackend,
+        port: int,
+        scheduler: SchedulerLink,
+        to_informants: HttpClient,
+        to_exporters: HttpClient,
+    ) -> Fleet:
+        settings, advertised = self._settings, self._server_settings.advertised
+        factory = RunnerFactory(
+            settings,
+            installed.backend,
+            scheduler,
+            to_informants,
+            to_exporters,
+            advertised,
+            advertised.endpoint(port),
+            policies.standard(),
+            RunnerContext(self._change_log, self._log, self._rng, self._latencies),
+        )
+        return Fleet(factory.make, installed.prepare, self._supervisor, self._log, self._rng)
+
+    async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
+        """Start the runners of all VMs, then what runs beside them."""
+        try:
+            await fleet.apply(await self._source.changes())
+        except VmSourceError as error:
+            self._log.warning("VMs cannot be read, none is known yet", error=str(error))
+        self._log.info(
+            "serving",
+            address=f"http://{endpoint(self._server_settings.host, port)}",
+            with_tls=with_tls,
+            advertised=self._server_settings.advertised.endpoint(port),
+            vms=len(fleet.runners()),
+        )
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._supervisor.start("node lock", lambda: self._watch_lock(stop))
+        self._supervisor.start("source of VMs", lambda: self._follow_source(fleet))
+        self._supervisor.start("certificates", self._watch_certificates)
+
+    # ---------------------------------------------------------------- what is watched
+
+    async def _follow_source(self, fleet: Fleet) -> None:
+        """Follow the VMs as the source tells of them."""
+        faults = FaultLog(self._log, "VMs cannot be read, those known before stay", "VMs can be read again")
+        while True:
+            try:
+                await fleet.apply(await self._source.changes())
+            except (VmSourceError, BackendError) as error:
+                faults.failed(error)
+            else:
+                faults.worked()
+
+    async def _watch_certificates(self) -> None:
+        """Take renewed certificates up; what cannot be used is reported once, and the old ones stay in force."""
+        faults = FaultLog(
+            self._log, "certificates not usable, the old ones stay in force", "certificates usable again"
+        )
+        while True:
+            await asyncio.sleep(CERTIFICATE_CHECK_S)
+            try:
+                if await self._server_settings.tls.refresh():
+                    self._log.info("certificates read again")
+            except TlsError as error:
+                faults.failed(error)
+            else:
+                faults.worked()
+
+    async def _watch_lock(self, stop: lifecycle.Stop) -> None:
+        """End when the state directory was taken away: another agent could have the node by now."""
+        while self._lock.is_in_place():  # noqa: ASYNC110 - the file system tells nobody
+            await asyncio.sleep(LOCK_CHECK_S)
+        self._log.error("the state directory was removed or replaced; this agent ends", pid=os.getpid())
+        self._lost_lock = True
+        stop.request()
+
+    # ---------------------------------------------------------------- pages
+
+    def _runners(self) -> list[Runner]:
+        return self._fleet.runners() if self._fleet is not None else []
+
+    async def _healthz(self, _: server.Request) -> server.Reply:
+        return server.text(200, "ok")
+
+    async def _one_vm(self, request: server.Request) -> server.Reply:
+        name = f"{request.parameters['namespace']}/{request.parameters['name']}"
+        runner = self._fleet.find(name) if self._fleet is not None else None
+        if runner is None:
+            return server.text(404, f"there is no VM {name[:300]} here")
+        return server.Reply(200, status.details(runner))
+
+    async def _vms(self, _: server.Request) -> server.Reply:
+        return server.Reply(200, status.document(self._settings.node, self._identity, self._runners()))
+
+    def _families(self) -> list[metrics.AnyFamily]:
+        runners, tasks = self._runners(), len(asyncio.all_tasks())
+        link = self._scheduler
+        calls = (link.singles, link.batches) if link is not None else (0, 0)
+        return [
+            *status.families(runners, self._supervisor.restarts_total, tasks, calls),
+            *self._server.families(),
+            *status.state_families(runners),
+            *status.latency_families(self._latencies),
+        ]

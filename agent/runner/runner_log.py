@@ -1,0 +1,95 @@
+"""What a runner writes down: log lines for people, and changes of what its life may use for the observer."""
+
+from uuid import UUID
+
+from agent.core import events
+from agent.core.plan import Plan
+from agent.core.ports import HeldLog
+from agent.core.state import RegistrationPhase, RunnerState
+from agent.core.step import Transition
+from hosting.logs import Logger
+from protocol.reasons import Reason, ReasonCode
+from protocol.values import ZERO, Resources
+
+
+class HeldJournal:
+    """Writes down what the present life of one VM's runner may use, whenever that changes."""
+
+    def __init__(self, log: HeldLog) -> None:
+        self._log = log
+        self._written: tuple[UUID, Resources] | None = None
+
+    def note(self, state: RunnerState, now_s: float) -> None:
+        """Write what is held now, where that is new. An earlier life holds nothing from then on."""
+        name, life, held = state.vm.name, state.life.agent_id, state.held_at(now_s)
+        before = self._written
+        if before == (life, held):
+            return
+        if before is not None and before[0] != life:
+            self._log.held(name, str(before[0]), ZERO)
+        if held != ZERO or before is not None:
+            self._log.held(name, str(life), held)
+        self._written = (life, held)
+
+
+class RunnerLog:
+    """Logs what a person would want to know of one runner."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+
+    def planned(self, before: Plan | None, after: Plan) -> None:
+        """Log a new goal."""
+        if before is None or before.desired != after.desired:
+            self._log.info("goal", desired=str(after.desired), reason=after.reason)
+
+    def happened(self, transition: Transition) -> None:
+        """Log an event."""
+        event, before, after = transition.event, transition.before, transition.after
+        match event:
+            case events.Started():
+                pass
+            case events.PermitGranted():
+                self._granted(event, before, after)
+            case events.PermitRefused() | events.PermitFailed():
+                if before.scheduler.fault != after.scheduler.fault:
+                    self._log.warning("no permit", seq=event.number, error=after.scheduler.fault)
+            case events.ResizeAccepted():
+                sent = before.backend.sent
+                self._log.info("resize", target=str(sent.target) if sent is not None else None)
+            case events.DownscaleDenied():
+                self._log.info(
+                    "downscale refused by the guest", amount=str(event.amount), reason=event.status
+                )
+            case _:
+                self._trouble(before, after)
+
+    def _granted(self, event: events.PermitGranted, before: RunnerState, after: RunnerState) -> None:
+        known = before.scheduler
+        if after.scheduler.fault and not known.fault:
+            self._log.warning("permit not usable", error=after.scheduler.fault)
+        elif event.permit != known.permit or _codes(event.reasons) != _codes(known.reasons):
+            why = str(event.reasons[0]) if event.reasons else None
+            self._log.info("permit", seq=event.number, permit=str(event.permit), reason=why)
+
+    def _trouble(self, before: RunnerState, after: RunnerState) -> None:
+        faults = {
+            "backend": (before.backend.fault, after.backend.fault),
+            "informant": (before.informant.fault, after.informant.fault),
+            "metrics": (before.metrics.fault, after.metrics.fault),
+            "resize": (before.backend.resizing.fault, after.backend.resizing.fault),
+        }
+        for action, (known, fault) in faults.items():
+            if fault and fault != known:
+                self._log.warning("trouble", action=action, error=fault)
+        phase = after.informant.phase
+        if phase is not before.informant.phase and phase in (
+            RegistrationPhase.ACTIVE,
+            RegistrationPhase.SUSPENDED,
+        ):
+            self._log.info("informant", phase=phase.value)
+
+
+def _codes(reasons: tuple[Reason, ...]) -> tuple[ReasonCode, ...]:
+    """What is worth a line when it changes; messages hold numbers that change at each request."""
+    return tuple(reason.code for reason in reasons)

@@ -1,0 +1,1 @@
+"""Sources of VMs: which VMs are on this node, and how each is described."""

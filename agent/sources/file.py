@@ -1,0 +1,147 @@
+"""VMs that are listed in the agent's settings file (`vms`). The file is read again whenever it changes.
+
+A new file with faults is reported with all of them, and the VMs of the old one stay in force.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from agent.core.model import Vm
+from agent.core.ports import VmChange, VmDescribed, VmDescription, VmRemoved, VmSourceError
+from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
+from hosting.logs import Logger
+from hosting.settings import Name, Settings, SettingsError
+from hosting.watched_file import FileUnreachableError, WatchedFile
+from protocol.values import Bounds
+from protocol.wire import PodName
+
+CHECK_S: Final = 2.0
+"""How often the file is looked at."""
+
+
+def is_url(value: str, schemes: tuple[str, ...]) -> bool:
+    """Whether `value` is a URL with a host and one of these schemes."""
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:  # a port beyond all ports, a bracket without its other one
+        return False
+    is_plain = value.isascii() and value.isprintable() and not any(part.isspace() for part in value)
+    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and is_plain
+
+
+def _informant_url(value: str) -> str:
+    if not is_url(value, ("http",)):
+        rule = "must be a URL such as http://127.0.0.1:10301, its port from 1 to 65535"
+        raise ValueError(f"{rule} (informants speak no https)")
+    return value
+
+
+InformantUrl = Annotated[str, Field(max_length=512), AfterValidator(_informant_url)]
+
+
+class VmSettings(Settings):
+    """A VM on this node: its pod, bounds and informant. `initial` is the size that a simulated VM is made with."""
+
+    namespace: Name
+    name: Name
+    uid: Annotated[str, Field(min_length=1, max_length=64)]
+    informant: InformantUrl
+    min: PositiveResources
+    max: Resources
+    compute_unit: PositiveResources
+    slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
+    initial: PositiveResources | None = None
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Per VM: `parley.dev/config` with policies and windows, `parley.dev/bounds`; a wrong value is reported and ignored."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The bounds fit together."""
+        return bounds_fault(found.get("min"), found.get("max"))
+
+    def spec(self) -> VmDescription:
+        """The VM as the agent knows it."""
+        vm = Vm(
+            PodName(self.name, self.namespace),
+            self.uid,
+            Bounds(self.min, self.max),
+            self.compute_unit,
+            self.slot_size or self.compute_unit.memory_bytes,
+        )
+        return VmDescription(vm, self.informant, self.annotations, self.initial)
+
+
+class VmList(Settings):
+    """A settings file that lists VMs. Two of them must not have one name."""
+
+    vms: list[VmSettings] = Field(default_factory=list)
+
+    @classmethod
+    def cross_faults(cls, data: object) -> list[str]:
+        """VMs with the same name."""
+        faults, seen = [], set()
+        found = data.get("vms") if isinstance(data, dict) else None
+        for index, entry in enumerate(found if isinstance(found, list) else []):
+            if isinstance(entry, dict):
+                name = (str(entry.get("namespace")), str(entry.get("name")))
+                if name in seen:
+                    faults.append(f"vms[{index}].name: {'/'.join(name)!r} is used more than once")
+                seen.add(name)
+        return faults
+
+
+M = TypeVar("M", bound=VmList)
+
+
+class FileSource(Generic[M]):
+    """The VMs of the file at `path`. `first` is what the file said when the agent started; the first call returns that.
+
+    Other settings of the file hold from the next start on: the log says so where they change.
+    """
+
+    def __init__(self, path: Path, first: M, log: Logger) -> None:
+        self._file = WatchedFile(path, type(first), lambda read: read)
+        self._first = first
+        self._log = log
+        self._told: dict[str, VmDescription] | None = None
+        self._is_faulty = False
+
+    async def changes(self) -> tuple[VmChange, ...]:
+        """See `VmSource`."""
+        if self._told is None:
+            return self._news(self._first)
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                read = await self._file.refresh()
+            except (SettingsError, FileUnreachableError) as error:
+                self._is_faulty = True
+                raise VmSourceError(str(error)) from None
+            was_faulty, self._is_faulty = self._is_faulty, False
+            if read is not None and _others(read) != _others(self._first):
+                self._log.warning("only the VMs of the settings file are taken up without a restart")
+            news = self._news(read) if read is not None else ()
+            if news or was_faulty:
+                return news
+
+    def _news(self, read: M) -> tuple[VmChange, ...]:
+        """What `read` changes, told from now on. Nothing is awaited between this and the return."""
+        before, now = self._told or {}, {spec.vm.name: spec for spec in (entry.spec() for entry in read.vms)}
+        self._told = now
+        gone = [
+            VmRemoved(name)
+            for name, spec in before.items()
+            if name not in now or now[name].vm.pod_uid != spec.vm.pod_uid
+        ]
+        return (*gone, *(VmDescribed(spec) for name, spec in now.items() if before.get(name) != spec))
+
+
+def _others(read: VmList) -> VmList:
+    """All settings but the VMs."""
+    return read.model_copy(update={"vms": []})

@@ -1,0 +1,113 @@
+"""What all pools claim, as plugins see it, and whether anything was freed since growth was refused. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from protocol.reasons import ReasonCode
+from scheduler.core.events import PoolVerdict
+from scheduler.core.ledger import Ledger
+from scheduler.core.model import Holder, Kind
+from scheduler.core.vms import VmTable
+from scheduler.pools.core.batches import PoolGrowth
+from scheduler.pools.core.queues import PoolQueue
+from scheduler.pools.core.values import Pool
+
+_FOR_WANT_OF_RESOURCES: Final = (ReasonCode.POOL, ReasonCode.POOL_SATURATED)
+
+
+class PoolLookup(Protocol):
+    """The pools as they are described now."""
+
+    def find(self, name: str) -> Pool | None:
+        """One pool; its `replicas` are of no account."""
+        ...
+
+
+class ClaimsOfPools:
+    """The claims of every queue. Reads the ledger; each queue's own claims are in step with that after `units`."""
+
+    def __init__(self, ledger: Ledger, vms: VmTable, pools: PoolLookup) -> None:
+        self._ledger = ledger
+        self._vms = vms
+        self._pools = pools
+        self._queues: dict[str, PoolQueue] = {}
+        """Those with claims."""
+        self._units: Mapping[str, int] = {}
+        self._is_known = False
+        self._moves = 0
+        self._next_s = math.inf
+        self._wakes = 0
+        self._ended: Counter[str] = Counter()
+        """How many claims of each pool, by its name, were given up so far."""
+        self._ended_total = 0
+
+    def units(self, now_s: float) -> Mapping[str, int]:
+        """What each pool was refused beyond what it has, in its own units; the same object while nothing has changed."""
+        moves = self._ledger.pool_moves
+        if self._is_known and moves == self._moves and now_s < self._next_s:
+            return self._units
+        self._is_known, self._moves, self._next_s = True, moves, math.inf
+        found = {}
+        for name, queue in tuple(self._queues.items()):
+            queue.refresh(self._ledger, self._vms)
+            queue.claims.expire(now_s)
+            self._count_ended(queue)
+            pool, account = self._pools.find(name), self._ledger.pool(name)
+            if not queue.claims or pool is None or account is None:
+                del self._queues[name]
+                continue
+            units, most = queue.claims.units, pool.limits.max_units
+            found[name] = units if most is None else min(units, max(most - account.units, 0))
+            self._next_s = min(self._next_s, queue.claims.next_s)
+        if found != self._units:
+            self._units = found
+        return self._units
+
+    def of(self, name: str, now_s: float) -> tuple[int, float]:
+        """How many units a pool claims, and when the last of its claims ends."""
+        units = self.units(now_s).get(name, 0)
+        return units, self._queues[name].claims.until_s if units else 0.0
+
+    def freed(self, name: str, now_s: float) -> int:
+        """Changes whenever a pool may get what was refused to it: others gave units back, claims ended, pools changed.
+
+        What the pool itself gives back leaves its total as it was admitted.
+        """
+        self.units(now_s)
+        account = self._ledger.pool(name)
+        own = (account.freed_units if account is not None else 0) + self._ended[name]
+        return self._ledger.freed_units + self._ended_total + self._wakes - own
+
+    def wake(self) -> None:
+        """Something has changed by which what was refused may be admitted now."""
+        self._wakes += 1
+
+    def note(self, queue: PoolQueue, growth: PoolGrowth, verdict: PoolVerdict, now_s: float) -> None:
+        """A growth was told this verdict, and has in the ledger what was granted. What was refused is claimed."""
+        reason, before = verdict.reason, queue.claims.units
+        row = self._ledger.row(Holder(Kind.VM, growth.uid))
+        is_for_want = reason is not None and reason.code in _FOR_WANT_OF_RESOURCES
+        if verdict.is_all:
+            queue.claims.withdraw(growth.uid)
+        elif row is not None and row.pool == queue.name and is_for_want:
+            assert reason is not None
+            wait_s = reason.retry_after_s or 0.0
+            queue.claims.refuse(growth.uid, row.units, growth.wanted_units, now_s, wait_s)
+        if queue.claims:
+            self._queues[queue.name] = queue
+        self._is_known = self._is_known and queue.claims.units == before
+        self._count_ended(queue)
+
+    def clear(self, queue: PoolQueue) -> None:
+        """A pool claims nothing any more: the pool has gone, or is asked by another chain."""
+        queue.claims.clear()
+        self._count_ended(queue)
+        self._is_known = False
+
+    def _count_ended(self, queue: PoolQueue) -> None:
+        ended, queue.claims.ended = queue.claims.ended, 0
+        if ended:
+            self._ended[queue.name] += ended
+            self._ended_total += ended

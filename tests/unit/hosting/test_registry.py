@@ -1,0 +1,160 @@
+"""Names and factories: every doubt about a name is an error at start-up."""
+
+import re
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from hosting.registry import Registry, RegistryError, at_once
+
+GROUP = "parley.things"
+HERE = "hosting.registry"
+
+
+def make() -> str:
+    return "made"
+
+
+def other() -> str:
+    return "other"
+
+
+def known(**factories: Any) -> Registry[Any]:
+    found: Registry[Any] = Registry("thing")
+    for name, factory in factories.items():
+        found.register(name, factory)
+    return found
+
+
+def test_a_registered_factory_is_found_by_its_name() -> None:
+    found = known(b=make, a=other)
+    assert (found.get("b"), found.get("a"), found.names()) == (make, other, ("a", "b"))
+
+
+def test_a_taken_name_is_refused_and_keeps_its_factory() -> None:
+    found = known(quota=make)
+    for factory in (other, make):
+        with pytest.raises(RegistryError, match="'quota' is registered already"):
+            found.register("quota", factory)
+    assert found.get("quota") is make
+
+
+@pytest.mark.parametrize("name", ["", None, 7, b"quota", ("quota",), ["quota"]])
+def test_a_name_that_is_no_text_or_empty_is_refused(name: Any) -> None:
+    found = known(quota=make)
+    with pytest.raises(RegistryError, match="a name must be a text and not empty"):
+        found.register(name, make)
+    assert found.names() == ("quota",)
+
+
+def test_a_registry_may_have_a_rule_of_its_own_for_names() -> None:
+    found: Registry[Any] = Registry("thing", re.compile("[a-z]+").fullmatch, "a name is made of a-z")
+    found.register("quota", make)
+    with pytest.raises(RegistryError, match="thing: a name is made of a-z, not 'Quota'"):
+        found.register("Quota", make)
+
+
+@pytest.mark.parametrize("factory", [None, "scheduler.pool:Made", 3, {}])
+def test_what_cannot_be_called_is_refused(factory: Any) -> None:
+    found = known()
+    with pytest.raises(RegistryError, match="callable"):
+        found.register("quota", factory)
+    assert found.names() == ()
+
+
+def test_an_unknown_name_is_an_error_that_says_which_there_are() -> None:
+    with pytest.raises(RegistryError, match=r"thing 'quote' is not registered \(there are: ip, quota\)"):
+        known(quota=make, ip=make).get("quote")
+    with pytest.raises(RegistryError, match="none"):
+        known().get("quota")
+
+
+@pytest.mark.parametrize("name", ["Quota", " quota", "quota ", ""])
+def test_names_are_taken_as_they_are_written(name: str) -> None:
+    with pytest.raises(RegistryError):
+        known(quota=make).get(name)
+
+
+# ------------------------------------------------------------ entry points
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
+    """Make installed distributions offer (name, value) pairs under `GROUP` alone."""
+    found = tuple(metadata.EntryPoint(name, value, GROUP) for name, value in entries)
+
+    def entry_points(*, group: str) -> tuple[metadata.EntryPoint, ...]:
+        return found if group == GROUP else ()
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> Registry[Any]:
+    offer(monkeypatch, *entries)
+    found = known()
+    found.load_entry_points(GROUP)
+    return found
+
+
+def test_an_entry_point_is_a_factory_that_is_imported_when_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = loaded(monkeypatch, ("quota", f"{HERE}:at_once"), ("gone", "no.such.module:make"))
+    assert found.names() == ("gone", "quota")
+    assert found.get("quota") is found.get("quota") is at_once
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "no.such.module:make",
+        f"{HERE}:NoSuchName",
+        f"{HERE}:Registry.no_such_attribute",
+        HERE,
+        f"{HERE}:__doc__",
+        "not an entry point at all!",
+        "",
+    ],
+)
+def test_a_broken_entry_point_is_an_error_of_its_name_when_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    found = loaded(monkeypatch, ("quota", value), ("fine", f"{HERE}:at_once"))
+    for _ in range(2):
+        with pytest.raises(RegistryError, match="thing 'quota'"):
+            found.get("quota")
+    assert found.get("fine") is at_once
+
+
+def test_a_module_that_ends_the_program_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(_: metadata.EntryPoint) -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(metadata.EntryPoint, "load", leave)
+    with pytest.raises(RegistryError, match=r"'quota'.*SystemExit"):
+        loaded(monkeypatch, ("quota", f"{HERE}:at_once")).get("quota")
+
+
+def test_two_entry_points_of_one_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RegistryError, match="'quota' is registered already"):
+        loaded(monkeypatch, ("quota", "one:make"), ("quota", "two:make"))
+
+
+def test_an_entry_point_does_not_replace_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, ("quota", f"{HERE}:at_once"))
+    found = known(quota=make)
+    with pytest.raises(RegistryError, match="'quota' is registered already"):
+        found.load_entry_points(GROUP)
+    assert found.get("quota") is make
+
+
+def test_an_entry_point_without_a_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RegistryError, match="empty"):
+        loaded(monkeypatch, ("", f"{HERE}:at_once"))
+
+
+def test_another_group_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, ("quota", f"{HERE}:at_once"))
+    found = known()
+    found.load_entry_points("parley.others")
+    assert found.names() == ()

@@ -1,0 +1,239 @@
+"""What changes while a pool is asked: who asks, its members, its description, the chain. Every word counts for what it
+was said of, and nobody waits for what is of no use any more."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hosting.server import Reply
+from scheduler.pools.core.values import ADMITTED, Admission, PoolLimits
+from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, hangs, until
+from tests.unit.scheduler_service.test_migrations import permit
+
+TICK_S = 0.01
+
+
+def status(got: object) -> int:
+    """The status of a reply."""
+    assert isinstance(got, Reply)
+    return got.status
+
+
+# ------------------------------------------------------------ who asks
+
+
+@virtually
+async def test_an_asker_that_is_overtaken_while_it_waits_is_not_asked_about() -> None:
+    doorman = Doorman(100, 0.2)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b", "c")
+    tasks = [await world.growing(name, 5) for name in ("a", "b", "c")]
+    assert permit(world.service.decide(world.body("b", 1))) == (1, [])
+    got = [await task for task in tasks]
+    assert [status(each) for each in got] == [200, 409, 200]
+    assert [question.names for question in doorman.heard] == [("a",), ("c",)]
+    assert await world.clean()
+
+
+@virtually
+async def test_a_question_that_nobody_waits_for_any_more_holds_nobody_up() -> None:
+    """Its only waiter has gone: who comes next does not wait for the end of a search that is of no use."""
+    doorman = Doorman(3, 0.4)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    first = await world.growing("a", 100)
+    await until(0.1)
+    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
+    assert status(await first) == 409
+    began_s = now_s()
+    assert permit(await world.reply(world.body("b", 2))) == (2, [])
+    assert now_s() - began_s == pytest.approx(0.4, abs=TICK_S)
+    assert await world.clean()
+
+
+# ------------------------------------------------------------ members
+
+
+@virtually
+async def test_a_vm_that_has_left_the_pool_while_it_waited_is_not_asked_about() -> None:
+    doorman = Doorman(100, 0.2)
+    world = await PoolWorld(doorman).open("bank", "other")
+    world.born("a", "b")
+    first, second = await world.growing("a", 2), await world.growing("b", 2)
+    world.relabelled("b", "other")
+    assert permit(await first) == (2, [])
+    assert permit(await second) == (1, ["pool"])
+    assert [question.names for question in doorman.heard] == [("a",)]
+    assert await world.clean()
+
+
+# ------------------------------------------------------------ the pool
+
+
+@virtually
+async def test_a_pool_that_is_changed_while_it_is_asked_is_asked_again() -> None:
+    doorman = Doorman(100, 0.2)
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    task = await world.growing("a", 9)
+    await until(0.1)
+    await world.change(limits=PoolLimits(4))
+    assert permit(await task) == (4, ["pool"])
+    assert [question.replicas for question in doorman.heard][-1] <= 9
+    assert len(doorman.heard) == 2
+    assert await world.clean()
+
+
+@virtually
+async def test_a_pool_that_is_deleted_while_it_is_asked_grants_nothing() -> None:
+    doorman = Doorman(100, 0.2)
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    tasks = [await world.growing(name, 9) for name in ("a", "b")]
+    await world.objects.delete("bank")
+    got = [permit(await task) for task in tasks]
+    assert [(units, codes[0]) for units, codes in got] == [(1, "pool")] * 2
+    assert world.units() == 0
+    assert await world.clean()
+
+
+@virtually
+async def test_a_pool_that_is_made_anew_while_it_is_asked_is_another_one() -> None:
+    """Same name, same generation, other unit: what was said of the old one must not be granted in the new one."""
+    doorman = Doorman()
+
+    async def slowly() -> Admission:
+        await asyncio.sleep(0.2)
+        return ADMITTED
+
+    doorman.says = lambda *_: slowly()
+    world = await PoolWorld(doorman).open()
+    world.born("a")
+    task = await world.growing("a", 9)
+    await until(0.1)
+    await world.objects.delete("bank")
+    doorman.says, doorman.most = None, 1
+    await world.open()
+    units, codes = permit(await task)
+    assert (units, codes[0]) == (1, "pool")
+    assert world.units() == 1
+    assert await world.clean()
+
+
+@virtually
+async def test_a_pool_that_is_made_anew_while_the_old_one_hangs_is_served_at_once() -> None:
+    doorman = Doorman()
+    doorman.says = hangs
+    world = await PoolWorld(doorman).open()
+    world.born("a", "b")
+    task = await world.growing("a", 2)
+    await world.objects.delete("bank")
+    doorman.says = None
+    await world.open()
+    assert await world.grow("b", 2) == (2, [])
+    await task
+    members = {member.pod.name: member.units for member in world.queue.members("bank")}
+    assert members == {"a": world.held("a"), "b": 2}
+    assert await world.clean()
+
+
+# ------------------------------------------------------------ the chain
+
+
+@virtually
+async def test_the_word_of_a_chain_that_was_replaced_counts_for_nothing() -> None:
+    old, new = Doorman(100, 0.2, "old"), Doorman(4, 0.0, "new")
+    world = await PoolWorld(old).open()
+    world.born("a")
+    task = await world.growing("a", 9)
+    world.use(new)
+    assert permit(await task) == (4, ["pool"])
+    assert await world.clean()
+
+
+@virtually
+async def test_a_chain_that_was_replaced_is_not_asked_any_more() -> None:
+    """It was stopped: the search under way ends, and begins anew with the chain that is in force."""
+    old, new = Doorman(1, 0.3, "old"), Doorman(4, 0.0, "new")
+    world = await PoolWorld(old).open()
+    world.born("a")
+    task = await world.growing("a", 90)
+    await until(0.1)
+    world.use(new)
+    old.stop()
+    assert permit(await task) == (4, ["pool"])
+    assert old.asked_in_vain == 0
+    assert await world.clean()
+
+
+@virtually
+async def test_a_chain_that_parked_a_pool_is_replaced() -> None:
+    world = await PoolWorld(Doorman(5, 0.0, "old")).open()
+    world.born("a")
+    assert await world.grow("a", 9) == (5, ["pool"])
+    world.use()
+    assert await world.grow("a", 9) == (9, [])
+
+
+# ------------------------------------------------------------ any course of things
+
+
+MOVE = st.one_of(
+    st.tuples(st.just("ask"), st.integers(0, 4), st.integers(1, 12)),
+    st.tuples(st.just("wait"), st.integers(0, 9), st.integers(0, 3)),
+    st.tuples(st.just("change"), st.just(0), st.just(0)),
+    st.tuples(st.just("unpark"), st.just(0), st.just(0)),
+    st.tuples(st.just("chain"), st.just(0), st.just(0)),
+    st.tuples(st.just("gone"), st.integers(0, 4), st.just(0)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MOVE, min_size=1, max_size=40), st.integers(5, 25), st.sampled_from([0.0, 0.15, 0.4, 0.6]))
+def test_whatever_happens_the_limit_holds_and_everybody_is_answered_in_time(
+    moves: list[tuple[str, int, int]], most: int, delay_s: float
+) -> None:
+    _walk(moves, most, delay_s)
+
+
+@virtually
+async def _walk(moves: list[tuple[str, int, int]], most: int, delay_s: float) -> None:
+    doorman = Doorman(most, delay_s)
+    world = await PoolWorld(doorman).open()
+    names = [f"v{number}" for number in range(5)]
+    world.born(*names)
+    waiting: list[tuple[float, asyncio.Task[float]]] = []
+
+    async def timed(body: bytes) -> float:
+        got = await world.post(body)
+        assert isinstance(got, Reply)
+        assert got.status in (200, 404, 409)
+        return now_s()
+
+    for kind, which, amount in moves:
+        if kind == "ask":
+            if world.core.vms.by_uid(f"uid-{names[which]}") is None:
+                continue
+            task = asyncio.create_task(timed(world.body(names[which], amount)))
+            waiting.append((now_s(), task))
+            await turns(3)
+        elif kind == "wait":
+            await asyncio.sleep(which / 10 + amount * 20)
+        elif kind == "change":
+            await world.change()
+        elif kind == "unpark":
+            world.queue.unpark("bank")
+        elif kind == "chain":
+            world.use(doorman)
+        elif kind == "gone" and world.core.vms.by_uid(f"uid-{names[which]}") is not None:
+            world.gone(names[which])
+        assert world.units() <= most
+    for began_s, task in waiting:
+        ended_s = await task
+        assert ended_s - began_s <= 2.0 + TICK_S
+    await asyncio.sleep(3)
+    assert world.units() <= most
+    assert await world.clean()
