@@ -57,6 +57,9 @@ def _acts(
     def read() -> None:
         world.read(name, cu(dice.randint(1, 4)), at=now_s, target=dice.choice((None, some())))
 
+    def pod_changes() -> None:
+        world.other_pod("filler", cu(dice.randint(0, 9)))
+
     def switched() -> None:
         world.configure(rules(watermark=0.4, migration=True, system=cu(dice.randint(0, 4))))
 
@@ -72,6 +75,6 @@ def _acts(
         (1, lambda: world.apply(events.PlacementForgotten(dice.choice(HOLDERS)))),
         (2, read),
         (1, lambda: world.apply(events.VmGone(pod(name), f"uid-{name}", now_s))),
-        (1, lambda: () if world.other_pod("filler", cu(dice.randint(0, 9))) else ()),
+        (1, pod_changes),
         (1, switched),
     ]

@@ -26,8 +26,7 @@ def world_of(*nodes: NodeSpec) -> World:
 
 def asked(world: World, want: Resources, claim: Resources | None = None) -> events.Decided:
     """The answer to the agent of `vm`."""
-    answer = world.decide(world.request("vm", want, claim=claim))
-    return answer
+    return world.decide(world.request("vm", want, claim=claim))
 
 
 # ------------------------------------------------------------ nodes

@@ -28,7 +28,7 @@ from scheduler.pools.state import PoolStateFile
 from tests.support.amounts import cu
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.test_migrations import INSTANCE
+from tests.unit.scheduler_service.service_worlds import INSTANCE
 
 WHOLE = Pool(
     "bank",
