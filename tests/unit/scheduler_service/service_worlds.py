@@ -111,6 +111,15 @@ class FakeCluster:
         self.reads = 0
         self.before: Callable[[], Awaitable[None]] | None = None
 
+    def fails(self, fault: Exception | None) -> None:
+        """From now on reads fail like this; None ends that."""
+
+        async def fail() -> None:
+            if fault is not None:
+                raise fault
+
+        self.before = fail
+
     async def refresh(self) -> tuple[events.Input, ...]:
         """The port."""
         self.reads += 1

@@ -27,41 +27,35 @@ REFUSAL = PoolVerdict(1, Reason(ReasonCode.POOL, "quota", retry_after_s=30.0))
 SAID = {
     "all": (PoolVerdict(), 4, []),
     "some": (PoolVerdict(2), 2, ["pool"]),
-    "nothing": (PoolVerdict(0), 1, ["pool"]),
+    "nothing": (REFUSAL, 1, ["pool"]),
 }
 
 
-@pytest.mark.parametrize("word", SAID)
+@pytest.mark.parametrize("is_awaited", [True, False], ids=["awaited", "gone"])
+@pytest.mark.parametrize(("verdict", "cpus", "reasons"), SAID.values(), ids=SAID)
 @virtually
-async def test_growth_waits_for_the_pool_and_gets_what_it_allows(word: str) -> None:
-    said, cpus, reasons = SAID[word]
+async def test_growth_waits_for_the_pool_and_gets_what_it_allows(
+    verdict: PoolVerdict, cpus: int, reasons: list[str], is_awaited: bool
+) -> None:
+    """Where the caller has gone, what was decided is found again by its number."""
     world = ServiceWorld("a")
     task = await world.begin(ask("a", 4))
     assert not task.done()
     assert world.record().row.reserved == cu(4), "what is wanted is kept meanwhile"
-    world.pools.answer_all(said)
-    assert permit(await task) == (cpus, reasons)
-    assert await world.is_clean()
-
-
-@virtually
-async def test_the_reason_of_a_pool_reaches_the_caller() -> None:
-    world = ServiceWorld("a")
-    world.pools.answer_with(REFUSAL)
-    reply = await world.reply(ask("a", 4))
-    (reason,) = json.loads(reply.body)["reasons"]
-    assert reason == {"code": "pool", "message": "quota", "retryAfterSeconds": 30.0}
-
-
-@virtually
-async def test_decreases_and_renewals_ask_no_pool() -> None:
-    world = ServiceWorld("a")
-    world.pools.answer_with(PoolVerdict())
-    assert permit(await world.reply(ask("a", 4))) == (4, [])
-    world.pools.answer_with(PoolVerdict(0))
-    assert permit(await world.reply(ask("a", 4, 2))) == (4, [])
-    assert permit(await world.reply(ask("a", 2, 3))) == (2, [])
+    if not is_awaited:
+        task.cancel()
+        await turns()
+    world.pools.answer_all(verdict)
+    await turns()
+    assert world.record().row.state.current == cu(cpus)
+    reply = await task if is_awaited else await world.reply(ask("a", 4))
+    assert permit(reply) == (cpus, reasons)
+    assert isinstance(reply, Reply)
+    if verdict is REFUSAL:
+        (reason,) = json.loads(reply.body)["reasons"]
+        assert reason == {"code": "pool", "message": "quota", "retryAfterSeconds": 30.0}
     assert len(world.pools.asked) == 1
+    assert await world.is_clean()
 
 
 @virtually
@@ -93,23 +87,18 @@ async def test_a_pool_that_cannot_be_asked_is_our_fault_and_nobody_waits_for_it(
 # ---------------------------------------------------------------- deadlines
 
 
+@pytest.mark.parametrize("look_s", [0.0, 1.5])
 @virtually
-async def test_a_pool_that_hangs_is_given_up_after_two_seconds() -> None:
-    world = ServiceWorld("a")
-    reply = await world.reply(ask("a", 4))
-    assert now_s() == pytest.approx(2.0)
-    assert permit(reply) == (1, ["pool-failed"])
-    assert world.pools.ended == 1
-    assert await world.is_clean()
-
-
-@virtually
-async def test_the_two_seconds_begin_with_the_arrival_of_the_request() -> None:
+async def test_a_pool_that_hangs_is_given_up_two_seconds_after_the_arrival_of_the_request(
+    look_s: float,
+) -> None:
     world = ServiceWorld()
     world.cluster.changes = (seen("late"),)
-    world.cluster.before = functools.partial(asyncio.sleep, 1.5)
+    world.cluster.before = functools.partial(asyncio.sleep, look_s)
     assert permit(await world.reply(ask("late", 4))) == (1, ["pool-failed"])
     assert now_s() == pytest.approx(2.0)
+    assert world.pools.ended == 1
+    assert await world.is_clean()
 
 
 @virtually
@@ -169,54 +158,12 @@ async def test_a_higher_number_cancels_and_a_late_word_for_the_lower_one_is_igno
 
 
 @virtually
-async def test_a_grant_whose_caller_has_gone_is_found_again_by_its_number() -> None:
-    world = ServiceWorld("a")
-    gone = await world.begin(ask("a", 4))
-    gone.cancel()
-    again = await world.begin(ask("a", 4))
-    world.pools.answer_all(PoolVerdict())
-    assert permit(await again) == (4, [])
-    assert permit(await world.reply(ask("a", 4))) == (4, [])
-    assert len(world.pools.asked) == 1
-    assert await world.is_clean()
-
-
-@virtually
-async def test_a_grant_that_nobody_waits_for_any_more_is_kept_for_its_number() -> None:
-    world = ServiceWorld("a")
-    gone = await world.begin(ask("a", 4))
-    gone.cancel()
-    await turns()
-    world.pools.answer_all(PoolVerdict())
-    await turns()
-    assert world.record().row.state.current == cu(4)
-    assert permit(await world.reply(ask("a", 4))) == (4, [])
-    assert await world.is_clean()
-
-
-@virtually
 async def test_a_vm_that_goes_ends_what_waits_for_it() -> None:
     world = ServiceWorld("a")
     task = await world.begin(ask("a", 4))
     world.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
     assert refusal(await task) == (404, "unknown-pod")
     assert await world.service.refresh()
-    assert await world.is_clean()
-
-
-@virtually
-async def test_a_retry_of_the_extension_is_never_answered_with_a_published_reply() -> None:
-    world = ServiceWorld("a")
-    world.pools.answer_with(PoolVerdict())
-    assert permit(await world.reply(ask("a", 2))) == (2, [])
-    await asyncio.sleep(61)  # silent for longer than the hand-over: the other caller owns the row now
-    world.pools.behaviour = world.pools._wait
-    other = await world.begin(plain("a", 4))
-    assert not other.done()
-    retry = await world.begin(ask("a", 2))
-    world.pools.answer_all(PoolVerdict())
-    assert permit(await retry)[0] <= 2
-    await other
     assert await world.is_clean()
 
 
@@ -365,22 +312,13 @@ async def _drained(world: ServiceWorld) -> bool:
 
 @pytest.mark.usefixtures("two_may_wait")
 @virtually
-async def test_who_would_have_to_wait_is_told_to_come_back() -> None:
-    world = await _full("a")
-    reply = await world.reply(ask("a", 4))
-    assert refusal(reply) == (429, "overloaded")
-    assert reply.headers["Retry-After"] == "1"
-    assert (world.cluster.reads, len(world.pools.asked)) == (0, 2)
-    assert world.answers["error", "overloaded"] == 1
-    assert await _drained(world)
-
-
-@pytest.mark.usefixtures("two_may_wait")
-@virtually
-async def test_a_429_moves_no_gate() -> None:
+async def test_who_would_have_to_wait_is_told_to_come_back_and_no_gate_is_moved() -> None:
     world = await _full("a")
     before = world.record().gate
-    assert refusal(await world.reply(ask("a", 4, 7))) == (429, "overloaded")
+    reply = await world.reply(ask("a", 4, 7))
+    assert refusal(reply) == (429, "overloaded")
+    assert reply.headers["Retry-After"] == "1"
+    assert (world.cluster.reads, len(world.pools.asked), world.answers["error", "overloaded"]) == (0, 2, 1)
     assert world.record().gate == before
     world.pools.answer_all(PoolVerdict())
     await turns()
@@ -506,7 +444,7 @@ async def test_a_pool_that_hangs_takes_no_room_from_others(monkeypatch: pytest.M
 
 
 @virtually
-async def test_close_ends_everybody_who_waits_for_a_pool() -> None:
+async def test_close_ends_everybody_who_waits_for_a_pool_and_may_be_called_twice() -> None:
     world = ServiceWorld("a", "b")
     waiting = [await world.begin(body) for body in (ask("a", 4), ask("a", 4), plain("b", 4))]
     await world.service.close()
@@ -515,23 +453,5 @@ async def test_close_ends_everybody_who_waits_for_a_pool() -> None:
     assert refusal(waiting[0].result()) == refusal(waiting[1].result()) == (500, "internal")
     assert isinstance(waiting[2].result(), HangUp)
     assert now_s() == 0.0
-    assert await world.is_clean()
-
-
-@virtually
-async def test_what_ended_undecided_may_come_again_under_its_number() -> None:
-    world = ServiceWorld("a")
-    task = await world.begin(ask("a", 4))
-    await world.service.close()
-    assert refusal(await task) == (500, "internal")
-    world.pools.answer_with(PoolVerdict())
-    assert permit(await world.reply(ask("a", 4))) == (4, [])
-    assert await world.is_clean()
-
-
-@virtually
-async def test_close_without_anybody_waiting_is_no_fault() -> None:
-    world = ServiceWorld("a")
-    await world.service.close()
     await world.service.close()
     assert await world.is_clean()
