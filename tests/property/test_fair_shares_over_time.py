@@ -21,7 +21,7 @@ from tests.property.fair_split_models import Use
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_pools.pool_worlds import PoolWorld, until
-from tests.unit.scheduler_service.test_migrations import permit
+from tests.unit.scheduler_service.service_worlds import permit
 
 EXAMPLE = (
     Tenant("org", limit_units=20),

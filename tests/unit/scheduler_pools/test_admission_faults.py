@@ -20,7 +20,7 @@ from scheduler.pools.core.errors import (
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, Says, hangs, raises, until
-from tests.unit.scheduler_service.test_migrations import permit
+from tests.unit.scheduler_service.service_worlds import permit
 
 TICK_S = 0.01
 
@@ -146,7 +146,7 @@ async def test_time_that_was_spent_on_a_look_is_part_of_the_deadline() -> None:
         await asyncio.sleep(1.5)
         world.born("a")
 
-    world.sight.before = slowly
+    world.cluster.before = slowly
     world.born("a")
     body = world.body("a", 3)
     world.gone("a")

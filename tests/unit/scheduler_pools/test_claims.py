@@ -7,7 +7,7 @@ from scheduler.pools.core.errors import new_internal
 from scheduler.pools.core.values import Admission, PoolLimits
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
-from tests.unit.scheduler_service.test_migrations import permit
+from tests.unit.scheduler_service.service_worlds import permit
 
 # ------------------------------------------------------------ the account
 
