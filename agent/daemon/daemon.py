@@ -18,7 +18,7 @@ from agent.daemon.fleet import Fleet
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
-from agent.links.scheduler import SchedulerLink
+from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, server

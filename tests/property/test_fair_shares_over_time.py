@@ -20,8 +20,8 @@ from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import Use
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import PoolWorld, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 EXAMPLE = (
     Tenant("org", limit_units=20),

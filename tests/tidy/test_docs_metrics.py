@@ -10,10 +10,10 @@ from hosting.metrics import AnyFamily
 from hosting.server import Server
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
+from scheduler.permits.metrics import families
+from scheduler.permits.stats import PermitStats
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService
-from scheduler.service.metrics import families
-from scheduler.service.stats import PermitStats
 from tests.tidy.repository import ROOT
 
 

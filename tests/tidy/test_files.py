@@ -6,18 +6,12 @@ import io
 import re
 import tokenize
 from pathlib import PurePosixPath
-from typing import Final
 
 from tests.tidy.repository import PACKAGES, ROOT, python_files, repository_files
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-SHARED_CLASS_NAMES: Final = {
-    "Growth": "a request's growth in the core, and the switches of the configuration, which get another name",
-    "PendingRequest": "requests of the informant to agents, and waiting ones of the permit service",
-}
-"""Names that still stand for two things, each with what becomes of it. No name may be added."""
 
 # Spelled in pieces, so that this file does not hold what it looks for.
 REGISTRY_HOSTS = ("pypi" + ".org", "python" + "hosted.org")
@@ -97,8 +91,7 @@ def test_no_class_name_occurs_twice() -> None:
     for file in python_files(*PACKAGES):
         for name in class_names((ROOT / file).read_text()):
             homes.setdefault(name, []).append(file)
-    twice = {name: files for name, files in homes.items() if len(files) > 1}
-    assert {name: files for name, files in twice.items() if name not in SHARED_CLASS_NAMES} == {}
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
 def test_every_package_directory_says_what_it_is_for() -> None:

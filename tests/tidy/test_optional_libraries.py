@@ -6,7 +6,7 @@ from tests.tidy.repository import output, run
 
 # rich is none of them: structlog loads it wherever it is installed, and the demo needs it.
 OPTIONAL = {"kubernetes_asyncio", "textual", "qemu"}
-MODULES = ("agent.cli", "scheduler.cli", "informant.cli", "parley.cli")
+MODULES = ("agent.program", "scheduler.program", "informant.program", "parley.program")
 
 
 def test_the_programs_start_without_the_optional_libraries() -> None:

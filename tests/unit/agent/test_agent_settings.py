@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import main
 from agent.daemon.settings import AgentSettings
+from agent.program import main
 from hosting.settings import SettingsError, parse
 from tests.support.amounts import GIB, cu
 

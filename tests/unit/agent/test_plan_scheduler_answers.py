@@ -6,7 +6,7 @@ import pytest
 
 from agent.core import events
 from agent.core.state import PermitRequest
-from agent.links.scheduler import request_of
+from agent.peers.scheduler import request_of
 from protocol.codec import encode_request
 from protocol.fields import UINT64_MAX
 from protocol.reasons import ErrorCode

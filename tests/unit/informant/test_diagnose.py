@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from informant import diagnose
-from informant.cli import main
 from informant.core.report import CgroupReading, Reading
 from informant.guest import protection
 from informant.guest.cgroup import FileCgroup
 from informant.guest.findings import Finding
+from informant.program import main
 from tests.support.processes import write_json
 from tests.unit.informant.cgroup_tree import (
     CURRENT,

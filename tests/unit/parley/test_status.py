@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from parley import asking
-from parley.cli import kubectl_main, main
+from parley.program import kubectl_main, main
 from tests.unit.parley.top_documents import document, vm
 
 TOKEN = "0123456789abcdef"

@@ -21,7 +21,7 @@ from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns
-from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, permit, seen
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, permit, seen
 
 Says: TypeAlias = Callable[[Context, Pool], Any]
 """What a plugin says to a probe: an admission, an error to raise is raised by it, or something to await."""

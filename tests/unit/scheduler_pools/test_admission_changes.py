@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hosting.server import Reply
 from scheduler.pools.core.values import ADMITTED, Admission, PoolLimits
 from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, hangs, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 TICK_S = 0.01
 

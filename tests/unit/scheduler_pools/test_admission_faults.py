@@ -19,8 +19,8 @@ from scheduler.pools.core.errors import (
 )
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool
 from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, Says, hangs, raises, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 TICK_S = 0.01
 

@@ -10,8 +10,8 @@ from scheduler.pools.core.errors import Scope, new_invalid_spec
 from scheduler.pools.core.values import Admission, Purpose
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 # ------------------------------------------------------------ searches
 

@@ -19,9 +19,9 @@ from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
 from scheduler.pools.service import PoolService
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
+from tests.unit.scheduler_permits.service_worlds import INSTANCE
 from tests.unit.scheduler_pools.pool_talkers import HANDLE
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.service_worlds import INSTANCE
 
 FILE = Path("config.yaml")
 Factory = Callable[[Handle, Providers, Any], Any]

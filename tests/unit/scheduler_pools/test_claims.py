@@ -6,8 +6,8 @@ from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S, Claims
 from scheduler.pools.core.errors import new_internal
 from scheduler.pools.core.values import Admission, PoolLimits
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 # ------------------------------------------------------------ the account
 

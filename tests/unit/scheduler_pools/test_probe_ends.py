@@ -6,8 +6,8 @@ from hosting.server import Reply
 from scheduler.pools.core.errors import new_internal, new_invalid_spec
 from scheduler.pools.core.values import ADMITTED, Admission, ProbeEnd
 from tests.support.virtual_time import virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises
-from tests.unit.scheduler_service.service_worlds import permit
 
 
 @dataclass(eq=False)

@@ -17,9 +17,9 @@ from scheduler.pools.service import PoolService
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import recorded
+from tests.unit.scheduler_permits.service_worlds import INSTANCE, permit, seen
+from tests.unit.scheduler_permits.test_pool_api import BANK, Api
 from tests.unit.scheduler_pools.pool_worlds import Doorman, until
-from tests.unit.scheduler_service.service_worlds import INSTANCE, permit, seen
-from tests.unit.scheduler_service.test_pool_api import BANK, Api
 
 
 @virtually

@@ -27,8 +27,8 @@ from scheduler.pools.service import PoolService
 from scheduler.pools.state import PoolStateFile
 from tests.support.amounts import cu
 from tests.unit.hosting.raw_peers import recorded
+from tests.unit.scheduler_permits.service_worlds import INSTANCE
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.service_worlds import INSTANCE
 
 WHOLE = Pool(
     "bank",
