@@ -244,7 +244,7 @@ class PoolWorld(ServiceWorld):
         """Nobody waits, nothing runs on behalf of a pool, the accounts are right."""
         found = await self.is_clean()
         assert (self.queue._pending, self.queue._busy, self.queue._runs) == ({}, set(), {})
-        assert [queue.name for queue in self.queue._queues.values() if queue] == []
+        assert [queue.name for queue in self.queue._queues.values() if queue or queue.alone] == []
         return found
 
 

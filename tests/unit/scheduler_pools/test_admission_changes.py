@@ -140,6 +140,22 @@ async def test_a_pool_that_is_made_anew_while_the_old_one_hangs_is_served_at_onc
     assert await world.clean()
 
 
+@virtually
+async def test_two_pools_that_are_asked_at_the_same_time_never_both_get_what_is_left_of_one_quota() -> None:
+    """A plain hook counts over both pools, a later one waits: the quota is asked once more before the second grant."""
+    quota, slow = Doorman(label="quota"), Doorman(delay_s=0.1, label="slow")
+    world = await PoolWorld(quota, slow).open("bank", "other")
+    quota.says = lambda _, pool: Admission(
+        admitted=10 - world.units("other" if pool.name == "bank" else "bank")
+    )
+    world.born("a")
+    world.born("b", pool="other")
+    tasks = [await world.growing(name, 9) for name in ("a", "b")]
+    assert [permit(await task)[0] for task in tasks] == [9, 1]
+    assert world.units("bank") + world.units("other") == 10
+    assert await world.clean()
+
+
 # ------------------------------------------------------------ the chain
 
 
