@@ -45,7 +45,7 @@ lint: $(VENV)/.dev ## formatting and lint, without changing anything
 types: $(VENV)/.dev ## strict types in packages and tests
 	@$(BIN)/mypy
 
-contracts: $(VENV)/.dev ## the floors of the house
+contracts: $(VENV)/.dev ## the import contracts
 	@$(BIN)/lint-imports
 
 check: lint types contracts test ## what to pass before a commit; CI runs all tests

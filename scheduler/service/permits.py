@@ -182,7 +182,7 @@ class PermitService:
     def _submit(self, arrived: events.RequestArrived, body: bytes, due_s: float) -> Outcome | PendingRequest:
         """Take a request to the core: the outcome, or the request that has to wait for one."""
         try:
-            outputs = self._loop.decide(arrived, body)
+            outputs = self._loop.decide_request(arrived, body)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
             return self._our_fault(arrived, error)
         answer = outputs[0]

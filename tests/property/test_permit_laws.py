@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.core import limits
-from tests.unit.scheduler_core.core_worlds import World, cu
+from tests.support.amounts import cu
+from tests.unit.scheduler_core.core_worlds import World
 
 # Small numbers in odd steps: ties, exact multiples and everything between are frequent.
 _figures = st.one_of(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, 2**62))

@@ -1,4 +1,4 @@
-"""What a pool's word leaves to a VM is the most that fits, whoever else is in the pool: compared with plain counting."""
+"""What a pool's verdict leaves to a VM is the most that fits, whoever else is in the pool: compared with plain counting."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,8 @@ from protocol.values import Resources
 from scheduler.core import events
 from scheduler.core.limits import Growth
 from scheduler.core.model import PoolSpec
-from tests.unit.scheduler_core.core_worlds import World, cu
+from tests.support.amounts import cu
+from tests.unit.scheduler_core.core_worlds import World
 
 _figures = st.integers(1, 12)
 _amounts = st.builds(Resources, _figures, _figures)
@@ -52,7 +53,7 @@ def test_a_grant_is_the_largest_number_of_steps_whose_part_fits(
     world.apply(events.PoolSeen(PoolSpec("blue", pool_unit, max_units=max_units, max_units_per_vm=per_vm)))
     (answer,) = world.take(world.request("m0", want), 1)
     if isinstance(answer, events.AdmissionCallNeeded):
-        (answer,) = world.told(1, events.PoolVerdict(total))
+        (answer,) = world.pool_says(1, events.PoolVerdict(total))
     else:
         total = None  # nobody was asked
     assert isinstance(answer, events.Decided)
@@ -124,7 +125,7 @@ def test_all_who_wait_are_served_by_one_total(
         for index in waiting
     )
     for index in waiting:
-        (answer,) = world.told(index + 1, events.PoolVerdict(total))
+        (answer,) = world.pool_says(index + 1, events.PoolVerdict(total))
         assert isinstance(answer, events.Decided)
         assert held(world) <= max(before, total)
         if total >= needed:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.tidy.house import ROOT, repository_files
+from tests.tidy.repository import ROOT, repository_files
 
 ALWAYS = ("README.md", "CONTRIBUTING.md", "VERSIONING.md", "CHANGELOG.md", "deploy/README.md")
 

@@ -36,7 +36,7 @@ from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.http_messages import outcome, question
 from scheduler.pools.shipped.quota import QuotaArgs
 from scheduler.service.config_file import Config
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_metrics import shown
 
 PAGE = (ROOT / "docs/plugins.md").read_text()

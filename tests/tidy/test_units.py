@@ -13,7 +13,7 @@ from informant.cli import main as informant
 from informant.settings import InformantSettings
 from scheduler.cli import main as scheduler
 from scheduler.clusters.file import ClusterFile
-from tests.tidy.house import ROOT, output, pyproject, run
+from tests.tidy.repository import ROOT, output, pyproject, run
 from tests.tidy.units import BIN, UNITS, command, settings
 
 COMMANDS: dict[str, click.Command] = {

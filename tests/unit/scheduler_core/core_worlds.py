@@ -1,6 +1,6 @@
 """A small cluster around one `Core`, for tests: nodes of n1, VMs of one namespace, callers of both kinds.
 
-After every input the ledger's sums are audited, so that every test checks the identity.
+After every input the whole core is audited, so that every test checks the identity of sums and rows.
 """
 
 from collections import Counter
@@ -20,8 +20,8 @@ from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSp
 from scheduler.core.rules import Growth, NodeOverride, NodeRules, Rules, Watermark
 from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
+from tests.support.amounts import GIB, UNIT, cu
 
-GIB = 2**30
 HERE = UUID(int=1)
 """The scheduler process under test."""
 ELSEWHERE = UUID(int=2)
@@ -31,14 +31,6 @@ NEXT_AGENT = UUID(int=11)
 THIRD_AGENT = UUID(int=12)
 METRICS = Metrics(0.5, 0.25)
 EVERYWHERE = SchedulerConfig(HERE, is_first_start=True, published_agents=("*",))
-
-
-def cu(cpus: float, gib: float | None = None) -> Resources:
-    """`cpus` CPUs and as many GiB, or `gib` GiB."""
-    return Resources(round(cpus * 1000), round((cpus if gib is None else gib) * GIB))
-
-
-UNIT = cu(1)
 
 
 def pod(name: str) -> PodName:
@@ -85,10 +77,11 @@ class World:
         at: float = 0.0,
         unit: Resources | None = None,
         slot: int | None = GIB,
+        pool: str | None = None,
     ) -> None:
         """The cluster shows a VM; `use` None where it shows no sizes."""
         bounds = Bounds(UNIT, most or cu(8))
-        spec = VmSpec(pod(name), uid or f"uid-{name}", node, bounds, slot, unit)
+        spec = VmSpec(pod(name), uid or f"uid-{name}", node, bounds, slot, unit, pool=pool)
         reading = Observation(use, use, at) if use is not None else None
         self.apply(events.VmSeen(spec, reading, at, is_new=is_new))
 
@@ -163,10 +156,15 @@ class World:
         assert isinstance(answer, events.Answer)
         return answer
 
-    def permit(self, request: AgentRequest, *, at: float = 0.0) -> Resources:
-        """The permit that a request gets; for callers with the extension `raw` says the same."""
+    def decide(self, request: AgentRequest, *, at: float = 0.0) -> events.Decided:
+        """The decision about a request that is answered with a permit."""
         answer = self.send(request, at=at)
         assert isinstance(answer, events.Decided), answer
+        return answer
+
+    def permit(self, request: AgentRequest, *, at: float = 0.0) -> Resources:
+        """The permit that a request gets; for callers with the extension `raw` says the same."""
+        answer = self.decide(request, at=at)
         extension = replies.message(answer).extension
         assert extension is not None
         assert extension.permit == answer.permit
@@ -229,11 +227,11 @@ class World:
             request, ticket, at=at, look=events.Look(found=True, reading=reading), since=at - 10.0
         )
 
-    def told(
-        self, ticket: int, word: events.PoolVerdict | None, *, at: float = 0.0
+    def pool_says(
+        self, ticket: int, verdict: events.PoolVerdict | None, *, at: float = 0.0
     ) -> tuple[events.Output, ...]:
-        """The pool's word on the request of `ticket` is here."""
-        return self.apply(events.AdmissionCallEnded(ticket, word, at))
+        """The pool's verdict on the request of `ticket` is here; None where the pool could not be asked."""
+        return self.apply(events.AdmissionCallEnded(ticket, verdict, at))
 
     def assume(
         self,
@@ -308,16 +306,6 @@ class World:
         return set(self.account(name).over)
 
 
-class AuditedWorld(World):
-    """A world that audits the whole core after every input, not only the ledger's sums."""
-
-    def apply(self, event: events.Input) -> tuple[events.Output, ...]:
-        """One input, and the core's own audit after it."""
-        outputs = super().apply(event)
-        assert self.core.audit() == []
-        return outputs
-
-
 def rules(
     *,
     system: Resources = ZERO,
@@ -330,6 +318,13 @@ def rules(
     """Rules with the same watermark for both resources; `growth` are the switches of `Growth`."""
     ppm = round(watermark * 1_000_000)
     return Rules(NodeRules(system, Watermark(ppm, ppm), unit), overrides, Growth(**growth), migration)
+
+
+def decided(outputs: tuple[events.Output, ...]) -> events.Decided:
+    """The only output, a decision."""
+    (answer,) = outputs
+    assert isinstance(answer, events.Decided), answer
+    return answer
 
 
 def codes(outcome: events.Output) -> list[ReasonCode]:

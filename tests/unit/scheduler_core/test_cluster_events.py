@@ -7,14 +7,13 @@ from scheduler.core import events
 from scheduler.core.ledger import Cause
 from scheduler.core.model import Holder, Kind, PodSpec
 from scheduler.core.state import SchedulerConfig
+from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import (
     ELSEWHERE,
     EVERYWHERE,
     HERE,
     NEXT_AGENT,
-    UNIT,
     World,
-    cu,
     pod,
     world_with_vm,
 )

@@ -1,7 +1,6 @@
 """Lives of pods, VMs and nodes: what has ended holds nothing, what comes back is known again, and the clock's timers."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -13,17 +12,9 @@ from scheduler.core.ledger import Cause
 from scheduler.core.model import Amounts, Holder, Kind, PodSpec, pod_holds
 from scheduler.core.state import CoreState, SchedulerConfig
 from scheduler.core.vms import VmRecord
-from tests.unit.scheduler_core.core_worlds import (
-    AGENT,
-    EVERYWHERE,
-    GIB,
-    HERE,
-    NEXT_AGENT,
-    UNIT,
-    AuditedWorld,
-    cu,
-    pod,
-)
+from tests.support.amounts import GIB, UNIT, cu
+from tests.unit.scheduler_core import core_walks
+from tests.unit.scheduler_core.core_worlds import EVERYWHERE, HERE, NEXT_AGENT, World, pod
 
 # ------------------------------------------------------------ what a pod holds
 
@@ -49,7 +40,7 @@ def test_a_pod_holds_its_requests_else_its_limits(
 
 
 def test_a_pod_that_ended_holds_nothing() -> None:
-    world = AuditedWorld()
+    world = World()
     spec = PodSpec(pod("job"), "uid-job", "n1", cu(3))
     ended = PodSpec(pod("job"), "uid-job", "n1", cu(3), terminal=True)
     world.apply(events.PodSeen(spec))
@@ -61,13 +52,13 @@ def test_a_pod_that_ended_holds_nothing() -> None:
 
 
 def test_a_pod_that_is_first_seen_ended_never_holds_anything() -> None:
-    world = AuditedWorld()
+    world = World()
     world.apply(events.PodSeen(PodSpec(pod("job"), "uid-job", "n1", cu(30), terminal=True)))
     assert (world.node_reserved(), world.over()) == (ZERO, set())
 
 
 def test_a_vm_that_ended_holds_nothing_and_is_not_found() -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", cu(3), is_new=False)
     for at in (1.0, 2.0):
         world.see_ended("vm", at=at)
@@ -78,13 +69,13 @@ def test_a_vm_that_ended_holds_nothing_and_is_not_found() -> None:
 
 
 def test_a_vm_that_is_first_seen_ended_is_none() -> None:
-    world = AuditedWorld()
+    world = World()
     world.see_ended("vm", at=0.0)
     assert (world.node_reserved(), len(world.core.vms), list(world.core.ledger.rows())) == (ZERO, 0, [])
 
 
 def test_the_end_of_an_older_vm_of_the_name_is_not_the_end_of_this_one() -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", cu(3), uid="second")
     world.apply(events.VmGone(pod("vm"), "uid-vm", 1.0))
     assert world.node_reserved() == cu(3)
@@ -93,9 +84,9 @@ def test_the_end_of_an_older_vm_of_the_name_is_not_the_end_of_this_one() -> None
 # ------------------------------------------------------------ what comes back
 
 
-def returned(*, gone_s: float, tick: bool = False, is_new: bool = True) -> AuditedWorld:
+def returned(*, gone_s: float, tick: bool = False, is_new: bool = True) -> World:
     """A VM that asked as number 7, went at 10 s and came back `gone_s` later."""
-    world = AuditedWorld()
+    world = World()
     world.vm("vm")
     world.permit(world.request("vm", cu(5), seq=7), at=0.0)
     world.apply(events.VmGone(pod("vm"), "uid-vm", 10.0))
@@ -148,7 +139,7 @@ def test_a_vm_that_comes_back_and_goes_again_is_kept_anew() -> None:
 
 
 def test_what_went_in_turn_is_forgotten_in_turn() -> None:
-    world = AuditedWorld(cu(30))
+    world = World(cu(30))
     for number, name in enumerate("abc"):
         world.vm(name)
         world.apply(events.VmGone(pod(name), f"uid-{name}", number * 10.0))
@@ -158,7 +149,7 @@ def test_what_went_in_turn_is_forgotten_in_turn() -> None:
 
 
 def test_a_terminal_vm_that_comes_back_alive_keeps_its_gate() -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm")
     world.permit(world.request("vm", cu(2), seq=7))
     world.see_ended("vm", at=1.0)
@@ -168,7 +159,7 @@ def test_a_terminal_vm_that_comes_back_alive_keeps_its_gate() -> None:
 
 
 def test_the_same_name_with_a_new_uid_begins_anew() -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm")
     world.permit(world.request("vm", cu(5), seq=7))
     world.vm("vm", cu(2), uid="second", at=1.0)
@@ -181,7 +172,7 @@ def test_the_same_name_with_a_new_uid_begins_anew() -> None:
 
 
 def test_a_node_that_went_and_came_back_knows_its_rows_again() -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", cu(2))
     world.other_pod("filler", cu(3))
     world.assume(Holder(Kind.POD, "uid-new"), cu(1))
@@ -196,7 +187,7 @@ def test_a_node_that_went_and_came_back_knows_its_rows_again() -> None:
 # ------------------------------------------------------------ the timers
 
 
-def looked_at(world: AuditedWorld, at: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def looked_at(world: World, at: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The VMs that the clock looks at."""
     seen: list[str] = []
     elapse = clock.elapse
@@ -212,7 +203,7 @@ def looked_at(world: AuditedWorld, at: float, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_clock_leaves_vms_alone_for_which_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = AuditedWorld(cu(100))
+    world = World(cu(100))
     for number in range(9):
         world.vm(f"quiet-{number}")
     world.vm("vm")
@@ -222,26 +213,26 @@ def test_the_clock_leaves_vms_alone_for_which_nothing_is_due(monkeypatch: pytest
 
 
 def test_a_vm_that_has_gone_leaves_nothing_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", is_new=False)
     world.apply(events.VmGone(pod("vm"), "uid-vm", 1.0))
     assert looked_at(world, 500.0, monkeypatch) == []
     assert is_empty(world)
 
 
-def is_empty(world: AuditedWorld) -> bool:
+def is_empty(world: World) -> bool:
     """Whether nothing at all is on the timers."""
     return world.core.state.timers._heap == [] and world.core.state.timers._due == {}
 
 
 def test_no_entry_is_left_over_when_nothing_can_change_any_more() -> None:
-    world = AuditedWorld(config=EVERYWHERE)
+    world = World(config=EVERYWHERE)
     world.vm("vm")
     world.see("vm", None, at=0.0, pool="blue")
     for round_ in range(50):
         at = float(round_)
         world.take(world.request("vm", cu(2 + round_ % 3)), round_, at=at)
-        world.told(round_, events.PoolVerdict(), at=at)
+        world.pool_says(round_, events.PoolVerdict(), at=at)
     world.permit(world.request("vm", cu(1), agent=NEXT_AGENT, started=2000), at=50.0)
     assert len(world.core.state.timers._heap) < 20
     world.ticked(110.0)
@@ -253,12 +244,12 @@ def test_times_that_are_rounded_do_not_hold_the_clock(term: float) -> None:
     """(t + 5) - t may be less than 5: what is due is looked at once per tick, whatever the look comes to."""
     start = next(t for t in (k / 10 for k in range(700, 99999)) if (t + term) - t < term)
     if term == 5.0:
-        world = AuditedWorld()
+        world = World()
         world.vm("vm")
         world.permit(world.request("vm", cu(6)), at=0.0)
         world.ticked(start)  # asks for a read; the next one is due a command deadline later
     else:
-        world = AuditedWorld(config=EVERYWHERE)
+        world = World(config=EVERYWHERE)
         world.vm("vm")
         world.permit(world.request("vm", cu(6)), at=start)
         world.published(
@@ -270,7 +261,7 @@ def test_times_that_are_rounded_do_not_hold_the_clock(term: float) -> None:
     assert 0 < len(looks) < 9
 
 
-def counting(world: AuditedWorld) -> list[None]:
+def counting(world: World) -> list[None]:
     """Counts what is put on the timers, and stops a clock that never ends."""
     looks: list[None] = []
     schedule = world.core.state.timers.schedule
@@ -284,7 +275,7 @@ def counting(world: AuditedWorld) -> list[None]:
     return looks
 
 
-class Scanning(AuditedWorld):
+class Scanning(World):
     """A world whose clock looks at every VM at every tick, and has no timers to go wrong."""
 
     def apply(self, event: events.Input) -> tuple[events.Output, ...]:
@@ -296,51 +287,7 @@ class Scanning(AuditedWorld):
         return super().apply(event)
 
 
-def script(seed: int) -> list[Callable[[AuditedWorld], tuple[events.Output, ...]]]:
-    """Steps of a lively cluster, the same for every world that takes them."""
-    dice, now_s, steps = random.Random(seed), 0.0, []
-    for ticket in range(150):
-        now_s = round(now_s + dice.choice((0.0, 0.3, 2.0, 5.0, 21.0, 60.0)), 1)
-        steps.append(_step(dice, ticket, now_s))
-    return steps
-
-
-def _step(
-    dice: random.Random, ticket: int, now_s: float
-) -> Callable[[AuditedWorld], tuple[events.Output, ...]]:
-    name, size, other = dice.choice("abc"), dice.randint(1, 4), dice.randint(1, 4)
-    agent, flag, kind = dice.choice((AGENT, NEXT_AGENT)), dice.random() < 0.5, dice.randrange(9)
-
-    def step(world: AuditedWorld) -> tuple[events.Output, ...]:
-        if world.core.vms.find(pod(name)) is None:
-            world.vm(name, cu(size), is_new=flag, at=now_s, most=cu(5))
-            world.see(name, None, at=now_s, pool="blue" if name == "a" else None)
-            return ()
-        match kind:
-            case 0 | 1 | 2:
-                started = 1000 if agent is AGENT else 2000 + ticket
-                names = HERE if flag else None
-                request = world.request(
-                    name, cu(size, other), agent=agent, started=started, names=names, claim=cu(1)
-                )
-                return world.take(request, ticket, at=now_s)
-            case 3:
-                world.read(name, cu(size), at=now_s, target=cu(other) if flag else None)
-            case 4:
-                return world.take_published(name, SlotResources(size, other), ticket, at=now_s, use=cu(other))
-            case 5:
-                waiting = next(iter(world.core.state.admission_calls), 0)
-                return world.told(waiting, events.PoolVerdict(size) if flag else None, at=now_s)
-            case 6:
-                world.apply(events.VmGone(pod(name), f"uid-{name}", now_s))
-            case _:
-                return world.ticked(now_s)
-        return ()
-
-    return step
-
-
-def state_of(world: AuditedWorld) -> str:
+def state_of(world: World) -> str:
     """Everything that the core knows."""
     return journal.snapshot_line(journal.snapshot_of(world.core))
 
@@ -348,16 +295,22 @@ def state_of(world: AuditedWorld) -> str:
 @pytest.mark.parametrize("seed", range(10))
 def test_the_clock_does_what_a_look_at_every_vm_would(seed: int) -> None:
     config = SchedulerConfig(HERE, is_first_start=True, published_agents=("n1",) if seed % 2 else ())
-    one, other = AuditedWorld(cu(12), config=config), Scanning(cu(12), config=config)
-    for number, step in enumerate(script(seed)):
-        assert sorted(map(repr, step(one))) == sorted(map(repr, step(other)))
-        if number % 15 == 0:
+    one, other = World(cu(12), config=config), Scanning(cu(12), config=config)
+    times, now_s = random.Random(seed), 0.0
+    dice, others_dice = random.Random(seed), random.Random(seed)
+    for ticket in range(150):
+        now_s = round(now_s + times.choice((0.0, 0.3, 2.0, 5.0, 21.0, 60.0)), 1)
+        outputs = core_walks.step(one, dice, ticket, now_s)
+        assert sorted(map(repr, outputs)) == sorted(
+            map(repr, core_walks.step(other, others_dice, ticket, now_s))
+        )
+        if ticket % 15 == 0:
             assert state_of(one) == state_of(other)
     assert state_of(one) == state_of(other)
 
 
 def test_one_vm_that_cannot_be_looked_at_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = AuditedWorld()
+    world = World()
     for name in "abc":
         world.vm(name, UNIT)
         world.permit(world.request(name, cu(2)), at=0.0)
@@ -379,7 +332,7 @@ def test_one_vm_that_cannot_be_looked_at_keeps_no_other_from_it(monkeypatch: pyt
 @pytest.mark.parametrize("seq", [1, 2])
 def test_a_late_packet_of_a_vm_that_came_back_settles_nothing(seq: int) -> None:
     """Neither a number below the last one nor the last one itself, whose reply is gone."""
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", UNIT, most=cu(8))
     packets = {1: world.request("vm", UNIT, claim=UNIT), 2: world.request("vm", cu(5), claim=UNIT)}
     for packet in packets.values():

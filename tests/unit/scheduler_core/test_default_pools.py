@@ -7,13 +7,14 @@ from scheduler.core.model import POOL_LABEL
 from scheduler.core.rules import DEFAULT_RULES as RULES
 from scheduler.core.rules import DefaultPool, Rules
 from scheduler.core.state import SchedulerConfig
-from tests.unit.scheduler_core.core_worlds import HERE, UNIT, AuditedWorld, codes, cu
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import HERE, World, codes
 from tests.unit.scheduler_core.test_pools import gets, held, member, pool, refused, waits
 
 
 def test_who_comes_beyond_the_limit_is_counted_and_who_was_there_at_the_start_is_not() -> None:
     """45 VMs of one unit are born into a pool of 10: nobody can be asked, so each beyond is counted, and none grows."""
-    world = AuditedWorld(cu(100))
+    world = World(cu(100))
     world.configure(Rules(RULES.node, default_pools=(DefaultPool("blue", ("*",)),)))
     pool(world, max_units=10)
     for number in range(45):
@@ -28,7 +29,7 @@ def test_who_comes_beyond_the_limit_is_counted_and_who_was_there_at_the_start_is
 
 
 def test_a_vm_that_comes_in_the_first_minute_may_have_been_there_before() -> None:
-    world = AuditedWorld(cu(100), config=SchedulerConfig(HERE))
+    world = World(cu(100), config=SchedulerConfig(HERE))
     world.configure(Rules(RULES.node, default_pools=(DefaultPool("blue", ("*",)),)))
     pool(world, max_units=10)
     world.tick(0.0)
@@ -42,12 +43,12 @@ def test_a_vm_that_comes_in_the_first_minute_may_have_been_there_before() -> Non
 # ---------------------------------------------------------------- pools of VMs that name none
 
 
-def by_default(world: AuditedWorld, *defaults: DefaultPool) -> None:
+def by_default(world: World, *defaults: DefaultPool) -> None:
     """The configuration names these pools."""
     world.configure(Rules(RULES.node, default_pools=defaults))
 
 
-def pool_of(world: AuditedWorld, name: str) -> str | None:
+def pool_of(world: World, name: str) -> str | None:
     """Where a VM is counted."""
     record = world.record(name)
     assert record.spec.pool == record.row.pool
@@ -55,7 +56,7 @@ def pool_of(world: AuditedWorld, name: str) -> str | None:
 
 
 def test_a_vm_that_names_no_pool_belongs_to_that_of_its_namespace_or_labels() -> None:
-    world = AuditedWorld(cu(40))
+    world = World(cu(40))
     pool(world, "red")
     by_default(world, DefaultPool("red", labels=(("team", "a"),)), DefaultPool("blue", ("d*",)))
     world.vm("a", cu(2))
@@ -67,7 +68,7 @@ def test_a_vm_that_names_no_pool_belongs_to_that_of_its_namespace_or_labels() ->
 
 @pytest.mark.parametrize(("own", "found"), [("red", "red"), ("", None)])
 def test_the_own_label_of_a_vm_goes_before_the_configuration(own: str, found: str | None) -> None:
-    world = AuditedWorld(cu(40))
+    world = World(cu(40))
     pool(world, "red")
     world.vm("a")
     world.see("a", None, at=0.0, pool=own or None, labels=((POOL_LABEL, own),))
@@ -76,7 +77,7 @@ def test_the_own_label_of_a_vm_goes_before_the_configuration(own: str, found: st
 
 
 def test_a_changed_configuration_moves_the_vms_that_name_no_pool() -> None:
-    world = AuditedWorld(cu(40))
+    world = World(cu(40))
     pool(world, "red")
     world.vm("a", cu(2))
     member(world, "b", cu(3), "red")
@@ -89,7 +90,7 @@ def test_a_changed_configuration_moves_the_vms_that_name_no_pool() -> None:
 
 
 def test_a_word_for_the_pool_of_before_is_void_once_the_configuration_names_another_one() -> None:
-    world = AuditedWorld(cu(40))
+    world = World(cu(40))
     pool(world, "red", max_units=3)
     by_default(world, DefaultPool("blue", ("*",)))
     world.vm("a", UNIT)

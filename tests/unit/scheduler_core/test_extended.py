@@ -7,15 +7,14 @@ from protocol.values import ZERO, Resources
 from scheduler.core import events, replies
 from scheduler.core.ledger import Cause
 from scheduler.core.state import SchedulerConfig
+from tests.support.amounts import GIB, cu
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     ELSEWHERE,
-    GIB,
     HERE,
     NEXT_AGENT,
     THIRD_AGENT,
     World,
-    cu,
     pod,
     world_with_vm,
 )
@@ -26,8 +25,7 @@ from tests.unit.scheduler_core.core_worlds import (
 def test_a_higher_number_is_processed_and_echoed() -> None:
     world = world_with_vm()
     world.permit(world.request("vm", cu(2), seq=1))
-    answer = world.send(world.request("vm", cu(3), seq=9))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", cu(3), seq=9))
     assert answer.echo == events.Echo(9, HERE, 0)
     assert (answer.permit, answer.changed, answer.reasons) == (cu(3), True, ())
 
@@ -38,8 +36,7 @@ def test_a_retry_gets_the_remembered_permit_and_changes_nothing() -> None:
     request = world.request("vm", cu(5))
     assert world.permit(request) == cu(3)
     world.other_pod("filler", cu(0))  # room for all of it by now
-    answer = world.send(request)
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(request)
     assert (answer.permit, answer.changed) == (cu(3), False)
     assert answer.reasons  # why it was cut is remembered too
     assert world.state().current == cu(3)
@@ -286,24 +283,21 @@ def test_the_unit_is_the_vms_else_the_requests_else_the_nodes(
 ) -> None:
     world = World(cu(5.5), unit=of_node)
     world.vm("vm", unit=of_vm)
-    answer = world.send(world.request("vm", cu(7), unit=of_request))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", cu(7), unit=of_request))
     assert (answer.permit, answer.unit) == (permit, unit)
 
 
 def test_the_integers_of_a_permit_are_rounded_down() -> None:
     world = World(Resources(3_600, 9 * GIB), unit=Resources(200, GIB))
     world.vm("vm", Resources(200, GIB))
-    answer = world.send(world.request("vm", cu(8)))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", cu(8)))
     assert answer.permit == Resources(3_600, 8 * GIB)
     assert (replies.message(answer).permit.vcpu, replies.message(answer).permit.mem) == (3, 8)
 
 
 def test_the_epoch_and_instance_of_the_configuration_are_told() -> None:
     world = world_with_vm(config=SchedulerConfig(ELSEWHERE, is_first_start=True, epoch=12))
-    answer = world.send(world.request("vm", cu(2), agent=AGENT, names=ELSEWHERE))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", cu(2), agent=AGENT, names=ELSEWHERE))
     assert answer.echo == events.Echo(1, ELSEWHERE, 12)
 
 

@@ -11,7 +11,8 @@ from scheduler.core import events
 from scheduler.core.ledger import Cause
 from scheduler.core.model import PoolSpec
 from scheduler.core.state import SchedulerConfig
-from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, UNIT, World, cu
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, World
 
 UNIX_S = 1_790_000_000.0
 TERMS = SchedulerConfig(HERE, unix_offset_s=UNIX_S)
@@ -125,8 +126,7 @@ def test_a_repeated_request_that_gets_less_by_now_says_why() -> None:
     growth = world.request("vm", cu(6), claim=cu(2), started=started_ms(0.0))
     assert world.permit(growth, at=110.0) == cu(6)
     world.read("vm", cu(2), at=171.0)  # its agent was silent for a hand-over
-    answer = world.send(growth, at=172.0)
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(growth, at=172.0)
     assert (answer.permit, [reason.code for reason in answer.reasons]) == (cu(2), [ReasonCode.LOWERED])
 
 
@@ -139,8 +139,7 @@ def test_a_refusal_of_the_node_says_for_how_long_an_earlier_agent_may_hold_its_r
     first = world.request("other", UNIT, names=ELSEWHERE, claim=UNIT, agent=UUID(int=20), started=1)
     world.send(first, at=110.0)
     growth = world.request("other", cu(3), claim=UNIT, agent=UUID(int=20), started=1)
-    answer = world.send(growth, at=110.0)
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(growth, at=110.0)
     assert "vm 6 CPU (handover, what an earlier agent may still hold: 50 s more)" in answer.reasons[0].message
 
 
@@ -154,8 +153,7 @@ def test_a_refusal_of_the_pool_says_how_much_of_it_is_kept(at: float, says: str)
     settled(world, began=90.0, knew=None)
     world.tick(at)
     growth = world.request("vm", cu(3), claim=cu(2), started=started_ms(90.0))
-    answer = world.send(growth, at=at)
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(growth, at=at)
     assert answer.permit == cu(2)
     assert says in answer.reasons[0].message
     assert ("are kept" in answer.reasons[0].message) is bool(says)

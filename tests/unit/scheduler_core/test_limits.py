@@ -5,7 +5,8 @@ import pytest
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.core import limits
-from tests.unit.scheduler_core.core_worlds import GIB, UNIT, World, cu
+from tests.support.amounts import GIB, UNIT, cu
+from tests.unit.scheduler_core.core_worlds import World
 
 WIDE = cu(1000)
 

@@ -11,7 +11,8 @@ from scheduler.core import events, replies
 from scheduler.core.ledger import NodeAccount, NodeCapacity
 from scheduler.core.migration import is_under_pressure
 from scheduler.core.model import Holder, Kind, Migration
-from tests.unit.scheduler_core.core_worlds import NEXT_AGENT, UNIT, AuditedWorld, codes, cu, pod, rules
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import NEXT_AGENT, World, codes, pod, rules
 
 ON = rules(watermark=0.7, migration=True)
 
@@ -67,7 +68,7 @@ def test_the_edges_of_pressure(
 
 def test_what_is_kept_beyond_permits_is_no_pressure() -> None:
     """An unsettled VM is reserved at 8, of which 6 are expected to be unused."""
-    world = AuditedWorld()
+    world = World()
     world.configure(ON)
     world.vm("vm", cu(2), is_new=False)
     assert not is_under_pressure(world.account())
@@ -76,9 +77,9 @@ def test_what_is_kept_beyond_permits_is_no_pressure() -> None:
 # ------------------------------------------------------------ what is denied
 
 
-def denied(want: Resources, free: Resources, use: Resources = UNIT) -> AuditedWorld:
+def denied(want: Resources, free: Resources, use: Resources = UNIT) -> World:
     """A VM of `use` that asked for `want` on a node where `free` is left beside it."""
-    world = AuditedWorld()
+    world = World()
     world.other_pod("filler", cu(10) - free - use)
     world.vm("vm", use)
     world.send(world.request("vm", want))
@@ -108,7 +109,7 @@ def test_what_configuration_denies_is_none(held_back: str) -> None:
 
 
 def test_what_start_up_denies_is_none() -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", UNIT, is_new=False)
     world.permit(world.request("vm", cu(6), names=None))
     assert world.account().pressure == ZERO
@@ -159,9 +160,9 @@ def test_the_pressure_of_vms_adds_up_and_goes_with_them() -> None:
 # ------------------------------------------------------------ the victim
 
 
-def crowd(**loads: float | None) -> AuditedWorld:
+def crowd(**loads: float | None) -> World:
     """Settled VMs of 3 units with these loads (None: no metrics yet), watermark 7 of 10: three are too many."""
-    world = AuditedWorld()
+    world = World()
     world.configure(ON)
     for name, load in loads.items():
         world.vm(name, cu(3))
@@ -170,7 +171,7 @@ def crowd(**loads: float | None) -> AuditedWorld:
     return world
 
 
-def wanted(world: AuditedWorld, at: float = 1.0) -> list[str]:
+def wanted(world: World, at: float = 1.0) -> list[str]:
     """The VMs that the clock wants to leave."""
     found = [out for out in world.ticked(at) if isinstance(out, events.MigrationWanted)]
     for out in found:
@@ -252,7 +253,7 @@ def test_an_unsettled_vm_does_not_leave() -> None:
 
 
 def test_other_pods_and_placements_never_leave() -> None:
-    world = AuditedWorld()
+    world = World()
     world.configure(ON)
     world.other_pod("filler", cu(6))
     world.assume(Holder(Kind.VM, "uid-new"), cu(4))
@@ -273,7 +274,7 @@ def test_every_node_has_its_own_victim() -> None:
 # ------------------------------------------------------------ from wanted to gone
 
 
-def leaving() -> AuditedWorld:
+def leaving() -> World:
     """Three VMs of 3 units; the migration of `a` is under way, which accounts for the pressure."""
     world = crowd(a=1.0, b=2.0, c=3.0)
     assert wanted(world) == ["a"]
@@ -312,8 +313,7 @@ def test_what_the_leaving_vm_was_denied_is_accounted_for_too() -> None:
 
 def test_a_leaving_vm_does_not_grow_and_is_told_that_it_leaves() -> None:
     world = leaving()
-    answer = world.send(world.request("a", cu(4)))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("a", cu(4)))
     assert (answer.permit, answer.migrate, codes(answer)) == (cu(3), True, [ReasonCode.MIGRATING])
     assert replies.message(answer).migrate is not None
     other = world.send(world.request("b", cu(3)))
@@ -336,8 +336,7 @@ def test_its_decreases_are_exact_and_move_the_sums(want: Resources) -> None:
 def test_a_retry_of_an_older_answer_says_that_it_leaves_by_now() -> None:
     world = crowd(a=1.0, b=2.0, c=3.0)
     world.apply(events.MigrationStarted("uid-a"))
-    answer = world.send(world.request("a", cu(3), seq=1, metrics=Metrics(1.0, 0.0)))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("a", cu(3), seq=1, metrics=Metrics(1.0, 0.0)))
     assert answer.migrate
 
 
@@ -431,7 +430,7 @@ def test_a_victim_that_waits_for_a_pool_gets_no_more() -> None:
     assert wanted(world) == ["a"]
     world.apply(events.MigrationStarted("uid-a"))
     assert (world.account().accounted, world.account().buffer) == (cu(3), UNIT)
-    (answer,) = world.told(11, events.PoolVerdict(), at=2.0)
+    (answer,) = world.pool_says(11, events.PoolVerdict(), at=2.0)
     assert isinstance(answer, events.Decided)
     assert (answer.permit, answer.migrate) == (cu(3), True)
     assert (world.account().reserved, world.account().accounted) == (

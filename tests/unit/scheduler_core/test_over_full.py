@@ -10,22 +10,13 @@ from protocol.wire import SlotResources
 from scheduler.core import events
 from scheduler.core.ledger import Cause, Obstacle, OverCause
 from scheduler.core.model import Holder, Kind
-from tests.unit.scheduler_core.core_worlds import (
-    ELSEWHERE,
-    EVERYWHERE,
-    UNIT,
-    AuditedWorld,
-    World,
-    codes,
-    cu,
-    pod,
-    rules,
-)
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, World, codes, pod, rules
 
 
-def full(others: Resources | None = None) -> AuditedWorld:
+def full(others: Resources | None = None) -> World:
     """A node of 10 of which another pod holds 8 (`others`)."""
-    world = AuditedWorld()
+    world = World()
     world.other_pod("filler", others or cu(8))
     return world
 
@@ -127,7 +118,7 @@ def test_an_observed_edit_that_fits_is_none() -> None:
 
 
 def test_what_a_caller_without_the_extension_uses_already() -> None:
-    world = AuditedWorld(config=EVERYWHERE)
+    world = World(config=EVERYWHERE)
     world.other_pod("filler", cu(8))
     world.vm("vm", cu(1))
     world.published("vm", SlotResources(4, 4), use=cu(4))
@@ -159,7 +150,7 @@ def test_a_node_that_comes_back_to_more_than_it_has() -> None:
 # ------------------------------------------------------------ exactly when they apply
 
 
-def over_by_start_up() -> AuditedWorld:
+def over_by_start_up() -> World:
     """A node of 10 with 16 reserved: 8 by a pod, 8 by an unsettled VM that uses 2."""
     world = full()
     world.vm("vm", cu(2), is_new=False)
@@ -225,8 +216,7 @@ def test_nothing_is_granted_while_over_full(want: Resources) -> None:
     world = full()
     world.vm("vm", cu(2))
     world.node("n1", cu(9))
-    answer = world.send(world.request("vm", want))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", want))
     assert answer.permit == want.min(cu(2))
     assert codes(answer) == [ReasonCode.NODE_HEADROOM]
     assert isinstance(world.assume(Holder(Kind.POD, "p"), UNIT), events.NotPlaced)
@@ -240,7 +230,7 @@ def test_growth_in_the_resource_that_has_room_is_granted() -> None:
 
 def test_a_vms_own_uncertainty_does_not_stop_it() -> None:
     """The node is over-full by what this very VM observed; the others leave it 8."""
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", cu(2))
     world.other_pod("filler", cu(2))
     world.read("vm", cu(9), at=1.0)
@@ -252,7 +242,7 @@ def test_a_vms_own_uncertainty_does_not_stop_it() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_while_over_full_the_sum_rises_only_by_what_is_documented(seed: int) -> None:
     """Requests, words of pools, the clock and placements never raise an over-full resource."""
-    dice, world, now_s = random.Random(seed), AuditedWorld(), 0.0
+    dice, world, now_s = random.Random(seed), World(), 0.0
     for name in "abc":
         world.vm(name, cu(dice.randint(1, 3)), is_new=dice.random() < 0.5)
     world.see("a", None, at=0.0, pool="blue")
@@ -274,7 +264,7 @@ def test_while_over_full_the_sum_rises_only_by_what_is_documented(seed: int) -> 
                 world.ticked(now_s)
             case 4:
                 waiting = next(iter(world.core.state.admission_calls), 0)
-                world.told(waiting, events.PoolVerdict(dice.choice((None, 0, 3))), at=now_s)
+                world.pool_says(waiting, events.PoolVerdict(dice.choice((None, 0, 3))), at=now_s)
             case 5:
                 world.assume(Holder(Kind.POD, "p"), cu(dice.randint(0, 4)), until=now_s + 10, at=now_s)
             case _:
@@ -292,7 +282,7 @@ def test_while_over_full_the_sum_rises_only_by_what_is_documented(seed: int) -> 
 
 def obstructed() -> World:
     """Around `vm`: a pod of 2, an unsettled VM that uses 1 of its maximum of 4, one observed at 3 with 1 permitted."""
-    world = AuditedWorld()
+    world = World()
     world.vm("vm", UNIT)
     world.other_pod("filler", cu(2))
     world.vm("late", UNIT, most=cu(4), is_new=False, at=5.0)
@@ -313,7 +303,7 @@ def test_obstacles_are_the_permits_and_floors_of_the_others_the_largest_first() 
 
 
 def test_obstacles_are_of_one_resource_and_one_node() -> None:
-    world = AuditedWorld()
+    world = World()
     world.other_pod("filler", cu(2, 0))
     ledger = world.core.ledger
     assert ledger.obstacles("n1", Holder(Kind.VM, "x"), "memory") == []
@@ -331,8 +321,7 @@ def test_of_a_row_the_largest_floor_counts() -> None:
 
 def refusal(world: World, at: float) -> str:
     """Why `vm` does not grow."""
-    answer = world.send(world.request("vm", cu(8)), at=at)
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", cu(8)), at=at)
     (reason, *_) = [each for each in answer.reasons if each.code is ReasonCode.NODE_HEADROOM]
     return reason.message
 
@@ -349,7 +338,7 @@ def test_a_vm_unsettled_for_two_minutes_is_named_as_such() -> None:
 
 
 def test_a_vm_that_is_unsettled_for_long_is_named_behind_larger_floors_too() -> None:
-    world = AuditedWorld(cu(30))
+    world = World(cu(30))
     world.vm("vm", UNIT)
     for number in range(4):
         world.vm(f"edited-{number}", UNIT)
@@ -375,7 +364,7 @@ def test_a_vms_own_floors_are_no_obstacle() -> None:
 
 
 def test_a_message_stays_short_whatever_the_names() -> None:
-    world = AuditedWorld(cu(40))
+    world = World(cu(40))
     world.vm("vm", UNIT)
     for number in range(9):
         world.vm("x" * 253 + str(number), UNIT, most=cu(5), is_new=False)

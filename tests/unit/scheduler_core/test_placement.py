@@ -7,7 +7,8 @@ from protocol.values import ZERO, Bounds, Resources
 from scheduler.core import events
 from scheduler.core.ledger import Cause, OverCause
 from scheduler.core.model import Holder, Kind, PodSpec, VmSpec
-from tests.unit.scheduler_core.core_worlds import GIB, UNIT, AuditedWorld, codes, cu, pod, world_with_vm
+from tests.support.amounts import GIB, UNIT, cu
+from tests.unit.scheduler_core.core_worlds import World, codes, pod, world_with_vm
 
 KINDS = list(Kind)
 PLACED = events.Placed(1)
@@ -18,14 +19,14 @@ def holder(kind: Kind = Kind.POD, name: str = "new") -> Holder:
     return Holder(kind, f"uid-{name}")
 
 
-def placed(kind: Kind = Kind.POD, amount: Resources | None = None, *, until: float = 10.0) -> AuditedWorld:
+def placed(kind: Kind = Kind.POD, amount: Resources | None = None, *, until: float = 10.0) -> World:
     """A world where 3 units (`amount`) are kept for `new`."""
-    world = AuditedWorld()
+    world = World()
     assert world.assume(holder(kind), amount or cu(3), until=until) == PLACED
     return world
 
 
-def confirmed(kind: Kind = Kind.POD) -> AuditedWorld:
+def confirmed(kind: Kind = Kind.POD) -> World:
     """A world where 3 units are kept for good."""
     world = placed(kind)
     assert world.apply(events.PlacementConfirmed(holder(kind))) == ()
@@ -43,7 +44,7 @@ def refusal(output: events.Output) -> events.NotPlaced:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_fits_is_kept(kind: Kind) -> None:
-    world = AuditedWorld()
+    world = World()
     assert world.assume(holder(kind), cu(10)) == PLACED
     assert (world.node_reserved(), world.floors("new")) == (cu(10), [(Cause.PENDING, cu(10))])
     assert world.over() == set()
@@ -54,7 +55,7 @@ def test_what_fits_is_kept(kind: Kind) -> None:
     ("amount", "resource"), [(cu(8, 1), "cpu"), (cu(1, 8), "memory"), (cu(8), "cpu"), (cu(7.001, 7), "cpu")]
 )
 def test_what_does_not_fit_whole_keeps_nothing(kind: Kind, amount: Resources, resource: str) -> None:
-    world = AuditedWorld()
+    world = World()
     world.other_pod("filler", cu(3))
     refused = refusal(world.assume(holder(kind), amount))
     assert (refused.reason.code, refused.reason.resource) == (ReasonCode.NODE_HEADROOM, resource)
@@ -73,7 +74,7 @@ def test_a_refusal_names_the_floors_in_the_way_and_vms_that_stay_unsettled() -> 
 
 
 def test_an_over_full_node_leaves_nothing_and_not_less() -> None:
-    world = AuditedWorld()
+    world = World()
     world.other_pod("filler", cu(50))
     refused = refusal(world.assume(holder(), UNIT))
     assert "-" not in refused.reason.message.replace("default/", "")
@@ -83,14 +84,14 @@ def test_an_over_full_node_leaves_nothing_and_not_less() -> None:
 @pytest.mark.parametrize("amount", [ZERO, Resources(0, 2 * GIB)])
 def test_nothing_at_all_of_a_resource_fits_wherever_that_is_used_up(amount: Resources) -> None:
     """A pod without requests is not kept off a node whose CPUs are over-full."""
-    world = AuditedWorld()
+    world = World()
     world.other_pod("filler", cu(50, 5))
     assert world.assume(holder(), amount) == PLACED
     assert world.node_reserved() == cu(50, 5) + amount
 
 
 def test_an_unknown_node_places_nothing() -> None:
-    world = AuditedWorld()
+    world = World()
     refused = refusal(world.assume(holder(), UNIT, node="n9"))
     assert "n9" in refused.reason.message
     assert list(world.core.ledger.rows()) == []
@@ -100,19 +101,18 @@ def test_an_unknown_node_places_nothing() -> None:
 def test_growth_sees_what_is_assumed(kind: Kind) -> None:
     world = placed(kind, cu(6))
     world.vm("vm")
-    answer = world.send(world.request("vm", cu(8)))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", cu(8)))
     assert (answer.permit, codes(answer)) == (cu(4), [ReasonCode.NODE_HEADROOM])
     assert "default/placed 6 CPU (pending)" in answer.reasons[0].message
 
 
 def test_placement_sees_what_growth_waits_for() -> None:
-    world = AuditedWorld()
+    world = World()
     world.vm("vm")
     world.see("vm", None, at=0.0, pool="blue")
     world.take(world.request("vm", cu(8)), 11)
     assert "default/vm 7 CPU (pending)" in refusal(world.assume(holder(), cu(3))).reason.message
-    world.told(11, events.PoolVerdict(0))
+    world.pool_says(11, events.PoolVerdict(0))
     assert world.assume(holder(), cu(3)) == PLACED
 
 
@@ -226,7 +226,7 @@ def test_it_may_be_forgotten_before_and_after_it_is_confirmed(is_confirmed: bool
 
 
 def test_what_nobody_assumed_is_not_ours() -> None:
-    world = AuditedWorld()
+    world = World()
     assert world.apply(events.PlacementConfirmed(holder())) == ()
     assert world.apply(events.PlacementForgotten(holder())) == ()
     assert list(world.core.ledger.rows()) == []
@@ -255,7 +255,7 @@ def test_it_survives_its_node() -> None:
 
 
 def test_what_the_cluster_shows_is_the_clusters_to_end() -> None:
-    world = AuditedWorld()
+    world = World()
     world.other_pod("new", cu(2))
     world.vm("vm", cu(2))
     for known in (holder(), Holder(Kind.VM, "uid-vm")):
@@ -268,7 +268,7 @@ def test_what_the_cluster_shows_is_the_clusters_to_end() -> None:
 
 
 def test_a_holder_that_the_cluster_shows_elsewhere_is_told_so() -> None:
-    world = AuditedWorld()
+    world = World()
     world.node("n2", cu(10))
     world.other_pod("new", cu(2))
     refused = refusal(world.assume(holder(), cu(2), node="n2"))
@@ -351,14 +351,14 @@ def test_rows_are_named_as_their_placement_says(kind: Kind) -> None:
 
 
 def test_rows_of_the_cluster_are_named_by_namespace_and_name() -> None:
-    world = AuditedWorld()
+    world = World()
     world.other_pod("filler", UNIT)
     world.vm("vm")
     assert sorted(row.name for row in world.core.ledger.rows()) == ["default/filler", "default/vm"]
 
 
 def test_kinds_of_one_uid_are_holders_of_their_own() -> None:
-    world = AuditedWorld()
+    world = World()
     for kind in KINDS:
         assert world.assume(holder(kind), cu(2)) == PLACED
     assert world.node_reserved() == cu(6)

@@ -10,71 +10,61 @@ from protocol.wire import SlotResources
 from scheduler.core import events
 from scheduler.core.ledger import Cause
 from scheduler.core.model import PoolSpec
-from tests.unit.scheduler_core.core_worlds import (
-    ELSEWHERE,
-    EVERYWHERE,
-    HERE,
-    UNIT,
-    AuditedWorld,
-    codes,
-    cu,
-)
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, HERE, World, codes
 
 ALL = events.PoolVerdict()
 
 
-def pool(world: AuditedWorld, name: str = "blue", unit: Resources = UNIT, **terms: Any) -> None:
+def pool(world: World, name: str = "blue", unit: Resources = UNIT, **terms: Any) -> None:
     """The pool of that name is described like this from now on."""
     world.apply(events.PoolSeen(PoolSpec(name, unit, **terms)))
 
 
-def member(world: AuditedWorld, name: str, use: Resources = UNIT, of: str | None = "blue", **vm: Any) -> None:
+def member(world: World, name: str, use: Resources = UNIT, of: str | None = "blue", **vm: Any) -> None:
     """A VM is born into a pool."""
     world.vm(name, use, **vm)
     label(world, name, of)
 
 
-def label(world: AuditedWorld, name: str, to: str | None) -> None:
+def label(world: World, name: str, to: str | None) -> None:
     """A VM belongs to that pool from now on."""
     world.see(name, None, at=0.0, pool=to)
 
 
-def pooled(*uses: Resources, **terms: Any) -> AuditedWorld:
+def pooled(*uses: Resources, **terms: Any) -> World:
     """A world whose VMs `a`, `b`, ... of these sizes belong to the pool `blue`."""
-    world = AuditedWorld(cu(40))
+    world = World(cu(40))
     pool(world, **terms)
     for index, use in enumerate(uses):
         member(world, "abcdef"[index], use)
     return world
 
 
-def held(world: AuditedWorld, name: str = "blue") -> int:
+def held(world: World, name: str = "blue") -> int:
     """The units that a pool holds."""
     account = world.core.ledger.pool(name)
     return account.units if account is not None else 0
 
 
-def waits(world: AuditedWorld, name: str, want: Resources, ticket: int) -> events.AdmissionCallNeeded:
+def waits(world: World, name: str, want: Resources, ticket: int) -> events.AdmissionCallNeeded:
     """The growth of a VM waits for its pool."""
     *_, needed = world.take(world.request(name, want), ticket)
     assert isinstance(needed, events.AdmissionCallNeeded), needed
     return needed
 
 
-def gets(
-    world: AuditedWorld, ticket: int, total: int | None, generation: int | None = None
-) -> events.Decided:
+def gets(world: World, ticket: int, total: int | None, generation: int | None = None) -> events.Decided:
     """What becomes of a request that waits once its word is there."""
-    (answer,) = world.told(ticket, events.PoolVerdict(total, generation=generation))
+    (answer,) = world.pool_says(ticket, events.PoolVerdict(total, generation=generation))
     assert isinstance(answer, events.Decided), answer
     return answer
 
 
-def refused(world: AuditedWorld, name: str, want: Resources) -> str:
+def refused(world: World, name: str, want: Resources) -> str:
     """The message with which a pool lets nothing grow, without anybody being asked."""
     current = world.state(name).current
-    answer = world.send(world.request(name, want))
-    assert isinstance(answer, events.Decided), answer
+    answer = world.decide(world.request(name, want))
     assert (answer.permit, codes(answer)) == (current, [ReasonCode.POOL])
     return answer.reasons[0].message
 
@@ -270,7 +260,7 @@ def test_what_a_floor_keeps_is_no_permit() -> None:
 
 
 def test_where_there_is_no_such_pool_nothing_grows() -> None:
-    world = AuditedWorld()
+    world = World()
     member(world, "a", of="green")
     assert refused(world, "a", cu(2)) == "there is no pool green"
     pool(world, "green")
@@ -406,9 +396,9 @@ def test_what_a_request_gives_back_is_anothers_while_it_waits() -> None:
 # ---------------------------------------------------------------- callers without the extension
 
 
-def published_world(use: Resources = UNIT, *, is_new: bool = True) -> AuditedWorld:
+def published_world(use: Resources = UNIT, *, is_new: bool = True) -> World:
     """A world where such callers are served, with one VM of the pool `blue`."""
-    world = AuditedWorld(cu(20), config=EVERYWHERE)
+    world = World(cu(20), config=EVERYWHERE)
     world.vm("a", use, is_new=is_new)
     label(world, "a", "blue")
     return world
@@ -450,7 +440,7 @@ def test_after_a_restart_the_pool_is_counted_from_what_is_shown() -> None:
         world.vm(name, cu(2), is_new=False)
         label(world, name, "blue")
     assert held(world) == 16
-    assert world.told(1, ALL) == ()
+    assert world.pool_says(1, ALL) == ()
     for name in ("a", "b"):
         world.permit(world.request(name, cu(3), claim=cu(3), names=HERE))
     assert held(world) == 6
@@ -459,7 +449,7 @@ def test_after_a_restart_the_pool_is_counted_from_what_is_shown() -> None:
 
 
 def test_fewer_units_of_another_size_are_no_room() -> None:
-    world = AuditedWorld(cu(40))
+    world = World(cu(40))
     world.vm("a", cu(6))
     world.see("a", None, at=0.0, pool="blue")
     before = world.core.ledger.freed_units

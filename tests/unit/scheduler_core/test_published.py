@@ -11,17 +11,8 @@ from protocol.wire import AgentRequest, SlotResources
 from scheduler.core import events, replies
 from scheduler.core.ledger import Cause
 from scheduler.core.state import SchedulerConfig
-from tests.unit.scheduler_core.core_worlds import (
-    EVERYWHERE,
-    GIB,
-    HERE,
-    METRICS,
-    UNIT,
-    World,
-    cu,
-    pod,
-    world_with_vm,
-)
+from tests.support.amounts import GIB, UNIT, cu
+from tests.unit.scheduler_core.core_worlds import EVERYWHERE, HERE, METRICS, World, pod, world_with_vm
 
 TRUSTING = SchedulerConfig(HERE, is_first_start=True, published_agents=("*",), trust_published=True)
 

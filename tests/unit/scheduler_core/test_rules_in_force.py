@@ -8,35 +8,25 @@ from scheduler.core import events, replies
 from scheduler.core.ledger import Cause, OverCause
 from scheduler.core.model import NodeSpec
 from scheduler.core.rules import NodeOverride, Rules, Watermark
-from tests.unit.scheduler_core.core_worlds import (
-    GIB,
-    HERE,
-    UNIT,
-    AuditedWorld,
-    codes,
-    cu,
-    pod,
-    rules,
-)
+from tests.support.amounts import GIB, UNIT, cu
+from tests.unit.scheduler_core.core_worlds import HERE, World, codes, pod, rules
 
 STOPPED, ONLY = ReasonCode.STOPPED, ReasonCode.RECOMMEND_ONLY
 ROOM, BOUNDS, NO_UNIT = ReasonCode.NODE_HEADROOM, ReasonCode.VM_BOUNDS, ReasonCode.COMPUTE_UNIT
 MIGRATING, POOL = ReasonCode.MIGRATING, ReasonCode.POOL
 
 
-def world_of(*nodes: NodeSpec) -> AuditedWorld:
+def world_of(*nodes: NodeSpec) -> World:
     """A world with these nodes, besides n1 of 10."""
-    world = AuditedWorld()
+    world = World()
     for node in nodes:
         world.apply(events.NodeSeen(node))
     return world
 
 
-def asked(world: AuditedWorld, want: Resources, claim: Resources | None = None) -> events.Decided:
+def asked(world: World, want: Resources, claim: Resources | None = None) -> events.Decided:
     """The answer to the agent of `vm`."""
-    answer = world.send(world.request("vm", want, claim=claim))
-    assert isinstance(answer, events.Decided), answer
-    return answer
+    return world.decide(world.request("vm", want, claim=claim))
 
 
 # ------------------------------------------------------------ nodes
@@ -223,7 +213,7 @@ def limited(
     unit: Resources | None = UNIT,
 ) -> list[ReasonCode]:
     """Why a VM of 2 units does not get `want`; `free` is what the other holders leave of the node."""
-    world = AuditedWorld(unit=unit)
+    world = World(unit=unit)
     world.vm("vm", cu(2), most=most)
     world.other_pod("filler", cu(10) - (free or cu(10)))
     world.configure(held_back)
@@ -261,10 +251,10 @@ def test_the_pool_comes_last() -> None:
     world.see("vm", None, at=0.0, pool="blue")
     world.other_pod("filler", cu(6))
     world.take(world.request("vm", cu(9), claim=cu(2)), 11)
-    (answer,) = world.told(11, events.PoolVerdict(4))
+    (answer,) = world.pool_says(11, events.PoolVerdict(4))
     assert codes(answer) == [ROOM, POOL, BOUNDS]
     world.take(world.request("vm", cu(9), claim=cu(4)), 12)
-    assert world.told(12, events.PoolVerdict(4)) == ()  # nothing could grow, so the pool was not asked
+    assert world.pool_says(12, events.PoolVerdict(4)) == ()  # nothing could grow, so the pool was not asked
 
 
 def test_a_pool_below_the_node_binds() -> None:
@@ -273,7 +263,7 @@ def test_a_pool_below_the_node_binds() -> None:
     world.see("vm", None, at=0.0, pool="blue")
     world.other_pod("filler", cu(5))
     world.take(world.request("vm", cu(8), claim=cu(2)), 11)
-    (answer,) = world.told(11, events.PoolVerdict(4))
+    (answer,) = world.pool_says(11, events.PoolVerdict(4))
     assert isinstance(answer, events.Decided)
     assert (answer.permit, codes(answer)) == (cu(4), [POOL, ROOM])
 
@@ -295,8 +285,7 @@ def test_an_unsettled_vm_keeps_what_it_claims_while_growth_is_stopped() -> None:
     world = world_of()
     world.vm("vm", cu(2), is_new=False)
     world.configure(rules(stopped=True))
-    answer = world.send(world.request("vm", cu(5), claim=cu(4), names=None))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", cu(5), claim=cu(4), names=None))
     assert answer.permit == cu(4)
     assert ReasonCode.UNSETTLED in codes(answer)
     settling = world.send(world.request("vm", cu(5), claim=cu(4), names=HERE))
@@ -355,7 +344,7 @@ def test_a_slot_that_changes_is_the_one_that_is_told() -> None:
 
 
 def test_a_vms_own_unit_may_come_and_go() -> None:
-    world = AuditedWorld(cu(5.5))
+    world = World(cu(5.5))
     world.vm("vm", unit=cu(2))
     assert asked(world, cu(8)).permit == cu(4)
     world.vm("vm", cu(4))

@@ -6,9 +6,9 @@ import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
-from scheduler.core import events
 from scheduler.core.ledger import Cause
-from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, World, cu, world_with_vm
+from tests.support.amounts import cu
+from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, World, world_with_vm
 
 TWO = cu(2)
 
@@ -44,8 +44,7 @@ def test_a_request_that_names_another_process_keeps_what_it_claims(
     names: UUID | None, want: Resources, claim: Resources | None, permit: Resources
 ) -> None:
     world = unsettled()
-    answer = world.send(world.request("vm", want, claim=claim, names=names))
-    assert isinstance(answer, events.Decided)
+    answer = world.decide(world.request("vm", want, claim=claim, names=names))
     assert answer.permit == permit
     assert [reason.code for reason in answer.reasons] == [ReasonCode.UNSETTLED]
     assert answer.reasons[0].retry_after_s == 0.0

@@ -21,7 +21,7 @@ from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns
-from tests.unit.scheduler_service.test_migrations import House, ask, permit, seen
+from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, permit, seen
 
 Says: TypeAlias = Callable[[Context, Pool], Any]
 """What a plugin says to a probe: an admission, an error to raise is raised by it, or something to await."""
@@ -162,7 +162,7 @@ class MemoryStore:
             self.saving -= 1
 
 
-class PoolWorld(House):
+class PoolWorld(ServiceWorld):
     """A service with the real queue and objects around one node of `room` units."""
 
     def __init__(self, *plugins: Plugin, room: int = 1000, store: PoolStore | None = None) -> None:

@@ -1,24 +1,22 @@
 """The cluster file: all faults at once, and changes told in an order that never mistakes one pod for another."""
 
-import asyncio
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hosting import settings, watched_file
+from hosting import settings
 from hosting.settings import SettingsError
-from protocol.values import Bounds, Observation, Resources
+from protocol.values import Bounds, Observation
 from protocol.wire import PodName
 from scheduler.clusters.file import ClusterFile, FileCluster
 from scheduler.core import events
 from scheduler.core.model import NodeSpec, PodSpec, VmSpec
 from scheduler.ports import ClusterUnreachableError
+from tests.support.amounts import GIB, cu
 
-GIB = 2**30
-NODE_SPEC = NodeSpec("n1", Resources(10_000, 40 * GIB), Resources(1000, 2 * GIB), Resources(1000, 4 * GIB))
+NODE_SPEC = NodeSpec("n1", cu(10, 40), cu(1, 2), cu(1, 4))
 NODE = """
 nodes:
 - name: n1
@@ -80,14 +78,14 @@ def faults(text: str) -> list[str]:
 
 async def test_a_good_file_becomes_events(cluster: Cluster) -> None:
     found = await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u2", more="") + "pods:\n" + pod())
-    bounds = Bounds(Resources(1000, 2 * GIB), Resources(4000, 8 * GIB))
-    size = Resources(2000, 4 * GIB)
+    bounds = Bounds(cu(1, 2), cu(4, 8))
+    size = cu(2, 4)
     first = VmSpec(PodName("a", "d"), "u1", "n1", bounds)
     second = VmSpec(PodName("b", "d"), "u2", "n1", bounds)
     reading = Observation(size, size, 100.0)
     assert found == [
         events.NodeSeen(NODE_SPEC),
-        events.PodSeen(PodSpec(PodName("p", "d"), "u9", "n1", Resources(1000, GIB))),
+        events.PodSeen(PodSpec(PodName("p", "d"), "u9", "n1", cu(1))),
         events.VmSeen(first, reading, 100.0),
         events.VmSeen(second, None, 100.0),
     ]
@@ -96,11 +94,16 @@ async def test_a_good_file_becomes_events(cluster: Cluster) -> None:
     assert cluster.file.look(PodName("z", "d")) == events.Look(found=False)
 
 
-@pytest.mark.parametrize(("more", "slot"), [("", None), ("slotSize: 512Mi", GIB // 2)])
-async def test_a_vm_has_the_slot_that_it_names(cluster: Cluster, more: str, slot: int | None) -> None:
-    seen = (await cluster.refresh(NODE + "vms:\n" + vm(more=more)))[-1]
-    assert isinstance(seen, events.VmSeen)
+@pytest.mark.parametrize(("more", "slot"), [("", None), (", slotSize: 512Mi", GIB // 2)], ids=["", "slot"])
+@pytest.mark.parametrize(
+    ("target", "cpus"), [("", 2), (", target: {cpu: 3, memory: 4Gi}", 3)], ids=["", "target"]
+)
+async def test_a_vm_has_the_slot_and_the_target_that_it_names(
+    cluster: Cluster, more: str, slot: int | None, target: str, cpus: int
+) -> None:
+    (_, seen) = await cluster.refresh(NODE + "vms:\n" + vm(more=SIZED + target + more))
     assert seen.vm.slot_bytes == slot
+    assert seen.reading == Observation(cu(2, 4), cu(cpus, 4), 100.0)
 
 
 def test_a_compute_unit_larger_than_its_node_is_a_fault() -> None:
@@ -121,12 +124,6 @@ def test_a_name_with_control_characters_is_a_fault(written: str) -> None:
     assert found[0] == (
         f"vms[0].{key}: must be a name of 1 to 253 printable characters without blanks and /, such as db-0 (found 'a\\tb')"
     )
-
-
-async def test_a_target_is_shown_beside_the_size(cluster: Cluster) -> None:
-    more = f"{SIZED}, target: {{cpu: 3, memory: 4Gi}}"
-    seen = (await cluster.refresh(NODE + "vms:\n" + vm(more=more)))[-1]
-    assert seen.reading == Observation(Resources(2000, 4 * GIB), Resources(3000, 4 * GIB), 100.0)
 
 
 FAULTY = f"""
@@ -171,18 +168,14 @@ def test_every_fault_is_told_at_once() -> None:
         ("nodes: [5]", "nodes[0]: must be a mapping (found 5)"),
         (NODE + "vms:\n" + vm(uid="5"), "vms[0].uid: must be a text (found 5)"),
         (NODE + "vms:\n" + vm().replace("cpu: 1,", "cpu: 9,"), "vms[0].min: must not exceed max"),
+        ("nodes: {a: b}", "nodes: must be a list"),
+        ("nodes: n\nvms: 5\npods: [[]]", "nodes: must be a list"),
+        ("- a", "(file): must be a mapping"),
+        ("nodes: [{name: [a]}]", "nodes[0].name: must be a text"),
     ],
 )
-def test_a_single_fault_is_told_with_its_place(text: str, fault: str) -> None:
-    (found,) = faults(text)
-    assert found.startswith(fault)
-
-
-@pytest.mark.parametrize(
-    "text", ["nodes: {a: b}", "nodes: n\nvms: 5\npods: [[]]", "- a", "nodes: [{name: [a]}]"]
-)
-def test_wrong_shapes_are_faults_and_not_crashes(text: str) -> None:
-    assert faults(text) != []
+def test_a_fault_is_told_with_its_place(text: str, fault: str) -> None:
+    assert faults(text)[0].startswith(fault)
 
 
 @pytest.mark.parametrize(("is_kept", "begun_s"), [(True, 200.0), (False, 100.0)], ids=["kept", "left alone"])
@@ -212,48 +205,29 @@ async def test_a_file_from_before_our_start_shows_what_was_then(cluster: Cluster
     assert (seen.now_s, seen.reading.begun_s) == (300.0, pytest.approx(100.0))
 
 
-async def test_what_is_no_longer_in_the_file_is_gone_before_anything_is_seen(cluster: Cluster) -> None:
+async def test_what_is_no_longer_in_the_file_is_gone_before_what_is_new_is_seen(cluster: Cluster) -> None:
     two = NODE + "- {name: n2, allocatable: {cpu: 1, memory: 1Gi}}\n"
     await cluster.refresh(two + "vms:\n" + vm() + vm("b", "u2") + "pods:\n" + pod())
-    found = await cluster.refresh(NODE + "vms:\n" + vm())
-    assert kinds(found) == ["VmGone", "PodGone", "NodeGone"]
+    found = await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u3"))
+    assert kinds(found) == ["VmGone", "PodGone", "NodeGone", "VmSeen"]
     assert found[0] == events.VmGone(PodName("b", "d"), "u2", 100.0)
     assert found[2] == events.NodeGone("n2")
+    assert (found[3].vm.uid, found[3].is_new) == ("u3", True)
 
 
-async def test_a_new_uid_under_the_same_name_is_one_gone_and_one_new(cluster: Cluster) -> None:
-    await cluster.refresh(NODE + "vms:\n" + vm())
-    found = await cluster.refresh(NODE + "vms:\n" + vm(uid="u2"))
-    assert kinds(found) == ["VmGone", "VmSeen"]
-    assert found[0].uid == "u1"
-    assert (found[1].vm.uid, found[1].is_new) == ("u2", True)
-
-
-async def test_a_vm_that_the_file_held_before_is_not_new(cluster: Cluster) -> None:
-    await cluster.refresh(NODE + "vms:\n" + vm())
-    found = await cluster.refresh(NODE + "vms:\n" + vm() + vm("b", "u2"))
-    assert {each.vm.uid: each.is_new for each in found if isinstance(each, events.VmSeen)} == {
-        "u2": True,
-    }
-
-
-async def test_a_bad_new_file_is_an_error_and_the_old_one_stays_in_force(cluster: Cluster) -> None:
+async def test_while_the_file_cannot_be_used_the_old_one_stays_in_force(cluster: Cluster) -> None:
+    with pytest.raises(ClusterUnreachableError, match="cannot be read"):
+        await cluster.refresh()
     await cluster.refresh(NODE + "vms:\n" + vm())
     for _ in range(2):
         with pytest.raises(SettingsError, match="no such setting"):
             await cluster.refresh(NODE + "more: 1\n")
         assert cluster.file.look(PodName("a", "d")).found
-    assert kinds(await cluster.refresh(NODE)) == ["VmGone"]
-
-
-async def test_a_file_that_is_not_there_is_unreachable_and_may_come_back(cluster: Cluster) -> None:
-    with pytest.raises(ClusterUnreachableError, match="cannot be read"):
-        await cluster.refresh()
-    await cluster.refresh(NODE + "vms:\n" + vm())
     cluster.path.unlink()
     with pytest.raises(ClusterUnreachableError):
         await cluster.refresh()
     assert cluster.file.look(PodName("a", "d")).found
+    assert kinds(await cluster.refresh(NODE)) == ["VmGone"]
 
 
 async def test_what_others_wrote_as_it_was_is_not_shown_before_it_is_told(cluster: Cluster) -> None:
@@ -266,29 +240,3 @@ async def test_what_others_wrote_as_it_was_is_not_shown_before_it_is_told(cluste
     assert isinstance(again, events.VmSeen)
     assert again.reading == Observation(told.reading.size, told.reading.target, 200.0)
     assert cluster.file.look(told.vm.pod).reading == again.reading
-
-
-async def test_an_older_read_that_ends_later_does_not_undo_a_newer_one(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began, may_end = threading.Event(), threading.Event()
-    reads = []
-
-    def slow_first(path: Path, content: bytes, model: type[ClusterFile]) -> ClusterFile:
-        read = settings.parse(path, content, model)
-        reads.append(read)
-        if len(reads) == 1:
-            began.set()
-            may_end.wait(1)  # where reads follow one another, the first one must not wait for the second
-        return read
-
-    monkeypatch.setattr(watched_file, "parse", slow_first)
-    cluster.write(NODE)
-    older = asyncio.create_task(cluster.refresh())
-    await asyncio.to_thread(began.wait)
-    cluster.write(NODE + "vms:\n" + vm())
-    newer = asyncio.create_task(cluster.refresh())
-    await asyncio.wait([older, newer], return_when=asyncio.FIRST_COMPLETED)
-    may_end.set()
-    await asyncio.gather(older, newer)
-    assert cluster.file.look(PodName("a", "d")).found

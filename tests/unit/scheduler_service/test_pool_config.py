@@ -173,7 +173,7 @@ def test_all_faults_of_pools_are_told_at_once() -> None:
             + "vms:\n"
             + vm(more="labels: {a b: c, ok: 'not ok!'}")
             + f"pools:\n- {{name: bank, {UNIT}}}\n- {{name: bank, {UNIT}}}\n"
-            + "- {name: Bank, computeUnit: {cpu: 0, memory: 1Gi}, limits: {maxUnits: -1}, generation: 3}\n- {}\n",
+            + "- {name: FakePools, computeUnit: {cpu: 0, memory: 1Gi}, limits: {maxUnits: -1}, generation: 3}\n- {}\n",
             ClusterFile,
         )
     )
@@ -196,7 +196,7 @@ async def test_a_file_with_faults_leaves_the_pools_of_before(tmp_path: Path) -> 
     path.write_text(f"{NODE}pools:\n- {{name: bank, {UNIT}}}\n")
     cluster = FileCluster(path, lambda: 0.0, 0.0)
     await cluster.refresh()
-    path.write_text(f"{NODE}pools:\n- {{name: Bank, {UNIT}}}\n")
+    path.write_text(f"{NODE}pools:\n- {{name: FakePools, {UNIT}}}\n")
     with pytest.raises(SettingsError):
         await cluster.refresh()
     assert set(cluster.pools) == {"bank"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hosting.settings import SettingsError
@@ -28,7 +28,7 @@ from scheduler.pools.state import PoolStateFile
 from tests.support.amounts import cu
 from tests.unit.hosting.raw_peers import recorded
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.test_migrations import INSTANCE
+from tests.unit.scheduler_service.service_worlds import INSTANCE
 
 WHOLE = Pool(
     "bank",
@@ -108,18 +108,14 @@ async def test_any_text_of_a_plugin_or_a_writer_comes_back(state: PoolStateFile,
     assert state.load()[0] == (entry,)
 
 
-@settings(deadline=None)  # each example waits for the disk
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # each example replaces the file
 @given(TEXTS, TEXTS)
-def test_any_text_at_all_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, note: str, message: str
-) -> None:
-    state = PoolStateFile(tmp_path_factory.mktemp("state"))
-    try:
-        entry = PoolRecord(replace(WHOLE, annotations={"note": note}), True, Parking(7, message, "door"))
+def test_any_text_at_all_comes_back(state: PoolStateFile, note: str, message: str) -> None:
+    entry = PoolRecord(replace(WHOLE, annotations={"note": note}), True, Parking(7, message, "door"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)  # what the disk has is told elsewhere
         asyncio.run(state.save((entry,)))
-        assert state.load()[0] == (entry,)
-    finally:
-        state.close()
+    assert state.load()[0] == (entry,)
 
 
 # ------------------------------------------------------------ what cannot be read
@@ -237,7 +233,7 @@ def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------ restarts
 
 
-def house(directory: Path) -> PoolService:
+def service(directory: Path) -> PoolService:
     """A process with a state directory."""
     core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
     plugins = PluginRegistry()
@@ -254,7 +250,7 @@ def house(directory: Path) -> PoolService:
 
 async def started(directory: Path, plugin: str, args: object = None) -> PoolService:
     """A process that has read its configuration and its state."""
-    found = house(directory)
+    found = service(directory)
     await found.configure(ChainConfig((Named(plugin, args),)), Path("config.yaml"))
     found.load()
     return found

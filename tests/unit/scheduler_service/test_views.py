@@ -16,36 +16,38 @@ from hosting.server import Reply, Request, Server
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.core import events
+from scheduler.core.events import PoolVerdict
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState
 from scheduler.core.model import NodeSpec, PodSpec
 from scheduler.service.inspect import Inspection
 from scheduler.service.metrics import families
+from tests.support.amounts import GIB, cu
 from tests.support.virtual_time import virtually
 from tests.unit.hosting.raw_peers import Running, recorded, serving
-from tests.unit.scheduler_service.test_migrations import GIB, House, Word, ask, cu, plain, seen
+from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, plain, seen
 
 Samples = dict[tuple[tuple[str, str], ...], float]
 
 
 @asynccontextmanager
-async def viewing(house: House) -> AsyncIterator[Running]:
-    """A server with the views of a house."""
-    async with serving(*Inspection(house.core, lambda: 0.0).routes()) as running:
+async def viewing(world: ServiceWorld) -> AsyncIterator[Running]:
+    """A server with the views of a world."""
+    async with serving(*Inspection(world.core, lambda: 0.0).routes()) as running:
         yield running
 
 
-async def view(house: House, path: str) -> tuple[int, Any]:
+async def view(world: ServiceWorld, path: str) -> tuple[int, Any]:
     """The status and the content of a view; text where it is no JSON."""
-    async with viewing(house) as running:
+    async with viewing(world) as running:
         got = await (await running.connect()).ask("GET", path)
     is_json = got.headers["content-type"] == "application/json"
     return got.status, json.loads(got.body) if is_json else got.body.decode()
 
 
-def page(house: House, lost: int = 0) -> dict[str, Samples]:
+def page(world: ServiceWorld, lost: int = 0) -> dict[str, Samples]:
     """The samples of the metrics page by name."""
     log, _ = recorded()
-    serve = metrics.handler(lambda: list(families(house.core, house.service.stats, Server(log, ()), lost)))
+    serve = metrics.handler(lambda: list(families(world.core, world.service.stats, Server(log, ()), lost)))
     with asyncio.Runner() as runner:
         reply = runner.run(_reply(serve))
     found: dict[str, Samples] = {}
@@ -67,11 +69,11 @@ async def _reply(serve: Any) -> Reply:
 
 
 async def test_a_node_shows_its_sums_and_each_row_with_its_floors() -> None:
-    house = House("a", pool=None, room=10)
-    house.core.apply(seen("old", pool=None, is_new=False, most=4))
+    world = ServiceWorld("a", pool=None, room=10)
+    world.core.apply(seen("old", pool=None, is_new=False, most=4))
     pod = PodSpec(PodName("web", "d"), "uid-web", "n1", Resources(250, GIB // 2))
-    house.core.apply(events.PodSeen(pod))
-    status, shown = await view(house, "/v1/nodes/n1")
+    world.core.apply(events.PodSeen(pod))
+    status, shown = await view(world, "/v1/nodes/n1")
     assert status == 200
     assert (shown["node"], shown["overFullBecauseOf"]) == ("n1", [])
     assert shown["reservable"] == {"cpu": "10", "memory": "10Gi"}
@@ -96,30 +98,30 @@ async def test_a_node_shows_its_sums_and_each_row_with_its_floors() -> None:
     assert rows["d/a"]["floors"] == []
     assert shown["free"] == {"cpu": "4750m", "memory": "4608Mi"}
     assert shown["growth"] == {"stop": False, "recommendOnly": False}
-    assert (await view(house, "/v1/nodes"))[1]["nodes"][0]["node"] == "n1"
+    assert (await view(world, "/v1/nodes"))[1]["nodes"][0]["node"] == "n1"
 
 
 async def test_a_row_shows_what_was_asked_for_last_and_why_it_got_less() -> None:
-    house = House("a", pool=None, room=3)
-    await house.reply(ask("a", 5))
-    _, shown = await view(house, "/v1/nodes/n1")
+    world = ServiceWorld("a", pool=None, room=3)
+    await world.reply(ask("a", 5))
+    _, shown = await view(world, "/v1/nodes/n1")
     (row,) = shown["rows"]
     assert row["lastRequest"] == {"cpu": "5", "memory": "5Gi"}
     assert [reason["code"] for reason in row["lastReasons"]] == ["node-headroom"]
 
 
 async def test_a_node_shows_what_waits_for_a_pool_and_whose_hand_over_it_is() -> None:
-    house = House("a")
-    house.bank.says(Word())
-    await house.reply(ask("a", 4))
-    house.bank.behaviour = house.bank._wait
+    world = ServiceWorld("a")
+    world.pools.answer_with(PoolVerdict())
+    await world.reply(ask("a", 4))
+    world.pools.behaviour = world.pools._wait
     next_life = ask("a", 6, agentID="00000000-0000-0000-0000-000000000002", agentStartedAtMs=2)
-    waiting = await house.begin(next_life)
-    _, shown = await view(house, "/v1/nodes/n1")
+    waiting = await world.begin(next_life)
+    _, shown = await view(world, "/v1/nodes/n1")
     floors = {floor["cause"]: floor for floor in shown["rows"][0]["floors"]}
     assert floors["pending"] == {"cause": "pending", "amount": {"cpu": "6", "memory": "6Gi"}}
     assert floors["handover"]["about"] == "00000000-0000-0000-0000-000000000001"
-    house.bank.say(Word())
+    world.pools.answer_all(PoolVerdict())
     await waiting
 
 
@@ -141,17 +143,17 @@ ODD = [
 
 @pytest.mark.parametrize("name", ODD)
 async def test_a_node_of_any_name_is_found_by_it(name: str) -> None:
-    house = House()
-    house.core.apply(events.NodeSeen(NodeSpec(name, cu(2), cu(1))))
+    world = ServiceWorld()
+    world.core.apply(events.NodeSeen(NodeSpec(name, cu(2), cu(1))))
     path = "/v1/nodes/" + quote(name, safe="").replace(".", "%2E")
-    status, shown = await view(house, path)
+    status, shown = await view(world, path)
     assert status == 200, shown
     assert (shown["node"], shown["reservable"]["cpu"]) == (name, "2")
 
 
 @pytest.mark.parametrize("path", ["n2", "N1", "n1%20", "%00", "%FF%FE", "x" * 4000, "n1%0d%0aX-Evil:%201"])
 async def test_an_unknown_node_is_404_and_its_name_is_told_in_part(path: str) -> None:
-    status, text = await view(House(), f"/v1/nodes/{path}")
+    status, text = await view(ServiceWorld(), f"/v1/nodes/{path}")
     assert (status, text.splitlines()[0][:19]) == (404, "there is no node '" + text[18])
     assert len(text) < 1200
     assert len(text.splitlines()) == 1
@@ -159,12 +161,12 @@ async def test_an_unknown_node_is_404_and_its_name_is_told_in_part(path: str) ->
 
 @pytest.mark.parametrize("path", ["/v1/nodes/", "/v1/nodes/n1/", "/v1/nodes/n1/rows"])
 async def test_other_paths_are_no_views(path: str) -> None:
-    status, _ = await view(House(), path)
+    status, _ = await view(ServiceWorld(), path)
     assert status == 404
 
 
 async def test_views_are_read_only() -> None:
-    async with viewing(House()) as running:
+    async with viewing(ServiceWorld()) as running:
         for method, path in itertools.product(
             ("POST", "PUT", "DELETE", "PATCH"), ("/v1/nodes/n1", "/v1/audit")
         ):
@@ -173,22 +175,22 @@ async def test_views_are_read_only() -> None:
 
 
 async def test_the_audit_is_empty_and_names_what_is_wrong() -> None:
-    house = House("a", pool=None)
-    assert await view(house, "/v1/audit") == (200, {"faults": []})
-    account = house.core.ledger.node("n1")
+    world = ServiceWorld("a", pool=None)
+    assert await view(world, "/v1/audit") == (200, {"faults": []})
+    account = world.core.ledger.node("n1")
     assert account is not None
     account.reserved += cu(1)
-    status, shown = await view(house, "/v1/audit")
+    status, shown = await view(world, "/v1/audit")
     assert status == 200
     assert shown["faults"] == ["n1: reserved is 2 CPU / 2Gi, its rows' 1 CPU / 1Gi"]
 
 
 async def test_a_broken_account_is_shown_all_the_same() -> None:
-    house = House("a", pool=None)
-    account = house.core.ledger.node("n1")
+    world = ServiceWorld("a", pool=None)
+    account = world.core.ledger.node("n1")
     assert account is not None
     account.buffer -= cu(3)
-    status, shown = await view(house, "/v1/nodes/n1")
+    status, shown = await view(world, "/v1/nodes/n1")
     assert status == 200
     assert shown["buffer"] == {"cpu": "-3", "memory": "-3Gi"}
 
@@ -216,7 +218,7 @@ FAMILIES = {
 
 
 def test_every_family_is_there_before_anything_happened() -> None:
-    assert set(page(House())) >= FAMILIES
+    assert set(page(ServiceWorld())) >= FAMILIES
 
 
 def _figures(found: dict[str, Samples]) -> dict[str, float]:
@@ -231,14 +233,14 @@ def _figures(found: dict[str, Samples]) -> dict[str, float]:
 def test_units_are_counted_as_granted_and_refused() -> None:
     @virtually
     async def requests() -> None:
-        await house.reply(ask("a", 4))  # 3 granted
-        await house.reply(ask("a", 4, 2))  # a renewal
-        await house.reply(ask("a", 2, 3))  # a decrease
-        await house.reply(ask("a", 12, 4))  # 3 granted up to the room of 5, 7 refused
+        await world.reply(ask("a", 4))  # 3 granted
+        await world.reply(ask("a", 4, 2))  # a renewal
+        await world.reply(ask("a", 2, 3))  # a decrease
+        await world.reply(ask("a", 12, 4))  # 3 granted up to the room of 5, 7 refused
 
-    house = House("a", pool=None, room=5)
+    world = ServiceWorld("a", pool=None, room=5)
     requests()
-    figures = _figures(page(house))
+    figures = _figures(page(world))
     assert figures["units_total granted"] == 6
     assert figures["units_total refused"] == 7
     assert figures["permits_total node-headroom partial"] >= 1
@@ -248,17 +250,17 @@ def test_units_are_counted_as_granted_and_refused() -> None:
 def test_sequence_rejections_are_counted_by_code() -> None:
     @virtually
     async def requests() -> None:
-        await house.reply(ask("a", 2, 5))
-        await house.reply(ask("a", 2, 4))
-        await house.reply(ask("a", 2, 3))
-        await house.reply(ask("a", 3, 5))
+        await world.reply(ask("a", 2, 5))
+        await world.reply(ask("a", 2, 4))
+        await world.reply(ask("a", 2, 3))
+        await world.reply(ask("a", 3, 5))
         other = "00000000-0000-0000-0000-000000000002"
-        await house.reply(ask("a", 3, 6, agentID=other, agentStartedAtMs=0))
+        await world.reply(ask("a", 3, 6, agentID=other, agentStartedAtMs=0))
 
-    house = House("a", pool=None)
-    assert _figures(page(house))["sequence_rejections_total sequence-stale"] == 0
+    world = ServiceWorld("a", pool=None)
+    assert _figures(page(world))["sequence_rejections_total sequence-stale"] == 0
     requests()
-    figures = _figures(page(house))
+    figures = _figures(page(world))
     assert {name: value for name, value in figures.items() if name.startswith("sequence")} == {
         "sequence_rejections_total sequence-stale": 2,
         "sequence_rejections_total sequence-reused": 1,
@@ -267,11 +269,11 @@ def test_sequence_rejections_are_counted_by_code() -> None:
 
 
 def test_the_histogram_is_cumulative_and_ends_with_all_of_them() -> None:
-    house = House()
-    latency = house.service.stats.latency
+    world = ServiceWorld()
+    latency = world.service.stats.latency
     for duration_s in (0.00005, 0.00006, 0.003, 5.0, 5.1, 100.0):  # a bound belongs to its bucket
         latency.observe(duration_s)
-    found = page(house)
+    found = page(world)
     buckets = {
         dict(labels)["le"]: value
         for labels, value in found["parley_scheduler_decision_seconds_bucket"].items()
@@ -285,10 +287,10 @@ def test_the_histogram_is_cumulative_and_ends_with_all_of_them() -> None:
 
 
 async def test_a_page_shows_one_moment_whatever_happens_while_it_is_written() -> None:
-    house = House()
+    world = ServiceWorld()
     log, _ = recorded()
-    taken = list(families(house.core, house.service.stats, Server(log, ())))
-    house.service.stats.latency.observe(1.0)
+    taken = list(families(world.core, world.service.stats, Server(log, ())))
+    world.service.stats.latency.observe(1.0)
     reply = await _reply(metrics.handler(lambda: taken))
     assert b"parley_scheduler_decision_seconds_count 0.0" in reply.body
     assert b"parley_scheduler_decision_seconds_sum 0.0" in reply.body
@@ -297,21 +299,21 @@ async def test_a_page_shows_one_moment_whatever_happens_while_it_is_written() ->
 def test_the_latency_of_requests_and_of_items_of_batches_is_observed() -> None:
     @virtually
     async def requests() -> None:
-        await house.reply(ask("a", 2))
-        await house.post(plain("a", 2))
+        await world.reply(ask("a", 2))
+        await world.post(plain("a", 2))
         body = b"[" + ask("a", 2, 2) + b"," + ask("b", 2) + b",{}]"
-        await house.batches.serve(Request("POST", "/batch", body))
+        await world.batches.serve(Request("POST", "/batch", body))
 
-    house = House("a", "b", pool=None)
+    world = ServiceWorld("a", "b", pool=None)
     requests()
-    assert page(house)["parley_scheduler_decision_seconds_count"][()] == 4
+    assert page(world)["parley_scheduler_decision_seconds_count"][()] == 4
 
 
 def test_the_start_up_buffer_is_what_unsettled_vms_keep_beyond_their_permits() -> None:
-    house = House("new", pool=None)
+    world = ServiceWorld("new", pool=None)
     for name, has_size in (("shown", True), ("hidden", False)):
-        house.core.apply(seen(name, pool=None, is_new=False, has_size=has_size, most=4))
-    found = page(house)
+        world.core.apply(seen(name, pool=None, is_new=False, has_size=has_size, most=4))
+    found = page(world)
     buffer = found["parley_scheduler_start_up_buffer"]
     assert buffer == {(("resource", "cpu"),): 7, (("resource", "memory"),): 7 * GIB}
     assert found["parley_scheduler_vms"] == {(("state", "settled"),): 1, (("state", "unsettled"),): 2}
@@ -319,30 +321,30 @@ def test_the_start_up_buffer_is_what_unsettled_vms_keep_beyond_their_permits() -
     @virtually
     async def settle() -> None:
         for name in ("shown", "hidden"):
-            await house.reply(ask(name, 1))
+            await world.reply(ask(name, 1))
 
     settle()
-    assert set(page(house)["parley_scheduler_start_up_buffer"].values()) == {0}
+    assert set(page(world)["parley_scheduler_start_up_buffer"].values()) == {0}
 
 
 def test_causes_of_an_over_full_node_come_and_go() -> None:
-    house = House(room=5)
-    assert "parley_scheduler_node_over_full" not in page(house)
-    house.core.apply(seen("old", pool=None, is_new=False, most=8))
-    house.core.apply(events.PodSeen(PodSpec(PodName("web", "d"), "uid-web", "n1", cu(1))))
-    assert page(house)["parley_scheduler_node_over_full"] == {
+    world = ServiceWorld(room=5)
+    assert "parley_scheduler_node_over_full" not in page(world)
+    world.core.apply(seen("old", pool=None, is_new=False, most=8))
+    world.core.apply(events.PodSeen(PodSpec(PodName("web", "d"), "uid-web", "n1", cu(1))))
+    assert page(world)["parley_scheduler_node_over_full"] == {
         (("cause", cause.value), ("node", "n1")): 1 for cause in (OverCause.START_UP, OverCause.BYPASSED)
     }
-    house.core.apply(events.VmGone(PodName("old", "d"), "uid-old", 0.0))
-    assert "parley_scheduler_node_over_full" not in page(house)
+    world.core.apply(events.VmGone(PodName("old", "d"), "uid-old", 0.0))
+    assert "parley_scheduler_node_over_full" not in page(world)
 
 
 def test_the_ledger_is_told_in_cpus_and_bytes() -> None:
-    house = House(room=10)
-    house.core.apply(events.PodSeen(PodSpec(PodName("web", "d"), "uid-web", "n1", Resources(250, GIB // 2))))
+    world = ServiceWorld(room=10)
+    world.core.apply(events.PodSeen(PodSpec(PodName("web", "d"), "uid-web", "n1", Resources(250, GIB // 2))))
     found = {
         (dict(labels)["resource"], dict(labels)["field"]): value
-        for labels, value in page(house)["parley_scheduler_node_resources"].items()
+        for labels, value in page(world)["parley_scheduler_node_resources"].items()
     }
     fields = ("reservable", "reserved", "buffer", "pressure", "pressure-accounted", "watermark")
     assert set(found) == set(itertools.product(("cpu", "memory"), fields))
@@ -351,28 +353,28 @@ def test_the_ledger_is_told_in_cpus_and_bytes() -> None:
 
 
 def test_vanished_nodes_and_vms_are_gone_from_the_page() -> None:
-    house = House("a", pool=None)
-    house.record().condition = 'two "agents"\nfor one VM'
-    shown = page(house)["parley_scheduler_vm_condition"]
+    world = ServiceWorld("a", pool=None)
+    world.record().condition = 'two "agents"\nfor one VM'
+    shown = page(world)["parley_scheduler_vm_condition"]
     assert shown == {(("condition", 'two "agents"\nfor one VM'), ("pod", str(PodName("a", "d")))): 1}
-    house.core.apply(events.VmGone(PodName("a", "d"), "uid-a", 0.0))
-    house.core.apply(events.NodeGone("n1"))
-    assert not {"parley_scheduler_vm_condition", "parley_scheduler_node_resources"} & set(page(house))
+    world.core.apply(events.VmGone(PodName("a", "d"), "uid-a", 0.0))
+    world.core.apply(events.NodeGone("n1"))
+    assert not {"parley_scheduler_vm_condition", "parley_scheduler_node_resources"} & set(page(world))
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_names_of_any_kind_are_read_back_from_the_page(name: str) -> None:
-    house = House()
-    house.core.apply(events.NodeSeen(NodeSpec(name, cu(2), cu(1))))
-    nodes = {dict(labels)["node"] for labels in page(house)["parley_scheduler_node_resources"]}
+    world = ServiceWorld()
+    world.core.apply(events.NodeSeen(NodeSpec(name, cu(2), cu(1))))
+    nodes = {dict(labels)["node"] for labels in page(world)["parley_scheduler_node_resources"]}
     assert nodes == {"n1", name}
 
 
 def test_flags_and_losses() -> None:
-    house = House()
-    house.service.stats.cluster_stale = house.service.stats.rules_stale = True
-    house.service.stats.migrations.update(("started", "failed", "failed"))
-    figures = _figures(page(house, lost=3))
+    world = ServiceWorld()
+    world.service.stats.cluster_stale = world.service.stats.rules_stale = True
+    world.service.stats.migrations.update(("started", "failed", "failed"))
+    figures = _figures(page(world, lost=3))
     for name, value in (
         ("cluster_stale", 1),
         ("config_stale", 1),
@@ -384,8 +386,8 @@ def test_flags_and_losses() -> None:
 
 
 def test_a_floor_of_start_up_below_the_permit_keeps_nothing() -> None:
-    house = House()
-    house.core.apply(seen("old", pool=None, is_new=False, most=4))
-    row = house.record("old").row
+    world = ServiceWorld()
+    world.core.apply(seen("old", pool=None, is_new=False, most=4))
+    row = world.record("old").row
     row.state = RowState(row.state.current, (Floor(Cause.START_UP, Resources(0, 0)),))
-    assert set(page(house)["parley_scheduler_start_up_buffer"].values()) == {0}
+    assert set(page(world)["parley_scheduler_start_up_buffer"].values()) == {0}

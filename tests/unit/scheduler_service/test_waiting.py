@@ -11,128 +11,123 @@ from hosting.server import HangUp, Reply
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import PodName
 from scheduler.core import events
+from scheduler.core.events import PoolVerdict
 from scheduler.core.model import PoolSpec
 from scheduler.ports import ClusterUnreachableError
 from scheduler.service import cluster_reader, permits
 from scheduler.service import waiting as limits
+from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_service.test_migrations import House, Word, ask, cu, permit, plain, refusal, seen
+from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, permit, plain, refusal, seen
 
-REFUSAL = Word(1, Reason(ReasonCode.POOL, "quota", retry_after_s=30.0))
+REFUSAL = PoolVerdict(1, Reason(ReasonCode.POOL, "quota", retry_after_s=30.0))
 
 # ---------------------------------------------------------------- what a pool says
 
-SAID = {"all": (Word(), 4, []), "some": (Word(2), 2, ["pool"]), "nothing": (Word(0), 1, ["pool"])}
+SAID = {
+    "all": (PoolVerdict(), 4, []),
+    "some": (PoolVerdict(2), 2, ["pool"]),
+    "nothing": (REFUSAL, 1, ["pool"]),
+}
 
 
-@pytest.mark.parametrize("word", SAID)
+@pytest.mark.parametrize("is_awaited", [True, False], ids=["awaited", "gone"])
+@pytest.mark.parametrize(("verdict", "cpus", "reasons"), SAID.values(), ids=SAID)
 @virtually
-async def test_growth_waits_for_the_pool_and_gets_what_it_allows(word: str) -> None:
-    said, cpus, reasons = SAID[word]
-    house = House("a")
-    task = await house.begin(ask("a", 4))
+async def test_growth_waits_for_the_pool_and_gets_what_it_allows(
+    verdict: PoolVerdict, cpus: int, reasons: list[str], is_awaited: bool
+) -> None:
+    """Where the caller has gone, what was decided is found again by its number."""
+    world = ServiceWorld("a")
+    task = await world.begin(ask("a", 4))
     assert not task.done()
-    assert house.record().row.reserved == cu(4), "what is wanted is kept meanwhile"
-    house.bank.say(said)
-    assert permit(await task) == (cpus, reasons)
-    assert await house.is_clean()
-
-
-@virtually
-async def test_the_reason_of_a_pool_reaches_the_caller() -> None:
-    house = House("a")
-    house.bank.says(REFUSAL)
-    reply = await house.reply(ask("a", 4))
-    (reason,) = json.loads(reply.body)["reasons"]
-    assert reason == {"code": "pool", "message": "quota", "retryAfterSeconds": 30.0}
-
-
-@virtually
-async def test_decreases_and_renewals_ask_no_pool() -> None:
-    house = House("a")
-    house.bank.says(Word())
-    assert permit(await house.reply(ask("a", 4))) == (4, [])
-    house.bank.says(Word(0))
-    assert permit(await house.reply(ask("a", 4, 2))) == (4, [])
-    assert permit(await house.reply(ask("a", 2, 3))) == (2, [])
-    assert len(house.bank.asked) == 1
+    assert world.record().row.reserved == cu(4), "what is wanted is kept meanwhile"
+    if not is_awaited:
+        task.cancel()
+        await turns()
+    world.pools.answer_all(verdict)
+    await turns()
+    assert world.record().row.state.current == cu(cpus)
+    reply = await task if is_awaited else await world.reply(ask("a", 4))
+    assert permit(reply) == (cpus, reasons)
+    assert isinstance(reply, Reply)
+    if verdict is REFUSAL:
+        (reason,) = json.loads(reply.body)["reasons"]
+        assert reason == {"code": "pool", "message": "quota", "retryAfterSeconds": 30.0}
+    assert len(world.pools.asked) == 1
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_pool_that_answers_within_the_call_keeps_nobody_waiting() -> None:
-    house = House("a", "b")
-    house.bank.at_once = Word(5, Reason(ReasonCode.POOL, "quota"))
-    first, second = house.service.decide(ask("a", 4)), house.service.decide(ask("b", 4))
+    world = ServiceWorld("a", "b")
+    world.pools.at_once = PoolVerdict(5, Reason(ReasonCode.POOL, "quota"))
+    first, second = world.service.decide(ask("a", 4)), world.service.decide(ask("b", 4))
     assert isinstance(first, Reply)
     assert isinstance(second, Reply)
     assert (permit(first), permit(second)) == ((4, []), (1, ["pool"]))
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_pool_that_cannot_be_asked_is_our_fault_and_nobody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House("a")
+    world = ServiceWorld("a")
 
     def broken(*_: object) -> None:
         raise RuntimeError("no such account")
 
-    monkeypatch.setattr(house.bank, "call_admission", broken)
-    assert refusal(await house.reply(ask("a", 4))) == (500, "internal")
+    monkeypatch.setattr(world.pools, "call_admission", broken)
+    assert refusal(await world.reply(ask("a", 4))) == (500, "internal")
     assert now_s() == 0.0
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 # ---------------------------------------------------------------- deadlines
 
 
+@pytest.mark.parametrize("look_s", [0.0, 1.5])
 @virtually
-async def test_a_pool_that_hangs_is_given_up_after_two_seconds() -> None:
-    house = House("a")
-    reply = await house.reply(ask("a", 4))
+async def test_a_pool_that_hangs_is_given_up_two_seconds_after_the_arrival_of_the_request(
+    look_s: float,
+) -> None:
+    world = ServiceWorld()
+    world.cluster.changes = (seen("late"),)
+    world.cluster.before = functools.partial(asyncio.sleep, look_s)
+    assert permit(await world.reply(ask("late", 4))) == (1, ["pool-failed"])
     assert now_s() == pytest.approx(2.0)
-    assert permit(reply) == (1, ["pool-failed"])
-    assert house.bank.ended == 1
-    assert await house.is_clean()
-
-
-@virtually
-async def test_the_two_seconds_begin_with_the_arrival_of_the_request() -> None:
-    house = House()
-    house.sight.changes = (seen("late"),)
-    house.sight.before = functools.partial(asyncio.sleep, 1.5)
-    assert permit(await house.reply(ask("late", 4))) == (1, ["pool-failed"])
-    assert now_s() == pytest.approx(2.0)
+    assert world.pools.ended == 1
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_pool_that_never_answers_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House("a")
-    answers: list[Callable[[Word], object]] = []
+    world = ServiceWorld("a")
+    answers: list[Callable[[PoolVerdict], object]] = []
     monkeypatch.setattr(
-        house.bank, "call_admission", lambda _needed, _deadline_s, answer: answers.append(answer)
+        world.pools, "call_admission", lambda _needed, _deadline_s, answer: answers.append(answer)
     )
-    task = await house.begin(ask("a", 4))
+    task = await world.begin(ask("a", 4))
     await asyncio.sleep(5.0)
-    await house.service.tick()
+    await world.service.tick()
     assert refusal(await task) == (500, "internal")
-    assert house.record().row.reserved == cu(1)
-    answers[0](Word())
-    assert house.record().row.reserved == cu(1), "the word came too late"
-    assert await house.is_clean()
+    assert world.record().row.reserved == cu(1)
+    answers[0](PoolVerdict())
+    assert world.record().row.reserved == cu(1), "the word came too late"
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_look_that_takes_too_long_is_503_for_the_extension_and_a_hang_up_for_others() -> None:
-    house = House("a", pool=None)
-    house.sight.before = functools.partial(asyncio.sleep, 100)
-    assert refusal(await house.post(ask("unknown", 4))) == (503, "cluster-unreachable")
+    world = ServiceWorld("a", pool=None)
+    world.cluster.before = functools.partial(asyncio.sleep, 100)
+    assert refusal(await world.post(ask("unknown", 4))) == (503, "cluster-unreachable")
     assert now_s() == pytest.approx(2.0)
-    assert isinstance(await house.post(plain("a", 2)), HangUp)
+    assert isinstance(await world.post(plain("a", 2)), HangUp)
     assert now_s() == pytest.approx(5.5)
     await asyncio.sleep(1000)
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 # ---------------------------------------------------------------- the same pod twice
@@ -140,78 +135,36 @@ async def test_a_look_that_takes_too_long_is_503_for_the_extension_and_a_hang_up
 
 @virtually
 async def test_a_duplicate_joins_and_gets_the_same_answer() -> None:
-    house = House("a")
-    first, second = await house.begin(ask("a", 4)), await house.begin(ask("a", 4))
-    house.bank.say(REFUSAL)
+    world = ServiceWorld("a")
+    first, second = await world.begin(ask("a", 4)), await world.begin(ask("a", 4))
+    world.pools.answer_all(REFUSAL)
     assert (await first) == (await second)
-    assert len(house.bank.asked) == 1
-    assert await house.is_clean()
+    assert len(world.pools.asked) == 1
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_higher_number_cancels_and_a_late_word_for_the_lower_one_is_ignored() -> None:
-    house = House("a")
-    first = await house.begin(ask("a", 8))
-    joined = await house.begin(ask("a", 8))
-    assert permit(await house.reply(ask("a", 1, 2))) == (1, [])
+    world = ServiceWorld("a")
+    first = await world.begin(ask("a", 8))
+    joined = await world.begin(ask("a", 8))
+    assert permit(await world.reply(ask("a", 1, 2))) == (1, [])
     for overtaken in (first, joined):
         assert refusal(await overtaken) == (409, "sequence-stale")
-    house.bank.say(Word())
+    world.pools.answer_all(PoolVerdict())
     await turns()
-    assert (house.bank.ended, house.record().row.reserved) == (1, cu(1))
-    assert await house.is_clean()
-
-
-@virtually
-async def test_a_grant_whose_caller_has_gone_is_found_again_by_its_number() -> None:
-    house = House("a")
-    gone = await house.begin(ask("a", 4))
-    gone.cancel()
-    again = await house.begin(ask("a", 4))
-    house.bank.say(Word())
-    assert permit(await again) == (4, [])
-    assert permit(await house.reply(ask("a", 4))) == (4, [])
-    assert len(house.bank.asked) == 1
-    assert await house.is_clean()
-
-
-@virtually
-async def test_a_grant_that_nobody_waits_for_any_more_is_kept_for_its_number() -> None:
-    house = House("a")
-    gone = await house.begin(ask("a", 4))
-    gone.cancel()
-    await turns()
-    house.bank.say(Word())
-    await turns()
-    assert house.record().row.state.current == cu(4)
-    assert permit(await house.reply(ask("a", 4))) == (4, [])
-    assert await house.is_clean()
+    assert (world.pools.ended, world.record().row.reserved) == (1, cu(1))
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_vm_that_goes_ends_what_waits_for_it() -> None:
-    house = House("a")
-    task = await house.begin(ask("a", 4))
-    house.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
+    world = ServiceWorld("a")
+    task = await world.begin(ask("a", 4))
+    world.service.take(events.VmGone(PodName("a", "d"), "uid-a", now_s()))
     assert refusal(await task) == (404, "unknown-pod")
-    assert await house.service.refresh()
-    assert await house.is_clean()
-
-
-@virtually
-async def test_a_retry_of_the_extension_is_never_answered_with_a_published_reply() -> None:
-    house = House("a")
-    house.bank.says(Word())
-    assert permit(await house.reply(ask("a", 2))) == (2, [])
-    await asyncio.sleep(61)  # silent for longer than the hand-over: the other caller owns the row now
-    house.bank.behaviour = house.bank._wait
-    other = await house.begin(plain("a", 4))
-    assert not other.done()
-    retry = await house.begin(ask("a", 2))
-    house.bank.say(Word())
-    assert permit(await retry)[0] <= 2
-    await other
-    assert await house.is_clean()
+    assert await world.service.refresh()
+    assert await world.is_clean()
 
 
 # ---------------------------------------------------------------- what the cluster shows, whoever asked for it
@@ -222,32 +175,32 @@ async def test_changes_that_a_look_brings_are_taken_whole_whoever_waits_for_them
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_reader, "SLICE", 1)
-    house = House()
+    world = ServiceWorld()
     names = [f"vm-{number}" for number in range(50)]
-    house.sight.changes = tuple(seen(name, pool=None) for name in names)
-    task = asyncio.create_task(house.post(ask("unknown", 1)))
-    while len(house.core.vms) == 0:
+    world.cluster.changes = tuple(seen(name, pool=None) for name in names)
+    task = asyncio.create_task(world.post(ask("unknown", 1)))
+    while len(world.core.vms) == 0:
         await turns(1)
     task.cancel()  # the caller goes, or his time is up
     await asyncio.wait([task])
     await asyncio.sleep(10)
-    assert len(house.core.vms) == len(names)
-    assert await house.service.refresh()
-    assert await house.is_clean()
+    assert len(world.core.vms) == len(names)
+    assert await world.service.refresh()
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_cluster_that_fails_while_somebody_looks_is_told_once() -> None:
-    house = House()
+    world = ServiceWorld()
 
     async def fail() -> None:
         raise ClusterUnreachableError("away")
 
-    house.sight.before = fail
-    got = await asyncio.gather(*(house.post(ask(f"x{number}", 1)) for number in range(20)))
+    world.cluster.before = fail
+    got = await asyncio.gather(*(world.post(ask(f"x{number}", 1)) for number in range(20)))
     assert {refusal(each) for each in got} == {(503, "cluster-unreachable")}
-    assert [line["error"] for line in house.lines] == ["away"]
-    assert await house.is_clean()
+    assert [line["error"] for line in world.lines] == ["away"]
+    assert await world.is_clean()
 
 
 # ---------------------------------------------------------------- callers without the extension
@@ -255,81 +208,81 @@ async def test_a_cluster_that_fails_while_somebody_looks_is_told_once() -> None:
 
 @virtually
 async def test_published_callers_of_one_pod_are_served_one_after_the_other() -> None:
-    house = House("a", pool=None)
+    world = ServiceWorld("a", pool=None)
     begun: list[float] = []
 
     async def slow() -> None:
         begun.append(now_s())
         await asyncio.sleep(1.0)
 
-    house.sight.before = slow
-    got = await asyncio.gather(*(house.post(plain("a", cpus)) for cpus in (4, 3)))
+    world.cluster.before = slow
+    got = await asyncio.gather(*(world.post(plain("a", cpus)) for cpus in (4, 3)))
     assert [json.loads(each.body)["permit"]["vCPUs"] for each in got if isinstance(each, Reply)] == [4, 3]
     assert begun == pytest.approx([0.0, 1.0])
-    assert house.record().row.state.current == cu(3), "by arrival: the last one counts"
-    assert await house.is_clean()
+    assert world.record().row.state.current == cu(3), "by arrival: the last one counts"
+    assert await world.is_clean()
 
 
 @virtually
 async def test_published_callers_of_different_pods_do_not_wait_for_each_other() -> None:
-    house = House("a", "b")
-    house.bank.behaviour = lambda needed: asyncio.sleep(0 if needed.pod.name == "b" else 100, Word())
-    a, b = await house.begin(plain("a", 4)), await house.begin(plain("b", 4))
+    world = ServiceWorld("a", "b")
+    world.pools.behaviour = lambda needed: asyncio.sleep(0 if needed.pod.name == "b" else 100, PoolVerdict())
+    a, b = await world.begin(plain("a", 4)), await world.begin(plain("b", 4))
     assert (a.done(), b.done()) == (False, True)
     await a
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_published_caller_is_hung_up_after_three_seconds_queueing_included() -> None:
-    house = House("a")
-    await house.reply(plain("a", 1))  # its first request of all may take longer
-    first, second = await house.begin(plain("a", 4)), await house.begin(plain("a", 5))
+    world = ServiceWorld("a")
+    await world.reply(plain("a", 1))  # its first request of all may take longer
+    first, second = await world.begin(plain("a", 4)), await world.begin(plain("a", 5))
     assert isinstance(await first, Reply)
     assert now_s() == pytest.approx(2.0)
     assert isinstance(await second, HangUp)
     assert now_s() == pytest.approx(3.0)
-    assert house.answers["hang-up", "deadline"] == 1
+    assert world.answers["hang-up", "deadline"] == 1
     await asyncio.sleep(10)
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_published_caller_that_gives_up_frees_the_pod_for_the_next_one() -> None:
-    house = House("a")
-    gone, second = await house.begin(plain("a", 4)), await house.begin(plain("a", 1))
+    world = ServiceWorld("a")
+    gone, second = await world.begin(plain("a", 4)), await world.begin(plain("a", 1))
     gone.cancel()
     assert isinstance(await second, Reply)
     assert now_s() == 0.0
     await asyncio.sleep(10)
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_first_request_is_held_while_the_cluster_cannot_be_read_or_does_not_show_its_pod() -> None:
-    house = House()
+    world = ServiceWorld()
     troubles = [ClusterUnreachableError("away"), None, None]
 
     async def happen() -> None:
         if troubles and (trouble := troubles.pop(0)) is not None:
             raise trouble
         if not troubles:
-            house.sight.changes = (seen("a", pool=None),)
+            world.cluster.changes = (seen("a", pool=None),)
 
-    house.sight.before = happen
-    assert json.loads((await house.reply(plain("a", 2))).body)["permit"]["vCPUs"] == 2
-    assert house.sight.reads == 3
+    world.cluster.before = happen
+    assert json.loads((await world.reply(plain("a", 2))).body)["permit"]["vCPUs"] == 2
+    assert world.cluster.reads == 3
     assert now_s() == pytest.approx(2 * permits.LOOK_AGAIN_S)
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 @virtually
 async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_caller_gives_up() -> None:
-    house = House()
-    reply = await house.reply(plain("nobody", 2))
+    world = ServiceWorld()
+    reply = await world.reply(plain("nobody", 2))
     assert (reply.status, reply.content_type) == (404, "text/plain; charset=utf-8")
     assert 3.0 <= now_s() < permits.FIRST_DEADLINE_S
-    assert await house.is_clean()
+    assert await world.is_clean()
 
 
 # ---------------------------------------------------------------- more than may wait
@@ -343,141 +296,132 @@ def two_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SURE_SHARE", 0)
 
 
-async def _full(*more: str) -> House:
-    """A house where as many wait as may: for the pool, on behalf of `x` and `y`."""
-    house = House("x", "y", *more)
+async def _full(*more: str) -> ServiceWorld:
+    """A world where as many wait as may: for the pool, on behalf of `x` and `y`."""
+    world = ServiceWorld("x", "y", *more)
     for name in ("x", "y"):
-        assert not (await house.begin(ask(name, 2))).done()
-    return house
+        assert not (await world.begin(ask(name, 2))).done()
+    return world
 
 
-async def _drained(house: House) -> bool:
-    house.bank.say(Word())
+async def _drained(world: ServiceWorld) -> bool:
+    world.pools.answer_all(PoolVerdict())
     await turns()
-    return await house.is_clean()
+    return await world.is_clean()
 
 
 @pytest.mark.usefixtures("two_may_wait")
 @virtually
-async def test_who_would_have_to_wait_is_told_to_come_back() -> None:
-    house = await _full("a")
-    reply = await house.reply(ask("a", 4))
+async def test_who_would_have_to_wait_is_told_to_come_back_and_no_gate_is_moved() -> None:
+    world = await _full("a")
+    before = world.record().gate
+    reply = await world.reply(ask("a", 4, 7))
     assert refusal(reply) == (429, "overloaded")
     assert reply.headers["Retry-After"] == "1"
-    assert (house.sight.reads, len(house.bank.asked)) == (0, 2)
-    assert house.answers["error", "overloaded"] == 1
-    assert await _drained(house)
-
-
-@pytest.mark.usefixtures("two_may_wait")
-@virtually
-async def test_a_429_moves_no_gate() -> None:
-    house = await _full("a")
-    before = house.record().gate
-    assert refusal(await house.reply(ask("a", 4, 7))) == (429, "overloaded")
-    assert house.record().gate == before
-    house.bank.say(Word())
+    assert (world.cluster.reads, len(world.pools.asked), world.answers["error", "overloaded"]) == (0, 2, 1)
+    assert world.record().gate == before
+    world.pools.answer_all(PoolVerdict())
     await turns()
-    assert permit(await house.reply(ask("a", 3, 7))) == (3, []), "another body under the same number"
-    assert await house.is_clean()
+    assert permit(await world.reply(ask("a", 3, 7))) == (3, []), "another body under the same number"
+    assert await world.is_clean()
 
 
 @pytest.mark.usefixtures("two_may_wait")
 @virtually
 async def test_decreases_and_renewals_are_never_turned_away() -> None:
-    house = House("a", "x", "y")
-    house.bank.says(Word())
-    await house.reply(ask("a", 4))
-    house.bank.behaviour = house.bank._wait
+    world = ServiceWorld("a", "x", "y")
+    world.pools.answer_with(PoolVerdict())
+    await world.reply(ask("a", 4))
+    world.pools.behaviour = world.pools._wait
     for name in ("x", "y"):
-        assert not (await house.begin(ask(name, 2))).done()
-    assert permit(await house.reply(ask("a", 4, 2, claim=4))) == (4, [])
-    assert permit(await house.reply(ask("a", 2, 3, claim=4))) == (2, [])
-    assert house.answers["error", "overloaded"] == 0
-    assert await _drained(house)
+        assert not (await world.begin(ask(name, 2))).done()
+    assert permit(await world.reply(ask("a", 4, 2, claim=4))) == (4, [])
+    assert permit(await world.reply(ask("a", 2, 3, claim=4))) == (2, [])
+    assert world.answers["error", "overloaded"] == 0
+    assert await _drained(world)
 
 
 @pytest.mark.usefixtures("two_may_wait")
 @virtually
 async def test_the_first_word_after_a_start_is_no_growth_where_it_claims_as_much() -> None:
-    house = await _full()
-    house.core.apply(seen("old", is_new=False, has_size=False))
+    world = await _full()
+    world.core.apply(seen("old", is_new=False, has_size=False))
     elsewhere = ask("old", 4, 1, claim=4, schedulerInstance=None)
-    assert permit(await house.reply(elsewhere)) == (4, ["unsettled"])
-    assert permit(await house.reply(ask("old", 4, 2, claim=4))) == (4, []), "a renewal"
-    assert await _drained(house)
+    assert permit(await world.reply(elsewhere)) == (4, ["unsettled"])
+    assert permit(await world.reply(ask("old", 4, 2, claim=4))) == (4, []), "a renewal"
+    assert await _drained(world)
 
 
 @virtually
 async def test_a_known_uid_under_a_wrong_name_is_no_way_around_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = await _full("a")
+    world = await _full("a")
     monkeypatch.setattr(limits, "MAX_LOOKING", 0)
-    got = await house.begin(ask("other", 1, podUID="uid-a"))
-    assert (refusal(await got), house.sight.reads) == ((429, "overloaded"), 0)
-    assert await _drained(house)
+    got = await world.begin(ask("other", 1, podUID="uid-a"))
+    assert (refusal(await got), world.cluster.reads) == ((429, "overloaded"), 0)
+    assert await _drained(world)
 
 
 @virtually
 async def test_looks_are_bounded_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_LOOKING", 2)
     monkeypatch.setattr(permits, "MAX_PUBLISHED", 1)
-    house, free = House("a", "b"), asyncio.Event()
+    world, free = ServiceWorld("a", "b"), asyncio.Event()
 
     async def hold() -> None:
         await free.wait()
 
-    house.sight.before = hold
-    waiting = [await house.begin(ask(f"unknown-{number}", 1)) for number in range(2)]
-    assert refusal(await house.post(ask("unknown-3", 1))) == (429, "overloaded")
-    first = await house.begin(plain("b", 1))
-    assert isinstance(await house.post(plain("a", 1)), HangUp), "and never told 429"
-    assert house.answers["hang-up", "overloaded"] == 1
-    house.bank.says(Word())
-    assert permit(await house.reply(ask("a", 4))) == (4, []), "a pool is no look"
+    world.cluster.before = hold
+    waiting = [await world.begin(ask(f"unknown-{number}", 1)) for number in range(2)]
+    assert refusal(await world.post(ask("unknown-3", 1))) == (429, "overloaded")
+    first = await world.begin(plain("b", 1))
+    assert isinstance(await world.post(plain("a", 1)), HangUp), "and never told 429"
+    assert world.answers["hang-up", "overloaded"] == 1
+    world.pools.answer_with(PoolVerdict())
+    assert permit(await world.reply(ask("a", 4))) == (4, []), "a pool is no look"
     free.set()
     assert {refusal(await each) for each in waiting} == {(404, "unknown-pod")}
     assert isinstance(await first, Reply)
-    assert isinstance(await house.post(plain("a", 1)), Reply), "there is room again"
-    assert await house.is_clean()
+    assert isinstance(await world.post(plain("a", 1)), Reply), "there is room again"
+    assert await world.is_clean()
 
 
 @pytest.mark.usefixtures("two_may_wait")
 @virtually
 async def test_growth_of_published_callers_counts_with_those_who_wait_for_their_pool() -> None:
-    house = await _full("a", "b")
-    assert isinstance(await house.post(plain("a", 4)), HangUp)
-    assert house.answers["hang-up", "overloaded"] == 1
-    assert isinstance(await house.post(plain("b", 1)), Reply), "a renewal waits for nobody"
-    assert await _drained(house)
+    world = await _full("a", "b")
+    assert isinstance(await world.post(plain("a", 4)), HangUp)
+    assert world.answers["hang-up", "overloaded"] == 1
+    assert isinstance(await world.post(plain("b", 1)), Reply), "a renewal waits for nobody"
+    assert await _drained(world)
 
 
 @virtually
 async def test_whoever_waits_for_a_look_is_answered_when_the_service_ends() -> None:
-    house = House("a")
-    house.sight.before = functools.partial(asyncio.sleep, 100)
-    waiting = [await house.begin(ask("unknown", 1)), await house.begin(ask("another", 1))]
-    await house.service.close()
+    world = ServiceWorld("a")
+    world.cluster.before = functools.partial(asyncio.sleep, 100)
+    waiting = [await world.begin(ask("unknown", 1)), await world.begin(ask("another", 1))]
+    await world.service.close()
     assert {refusal(await each) for each in waiting} == {(503, "cluster-unreachable")}
     await asyncio.sleep(1000)  # the read itself hangs on: what it finds is not lost
 
 
 @virtually
 async def test_a_look_serves_everybody_who_had_asked_when_it_began_and_nobody_else() -> None:
-    house, free = House("a", "b", "c"), asyncio.Event()
+    world, free = ServiceWorld("a", "b", "c"), asyncio.Event()
 
     async def hold() -> None:
         await free.wait()
 
-    house.sight.before = hold
-    first = await house.begin(plain("a", 1))
-    others = [await house.begin(plain(name, 1)) for name in ("b", "c", "b")]
-    assert house.sight.reads == 1, "one at a time"
+    world.cluster.before = hold
+    first = await world.begin(plain("a", 1))
+    others = [await world.begin(plain(name, 1)) for name in ("b", "c", "b")]
+    assert world.cluster.reads == 1, "one at a time"
     free.set()
     assert [isinstance(await each, Reply) for each in (first, *others)] == [True] * 4
-    assert house.sight.reads == 3, "the second request for b follows the first one"
-    assert await house.is_clean()
+    assert world.cluster.reads == 3, "the second request for b follows the first one"
+    assert await world.is_clean()
 
 
 @virtually
@@ -485,47 +429,29 @@ async def test_a_pool_that_hangs_takes_no_room_from_others(monkeypatch: pytest.M
     monkeypatch.setattr(limits, "MAX_WAITING", 2)
     monkeypatch.setattr(limits, "POOL_SHARE", 2)
     monkeypatch.setattr(limits, "SURE_SHARE", 1)
-    house = await _full("z")
-    house.core.apply(events.PoolSeen(PoolSpec("other", cu(1))))
-    house.core.apply(seen("a", pool="other"))
-    waits = await house.begin(ask("a", 4))
+    world = await _full("z")
+    world.core.apply(events.PoolSeen(PoolSpec("other", cu(1))))
+    world.core.apply(seen("a", pool="other"))
+    waits = await world.begin(ask("a", 4))
     assert not waits.done(), "the first of its own pool"
-    assert refusal(await house.reply(ask("z", 4))) == (429, "overloaded")
-    look = await house.begin(ask("unknown", 1))
+    assert refusal(await world.reply(ask("z", 4))) == (429, "overloaded")
+    look = await world.begin(ask("unknown", 1))
     assert refusal(await look) == (404, "unknown-pod")
-    assert await _drained(house)
+    assert await _drained(world)
 
 
 # ---------------------------------------------------------------- the end
 
 
 @virtually
-async def test_close_ends_everybody_who_waits_for_a_pool() -> None:
-    house = House("a", "b")
-    waiting = [await house.begin(body) for body in (ask("a", 4), ask("a", 4), plain("b", 4))]
-    await house.service.close()
+async def test_close_ends_everybody_who_waits_for_a_pool_and_may_be_called_twice() -> None:
+    world = ServiceWorld("a", "b")
+    waiting = [await world.begin(body) for body in (ask("a", 4), ask("a", 4), plain("b", 4))]
+    await world.service.close()
     await turns()
     assert all(task.done() for task in waiting)
     assert refusal(waiting[0].result()) == refusal(waiting[1].result()) == (500, "internal")
     assert isinstance(waiting[2].result(), HangUp)
     assert now_s() == 0.0
-    assert await house.is_clean()
-
-
-@virtually
-async def test_what_ended_undecided_may_come_again_under_its_number() -> None:
-    house = House("a")
-    task = await house.begin(ask("a", 4))
-    await house.service.close()
-    assert refusal(await task) == (500, "internal")
-    house.bank.says(Word())
-    assert permit(await house.reply(ask("a", 4))) == (4, [])
-    assert await house.is_clean()
-
-
-@virtually
-async def test_close_without_anybody_waiting_is_no_fault() -> None:
-    house = House("a")
-    await house.service.close()
-    await house.service.close()
-    assert await house.is_clean()
+    await world.service.close()
+    assert await world.is_clean()
