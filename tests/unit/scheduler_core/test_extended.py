@@ -1,5 +1,8 @@
 """Callers with the extension: the sequence gate, supersession, and what is wrong with a request."""
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 
 from protocol.reasons import ErrorCode
@@ -7,7 +10,7 @@ from protocol.values import ZERO, Resources
 from scheduler.core import events, replies
 from scheduler.core.ledger import Cause
 from scheduler.core.state import SchedulerConfig
-from tests.support.amounts import GIB, cu
+from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import (
     AGENT,
     ELSEWHERE,
@@ -22,12 +25,40 @@ from tests.unit.scheduler_core.core_worlds import (
 # ------------------------------------------------------------ the gate
 
 
-def test_a_higher_number_is_processed_and_echoed() -> None:
-    world = world_with_vm()
-    world.permit(world.request("vm", cu(2), seq=1))
-    answer = world.decide(world.request("vm", cu(3), seq=9))
-    assert answer.echo == events.Echo(9, HERE, 0)
+@pytest.mark.parametrize(
+    ("seq", "agent", "started"),
+    [(6, AGENT, 1000), (2**64 - 1, AGENT, 1000), (1, NEXT_AGENT, 1001)],
+    ids=["higher number", "largest number", "later life"],
+)
+def test_a_higher_number_or_a_later_life_is_processed_and_echoed(seq: int, agent: UUID, started: int) -> None:
+    world = world_with_vm(config=SchedulerConfig(HERE, is_first_start=True, epoch=12))
+    world.permit(world.request("vm", cu(2), seq=5))
+    answer = world.decide(world.request("vm", cu(3), seq=seq, agent=agent, started=started))
+    assert answer.echo == events.Echo(seq, HERE, 12)
     assert (answer.permit, answer.changed, answer.reasons) == (cu(3), True, ())
+
+
+REFUSED: dict[str, tuple[int, UUID, int, ErrorCode]] = {
+    "lower number": (3, AGENT, 1000, ErrorCode.SEQUENCE_STALE),
+    "another body": (5, AGENT, 1000, ErrorCode.SEQUENCE_REUSED),
+    "older life": (9, NEXT_AGENT, 999, ErrorCode.AGENT_SUPERSEDED),
+    "life of the same start": (9, NEXT_AGENT, 1000, ErrorCode.AGENT_SUPERSEDED),
+    "life of no start": (9, NEXT_AGENT, 0, ErrorCode.AGENT_SUPERSEDED),
+}
+
+
+@pytest.mark.parametrize(("seq", "agent", "started", "code"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_the_latest_is_409_and_changes_nothing(
+    seq: int, agent: UUID, started: int, code: ErrorCode
+) -> None:
+    world = world_with_vm()
+    world.permit(world.request("vm", cu(4), seq=5))
+    before = world.state()
+    refused = world.refusal(world.request("vm", UNIT, seq=seq, claim=cu(8), agent=agent, started=started))
+    assert (refused.status, refused.code, refused.last_sequence_number) == (409, code, 5)
+    assert refused.current_started_at_ms == (1000 if code is ErrorCode.AGENT_SUPERSEDED else None)
+    assert world.state() == before
+    assert world.permit(world.request("vm", cu(3), seq=6)) == cu(3), "the next higher number is processed"
 
 
 def test_a_retry_gets_the_remembered_permit_and_changes_nothing() -> None:
@@ -60,51 +91,6 @@ def test_a_retry_counts_as_hearing_the_agent() -> None:
     assert world.state().reserved == cu(5)
     world.read("vm", cu(1), at=115.0)
     assert world.state().reserved == cu(1)
-
-
-def test_an_equal_number_with_another_body_is_reused() -> None:
-    world = world_with_vm()
-    world.permit(world.request("vm", cu(2), seq=4))
-    refused = world.refusal(world.request("vm", cu(3), seq=4))
-    assert (refused.status, refused.code, refused.last_sequence_number) == (409, ErrorCode.SEQUENCE_REUSED, 4)
-    assert world.state().current == cu(2)
-
-
-def test_a_lower_number_is_stale_and_changes_nothing() -> None:
-    world = world_with_vm()
-    world.permit(world.request("vm", cu(4), seq=5))
-    before = world.state()
-    refused = world.refusal(world.request("vm", cu(1), seq=3, claim=cu(8)))
-    assert (refused.status, refused.code, refused.last_sequence_number) == (409, ErrorCode.SEQUENCE_STALE, 5)
-    assert world.state() == before
-
-
-def test_a_life_that_started_later_supersedes_whatever_its_number() -> None:
-    world = world_with_vm()
-    world.permit(world.request("vm", cu(4), seq=50))
-    assert world.permit(world.request("vm", cu(2), seq=1, agent=NEXT_AGENT, started=1001)) == cu(2)
-
-
-@pytest.mark.parametrize("started", [0, 999, 1000])
-def test_another_life_that_did_not_start_later_is_superseded(started: int) -> None:
-    world = world_with_vm()
-    world.permit(world.request("vm", cu(4), seq=5))
-    refused = world.refusal(world.request("vm", cu(1), agent=NEXT_AGENT, started=started, seq=9))
-    assert (refused.status, refused.code) == (409, ErrorCode.AGENT_SUPERSEDED)
-    assert (refused.last_sequence_number, refused.current_started_at_ms) == (5, 1000)
-    assert world.state().current == cu(4)
-
-
-def test_after_a_refusal_the_next_higher_number_is_processed() -> None:
-    world = world_with_vm()
-    world.permit(world.request("vm", cu(2), seq=5))
-    world.refusal(world.request("vm", cu(2), seq=1))
-    assert world.permit(world.request("vm", cu(3), seq=6)) == cu(3)
-
-
-def test_the_largest_number_is_accepted() -> None:
-    world = world_with_vm()
-    assert world.permit(world.request("vm", cu(2), seq=2**64 - 1)) == cu(2)
 
 
 def test_an_unsettled_answer_is_repeated_for_a_retry() -> None:
@@ -188,23 +174,24 @@ def test_a_late_packet_of_a_dead_later_started_agent_takes_nothing_away() -> Non
 # ------------------------------------------------------------ which pod
 
 
-def test_an_unknown_pod_is_looked_for_once_and_then_404() -> None:
-    world = World()
-    request = world.request("nobody", cu(1))
-    assert world.send(request) == events.LookNeeded(7, pod("nobody"))
-    answer = world.send(request, look=events.Look(found=False))
-    assert isinstance(answer, events.Refused)
-    assert (answer.status, answer.code) == (404, ErrorCode.UNKNOWN_POD)
-
-
-def test_another_uid_is_looked_for_once_and_then_404() -> None:
+@pytest.mark.parametrize(
+    ("name", "uid", "is_found", "code"),
+    [
+        ("nobody", "uid-nobody", False, ErrorCode.UNKNOWN_POD),
+        ("vm", "uid-of-another-life", True, ErrorCode.WRONG_POD_UID),
+    ],
+)
+def test_an_unknown_pod_or_uid_is_looked_for_once_and_then_404_which_moves_no_gate(
+    name: str, uid: str, is_found: bool, code: ErrorCode
+) -> None:
     world = world_with_vm()
-    request = world.request("vm", cu(1), uid="uid-of-another-life")
-    assert world.send(request) == events.LookNeeded(7, pod("vm"))
-    answer = world.send(request, look=events.Look(found=True))
+    world.permit(world.request("vm", UNIT, seq=1))
+    request = world.request(name, UNIT, uid=uid, seq=9, agent=NEXT_AGENT, started=9000)
+    assert world.send(request) == events.LookNeeded(7, pod(name))
+    answer = world.send(request, look=events.Look(found=is_found))
     assert isinstance(answer, events.Refused)
-    assert (answer.status, answer.code) == (404, ErrorCode.WRONG_POD_UID)
-    assert world.state().reserved == cu(1)
+    assert (answer.status, answer.code) == (404, code)
+    assert world.permit(world.request("vm", cu(3), seq=2)) == cu(3)
 
 
 def test_a_request_that_was_looked_for_is_answered_when_the_look_brought_its_pod() -> None:
@@ -216,50 +203,37 @@ def test_a_request_that_was_looked_for_is_answered_when_the_look_brought_its_pod
     assert isinstance(answer, events.Decided)
 
 
-def test_a_request_answered_with_404_does_not_move_the_gate() -> None:
-    world = world_with_vm()
-    world.permit(world.request("vm", cu(2), seq=1))
-    wrong = world.request("vm", cu(2), seq=9, uid="another", agent=NEXT_AGENT, started=9000)
-    world.send(wrong, look=events.Look(found=True))
-    assert world.permit(world.request("vm", cu(3), seq=2)) == cu(3)
-
-
 # ------------------------------------------------------------ what is wrong with a request
 
 
-@pytest.mark.parametrize("version", [0, 3, 7, 2**32 - 1])
-def test_a_version_that_is_not_spoken_is_400_before_anything_else(version: int) -> None:
-    refused = World().refusal(World().request("nobody", cu(1), version=version))
-    assert (refused.status, refused.code) == (400, ErrorCode.UNSUPPORTED_VERSION)
+MALFORMED, VERSION = ErrorCode.MALFORMED, ErrorCode.UNSUPPORTED_VERSION
+FAULTS: dict[str, tuple[dict[str, Any], ErrorCode | None]] = {
+    **{f"version {version}": ({"version": version}, VERSION) for version in (0, 3, 7, 2**32 - 1)},
+    "v1.0": ({"version": 1}, None),
+    "null metrics in v1.0": ({"version": 1, "metrics": None}, ErrorCode.METRICS_REQUIRED),
+    "null metrics in v1.1": ({"version": 2, "metrics": None}, None),
+    "nothing": ({"want": ZERO}, MALFORMED),
+    "no CPU": ({"want": Resources(0, GIB)}, MALFORMED),
+    "no memory": ({"want": Resources(1000, 0)}, MALFORMED),
+    "a unit of nothing": ({"unit": ZERO}, MALFORMED),
+    "a unit without CPU": ({"unit": Resources(0, GIB)}, MALFORMED),
+    "a unit without memory": ({"unit": Resources(1000, 0)}, MALFORMED),
+}
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_versions_that_are_spoken_are_served(version: int) -> None:
+@pytest.mark.parametrize(("changes", "code"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("name", ["vm", "nobody"])
+def test_a_faulty_request_is_400_before_anything_else_and_moves_no_gate(
+    name: str, changes: dict[str, Any], code: ErrorCode | None
+) -> None:
     world = world_with_vm()
-    assert world.permit(world.request("vm", cu(2), version=version)) == cu(2)
-
-
-def test_null_metrics_need_v1_1() -> None:
-    world = world_with_vm()
-    refused = world.refusal(world.request("vm", cu(2), version=1, metrics=None))
-    assert (refused.status, refused.code) == (400, ErrorCode.METRICS_REQUIRED)
-    assert world.permit(world.request("vm", cu(2), version=2, metrics=None)) == cu(2)
-
-
-@pytest.mark.parametrize("amount", [ZERO, Resources(0, GIB), Resources(1000, 0)])
-def test_zero_resources_are_malformed(amount: Resources) -> None:
-    world = world_with_vm()
-    refused = world.refusal(world.request("vm", amount))
-    assert (refused.status, refused.code) == (400, ErrorCode.MALFORMED)
-    refused = world.refusal(world.request("vm", cu(1), unit=amount))
-    assert (refused.status, refused.code) == (400, ErrorCode.MALFORMED)
-    assert world.state().current == cu(1)
-
-
-def test_a_malformed_request_does_not_move_the_gate() -> None:
-    world = world_with_vm()
-    world.refusal(world.request("vm", ZERO, seq=9))
-    assert world.permit(world.request("vm", cu(2), seq=1)) == cu(2)
+    request = world.request(name, **{"want": cu(2), "seq": 9, **changes})
+    if code is not None:
+        refused = world.refusal(request)
+        assert (refused.status, refused.code) == (400, code)
+        assert world.permit(world.request("vm", cu(3), seq=1)) == cu(3)
+    elif name == "vm":
+        assert world.permit(request) == cu(2)
 
 
 # ------------------------------------------------------------ the unit
@@ -295,19 +269,13 @@ def test_the_integers_of_a_permit_are_rounded_down() -> None:
     assert (replies.message(answer).permit.vcpu, replies.message(answer).permit.mem) == (3, 8)
 
 
-def test_the_epoch_and_instance_of_the_configuration_are_told() -> None:
-    world = world_with_vm(config=SchedulerConfig(ELSEWHERE, is_first_start=True, epoch=12))
-    answer = world.decide(world.request("vm", cu(2), agent=AGENT, names=ELSEWHERE))
-    assert answer.echo == events.Echo(1, ELSEWHERE, 12)
-
-
-def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes() -> None:
-    for own, unit, slots in ((GIB, cu(1, 4), 8), (None, cu(1, 4), 2), (None, None, 4)):
-        world = World(cu(20, 40), unit=cu(1, 2))
-        world.vm(most=cu(8, 8), slot=own, unit=unit)
-        answer = world.send(world.request("vm", cu(2, 8)))
-        assert isinstance(answer, events.Decided)
-        assert replies.message(answer).permit.mem == slots
+@pytest.mark.parametrize(("own", "unit", "slots"), [(GIB, cu(1, 4), 8), (None, cu(1, 4), 2), (None, None, 4)])
+def test_a_slot_is_the_vms_own_else_its_units_memory_else_the_nodes(
+    own: int | None, unit: Resources | None, slots: int
+) -> None:
+    world = World(cu(20, 40), unit=cu(1, 2))
+    world.vm(most=cu(8, 8), slot=own, unit=unit)
+    assert replies.message(world.decide(world.request("vm", cu(2, 8)))).permit.mem == slots
 
 
 def test_what_the_last_read_showed_stays_until_a_later_one_shows_less() -> None:

@@ -1,5 +1,7 @@
 """Pressure, and which VM leaves because of it: the published rule repaired, in exact arithmetic."""
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +13,9 @@ from scheduler.core import events, replies
 from scheduler.core.ledger import NodeAccount, NodeCapacity
 from scheduler.core.migration import is_under_pressure
 from scheduler.core.model import Holder, Kind, Migration
+from scheduler.core.rules import Rules
 from tests.support.amounts import UNIT, cu
-from tests.unit.scheduler_core.core_worlds import NEXT_AGENT, World, codes, pod, rules
+from tests.unit.scheduler_core.core_worlds import HERE, NEXT_AGENT, World, codes, pod, rules
 
 ON = rules(watermark=0.7, migration=True)
 
@@ -88,7 +91,13 @@ def denied(want: Resources, free: Resources, use: Resources = UNIT) -> World:
 
 @pytest.mark.parametrize(
     ("want", "free", "pressure"),
-    [(cu(6), cu(2), cu(3)), (cu(3), cu(2), ZERO), (cu(9), ZERO, cu(7)), (cu(5, 1), UNIT, cu(3, 0))],
+    [
+        (cu(6), cu(2), cu(3)),
+        (cu(3), cu(2), ZERO),
+        (cu(9), ZERO, cu(7)),
+        (cu(5, 1), UNIT, cu(3, 0)),
+        (cu(50), cu(2), cu(5)),  # the bounds allow 8, of which 3 are given
+    ],
 )
 def test_what_is_denied_for_want_of_room_is_pressure(
     want: Resources, free: Resources, pressure: Resources
@@ -96,22 +105,22 @@ def test_what_is_denied_for_want_of_room_is_pressure(
     assert denied(want, free).account().pressure == pressure
 
 
-def test_what_the_bounds_deny_is_none() -> None:
-    assert denied(cu(50), cu(2)).account().pressure == cu(5)  # 8 are allowed, 3 given
-
-
-@pytest.mark.parametrize("held_back", ["stopped", "recommend_only"])
-def test_what_configuration_denies_is_none(held_back: str) -> None:
-    world = denied(cu(6), cu(2))
-    world.configure(rules(**{held_back: True}))  # type: ignore[arg-type]  # one of the switches
-    world.permit(world.request("vm", cu(6), claim=cu(3)))
-    assert world.account().pressure == ZERO
-
-
-def test_what_start_up_denies_is_none() -> None:
+@pytest.mark.parametrize(
+    ("held_back", "is_new", "names"),
+    [
+        (rules(stopped=True), True, HERE),
+        (rules(recommend_only=True), True, HERE),
+        (rules(), False, None),
+    ],
+    ids=["stopped", "recommend-only", "start-up"],
+)
+def test_what_configuration_and_start_up_deny_is_none(
+    held_back: Rules, is_new: bool, names: UUID | None
+) -> None:
     world = World()
-    world.vm("vm", UNIT, is_new=False)
-    world.permit(world.request("vm", cu(6), names=None))
+    world.configure(held_back)
+    world.vm("vm", UNIT, is_new=is_new)
+    assert world.permit(world.request("vm", cu(6), names=names)) == UNIT
     assert world.account().pressure == ZERO
 
 
@@ -179,24 +188,28 @@ def wanted(world: World, at: float = 1.0) -> list[str]:
     return [out.pod.name for out in found]
 
 
-@pytest.mark.parametrize(
-    ("loads", "victim"),
-    [
-        ({"a": 2.0, "b": 1.0, "c": 3.0}, "b"),
-        ({"a": None, "b": 9.0, "c": None}, "b"),  # one whose load is known goes first
-        ({"b": 1.0, "a": 1.0, "c": 1.0}, "a"),
-        ({"c": None, "b": None, "a": None}, "a"),
-        ({"a": 0.5, "b": 0.0, "c": None}, "b"),
-    ],
-)
-def test_the_victim_has_known_load_the_lowest_and_then_the_first_name(
-    loads: dict[str, float | None], victim: str
-) -> None:
-    assert wanted(crowd(**loads)) == [victim]
+AUTO, NEVER, ALWAYS = Migration.AUTO, Migration.NEVER, Migration.ALWAYS
+VICTIMS: dict[str, tuple[dict[str, float | None], dict[str, Migration], list[str]]] = {
+    "no pressure": ({"a": 1.0, "b": 1.0}, {}, []),
+    "the lowest load": ({"a": 2.0, "b": 1.0, "c": 3.0}, {}, ["b"]),
+    "a load of nothing": ({"a": 0.5, "b": 0.0, "c": None}, {}, ["b"]),
+    "the only known load": ({"a": None, "b": 9.0, "c": None}, {}, ["b"]),
+    "the first name": ({"b": 1.0, "a": 1.0, "c": 1.0}, {}, ["a"]),
+    "the first name of unknown load": ({"c": None, "b": None, "a": None}, {}, ["a"]),
+    "one must stay": ({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": NEVER}, ["b"]),
+    "all must stay": ({"a": 1.0, "b": 2.0, "c": 3.0}, dict.fromkeys("abc", NEVER), []),
+    "one always leaves": ({"a": 1.0, "b": 2.0, "c": 3.0}, {"c": ALWAYS}, ["c"]),
+    "one always leaves without pressure": ({"a": 1.0, "b": 2.0}, {"b": ALWAYS}, ["b"]),
+    "one always leaves once its load is known": ({"a": None}, {"a": ALWAYS}, []),
+}
 
 
-def test_without_pressure_nobody_leaves() -> None:
-    assert wanted(crowd(a=1.0, b=1.0)) == []
+@pytest.mark.parametrize(("loads", "modes", "victim"), VICTIMS.values(), ids=VICTIMS)
+def test_who_leaves(loads: dict[str, float | None], modes: dict[str, Migration], victim: list[str]) -> None:
+    world = crowd(**loads)
+    for name, mode in modes.items():
+        world.see(name, None, at=0.0, migration=mode)
+    assert wanted(world) == victim
 
 
 def test_it_never_happens_while_it_is_switched_off() -> None:
@@ -207,33 +220,6 @@ def test_it_never_happens_while_it_is_switched_off() -> None:
         assert all(wanted(world, at) == [] for at in (1.0, 2.0, 500.0))
     world.configure(ON)
     assert wanted(world, 501.0) == ["a"]
-
-
-def test_a_vm_that_must_stay_stays() -> None:
-    world = crowd(a=1.0, b=2.0, c=3.0)
-    world.see("a", None, at=0.0, migration=Migration.NEVER)
-    assert wanted(world) == ["b"]
-
-
-def test_where_all_must_stay_nobody_leaves() -> None:
-    world = crowd(a=1.0, b=2.0, c=3.0)
-    for name in ("a", "b", "c"):
-        world.see(name, None, at=0.0, migration=Migration.NEVER)
-    assert wanted(world) == []
-
-
-def test_a_vm_that_always_leaves_does_so_once_its_load_is_known() -> None:
-    world = crowd(a=None)
-    world.see("a", None, at=0.0, migration=Migration.ALWAYS)
-    assert wanted(world) == []
-    world.permit(world.request("a", cu(3)))
-    assert wanted(world, 2.0) == ["a"]
-
-
-def test_under_pressure_those_that_always_leave_go_first() -> None:
-    world = crowd(a=1.0, b=2.0, c=3.0)
-    world.see("c", None, at=0.0, migration=Migration.ALWAYS)
-    assert wanted(world) == ["c"]
 
 
 @pytest.mark.parametrize("migration", [Migration.AUTO, Migration.ALWAYS])
@@ -282,17 +268,19 @@ def leaving() -> World:
     return world
 
 
-def test_one_at_a_time_while_one_is_being_started() -> None:
+def test_one_at_a_time_and_a_migration_under_way_accounts_for_the_pressure() -> None:
     world = crowd(a=1.0, b=2.0, c=3.0)
-    assert wanted(world) == ["a"]
-    assert [wanted(world, at) for at in (2.0, 3.0, 900.0)] == [[], [], []]
+    assert [wanted(world, at) for at in (1.0, 2.0, 3.0, 900.0)] == [["a"], [], [], []]
     assert world.account().accounted == ZERO
-
-
-def test_a_migration_under_way_accounts_for_the_pressure() -> None:
-    world = leaving()
-    assert world.account().accounted == cu(3)
-    assert wanted(world, 2.0) == []
+    world.apply(events.MigrationStarted("uid-a"))
+    assert (world.account().accounted, wanted(world, 901.0)) == (cu(3), [])
+    world.permit(world.request("a", cu(5)))  # what it was denied goes along
+    assert (world.account().pressure, world.account().accounted) == (cu(2), cu(5))
+    assert wanted(world, 902.0) == []
+    world.apply(events.VmGone(pod("a"), "uid-a", 903.0))
+    account = world.account()
+    assert (account.reserved, account.pressure, account.accounted) == (cu(6), ZERO, ZERO)
+    assert wanted(world, 904.0) == []
 
 
 def test_the_next_leaves_only_if_that_is_not_enough() -> None:
@@ -302,13 +290,6 @@ def test_the_next_leaves_only_if_that_is_not_enough() -> None:
     world.apply(events.MigrationStarted("uid-b"))
     assert world.account().accounted == cu(6)
     assert wanted(world, 3.0) == []
-
-
-def test_what_the_leaving_vm_was_denied_is_accounted_for_too() -> None:
-    world = leaving()
-    world.permit(world.request("a", cu(5)))
-    assert (world.account().pressure, world.account().accounted) == (cu(2), cu(5))
-    assert wanted(world, 2.0) == []
 
 
 def test_a_leaving_vm_does_not_grow_and_is_told_that_it_leaves() -> None:
@@ -340,39 +321,27 @@ def test_a_retry_of_an_older_answer_says_that_it_leaves_by_now() -> None:
     assert answer.migrate
 
 
-def test_its_end_as_a_pod_clears_the_sums() -> None:
-    world = leaving()
-    world.permit(world.request("a", cu(5)))
-    world.apply(events.VmGone(pod("a"), "uid-a", 2.0))
-    account = world.account()
-    assert (account.reserved, account.pressure, account.accounted) == (cu(6), ZERO, ZERO)
-    assert wanted(world, 3.0) == []
+ENDS: dict[str, tuple[bool, events.Input]] = {
+    "not started": (False, events.MigrationFailed("uid-a", 31.0)),
+    "given up": (True, events.MigrationEnded("uid-a", retry_at_s=31.0)),
+}
 
 
-def test_a_migration_that_is_given_up_lets_the_vm_grow_again() -> None:
-    world = leaving()
-    world.apply(events.MigrationEnded("uid-a"))
-    assert world.account().accounted == ZERO
-    assert world.permit(world.request("a", cu(4))) == cu(4)
-
-
-def test_a_migration_that_was_given_up_is_not_tried_again_at_once() -> None:
-    world = leaving()
-    world.apply(events.MigrationStarted("uid-a"))
-    world.apply(events.MigrationEnded("uid-a", retry_at_s=30.0))
-    assert wanted(world, at=29.0) == []
-    assert wanted(world, at=30.0) == ["a"]
-
-
-def test_a_start_that_failed_changes_nothing_but_the_next_try() -> None:
+@pytest.mark.parametrize(("is_started", "end"), ENDS.values(), ids=ENDS)
+def test_after_a_migration_that_did_not_happen_its_node_is_left_alone_for_a_while(
+    is_started: bool, end: events.Input
+) -> None:
     world = crowd(a=1.0, b=2.0, c=3.0)
     before = [row.state for row in world.core.ledger.rows()]
     assert wanted(world) == ["a"]
-    world.apply(events.MigrationFailed("uid-a", 31.0))
+    if is_started:
+        world.apply(events.MigrationStarted("uid-a"))
+    world.apply(end)
     assert [row.state for row in world.core.ledger.rows()] == before
     assert world.account().accounted == ZERO
-    assert wanted(world, 30.9) == []
-    assert wanted(world, 31.0) == ["a"]
+    assert world.permit(world.request("a", cu(4))) == cu(4), "it may grow again"
+    assert (wanted(world, 30.9), wanted(world, 31.0)) == ([], ["a"])
+    assert world.core.state.migrate_after_s == {}
 
 
 def test_what_a_leaving_vm_keeps_beyond_its_permit_counts_once() -> None:
@@ -381,15 +350,6 @@ def test_what_a_leaving_vm_keeps_beyond_its_permit_counts_once() -> None:
     world.permit(world.request("a", cu(1)))  # the last read still shows 3
     assert world.account().reserved == cu(11)
     assert wanted(world, 2.0) == ["b"]  # what `a` gives back is 3, whatever of it is buffer
-
-
-def test_a_node_that_may_be_tried_again_is_not_remembered() -> None:
-    world = crowd(a=1.0, b=2.0, c=3.0)
-    assert wanted(world) == ["a"]
-    world.apply(events.MigrationFailed("uid-a", 31.0))
-    world.apply(events.NodeGone("n1"))
-    assert wanted(world, 31.0) == []
-    assert world.core.state.migrate_after_s == {}
 
 
 def test_a_failed_start_keeps_other_nodes_free() -> None:

@@ -1,6 +1,8 @@
 """Over-full nodes: each documented cause, for as long as it applies; what stands in the way, named; and no grant."""
 
 import random
+from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
@@ -10,141 +12,115 @@ from protocol.wire import SlotResources
 from scheduler.core import events
 from scheduler.core.ledger import Cause, Obstacle, OverCause
 from scheduler.core.model import Holder, Kind
-from tests.support.amounts import UNIT, cu
-from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, World, codes, pod, rules
+from scheduler.core.state import SchedulerConfig
+from tests.support.amounts import GIB, UNIT, cu
+from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, HERE, World, codes, pod, rules
 
 
-def full(others: Resources | None = None) -> World:
+def full(others: Resources | None = None, *, config: SchedulerConfig | None = None) -> World:
     """A node of 10 of which another pod holds 8 (`others`)."""
-    world = World()
+    world = World(config=config)
     world.other_pod("filler", others or cu(8))
     return world
 
 
 # ------------------------------------------------------------ each cause
 
-
-def test_a_node_within_its_bounds_has_no_cause() -> None:
-    world = full(cu(10))
-    assert (world.over(), world.account().is_over_full) == (set(), False)
-    world.other_pod("filler", cu(10, 9))
-    assert world.over() == set()
+Step = Callable[[World], object]
+BYPASSED, CONFIGURATION, OBSERVED = OverCause.BYPASSED, OverCause.CONFIGURATION, OverCause.OBSERVED
 
 
-@pytest.mark.parametrize("amount", [cu(10.001, 1), Resources(1, 10 * 2**30 + 1)])
-def test_a_pod_that_bypassed_us(amount: Resources) -> None:
-    world = full(ZERO)
-    world.other_pod("more", amount)
-    assert world.over() == {OverCause.BYPASSED}
+def _unsettled(name: str = "vm", most: Resources | None = None) -> Step:
+    return lambda world: world.vm(name, UNIT, most=most, is_new=False)
 
 
-def test_a_pod_that_grows_without_asking() -> None:
-    world = full()
-    world.other_pod("filler", cu(11))
-    assert world.over() == {OverCause.BYPASSED}
-    world.other_pod("filler", cu(10))
-    assert world.over() == set()
+def _claims(amount: Resources, names: UUID | None = HERE) -> Step:
+    return lambda world: world.permit(world.request("vm", amount, claim=amount, names=names))
 
 
-def test_a_vm_born_on_a_full_node() -> None:
-    world = full()
-    world.vm("vm", cu(3))
-    assert world.over() == {OverCause.BYPASSED}
-    world.apply(events.VmGone(pod("vm"), "uid-vm", 1.0))
-    assert world.over() == set()
+def _pod(amount: Resources, name: str = "filler") -> Step:
+    return lambda world: world.other_pod(name, amount)
 
 
-def test_start_up() -> None:
-    world = full()
-    world.vm("vm", cu(2), is_new=False)
-    assert world.over() == {OverCause.START_UP}
-    world.permit(world.request("vm", cu(2), claim=cu(2)))
-    assert world.over() == set()
+def _born(use: Resources, most: Resources | None = None, node: str = "n1") -> Step:
+    return lambda world: world.vm("vm", use, most=most, node=node)
 
 
-def test_a_claim_above_the_start_up_floor() -> None:
-    world = full()
-    world.vm("vm", cu(1), most=cu(2), is_new=False)
-    assert world.over() == set()
-    world.permit(world.request("vm", cu(5), claim=cu(5), names=ELSEWHERE))
-    assert world.over() == {OverCause.CLAIM}
-    world.permit(world.request("vm", cu(2), claim=cu(2)))
-    assert world.over() == set()
+def _read(use: Resources, at: float = 1.0) -> Step:
+    return lambda world: world.read("vm", use, at=at)
 
 
-def test_a_claim_that_settles() -> None:
-    world = full()
-    world.vm("vm", cu(1), most=cu(2), is_new=False)
-    assert world.permit(world.request("vm", cu(5), claim=cu(5))) == cu(5)
-    assert world.over() == {OverCause.CLAIM}
+def _configured(system: Resources) -> Step:
+    return lambda world: world.configure(rules(system=system))
 
 
-def test_configuration() -> None:
-    world = full()
-    world.configure(rules(system=cu(3)))
-    assert world.over() == {OverCause.CONFIGURATION}
-    world.configure(rules(system=cu(2)))
-    assert world.over() == set()
+def _shown_node(reservable: Resources, name: str = "n1") -> Step:
+    return lambda world: world.node(name, reservable)
 
 
-def test_bounds_raised_while_the_vm_is_unsettled() -> None:
-    world = full()
-    world.vm("vm", cu(1), most=cu(2), is_new=False)
-    world.vm("vm", cu(1), most=cu(3), is_new=False)
-    assert world.over() == {OverCause.BOUNDS}
-
-
-def test_bounds_raised_on_a_settled_vm_are_no_cause() -> None:
-    world = full()
-    world.vm("vm", cu(2), most=cu(2))
-    world.vm("vm", cu(2), most=cu(9))
-    assert world.over() == set()
-
-
-def test_an_observed_edit() -> None:
-    world = full()
-    world.vm("vm", cu(1))
-    world.read("vm", cu(4), at=1.0)
-    assert world.over() == {OverCause.OBSERVED}
-    world.read("vm", cu(2), at=2.0)
-    assert world.over() == set()
-
-
-def test_an_observed_edit_that_fits_is_none() -> None:
-    world = full()
-    world.vm("vm", cu(1))
-    world.read("vm", cu(2), at=1.0)
-    assert world.over() == set()
-
-
-def test_what_a_caller_without_the_extension_uses_already() -> None:
-    world = World(config=EVERYWHERE)
-    world.other_pod("filler", cu(8))
-    world.vm("vm", cu(1))
-    world.published("vm", SlotResources(4, 4), use=cu(4))
-    assert (world.state().current, world.over()) == (cu(4), {OverCause.OBSERVED})
-
-
-def test_a_node_that_shrinks_without_asking() -> None:
-    world = full()
-    world.node("n1", cu(7))
-    assert world.over() == {OverCause.CONFIGURATION}
-
-
-def test_a_vm_that_moves_to_a_full_node() -> None:
-    world = full()
-    world.node("n2", cu(10))
-    world.vm("vm", cu(3), node="n2")
-    world.see("vm", None, at=1.0, node="n1")
-    assert (world.over("n1"), world.over("n2")) == ({OverCause.BYPASSED}, set())
-
-
-def test_a_node_that_comes_back_to_more_than_it_has() -> None:
-    world = full()
+def _node_goes(world: World) -> None:
     world.apply(events.NodeGone("n1"))
-    world.vm("vm", cu(3))
-    world.node("n1", cu(10))
-    assert world.over() == {OverCause.CONFIGURATION}
+
+
+def _vm_goes(world: World) -> None:
+    world.apply(events.VmGone(pod("vm"), "uid-vm", 1.0))
+
+
+def _moves_here(world: World) -> None:
+    world.see("vm", None, at=1.0, node="n1")
+    assert world.over("n2") == set()
+
+
+def _published_uses_4(world: World) -> None:
+    world.published("vm", SlotResources(4, 4), use=cu(4))
+    assert world.state().current == cu(4)
+
+
+HAPPENINGS: dict[str, tuple[list[Step], set[OverCause], list[Step]]] = {
+    "nothing": ([_pod(cu(10)), _pod(cu(10, 9))], set(), []),
+    "a pod that bypassed us, in CPU": ([_pod(cu(10.001, 1), "more")], {BYPASSED}, []),
+    "a pod that bypassed us, in memory": ([_pod(Resources(1, 10 * GIB + 1), "more")], {BYPASSED}, []),
+    "a pod that grows without asking": ([_pod(cu(11))], {BYPASSED}, [_pod(cu(10))]),
+    "a VM born on a full node": ([_born(cu(3))], {BYPASSED}, [_vm_goes]),
+    "a VM that moves to a full node": (
+        [_shown_node(cu(10), "n2"), _born(cu(3), node="n2"), _moves_here],
+        {BYPASSED},
+        [],
+    ),
+    "start-up": ([_unsettled()], {OverCause.START_UP}, [_claims(cu(2))]),
+    "a claim above the start-up floor": (
+        [_unsettled(most=cu(2)), _claims(cu(5), ELSEWHERE)],
+        {OverCause.CLAIM},
+        [_claims(cu(2))],
+    ),
+    "a claim that settles": ([_unsettled(most=cu(2)), _claims(cu(5))], {OverCause.CLAIM}, []),
+    "a larger share of the system": ([_configured(cu(3))], {CONFIGURATION}, [_configured(cu(2))]),
+    "a node that shrinks": ([_shown_node(cu(7))], {CONFIGURATION}, []),
+    "a node that comes back to more": ([_node_goes, _born(cu(3)), _shown_node(cu(10))], {CONFIGURATION}, []),
+    "bounds raised on an unsettled VM": (
+        [_unsettled(most=cu(2)), _unsettled(most=cu(3))],
+        {OverCause.BOUNDS},
+        [],
+    ),
+    "bounds raised on a settled VM": ([_born(cu(2), cu(2)), _born(cu(2), cu(9))], set(), []),
+    "an edit that was observed": ([_born(UNIT), _read(cu(4))], {OBSERVED}, [_read(cu(2), 2.0)]),
+    "an edit that fits": ([_born(UNIT), _read(cu(2))], set(), []),
+    "what a published caller uses already": ([_born(UNIT), _published_uses_4], {OBSERVED}, []),
+}
+
+
+@pytest.mark.parametrize(("steps", "causes", "end"), HAPPENINGS.values(), ids=HAPPENINGS)
+def test_each_cause_stands_until_the_node_is_within_its_bounds(
+    steps: list[Step], causes: set[OverCause], end: list[Step]
+) -> None:
+    world = full(config=EVERYWHERE)
+    assert world.over() == set()
+    for step in steps:
+        step(world)
+    assert (world.over(), world.account().is_over_full) == (causes, bool(causes))
+    for step in end:
+        step(world)
+        assert world.over() == set()
 
 
 # ------------------------------------------------------------ exactly when they apply
@@ -326,15 +302,10 @@ def refusal(world: World, at: float) -> str:
     return reason.message
 
 
-def test_a_refusal_names_the_floors_in_the_way() -> None:
-    message = refusal(obstructed(), 124.9)
-    assert message.endswith(
-        "kept beyond what is permitted: default/late 3 CPU (start-up), default/edited 2 CPU (observed)"
-    )
-
-
-def test_a_vm_unsettled_for_two_minutes_is_named_as_such() -> None:
-    assert "default/late 3 CPU (start-up, unsettled for 120 s)" in refusal(obstructed(), 125.0)
+def test_a_refusal_names_the_floors_in_the_way_and_vms_that_stay_unsettled() -> None:
+    kept = "kept beyond what is permitted: default/late 3 CPU (start-up{}), default/edited 2 CPU (observed)"
+    assert refusal(obstructed(), 124.9).endswith(kept.format(""))
+    assert refusal(obstructed(), 125.0).endswith(kept.format(", unsettled for 120 s"))
 
 
 def test_a_vm_that_is_unsettled_for_long_is_named_behind_larger_floors_too() -> None:
@@ -349,18 +320,13 @@ def test_a_vm_that_is_unsettled_for_long_is_named_behind_larger_floors_too() -> 
     assert message.endswith("; unsettled too: default/late")
 
 
-def test_a_refusal_without_floors_names_none() -> None:
-    world = full(cu(8))
-    world.vm("vm", cu(2))
-    assert "kept" not in refusal(world, 200.0)
-
-
-def test_a_vms_own_floors_are_no_obstacle() -> None:
+def test_neither_permits_nor_a_vms_own_floors_are_named() -> None:
     world = full(cu(8))
     world.vm("vm", UNIT)
+    assert "kept" not in refusal(world, 200.0)
     world.see("vm", None, at=0.0, bounds=Bounds(UNIT, cu(9)))
     world.read("vm", cu(2), at=1.0)
-    assert "kept" not in refusal(world, 200.0)
+    assert "kept" not in refusal(world, 201.0)
 
 
 def test_a_message_stays_short_whatever_the_names() -> None:

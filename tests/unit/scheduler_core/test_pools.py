@@ -1,5 +1,6 @@
-"""Pools: what their VMs take of them, their own limits, and what a word's total leaves to each."""
+"""Pools: what their VMs take of them, their own limits, and what a verdict's total leaves to each."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,15 +17,14 @@ from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, HERE, W
 ALL = events.PoolVerdict()
 
 
-def pool(world: World, name: str = "blue", unit: Resources = UNIT, **terms: Any) -> None:
+def pool(world: World, name: str = "blue", unit: Resources = UNIT, **limits: Any) -> None:
     """The pool of that name is described like this from now on."""
-    world.apply(events.PoolSeen(PoolSpec(name, unit, **terms)))
+    world.apply(events.PoolSeen(PoolSpec(name, unit, **limits)))
 
 
 def member(world: World, name: str, use: Resources = UNIT, of: str | None = "blue", **vm: Any) -> None:
     """A VM is born into a pool."""
-    world.vm(name, use, **vm)
-    label(world, name, of)
+    world.vm(name, use, pool=of, **vm)
 
 
 def label(world: World, name: str, to: str | None) -> None:
@@ -32,10 +32,10 @@ def label(world: World, name: str, to: str | None) -> None:
     world.see(name, None, at=0.0, pool=to)
 
 
-def pooled(*uses: Resources, **terms: Any) -> World:
+def pooled(*uses: Resources, **limits: Any) -> World:
     """A world whose VMs `a`, `b`, ... of these sizes belong to the pool `blue`."""
     world = World(cu(40))
-    pool(world, **terms)
+    pool(world, **limits)
     for index, use in enumerate(uses):
         member(world, "abcdef"[index], use)
     return world
@@ -55,7 +55,7 @@ def waits(world: World, name: str, want: Resources, ticket: int) -> events.Admis
 
 
 def gets(world: World, ticket: int, total: int | None, generation: int | None = None) -> events.Decided:
-    """What becomes of a request that waits once its word is there."""
+    """What becomes of a request that waits once its verdict is there."""
     (answer,) = world.pool_says(ticket, events.PoolVerdict(total, generation=generation))
     assert isinstance(answer, events.Decided), answer
     return answer
@@ -103,30 +103,17 @@ def test_another_unit_counts_everybody_anew() -> None:
 
 
 def test_a_vm_counts_at_its_maximum_until_it_is_settled() -> None:
-    world = pooled(max_units=9)
-    world.vm("a", UNIT, is_new=False)
-    label(world, "a", "blue")
+    world = pooled(max_units=13)
+    member(world, "a", is_new=False)
+    assert held(world) == 8
+    world.see("a", None, at=0.0, bounds=Bounds(UNIT, cu(12)))
     member(world, "b")
-    assert held(world) == 9
-    assert refused(world, "b", cu(2)) == "pool blue holds 9 of at most 9 units"
+    world.send(world.request("a", cu(2), claim=cu(2), names=ELSEWHERE))
+    assert held(world) == 13
+    assert refused(world, "b", cu(2)) == "pool blue holds 13 of at most 13 units"
     world.send(world.request("a", cu(2), claim=cu(2)))
     assert held(world) == 3
     waits(world, "b", cu(2), 1)
-
-
-def test_a_larger_maximum_counts_while_a_vm_is_unsettled() -> None:
-    world = pooled()
-    world.vm("a", UNIT, is_new=False)
-    world.see("a", None, at=0.0, pool="blue", bounds=Bounds(UNIT, cu(12)))
-    assert held(world) == 12
-
-
-def test_a_vm_that_names_another_process_stays_at_its_maximum() -> None:
-    world = pooled()
-    world.vm("a", UNIT, is_new=False)
-    label(world, "a", "blue")
-    world.send(world.request("a", cu(2), claim=cu(2), names=ELSEWHERE))
-    assert held(world) == 8
 
 
 def test_what_is_in_use_counts_and_what_is_pending_does_not() -> None:
@@ -169,40 +156,26 @@ def test_not_even_within_its_unit_does_a_vm_grow_in_a_pool_that_is_above_its_max
     refused(world, "a", cu(2))
 
 
-def test_a_birth_while_a_vm_waits_counts_when_the_word_comes() -> None:
+@pytest.mark.parametrize(("born", "permit"), [(cu(2), cu(2)), (cu(4), UNIT)])
+def test_a_birth_while_a_vm_waits_counts_when_the_verdict_comes(born: Resources, permit: Resources) -> None:
     world = pooled(UNIT)
     waits(world, "a", cu(4), 1)
-    member(world, "b", cu(2))
+    member(world, "b", born)
     answer = gets(world, 1, 4)
-    assert (answer.permit, codes(answer)) == (cu(2), [ReasonCode.POOL])
+    assert (answer.permit, codes(answer)) == (permit, [ReasonCode.POOL])
 
 
-def test_a_birth_that_lifts_the_pool_above_the_word_leaves_nothing() -> None:
-    world = pooled(UNIT)
-    waits(world, "a", cu(4), 1)
-    member(world, "b", cu(4))
-    assert gets(world, 1, 4).permit == UNIT
-
-
-def test_a_label_moves_the_part_of_a_vm() -> None:
-    world = pooled(cu(2), cu(3))
-    pool(world, "red", cu(0.5))
-    label(world, "b", "red")
-    assert (held(world), held(world, "red")) == (2, 6)
-    label(world, "b", None)
-    assert (held(world), held(world, "red")) == (2, 0)
-
-
-def test_a_label_may_lift_a_pool_above_its_maximum() -> None:
+def test_a_label_moves_the_part_of_a_vm_and_may_lift_a_pool_above_its_maximum() -> None:
     world = pooled(UNIT, max_units=3)
-    member(world, "b", cu(3), of=None)
+    pool(world, "red", cu(0.5))
+    member(world, "b", cu(3), of="red")
+    assert (held(world), held(world, "red")) == (1, 6)
     label(world, "b", "blue")
-    assert held(world) == 4
-    assert (
-        refused(world, "a", cu(2))
-        == "pool blue holds 4 of at most 3 units; nothing grows until it is at or below"
-    )
+    assert (held(world), held(world, "red")) == (4, 0)
+    above = "pool blue holds 4 of at most 3 units; nothing grows until it is at or below"
+    assert refused(world, "a", cu(2)) == above
     label(world, "b", None)
+    assert held(world) == 1
     waits(world, "a", cu(2), 1)
 
 
@@ -259,27 +232,17 @@ def test_what_a_floor_keeps_is_no_permit() -> None:
 # ---------------------------------------------------------------- no such pool
 
 
-def test_where_there_is_no_such_pool_nothing_grows() -> None:
-    world = World()
-    member(world, "a", of="green")
-    assert refused(world, "a", cu(2)) == "there is no pool green"
-    pool(world, "green")
-    waits(world, "a", cu(2), 1)
-
-
-def test_a_pool_that_goes_leaves_its_vms_what_they_have() -> None:
+def test_where_there_is_no_such_pool_nothing_grows_and_its_vms_keep_what_they_have() -> None:
     world = pooled(cu(3))
     world.apply(events.PoolGone("blue"))
     assert (held(world), world.state("a").current) == (0, cu(3))
     assert refused(world, "a", cu(4)) == "there is no pool blue"
     assert world.permit(world.request("a", cu(2))) == cu(2)
-
-
-def test_a_pool_that_nobody_names_and_nobody_describes_is_forgotten() -> None:
-    world = pooled(UNIT)
+    pool(world)
+    waits(world, "a", cu(4), 1)
     world.apply(events.PoolGone("blue"))
     label(world, "a", None)
-    assert [account.name for account in world.core.ledger.pools()] == []
+    assert [account.name for account in world.core.ledger.pools()] == [], "nobody names or describes it"
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
@@ -298,61 +261,56 @@ def test_in_a_pool_that_is_being_deleted_nothing_grows(meanwhile: bool) -> None:
 # ---------------------------------------------------------------- what changes while a VM waits
 
 
-@pytest.mark.parametrize(("generation", "permit"), [(1, UNIT), (2, cu(4)), (None, cu(4))])
-def test_a_word_for_another_generation_is_void(generation: int | None, permit: Resources) -> None:
-    world = pooled(UNIT)
-    waits(world, "a", cu(4), 1)
-    pool(world, generation=2)
-    answer = gets(world, 1, None, generation)
-    assert answer.permit == permit
-    assert [reason.retry_after_s for reason in answer.reasons] == ([0.0] if permit == UNIT else [])
-
-
-def test_a_word_for_the_pool_that_a_vm_left_is_void() -> None:
-    world = pooled(UNIT)
+def labelled_red(world: World) -> None:
     pool(world, "red")
-    waits(world, "a", cu(4), 1)
     label(world, "a", "red")
-    answer = gets(world, 1, None)
-    assert (answer.permit, codes(answer)) == (UNIT, [ReasonCode.POOL])
     assert (held(world), held(world, "red")) == (0, 1)
 
 
-@pytest.mark.parametrize("total", [0, 4, None])
-def test_a_word_for_the_pool_that_a_vm_left_is_void_also_where_that_pool_is_gone(total: int | None) -> None:
-    world = pooled(UNIT)
-    pool(world, "red")
-    waits(world, "a", cu(4), 1)
-    label(world, "a", "red")
+def labelled_red_and_pool_gone(world: World) -> None:
+    labelled_red(world)
     world.apply(events.PoolGone("blue"))
-    answer = gets(world, 1, total, 1)
-    assert (answer.permit, codes(answer)) == (UNIT, [ReasonCode.POOL])
 
 
-def test_a_word_for_a_pool_that_was_made_anew_is_void() -> None:
-    world = pooled(UNIT)
-    waits(world, "a", cu(4), 1)
+def made_anew(world: World) -> None:
     world.apply(events.PoolGone("blue"))
     pool(world, unit=cu(2), generation=1)
-    answer = gets(world, 1, 4, 1)
-    assert (answer.permit, codes(answer)) == (UNIT, [ReasonCode.POOL])
 
 
-def test_two_that_wait_are_served_in_order_by_one_total() -> None:
+CHANGES: dict[str, tuple[Callable[[World], None], int | None, int | None, bool]] = {
+    "changed": (lambda world: pool(world, generation=2), None, 1, True),
+    "changed before": (lambda world: pool(world, generation=2), None, 2, False),
+    "changed, which is of no account": (lambda world: pool(world, generation=2), None, None, False),
+    "left": (labelled_red, None, None, True),
+    "left and gone": (labelled_red_and_pool_gone, None, 1, True),
+    "left and gone, some admitted": (labelled_red_and_pool_gone, 4, 1, True),
+    "left and gone, nothing admitted": (labelled_red_and_pool_gone, 0, 1, True),
+    "made anew": (made_anew, 4, 1, True),
+}
+
+
+@pytest.mark.parametrize(("change", "total", "generation", "is_void"), CHANGES.values(), ids=CHANGES)
+def test_a_verdict_for_what_the_pool_is_no_more_is_void(
+    change: Callable[[World], None], total: int | None, generation: int | None, is_void: bool
+) -> None:
+    world = pooled(UNIT)
+    waits(world, "a", cu(4), 1)
+    change(world)
+    answer = gets(world, 1, total, generation)
+    assert answer.permit == (UNIT if is_void else cu(4))
+    assert [(reason.code, reason.retry_after_s) for reason in answer.reasons] == (
+        [(ReasonCode.POOL, 0.0)] if is_void else []
+    )
+
+
+@pytest.mark.parametrize("total", [4, 5])
+def test_two_that_wait_are_served_in_order_by_one_total(total: int) -> None:
     world = pooled(UNIT, UNIT)
     waits(world, "a", cu(3), 1)
     waits(world, "b", cu(3), 2)
-    first, second = gets(world, 1, 5), gets(world, 2, 5)
-    assert (first.permit, second.permit) == (cu(3), cu(2))
-    assert (codes(first), codes(second), held(world)) == ([], [ReasonCode.POOL], 5)
-
-
-def test_who_waits_takes_nothing_from_who_is_served() -> None:
-    world = pooled(UNIT, UNIT)
-    waits(world, "a", cu(3), 1)
-    waits(world, "b", cu(3), 2)
-    assert gets(world, 1, 4).permit == cu(3)
-    assert gets(world, 2, 4).permit == UNIT
+    first, second = gets(world, 1, total), gets(world, 2, total)
+    assert (first.permit, second.permit) == (cu(3), cu(total - 3))
+    assert (codes(first), codes(second), held(world)) == ([], [ReasonCode.POOL], total)
 
 
 def test_what_another_member_gives_back_meanwhile_is_within_the_total() -> None:
@@ -372,7 +330,7 @@ def test_more_than_was_asked_for_is_not_granted_whatever_others_give_back() -> N
     assert gets(world, 1, 9).permit == cu(2)
 
 
-def test_a_pool_that_holds_more_than_the_word_says_lets_nothing_grow() -> None:
+def test_a_pool_that_holds_more_than_the_verdict_says_lets_nothing_grow() -> None:
     """Also not within what a floor of the VM's own keeps."""
     world = pooled(UNIT, UNIT)
     world.read("a", cu(4), at=0.0)
@@ -396,33 +354,9 @@ def test_what_a_request_gives_back_is_anothers_while_it_waits() -> None:
 # ---------------------------------------------------------------- callers without the extension
 
 
-def published_world(use: Resources = UNIT, *, is_new: bool = True) -> World:
-    """A world where such callers are served, with one VM of the pool `blue`."""
-    world = World(cu(20), config=EVERYWHERE)
-    world.vm("a", use, is_new=is_new)
-    label(world, "a", "blue")
-    return world
-
-
-def test_a_caller_without_the_extension_waits_as_well() -> None:
-    world = published_world()
-    (needed,) = world.take_published("a", SlotResources(4, 4), 1)
-    assert isinstance(needed, events.AdmissionCallNeeded)
-    member(world, "b", cu(2))
-    assert gets(world, 1, 5).permit == cu(3)
-    assert held(world) == 5
-
-
-def test_what_such_a_caller_uses_it_gets_without_a_word() -> None:
-    world = published_world()
-    (answer,) = world.take_published("a", SlotResources(3, 3), 1, use=cu(3))
-    assert isinstance(answer, events.AdmissionCallNeeded)
-    assert gets(world, 1, 0).permit == cu(3)
-    assert held(world) == 3
-
-
 def test_an_unsettled_vm_of_such_a_caller_counts_at_its_maximum_until_a_read_shows_less() -> None:
-    world = published_world(is_new=False)
+    world = World(cu(20), config=EVERYWHERE)
+    member(world, "a", is_new=False)
     (answer,) = world.take_published("a", SlotResources(1, 1), 1)
     assert isinstance(answer, events.Decided)
     assert (world.causes("a"), held(world)) == ({Cause.TOLD}, 8)
@@ -434,7 +368,7 @@ def test_an_unsettled_vm_of_such_a_caller_counts_at_its_maximum_until_a_read_sho
 
 
 def test_after_a_restart_the_pool_is_counted_from_what_is_shown() -> None:
-    """All at their maxima, until each has named the new process; a word for a former one's ticket finds nobody."""
+    """All at their maxima, until each has named the new process; a verdict for a former one's ticket finds nobody."""
     world = pooled(max_units=20)
     for name in ("a", "b"):
         world.vm(name, cu(2), is_new=False)
