@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 ARGS   ?=
 
-# On all cores, of many at most eight: each of the workers collects every test. All real programs are one group, for one worker.
+# On all cores, of many at most eight: each of the workers collects every test. Tests that start real programs go file by file to a worker.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8
 
 .PHONY: help setup demo test test-all check format lint types contracts explore bench clean
@@ -45,7 +45,7 @@ lint: $(VENV)/.dev ## formatting and lint, without changing anything
 types: $(VENV)/.dev ## strict types in packages and tests
 	@$(BIN)/mypy
 
-contracts: $(VENV)/.dev ## the floors of the house
+contracts: $(VENV)/.dev ## the import contracts
 	@$(BIN)/lint-imports
 
 check: lint types contracts test ## what to pass before a commit; CI runs all tests

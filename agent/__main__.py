@@ -1,5 +1,5 @@
 """`python -m agent`, the same as the console script."""
 
-from agent.cli import main
+from agent.program import main
 
 main()

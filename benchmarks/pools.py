@@ -6,7 +6,7 @@ room, one in a full pool. A group at a time is driven in a closed loop. All sche
 whatever else the machine does falls upon all of them; a figure is the median of its rounds.
 
 * with room: each VM grows and returns a unit in turn, so 1 of 2 requests is growth, which only the chain can admit.
-* full: each VM asks for a unit more and renews in turn. The chain has refused once; from then on its ceiling answers.
+* full: each VM asks for a unit more and renews in turn. The chain has refused once; from then on the cached refusal answers.
   Without plugins the pool's own limit does.
 * `--renewals N` puts N unchanged renewals behind each of these requests (3: the mix of `permits.py`).
 

@@ -4,5 +4,5 @@
 `server` and `client` (HTTP), `addresses` (what to listen on, what others call), `tls` (certificates that change), `tokens`
 (bearer tokens), `settings` (files with all faults at once), `yaml_reader` (YAML that means what it looks like), `amounts`
 (quantities in settings), `options` (command lines), `watched_file` (settings that are read again when they change), `files`
-(locks, replacement as a whole), `logs` (structured lines), `fault_log` (a fault that lasts), `metrics` (exposition).
+(locks, replacement as a whole), `registry` (factories by name), `logs` (structured lines), `fault_log` (a fault that lasts), `metrics` (exposition).
 """

@@ -136,6 +136,13 @@ class FaultsError(ValueError):
         self.faults = faults
         super().__init__("\n".join(faults))
 
+    def below(self, place: str) -> list[str]:
+        """The faults with paths that begin at `place`: the data was a part of something larger."""
+        return [
+            f"{place}{fault.removeprefix('(file)')}" if fault.startswith("(file)") else f"{place}.{fault}"
+            for fault in self.faults
+        ]
+
 
 def check(data: object, model: type[M]) -> M:
     """Check data that was parsed already, such as a part of a file. Raises `FaultsError` with every fault."""

@@ -1,5 +1,5 @@
 """`python -m informant`, the same as the console script."""
 
-from informant.cli import main
+from informant.program import main
 
 main()

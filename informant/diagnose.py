@@ -1,4 +1,4 @@
-"""`parley-informant --once`: what the informant sees of this guest, and what it can and cannot control."""
+"""`parley-informant --once`: what the informant sees of this guest, and which measures it can take."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _WIDTH: Final = 34
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Two readings, `over_s` apart, and what was found out."""
+    """Two readings, `over_s` apart, and all findings."""
 
     before: Reading
     now: Reading
@@ -57,7 +57,7 @@ async def look(read: Callable[[], Reading], cgroup: Cgroup | None, findings: tup
 
 
 def as_json(seen: Seen) -> str:
-    """All of it for a program."""
+    """All of that as JSON, for programs."""
     group = seen.now.cgroup
     content = {
         "host": socket.gethostname(),
@@ -86,7 +86,7 @@ def _camel(key: str) -> str:
 
 
 def as_text(seen: Seen) -> Iterator[str]:
-    """All of it for a person."""
+    """All of that as lines of text, for people."""
     now = seen.now
     yield f"{socket.gethostname()}, Linux {platform.release()}"
     yield _row("CPUs", f"{now.cpus}, busy {seen.busy_share():.0%} of the last {seen.over_s:.2f} s")

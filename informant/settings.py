@@ -73,9 +73,9 @@ class CpuSettings(Settings):
 
 
 class WishSettings(Settings):
-    """How long an urgent wish stands, in seconds: until it must be told again, and without need.
+    """How long a wish stands, in seconds: until the next delivery, and without a shortage.
 
-    What it brought stays for `hold`: downscales of it are refused so long. Memory that was announced counts as there for
+    What a wish brought stays for `hold`: downscales of it are refused meanwhile. Memory that was announced counts as present for
     `arrival`.
     """
 
@@ -93,15 +93,15 @@ class InformantSettings(Settings):
     """The whole file."""
 
     cgroup: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """The workload's cgroup v2: a name below where it is mounted, or an absolute path. Without one there are no limits."""
+    """The workload's cgroup v2: a name below the mount, or an absolute path. Without one there are no limits."""
     state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
-    """Where what was approved is kept across restarts. Used only beside a cgroup."""
+    """The directory in which the approved size is kept across restarts. Used only beside a cgroup."""
     events: Literal["auto", "inotify", "poll", "polling"] = "auto"
     sample: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """How often everything is looked at, in seconds, whatever events say."""
     protect: bool = True
     advertise: AdvertiseSetting | None = None
-    """Where agents call this program, where that is not where it listens: its port is the metrics port that they are told."""
+    """The address at which agents call this program, if it differs from where the program listens. Its port is the metrics port."""
     deadlines: DeadlineSettings = DeadlineSettings()
     health: HealthSettings = HealthSettings()
     memory: MemorySettings = MemorySettings()

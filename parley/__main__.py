@@ -1,5 +1,5 @@
 """`python -m parley`, the same as the console script."""
 
-from parley.cli import main
+from parley.program import main
 
 main()

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from scheduler.core import journal
-from scheduler.service.journal_files import files_of, is_cut, lines
+from scheduler.permits.journal_files import files_of, is_cut, lines
 
 SAME: Final = 0
 DIFFERENT: Final = 1

@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from parley.top.model import load
 from parley.top.texts import MAX_LINE, ShownAmount, amount, clean
 from protocol.values import Resources
 
@@ -18,7 +19,6 @@ _CLAIMS: Final = {
     "lost": "what came later is not known, because the change log was removed or cut",
     "none": "no VM was heard of",
 }
-STALE_S: Final = 15.0
 WIDE: Final = 110
 """The columns of a terminal on which the table has the reason for each VM in full."""
 MAX_DETAILS: Final = 3
@@ -45,15 +45,6 @@ def _is_below(held: ShownAmount, permitted: ShownAmount) -> bool:
     if held.worth is None or permitted.worth is None:
         return False
     return any(has < may for has, may in zip(held.worth, permitted.worth, strict=True))
-
-
-def load(vm: Mapping[str, Any]) -> str:
-    """The load of a VM: busy CPUs where known, else the load average; a dash when the last reading is old."""
-    found, age_s = vm["load"], vm["metricsAgeSeconds"]
-    if not found or age_s is None or age_s > STALE_S:
-        return "-"
-    busy = found["busyCPUs"]
-    return f"{busy:.2f} busy" if busy is not None else f"{found['load1']:.2f} avg"
 
 
 def why(vm: Mapping[str, Any]) -> str:
@@ -95,7 +86,7 @@ def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Tabl
         made.add_column(name, no_wrap=True, ratio=1 if name == last else None)
     for vm in vms:
         size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
-        amounts = [load(vm), cpus(vm["goal"]), permit(vm), size]
+        amounts = [load(vm)[1] or "-", cpus(vm["goal"]), permit(vm), size]
         texts = [str(vm["state"]), why(vm) if is_wide else code(vm)]
         cells = [_name(vm), *([node] if is_wide else []), *amounts, *texts]
         made.add_row(*(Text(clean(each)) for each in cells), style="yellow" if code(vm) else "")
@@ -116,7 +107,7 @@ def _details(vms: Sequence[Mapping[str, Any]]) -> list[str]:
 def line(vm: Mapping[str, Any]) -> str:
     """One VM as one line."""
     return clean(
-        f"{vm['vm']}: load {load(vm)}, goal {cpus(vm['goal'])}, permit {permit(vm)}, "
+        f"{vm['vm']}: load {load(vm)[1] or '-'}, goal {cpus(vm['goal'])}, permit {permit(vm)}, "
         f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}",
         MAX_LINE,
     )

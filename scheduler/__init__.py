@@ -1,1 +1,1 @@
-"""The permit server: `scheduler.core` decides (pure), `scheduler.service` listens, reads the cluster and answers."""
+"""The permit server: `scheduler.core` decides (pure), `scheduler.permits` listens, reads the cluster and answers."""

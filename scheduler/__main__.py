@@ -1,5 +1,5 @@
 """`python -m scheduler`, the same as the console script."""
 
-from scheduler.cli import main
+from scheduler.program import main
 
 main()

@@ -36,13 +36,13 @@ def set_of(path: Path) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its set, before `-m` chooses. Under several workers one of them runs all real programs, one
-    after the other: they wait for each other's ports and peers, and would be slowed down by more of their kind."""
+    """Mark each test with its set, before `-m` chooses. Under several workers one of them runs all tests of a file that
+    starts real programs, one after the other. Files run side by side: such tests wait more than they compute."""
     for item in items:
         name = set_of(item.path)
         item.add_marker(name)
         if name == "programs":
-            item.add_marker(pytest.mark.xdist_group(name))
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def _seconds_by_directory(reporter: pytest.TerminalReporter) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 The observer (design section 9) folds it line by line: at every line, over all VMs, the sum of
 max(held by a living agent, size, target) must fit the node. So a raise is written before it is used, a lowering before
-anybody is told. Lines: `daemon` (a daemon has the node; what earlier ones held is gone), `held`, `size`, `target`.
+any peer hears of it. Lines: `daemon` (a daemon has the node; what earlier daemons held is gone), `held`, `size`, `target`.
 """
 
 import json

@@ -26,7 +26,7 @@ from protocol.values import Resources
 
 
 def _pair(value: object) -> object:
-    """One duration stands for a span without width. What is neither is left to the checks of each part."""
+    """A single duration stands for a span without width. Other values are left to the checks of each part."""
     return tuple(value) if isinstance(value, list) else value if isinstance(value, tuple) else (value, value)
 
 
@@ -100,7 +100,7 @@ class FailAfter(Settings):
 
 
 class Refusing(Settings):
-    """`every` so many seconds all resizes are refused for a while; 0: never."""
+    """Every `every` seconds all resizes are refused for a while; 0 means that none ever is."""
 
     every: Annotated[float, Field(ge=0, le=3600)] = 0.0
     lasts: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -119,7 +119,7 @@ class Faults(Settings):
 
     A new target replaces one that is not reached yet `at-once`, or the VM first finishes with the earlier one
     (`finish-first`), and shows the larger of both until then. With the chance `withdrawn` a growth is taken back on its
-    way by somebody else: the target falls to what the VM has by then.
+    way from outside: the target falls to the size that the VM has by then.
     """
 
     latency: Latency = Latency()
@@ -135,7 +135,7 @@ class Faults(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """What can be late or waited for has a deadline, and VMs can be resized at some time."""
+        """A deadline exists wherever a command can be late or a fence waits, and some time is left for resizes."""
         deadline_s, latency, refusing = (
             found.get(name) for name in ("command_deadline", "latency", "refusing")
         )
@@ -171,5 +171,5 @@ def ways(span: tuple[float, float], rng: random.Random) -> tuple[float, float]:
 
 
 def happens(chance: float, rng: random.Random) -> bool:
-    """Whether something of this chance happens. Nothing is drawn for what never does."""
+    """Whether an event of this chance happens. For a chance of zero no number is drawn."""
     return chance > 0 and rng.random() < chance

@@ -1,7 +1,7 @@
 """Simulated VMs: the reference model of a back end. Each is a small file, so that VMs and targets outlive the agent.
 
 A resize sets the target; the size follows as the `Faults` say, by default `delay_s` later. Sizes and targets change
-only here: a file holds the changes to come and the commands on their way, and whoever reads it next makes those happen
+only here: a file holds the changes to come and the commands on their way, and the next reader of the file applies those
 whose moment has come. Commands are fenced by a generation in the file. Every write is a rename, and between reading a
 file and renaming nothing is awaited, so one daemon per state directory (the node lock) is enough.
 """
@@ -99,7 +99,7 @@ _earlier_decoder = msgspec.json.Decoder(_EarlierFile)
 
 
 def _decoded(content: bytes) -> VmFile:
-    """Raises `ValueError` for what is no file of a VM."""
+    """Raises `ValueError` for content that is not a VM's file."""
     if b'"size_cpu"' in content:
         read = _earlier_decoder.decode(content).translated()
     else:
@@ -112,7 +112,7 @@ def _decoded(content: bytes) -> VmFile:
 
 
 def _may_write(known: VmFile, target: Resources, seen: Resources) -> bool:
-    """Whether the target that stands is the one that was seen; or the new one, which a repetition finds."""
+    """Whether the present target is the one that was seen, or already the new one, as a repetition finds."""
     return known.target == seen or known.wanted == target
 
 
@@ -160,7 +160,7 @@ class SimulatedBackend:
         self._log.size(vm.name, known.size)
 
     async def fence(self, vm: Vm) -> Fencing:
-        """Raise the generation, and see to it that no command is on its way any more."""
+        """Raise the generation, and end every command that is on its way."""
         there_s, back_s = ways(self._faults.latency.fence, self._rng)
         await self._pause(there_s)
         known = self._settle(vm)
@@ -211,7 +211,7 @@ class SimulatedBackend:
     async def _send(
         self, vm: Vm, known: VmFile, target: Resources, seen: Resources, fencing: Fencing, there_s: float
     ) -> None:
-        """Put a command on its way, where nobody but a fence or a later command can stop it, and see it arrive."""
+        """Send a command, which only a fence or a later command can stop, and wait until it arrives."""
         if known.wanted == target and not known.on_way:
             return
         is_late = happens(self._faults.late, self._rng)
@@ -257,7 +257,7 @@ class SimulatedBackend:
         return known
 
     def _check(self, vm: Vm, fencing: Fencing) -> VmFile:
-        """The VM as it is by now, if this life may still command it and resizes are taken."""
+        """The VM as it is now, if this life may still command it and resizes are accepted."""
         known = self._owned(vm, fencing)
         if self._faults.refusing.is_on(self._clock.now_s()):
             raise BackendError("no resizes are taken at the moment")
@@ -323,7 +323,7 @@ class SimulatedBackend:
     def _withdrawn(
         self, at_s: float, size: Resources, target: Resources, agenda: tuple[Moment, ...]
     ) -> tuple[Moment, ...]:
-        """The changes to come when somebody else takes the growth back before it has ended."""
+        """The changes to come when growth is taken back from outside before it has ended."""
         turn_s = at_s + (agenda[-1].at_s - at_s) * self._rng.random() if agenda else at_s
         before = tuple(each for each in agenda if each.at_s < turn_s)
         reached = before[-1].size if before else size

@@ -1,6 +1,6 @@
-"""`apply(state, event, now_s, timing)`: the state after something happened. Decides nothing about what to do next.
+"""`apply(state, event, now_s, timing)`: the state after an event. What to do next is decided in `plan`.
 
-After every event the invariants are checked; a violation is a fault of ours and stops this one runner.
+The invariants are checked after every event; a violation is a fault of ours and stops this one runner.
 """
 
 from dataclasses import replace
@@ -119,8 +119,8 @@ def _started(state: RunnerState, event: events.Started, now_s: float, timing: Ti
 
 def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RunnerState:
     """A look at the VM. A sent resize stops counting when its target was seen and is reached or replaced, or when
-    this look began after the last moment at which it could still be accepted. What a look begun before the sending
-    shows is not its doing."""
+    this look began after the last moment at which it could still be accepted. A look begun before the
+    sending shows nothing of that resize."""
     seen, sent, has_worked = event.observation, state.backend.sent, False
     if sent is not None:
         if seen.target == sent.target and seen.begun_s >= sent.sent_s:
@@ -148,7 +148,7 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
 
 
 def _answered(link: BackendState, until_s: float) -> BackendState:
-    """A resize has ended, so nothing is sent any more: a look begun after `until_s` shows what came of it."""
+    """A resize call has ended: a look begun after `until_s` shows its result."""
     sent = None if link.sent is None else replace(link.sent, until_s=min(link.sent.until_s, until_s))
     return replace(link, is_resizing=False, sent=sent)
 
@@ -156,7 +156,7 @@ def _answered(link: BackendState, until_s: float) -> BackendState:
 def _resize_failed(
     state: RunnerState, event: events.ResizeFailed, now_s: float, timing: Timing
 ) -> RunnerState:
-    """The VM is looked at before the next try: what stands there may not be what was seen."""
+    """The VM is looked at before the next try, because its target may have changed since the last look."""
     link = _answered(state.backend, now_s + timing.command_deadline_s)
     before = link.resizing
     failures = before.failures + 1
@@ -246,7 +246,7 @@ def goal_of(state: RunnerState) -> Goal | None:
 
 
 def _check(state: RunnerState) -> None:
-    """What must hold whatever has happened."""
+    """The invariants that hold after every event."""
     link = state.scheduler
     assert link.held.vcpu_milli >= 0
     assert link.held.memory_bytes >= 0

@@ -1,7 +1,7 @@
 """How a runner is doing, in one word and with reasons: what an operator asks first. Pure; reads only.
 
-A runner is *stuck* when a peer that it needs was not heard for two ticks, or when every resize has failed for so long. That
-it was refused, or waits for something that is under way, is not stuck: that has its own reason.
+A runner is *stuck* when a peer that it needs was not heard for two ticks, or when every resize has failed for so long. A
+runner that was refused, or that waits for an action under way, has a reason of its own.
 """
 
 import enum
@@ -16,10 +16,10 @@ class Health(enum.StrEnum):
     """The state of a runner."""
 
     STARTING = "starting"
-    """It has not seen its VM or not heard its scheduler yet, and has not had the time to."""
+    """The runner has not yet had the time to see its VM and to hear its scheduler."""
     OK = "ok"
     DENIED = "denied"
-    """It wants more than it is permitted; the reasons say why."""
+    """The VM should have more than is permitted; the reasons say why."""
     MIGRATING = "migrating"
     STUCK = "stuck"
     DORMANT = "dormant"
@@ -28,7 +28,7 @@ class Health(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A runner's health and what to say of it; `peers` are those that it waits for in vain."""
+    """A runner's health with its reasons; `peers` are the peers that do not answer."""
 
     health: Health
     reasons: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ class RequestPermit:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Set the VM's target, if it still is the one that was `seen` and it is not later than `not_after_s`."""
+    """Set the VM's target, if the target that was `seen` still stands and `not_after_s` has not passed."""
 
     target: Resources
     seen: Resources
@@ -80,7 +80,7 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An action was taken up. Applied before anything else happens, so that it is never started twice."""
+    """An action was started. This event is applied before any other, so that no action is started twice."""
 
     action: Action
     registration: UUID | None = None
@@ -161,7 +161,7 @@ class ResizeAccepted:
 
 @dataclass(frozen=True, slots=True)
 class ResizeFailed:
-    """The back end did not (or may not have) taken the target; it counts until a later look."""
+    """The back end has not taken the target, or may not have; the target counts until a later look."""
 
     error: str
     chance: float
@@ -174,7 +174,7 @@ class FencedOff:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The informant took us."""
+    """The informant accepted the registration."""
 
     registration: UUID
     version: InformantProtoVersion
@@ -183,7 +183,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class RegisterFailed:
-    """The informant did not take us."""
+    """The informant did not accept the registration."""
 
     error: str
     chance: float
@@ -213,7 +213,7 @@ class UpscaleAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class InformantFailed:
-    """A call to the informant failed; `is_lost` says that it is not there any more."""
+    """A call to the informant failed; `is_lost` says that no informant is there any more."""
 
     error: str
     is_lost: bool
@@ -229,7 +229,7 @@ class InformantHeard:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The informant uses us."""
+    """The informant uses this agent."""
 
     registration: UUID
 
@@ -243,7 +243,8 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class TryUpscaleReceived:
-    """The informant cannot wait for more; nothing wanted cancels an earlier wish."""
+    """The informant called `/try-upscale`: the guest cannot wait for more. With no resource named, an earlier call is
+    cancelled."""
 
     registration: UUID
     more_resources: MoreResources

@@ -1,4 +1,4 @@
-"""What a runner knows of the outside: its VM, an observation of it, a sample of its load."""
+"""What a runner knows of the outside: the VM, and samples of the load."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Vm:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Seconds in all for which some, or all, tasks of the guest waited for one resource."""
+    """Total seconds in which some, or all, tasks of the guest waited for one resource."""
 
     some_s: float
     full_s: float | None = None

@@ -1,4 +1,4 @@
-"""What the informant's answers and calls mean: registration, who is in use, approvals, urgent wishes."""
+"""What the informant's answers and calls mean: registration, suspension, approvals, `/try-upscale`."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def started(state: RunnerState, event: events.Started) -> RunnerState:
 
 
 def registered(state: RunnerState, event: events.Registered, now_s: float) -> RunnerState:
-    """The informant took us. A `/resume` may have come before this answer."""
+    """The informant accepted the registration. A `/resume` may have come before this answer."""
     link = state.informant
     if link.phase is not RegistrationPhase.REGISTERING or link.registration != event.registration:
         return state
@@ -51,7 +51,7 @@ def registered(state: RunnerState, event: events.Registered, now_s: float) -> Ru
 def called(
     state: RunnerState, event: events.InformantHeard | events.Resumed | events.Suspended, now_s: float
 ) -> RunnerState:
-    """The informant called us under the ID of a registration; under an older one it means nothing any more."""
+    """The informant called under the ID of a registration. A call under an older ID means nothing any more."""
     link = state.informant
     if link.registration != event.registration:
         return state
@@ -74,10 +74,11 @@ def called(
 def try_upscale_received(
     state: RunnerState, event: events.TryUpscaleReceived, now_s: float, timing: Timing
 ) -> RunnerState:
-    """The guest cannot wait: one unit more than in use of what it names, for a while; nothing named cancels.
+    """The guest cannot wait: for a while it should have one unit more than in use of each resource that it names. A call that
+    names none cancels the earlier one.
 
-    What it brought stays for the down window all the same: the load that asked for it shows in metrics only later, and
-    to take it back at once would have the guest ask anew.
+    Growth that a call has brought stays for the down window: the load behind it shows in metrics only later, and a guest
+    that is shrunk at once would call again.
     """
     link = state.informant
     if link.registration != event.registration:
@@ -101,7 +102,7 @@ def try_upscale_received(
 
 
 def size_known(state: RunnerState, amount: Resources) -> RunnerState:
-    """The informant knows of `amount`, by approving it or by being told."""
+    """The informant knows the size `amount`: it approved a downscale, or was sent an upscale."""
     link = state.informant
     return replace(
         state, informant=replace(link, known_size=amount, is_calling=False, failures=0, denied=None, fault="")
@@ -124,7 +125,7 @@ def denied(state: RunnerState, event: events.DownscaleDenied, now_s: float, timi
 def failed(
     state: RunnerState, error: str, *, is_lost: bool, now_s: float, timing: Timing, chance: float
 ) -> RunnerState:
-    """A call failed. An informant that is not there any more has forgotten us: register anew."""
+    """A call failed. An informant that is gone has forgotten the registration, so the agent registers anew."""
     link = state.informant
     failures = link.failures + 1
     retry_at_s = now_s + timing.retry_after_s(failures, chance)
@@ -138,7 +139,7 @@ def failed(
 
 
 def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str) -> InformantState:
-    """A link whose informant does not know us; a standing wish stays until it expires."""
+    """The state towards an informant that does not know this agent; a try-upscale stays until it expires."""
     return InformantState(
         failures=failures,
         retry_at_s=retry_at_s,
@@ -150,7 +151,7 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
 
 
 def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
-    """Wishes expire; an informant that was silent for too long has forgotten us."""
+    """A try-upscale expires; an informant that was silent for too long has forgotten the registration."""
     link = state.informant
     if link.try_upscale is not None and now_s >= link.try_upscale_until_s:
         state = replace(

@@ -1,7 +1,7 @@
 """What the scheduler's answers mean: held and its lease, versions, sequence numbers, supersession.
 
-The rule of `held` (design section 4): sending a request lowers it to what is asked for; the reply to the latest
-number sets it, up or down; replies to older numbers are dropped; an error, a time-out or a 409 leaves it.
+The rule of `held` (design section 4): sending a request lowers `held` to the requested amount; the reply to the
+latest number sets `held`, up or down; replies to older numbers are dropped; an error, a time-out or a 409 changes nothing.
 """
 
 from dataclasses import replace
@@ -85,9 +85,9 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
 
 
 def _denied_for_s(link: SchedulerState, event: events.PermitGranted, timing: Timing) -> float:
-    """How long to wait before asking again for what was not granted: as the binding reason says, within a tick.
+    """How long to wait before the next request for what was not granted: as the binding reason says, at most a tick.
 
-    "At once" is believed the first time only.
+    A wait of zero is accepted the first time only.
     """
     named_s = event.reasons[0].retry_after_s if event.reasons else None
     if named_s is None:
@@ -97,7 +97,7 @@ def _denied_for_s(link: SchedulerState, event: events.PermitGranted, timing: Tim
 
 
 def _unusable(request: PermitRequest, event: events.PermitGranted, link: SchedulerState) -> str:
-    """What is wrong with a reply, or nothing."""
+    """What is wrong with a reply; empty where the reply can be used."""
     if event.instance is not None and event.echoed_number != request.number:
         return f"the reply is to number {event.echoed_number}, not {request.number}"
     if event.instance is not None and event.epoch < link.seen_epoch:
@@ -150,7 +150,7 @@ def _negotiate(negotiation: Negotiation, event: events.PermitRefused) -> Negotia
 
 
 def failed(state: RunnerState, event: events.PermitFailed, now_s: float, timing: Timing) -> RunnerState:
-    """No usable answer came; what was asked may have been posted all the same, so the same number is sent again."""
+    """No usable answer came. The scheduler may have posted the request all the same, so the same number is sent again."""
     link = replace(state.scheduler, is_requesting=False)
     if link.request is None or event.number != link.request.number:
         return _with(state, link)

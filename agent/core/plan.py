@@ -17,7 +17,7 @@ from protocol.wire import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions to take up now, the moment of the next look (absolute seconds), and a word on why nothing more is done.
+    """Actions to start now, the moment of the next step (absolute seconds), and the reason for the desired size.
 
     `resizes` says that a resize is due, also where it waits for its next try.
     """
@@ -50,7 +50,8 @@ def plan(state: RunnerState, now_s: float, timing: Timing) -> Plan:
 
 
 def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources, str]:
-    """What the VM should have: the goal within the bounds, a wish on top; never less without fresh metrics."""
+    """What the VM should have: the goal within the bounds, at least what `/try-upscale` asked for. Stale metrics
+    lower nothing."""
     use, vm = state.in_use(), state.vm
     goal, read_s = goal_of(state), state.metrics.read_s
     if goal is None or read_s is None:
@@ -87,7 +88,7 @@ def _whole(amount: Resources, unit: Resources) -> Resources:
 
 
 def _floor(amount: Resources, unit: Resources) -> Resources | None:
-    """The most whole, equal multiples of `unit` that fit in `amount`; None where not even one does."""
+    """The largest whole multiple of `unit` that fits in `amount`; None where `unit` itself does not fit."""
     count = min(amount.vcpu_milli // unit.vcpu_milli, amount.memory_bytes // unit.memory_bytes)
     return unit * count if count > 0 else None
 
@@ -171,7 +172,7 @@ class _Steps:
             self._actions.append(events.RequestPermit(request))
 
     def _next_request(self, desired: Resources) -> PermitRequest:
-        """The next request: the last one again where it went unanswered and still says the truth, else a new one."""
+        """The next request. The last request is sent again where no answer came and it is still true."""
         state, link = self._state, self._state.scheduler
         use, claim = state.in_use(), state.claim_at(self._now_s)
         # The first request of a life names the use: it settles, and an old peer's unit is not known before it.
@@ -242,12 +243,12 @@ class _Steps:
             self._actions.append(events.Resize(target, seen.target, self._not_after_s(target, seen.target)))
 
     def _not_after_s(self, target: Resources, seen: Resources) -> float:
-        """Until when a decision to resize is worth something: growth no longer than the lease that it rests on."""
+        """The moment after which a resize must not be sent: for growth not later than the end of the lease."""
         not_after_s = self._now_s + self._timing.backend_deadline_s
         return min(not_after_s, self._state.scheduler.lease_until_s) if target.exceeds(seen) else not_after_s
 
     def inform(self, desired: Resources) -> None:
-        """Tell the informant of growth that has happened, or ask it whether a shrink is bearable."""
+        """Announce growth that has happened to the informant, or ask for approval of a shrink."""
         state, link = self._state, self._state.informant
         seen = state.backend.observation
         assert seen is not None

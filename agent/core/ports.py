@@ -12,19 +12,19 @@ from protocol.values import Observation, Resources
 
 
 class BackendError(Exception):
-    """The back end could not do what was asked, or may not have. The text is for a person."""
+    """A command to the back end failed, or may have failed. The text is for a person."""
 
 
 class FencedOffError(BackendError):
-    """A later life has fenced the VM: this one can command it no more."""
+    """A later life has fenced the VM: the earlier life cannot command the VM any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a back end can do.
 
-    `command_deadline_s`: so long after it was sent (at the latest at its `not_after_s`) a command can no longer be
-    accepted; 0 where it dies with its sender.
+    `command_deadline_s`: so long after its sending (at the latest at its `not_after_s`) a command can no longer be
+    accepted; 0 where a command dies with its sender.
     """
 
     command_deadline_s: float
@@ -58,8 +58,8 @@ class VmBackend(Protocol):
     ) -> None:
         """Set the target and return when it is accepted, not when it is reached.
 
-        No write is blind: where the target that stands is neither `seen` (what a look showed) nor `target`, somebody
-        else has changed it, and nothing is written. No write is late: the moment is compared with `not_after_s`
+        No write is blind: where the present target is neither `seen` (what a look showed) nor `target`, it was changed
+        from outside, and nothing is written. No write is late: the moment is compared with `not_after_s`
         (monotonic) right before it. However the call ends, nothing is sent afterwards. Repeating it changes nothing.
         After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `FencedOffError` for a
         fencing that a later life has replaced.
@@ -85,7 +85,7 @@ class InformantPeer(Protocol):
         ...
 
     async def unregister(self, registration: UUID, deadline_s: float) -> None:
-        """Say good-bye; a failure is no event, because the runner is going anyway."""
+        """Unregister. The outcome does not matter, because the runner ends."""
         ...
 
     async def ask_downscale(
@@ -95,7 +95,7 @@ class InformantPeer(Protocol):
         ...
 
     async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
-        """Tell the guest that it has `amount` now."""
+        """Announce that the guest has `amount` now."""
         ...
 
 
@@ -151,15 +151,18 @@ class VmSourceError(Exception):
 
 
 class VmSource(Protocol):
-    """Tells which VMs are on this node. All implementations pass one conformance suite (tests/conformance/test_vm_source.py)."""
+    """Tells which VMs are on this node. All implementations pass one conformance suite
+    (tests/conformance/test_vm_source.py)."""
 
     async def changes(self) -> tuple[VmChange, ...]:
         """Wait until something has changed since the last call, and return the changes in order.
 
-        The first call returns every VM that there is, without waiting for a change. States in between may be left out. A VM that is
+        The first call returns every VM that there is, without waiting for a change. States in between may be left out.
+        A VM that is
         made anew has another UID; the end of the old one is told first. A call that is cancelled takes no change with it.
 
-        Raises `VmSourceError` where the source is unreachable or faulty, and again after a while as long as that lasts. What was
+        Raises `VmSourceError` where the source is unreachable or faulty, and again after a while as long as that lasts.
+        What was
         told before stays in force. The first call that succeeds afterwards returns at once, even where nothing has changed.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a runner does about other agents of its VM: it steps back, and further each time that another one takes over.
+"""How a runner steps back from other agents of its VM: for longer each time that another agent takes over.
 
 A new life supersedes the one before, so two daemons that serve the same VM without a common node lock would supersede each
 other for ever, and the scheduler would keep what each of them may still hold.
@@ -10,9 +10,9 @@ from typing import Final
 BASE_S: Final = 5.0
 CAP_S: Final = 300.0
 FORGIVEN_S: Final = 2 * CAP_S
-"""A life that lasted so long was left alone; longer than another daemon waits at most, so that two of them never both forgive."""
+"""A life that lasted so long had no rival. Longer than any wait, so that of two rivals at most one forgets the other."""
 SUSPICIOUS: Final = 2
-"""So many times in a row are no hand-over between daemons any more."""
+"""So many takeovers in a row are more than a hand-over between daemons."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,11 +91,11 @@ class RegistrationPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InformantState:
-    """The informant. `known_size` is the size that it knows: announced by an upscale, or approved by a downscale.
+    """What is known of the informant. `known_size` is the last size that was announced to it or approved by it.
 
-    `registration` is the ID that it knows us by; `resumed_early` notes a `/resume` that came before the answer to
-    `/register`. `try_upscale` is a standing `/try-upscale`: the amount wanted until `try_upscale_until_s`; once it `is_try_upscale_met` and
-    called off, what it brought stays until then.
+    `registration` is the ID of this agent there; `resumed_early` notes a `/resume` that came before the answer to
+    `/register`. `try_upscale` is the amount that the guest should have until `try_upscale_until_s`. Where that was
+    met and then called off (`is_try_upscale_met`), the growth stays until then.
     """
 
     phase: RegistrationPhase = RegistrationPhase.UNREGISTERED
@@ -179,8 +179,8 @@ class MetricsState:
 class RunnerState:
     """One life of one runner, begun at `began_s`.
 
-    `superseded_at_ms` is set when another agent owns the VM, or has fenced it: the runner does nothing more. `rivalry` is what earlier
-    lives of the runner met.
+    `superseded_at_ms` is set when another agent owns the VM, or has fenced it: the runner does nothing more.
+    `rivalry` is what earlier lives of the runner met.
     """
 
     vm: Vm

@@ -8,9 +8,9 @@ class Timing:
     """Waits and periods. Defaults follow the published agent where it has one (reference/neon.md 6.1)."""
 
     tick_s: float = 15.0
-    """A request at least this often: it renews the lease (half of `hold_s`) and carries fresh metrics."""
+    """A request is sent at least this often: each renews the lease (half of `hold_s`) and carries fresh metrics."""
     hold_s: float = 30.0
-    """How long a permit is worth something without another answer; the scheduler's hand-over is longer."""
+    """How long a permit counts without another answer; the scheduler's hand-over is longer."""
     request_deadline_s: float = 4.0
     denied_s: float = 2.0
     """Wait before asking again for what was not fully granted."""
@@ -27,7 +27,7 @@ class Timing:
     downscale_cooldown_s: float = 5.0
     """Wait after the informant refused a downscale."""
     try_upscale_s: float = 10.0
-    """How long a `/try-upscale` stands."""
+    """How long a `/try-upscale` counts."""
     backend_deadline_s: float = 5.0
     """How long one call to the back end may take."""
     command_deadline_s: float = 5.0
@@ -36,9 +36,9 @@ class Timing:
     """How often the VM is looked at while a resize is under way."""
     observe_idle_s: float = 10.0
     stall_s: float = 30.0
-    """A VM that has not come nearer to its target for this long is not waited for any more."""
+    """After so long without progress towards its target a VM is not waited for any more."""
     informant_silence_s: float = 25.0
-    """An informant asks for our ID every 10 s; one that was silent for longer has forgotten us."""
+    """An informant asks for the agent's ID every 10 s; an informant that is silent for this long has forgotten the agent."""
 
     def retry_after_s(self, failures: int, chance: float) -> float:
         """Back-off after `failures` failures in a row; `chance` (0 to 1) takes up to half of it away."""

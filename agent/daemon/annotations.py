@@ -31,7 +31,7 @@ MAX_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the annotations of one VM replace; None where they say nothing that can be used."""
+    """What the annotations of one VM replace; None where they give no usable value."""
 
     policies: Combined | None = None
     windows: tuple[Timed, ...] | None = None
@@ -40,8 +40,8 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class VmDefaults:
-    """What holds for a VM without annotations. `policies` is the list of the settings file; `is_neonvm` says that the
-    object is a NeonVM `VirtualMachine`, for which the published names are read too."""
+    """The settings of a VM without annotations. `policies` is the list of the settings file. For an object that is a NeonVM
+    `VirtualMachine` (`is_neonvm`) the published names are read too."""
 
     bounds: Bounds
     slot_bytes: int
@@ -59,7 +59,7 @@ class _NeonAmount(Settings):
 
 
 class _NeonBounds(Settings):
-    """All of it or nothing: the published reader takes no half."""
+    """Both bounds, as the published reader demands."""
 
     min: _NeonAmount
     max: _NeonAmount
@@ -231,7 +231,8 @@ def _share_faults(value: object, key: str, args: dict[str, float]) -> list[str]:
 def _mapping(
     annotations: Mapping[str, object], name: str, faults: list[str], *, is_reported: bool = False
 ) -> dict[str, Any]:
-    """The JSON object of an annotation; empty, with a fault, for anything else. `is_reported`: an empty one is one."""
+    """The JSON object of an annotation; empty, with a fault, for anything else. With `is_reported` an empty object is
+    a fault."""
     text = annotations.get(name)
     if text is None:
         return {}

@@ -1,12 +1,13 @@
 """What informants call: `/agents/{agent_id}/id`, `/resume`, `/suspend`, `/try-upscale`, one port for all VMs.
 
-The ID in the path and the `expectedID` of the body must both be that of the registration in force, else 404 (a
-published agent answers so too). Every good answer carries the next number of that registration's sequence.
+The ID in the path and the `expectedID` of the body must both be the ID of the registration in force, else 404 as
+from a published agent. Every good answer carries the next number of that registration's sequence.
 Source: reference/neon.md sections 1.1, 1.4 and 1.5.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from uuid import UUID
 
 from agent.core import events
@@ -17,6 +18,8 @@ from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
 from protocol.sequence import SequenceSource
 
+_Message: TypeAlias = wire.Empty | wire.ResumeAgent | wire.SuspendAgent | wire.MoreResourcesRequest
+
 
 @dataclass(slots=True)
 class _Sequence:
@@ -25,12 +28,12 @@ class _Sequence:
 
 
 class Callbacks:
-    """Finds the runner that a call is for, tells it, and answers."""
+    """Finds the runner that a call is for, hands the event to it, and answers."""
 
     def __init__(self, runners: Callable[[], list[Runner]]) -> None:
         self._runners = runners
         self._known: dict[str, Runner] = {}
-        """Runners by registration, as of the last look at all of them."""
+        """Runners by registration, as of the last search through all runners."""
         self._sequences: dict[str, _Sequence] = {}
 
     def routes(self) -> tuple[Route, ...]:
@@ -45,7 +48,7 @@ class Callbacks:
     def _find(self, agent_id: str) -> tuple[Runner, UUID] | None:
         agent_id, runners = agent_id.lower(), self._runners()
         for is_new in (False, True):
-            if is_new:  # it has registered since, or it is nobody's
+            if is_new:  # registered since, or unknown
                 self._known = {str(each.state.informant.registration): each for each in runners}
             runner = self._known.get(agent_id)
             if runner is None or runner not in runners or runner.state.superseded_at_ms is not None:
@@ -55,65 +58,50 @@ class Callbacks:
                 return runner, registration
         return None
 
-    def _answer(self, runner: Runner, registration: UUID) -> Reply:
+    async def _id(self, request: Request) -> Reply | HangUp:
+        return self._call(request, wire.Empty)
+
+    async def _resume(self, request: Request) -> Reply | HangUp:
+        return self._call(request, wire.ResumeAgent)
+
+    async def _suspend(self, request: Request) -> Reply | HangUp:
+        return self._call(request, wire.SuspendAgent)
+
+    async def _try_upscale(self, request: Request) -> Reply | HangUp:
+        return self._call(request, wire.MoreResourcesRequest)
+
+    def _call(self, request: Request, kind: type[_Message]) -> Reply | HangUp:
+        try:
+            message = codec.decode(kind, request.body)
+        except RemoteProtocolError as error:
+            return text(error.status, str(error))
+        found = self._find(request.parameters["agent_id"])
+        if found is None or (not isinstance(message, wire.Empty) and message.expected_id != found[1]):
+            return text(404, "no agent with this ID")
+        runner, registration = found
+        match message:
+            case wire.Empty():
+                return self._offer(runner, registration, events.InformantHeard(registration))
+            case wire.ResumeAgent():
+                return self._offer(runner, registration, events.Resumed(registration))
+            case wire.SuspendAgent():
+                return self._offer(runner, registration, events.Suspended(registration))
+            case wire.MoreResourcesRequest():
+                link = runner.state.informant
+                if link.version is not None and not link.version.has_try_upscale():
+                    return text(400, f"/try-upscale is not part of {link.version}")
+                if link.phase is RegistrationPhase.SUSPENDED:
+                    return text(400, "this agent is suspended")
+                event = events.TryUpscaleReceived(registration, message.more_resources())
+                return self._offer(runner, registration, event)
+
+    def _offer(self, runner: Runner, registration: UUID, event: events.Event) -> Reply | HangUp:
+        """Hand the event to the runner; the answer carries the next number."""
+        if not runner.offer(event):
+            return text(503, "this VM's runner has fallen behind")
         known = self._sequences.get(runner.vm.name)
         if known is None or known.registration != registration:
             known = self._sequences[runner.vm.name] = _Sequence(registration)
         known.source = known.source.next()
         message = wire.AgentMessage(wire.AgentIdentification(registration), known.source.last)
         return Reply(200, codec.encode(message))
-
-    async def _id(self, request: Request) -> Reply | HangUp:
-        try:
-            codec.decode(wire.Empty, request.body)
-        except RemoteProtocolError as error:
-            return text(error.status, str(error))
-        found = self._find(request.parameters["agent_id"])
-        if found is None:
-            return text(404, "no agent with this ID")
-        runner, registration = found
-        return self._offer(runner, registration, events.InformantHeard(registration))
-
-    async def _resume(self, request: Request) -> Reply | HangUp:
-        return self._switch(request, wire.ResumeAgent)
-
-    async def _suspend(self, request: Request) -> Reply | HangUp:
-        return self._switch(request, wire.SuspendAgent)
-
-    def _switch(
-        self, request: Request, message: type[wire.ResumeAgent] | type[wire.SuspendAgent]
-    ) -> Reply | HangUp:
-        try:
-            expected = codec.decode(message, request.body).expected_id
-        except RemoteProtocolError as error:
-            return text(error.status, str(error))
-        found = self._find(request.parameters["agent_id"])
-        if found is None or found[1] != expected:
-            return text(404, "no agent with this ID")
-        runner, registration = found
-        event = (
-            events.Resumed(registration) if message is wire.ResumeAgent else events.Suspended(registration)
-        )
-        return self._offer(runner, registration, event)
-
-    async def _try_upscale(self, request: Request) -> Reply | HangUp:
-        try:
-            wish = codec.decode(wire.MoreResourcesRequest, request.body)
-        except RemoteProtocolError as error:
-            return text(error.status, str(error))
-        found = self._find(request.parameters["agent_id"])
-        if found is None or found[1] != wish.expected_id:
-            return text(404, "no agent with this ID")
-        runner, registration = found
-        link = runner.state.informant
-        if link.version is not None and not link.version.has_try_upscale():
-            return text(400, f"/try-upscale is not part of {link.version}")
-        if link.phase is RegistrationPhase.SUSPENDED:
-            return text(400, "this agent is suspended")
-        event = events.TryUpscaleReceived(registration, wish.more_resources())
-        return self._offer(runner, registration, event)
-
-    def _offer(self, runner: Runner, registration: UUID, event: events.Event) -> Reply | HangUp:
-        if not runner.offer(event):
-            return text(503, "this VM's runner has fallen behind")
-        return self._answer(runner, registration)

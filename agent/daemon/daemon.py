@@ -18,7 +18,7 @@ from agent.daemon.fleet import Fleet
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
-from agent.links.scheduler import SchedulerLink
+from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
 from hosting import lifecycle, logs, metrics, server
@@ -32,7 +32,7 @@ from hosting.tls import TlsError
 LOCK_CHECK_S: Final = 2.0
 CERTIFICATE_CHECK_S: Final = 2.0
 GC_THRESHOLDS: Final = (10_000, 10, 50)
-"""What runners make seldom is part of a cycle, and a collection over 1,000 of them takes 30 ms and more."""
+"""Runners make few reference cycles, and a collection over 1,000 runners takes 30 ms and more."""
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
@@ -169,7 +169,7 @@ class Daemon:
                 faults.worked()
 
     async def _watch_certificates(self) -> None:
-        """Take renewed certificates up; what cannot be used is reported once, and the old ones stay in force."""
+        """Take renewed certificates up. While new certificates cannot be used, the old ones stay in force."""
         faults = FaultLog(
             self._log, "certificates not usable, the old ones stay in force", "certificates usable again"
         )

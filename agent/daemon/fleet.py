@@ -1,6 +1,6 @@
 """The runners of this node: one for each VM of the source, started, told of changes and ended as the source says.
 
-Starts are spread over the first seconds, so that a node full of VMs does not ask everybody at once. The same name with another
+Starts are spread over the first seconds, so that a full node does not call all peers at once. The same name with another
 UID gets another runner, and so does the same VM with another informant or other annotations.
 """
 
@@ -21,7 +21,7 @@ GOODBYE_S: Final = 1.0
 
 
 class Fleet:
-    """Owns the runners. `make` builds one; `prepare` makes sure that the VM's back end knows it."""
+    """Owns the runners. `make` builds a runner; `prepare` makes sure that the back end knows the VM."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Fleet:
 
 
 def _is_same(wanted: VmDescription | None, running: VmDescription) -> bool:
-    """Whether one runner serves both: bounds may differ, but neither the VM nor who decides for it and how."""
+    """Whether one runner serves both descriptions: the VM, its informant and its annotations are the same."""
     return wanted is not None and (wanted.vm.pod_uid, wanted.informant_url, wanted.annotations) == (
         running.vm.pod_uid,
         running.informant_url,

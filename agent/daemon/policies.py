@@ -1,6 +1,6 @@
 """Which policies there are: names and the factories behind them, ours and those of installed distributions.
 
-`policies` of a configuration is a list of names, or of `{name, args}`; all of them count, the highest wish wins.
+`policies` of a configuration is a list of names, or of `{name, args}`; all of them count, the highest goal wins.
 Other distributions offer a policy through the entry-point group `parley.policies`: the entry's name is the policy's,
 its value a factory that takes the args and returns an object with `goal(load, sizing)`.
 """
@@ -65,7 +65,7 @@ class UtilisationArgs(Settings):
     memory_stable_zone: Width = 50_000
     memory_mixed_zone: Width = 50_000
     window: Annotated[float, Field(ge=1, le=3600)] = 60.0
-    """Seconds after which the mean follows a load that stays on one side of it."""
+    """Seconds after which the mean has followed a load that stays above or below."""
 
     def make(self) -> Policy:
         """The policy."""
@@ -173,7 +173,7 @@ def build(data: object, registry: PolicyRegistry, path: str = "policies") -> Com
         try:
             check(entry, Choice)
         except FaultsError as error:
-            faults += (_placed(place, fault) for fault in error.faults)
+            faults += error.below(place)
         if not isinstance(entry, Mapping):
             continue
         name, args = entry.get("name"), entry.get("args", {})
@@ -186,7 +186,7 @@ def build(data: object, registry: PolicyRegistry, path: str = "policies") -> Com
         try:
             found[name] = registry.build(name, args)
         except FaultsError as error:
-            faults += (_placed(f"{place}.args", fault) for fault in error.faults)
+            faults += error.below(f"{place}.args")
         except RegistryError as error:
             faults.append(f"{place}: {error}")
     if faults:
@@ -203,33 +203,28 @@ def faults_of(data: object, registry: PolicyRegistry, path: str = "policies") ->
     return []
 
 
-def _placed(place: str, fault: str) -> str:
-    """A fault whose path goes on from `place`."""
-    return f"{place}{fault.removeprefix('(file)')}" if fault.startswith("(file)") else f"{place}.{fault}"
-
-
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A policy that is not ours: whatever it raises or returns, the others go on."""
+    """A policy of another distribution: other policies go on whatever it raises or returns."""
 
     name: str
     policy: Policy
 
     def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """Its wish, where that is one."""
+        """The result of the policy, where that is a valid one."""
         try:
             return self._checked(self.policy.goal(load, sizing))
         except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
             return Unknown(f"policy {self.name} failed: {_text(error)}")
 
-    def _checked(self, wish: object) -> PolicyResult:
-        match wish:
+    def _checked(self, result: object) -> PolicyResult:
+        match result:
             case Unknown(reason):
                 return Unknown(_text(reason))
             case Goal(units, reason, parts) if _is_count(units):
                 return Goal(min(units, MAX_UNITS), _text(reason), self._parts(units, parts))
             case _:
-                return Unknown(f"policy {self.name} returned no goal but {_text(repr(wish))}")
+                return Unknown(f"policy {self.name} returned no goal but {_text(repr(result))}")
 
     def _parts(self, units: int, parts: object) -> tuple[GoalPart, ...]:
         """Its parts, where the first of them is the goal: else they explain nothing."""

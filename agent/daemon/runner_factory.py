@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 from agent.core.ports import VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
 from agent.daemon.settings import AgentSettings
-from agent.links.exporter import ExporterLink
-from agent.links.informant import InformantLink
-from agent.links.scheduler import SchedulerLink
+from agent.peers.exporter import ExporterLink
+from agent.peers.informant import InformantLink
+from agent.peers.scheduler import SchedulerLink
 from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
 from hosting.addresses import Advertised, bracketed, is_own

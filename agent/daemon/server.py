@@ -15,14 +15,14 @@ from hosting.server import Handler, HangUp, Reply, Request, Route, Server, Serve
 from hosting.tls import Tls
 
 MAX_CONNECTIONS: Final = 4096
-"""Every informant keeps one open; with fewer, each of its calls would close another one's."""
+"""Every informant keeps a connection open; with a lower limit, each call would close the connection of another."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """How the agent is reached: where it listens, what informants are told to call, and who may see `/v1/vms`.
 
-    `tls_port` is where `tls` is spoken; None where it is not.
+    `tls_port` is the port with `tls`; None where there is none.
     """
 
     host: str
@@ -34,7 +34,8 @@ class ServerSettings:
 
 
 class AgentServer:
-    """Serves `pages` to everybody, `private` ones to this machine or whoever has the token, and `callbacks` without TLS."""
+    """Serves `pages` to all callers, `private` pages to this machine and to callers with the token, `callbacks`
+    without TLS."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class AgentServer:
         self._protected = Server(log, (*open_to_all, *guarded)) if settings.tls_port is not None else None
 
     async def open(self) -> tuple[int, str | None]:
-        """Listen; the plain port, and the address with TLS where there is one. Raises `OSError`, with the address in it."""
+        """Listen. Returns the plain port, and the address with TLS or None. Raises `OSError` that names the address."""
         settings = self._settings
         port = await self._listen(self._plain, settings.port)
         if self._protected is None:
@@ -83,7 +84,7 @@ class AgentServer:
             await self._protected.close()
 
     def families(self) -> tuple[Family, ...]:
-        """What both ports tell of themselves, together."""
+        """The metrics of both ports together."""
         return server_families(self._plain, *((self._protected,) if self._protected is not None else ()))
 
     def _guarded(self, route: Route, refusal: Callable[[Request], Reply | None]) -> Route:
@@ -95,7 +96,7 @@ class AgentServer:
         return Route(route.method, route.path, guarded, route.max_body_bytes)
 
     def _plain_refusal(self, request: Request) -> Reply | None:
-        """Why a private page is refused at the plain port; None where it is served."""
+        """Why a private page is refused at the plain port; None where the page is served."""
         if not is_loopback(request.peer):
             if self._settings.token is None:
                 return text(403, "served to this machine only, unless --token-file is given")
@@ -107,7 +108,7 @@ class AgentServer:
         return self._refusal(request)
 
     def _refusal(self, request: Request) -> Reply | None:
-        """Why a private page is refused to whoever may come near it; None where it is served."""
+        """Why a private page is refused to a caller who may reach this port; None where the page is served."""
         token = self._settings.token
         if token is None:
             is_own = is_loopback(request.peer)

@@ -53,9 +53,9 @@ class TlsSettings(Settings):
     """Files in PEM, read again when they change, and the port where people on other machines are served with them."""
 
     ca: File | None = None
-    """The authorities whose https:// schedulers are believed; without it those of the system."""
+    """The authorities trusted for https:// schedulers; by default those of the system."""
     certificate: File | None = None
-    """Ours, with its chain: shown at `port`, and to schedulers that ask for one."""
+    """The agent's certificate with its chain: shown at `port`, and to schedulers that ask for a certificate."""
     key: File | None = None
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Where `/v1/vms`, `/metrics` and the health pages are served with TLS, beside the plain port that informants call."""
@@ -92,7 +92,7 @@ class AgentSettings(VmList):
     tls: TlsSettings = TlsSettings()
     metrics_prefix: Annotated[str, Field(pattern=r"^[a-z_]*$", max_length=32)] = "node_"
     policies: list[Any] = Field(default_factory=lambda: list(policies.DEFAULT))
-    """What turns load into a goal: names, or `{name, args}`; the highest wish wins."""
+    """What turns load into a goal: names, or `{name, args}`; the highest goal wins."""
     windows: list[Any] = Field(default_factory=list)
     """Floors and ceilings by the time of day, for every VM without windows of its own."""
     periods: Periods = Periods()

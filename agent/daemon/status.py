@@ -1,4 +1,4 @@
-"""What the agent tells of itself: `/v1/vms` for people and tools, and its metric families."""
+"""What the agent shows: `/v1/vms` for people and tools, and the metric families."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from hosting.metrics import Family, HistogramFamily
 
 
 def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
-    """One VM: what it has, wants and may use, and why."""
+    """The status of one VM: its size, goal and permit, with reasons."""
     state, planned, stats = runner.state, runner.last_plan, runner.stats
     link, seen, load = state.scheduler, state.backend.observation, state.metrics.load
     why = planned.reason if planned is not None else "starting"
@@ -70,7 +70,7 @@ def document(node: str, daemon: str, runners: list[Runner]) -> bytes:
 
 
 def details(runner: Runner) -> bytes:
-    """One VM in full, for `/v1/vms/NAMESPACE/NAME`: beside its status what it plans, and what happened last."""
+    """One VM in full, for `/v1/vms/NAMESPACE/NAME`: its status, its plan, and what happened last."""
     now_s = time.monotonic()
     planned, state = runner.last_plan, runner.state
     shown = vm_status(runner, now_s) | {

@@ -1,10 +1,10 @@
 """Time windows as configured: cron expressions and time zones, read by `cronsim` and `zoneinfo`.
 
-An expression has the five fields of cron. Where the clock is set forward, what falls into the gap happens at its end;
-where it is set back, what has a fixed time happens once, the first time, as cron does.
+An expression has the five fields of cron. Where the clock is set forward, moments in the gap come at its end; where the
+clock is set back, a fixed time counts once, the first time, as with cron.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -68,7 +68,7 @@ class WindowEntry(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """There is something to hold, a floor below the ceiling, and a window that does not close whenever it opens."""
+        """A floor or a ceiling is given, the floor is below the ceiling, and opening differs from closing."""
         if found.get("floor", 0) is None and found.get("ceiling", 0) is None:
             yield "", "needs a floor or a ceiling"
         floor, ceiling = found.get("floor"), found.get("ceiling")
@@ -161,19 +161,11 @@ def read(data: object, path: str = "windows") -> tuple[tuple[Timed, ...], list[s
         try:
             entry = check(item, WindowEntry)
         except FaultsError as error:
-            faults += _placed(f"{path}[{index}]", error.faults)
+            faults += error.below(f"{path}[{index}]")
         else:
             if not is_taken:
                 found.append(entry.timed())
     return tuple(found), faults
-
-
-def _placed(place: str, faults: Iterable[str]) -> list[str]:
-    whole = "(file)"
-    return [
-        f"{place}{fault.removeprefix(whole)}" if fault.startswith(whole) else f"{place}.{fault}"
-        for fault in faults
-    ]
 
 
 def faults_of(data: object, path: str = "windows") -> list[str]:

@@ -1,7 +1,6 @@
-"""A runner's events as people and tools are told of them: the kind, and plain fields in JSON. Pure.
+"""A runner's events for people and tools: the kind, and plain fields in JSON. Pure.
 
-The ID of a registration is left out, and so is what means nothing outside the process: random numbers, and moments on its
-own clock.
+Left out are the ID of a registration, and what means nothing outside the process: random numbers, and moments of its clock.
 """
 
 import dataclasses
@@ -33,7 +32,7 @@ def without_ids(text: str) -> str:
 
 
 def event_document(event: events.Event) -> dict[str, Any]:
-    """An event: `event` is its kind, as `agent/core/events.py` names it, `fields` what it carries."""
+    """`event` is the kind of the event, as named in `agent/core/events.py`; `fields` are its fields."""
     return {"event": type(event).__name__, "fields": _fields(event)}
 
 
@@ -52,7 +51,7 @@ def _key(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a field as JSON has it; None for what is not told."""
+    """The value of a field in JSON; None for a value that is left out."""
     match value:
         case enum.Enum():
             return value.value if isinstance(value.value, str) else str(value)

@@ -1,6 +1,7 @@
 """One VM's runner: hands what has happened to the core, and performs what the core has started.
 
-`RunnerCore.step` decides and records in one moment, and nothing is awaited in it; each action that it starts becomes one task, which
+`RunnerCore.step` decides and records in one moment, and nothing is awaited in it; each action that it starts becomes
+one task, which
 ends as one event in the inbox. That is the whole concurrency story. A violated invariant ends the runner; its supervisor
 restarts it, and what it remembers is dumped first.
 """
@@ -37,8 +38,8 @@ INBOX: Final = 64
 JOURNAL: Final = 64
 GOODBYE_S: Final = 1.0
 SLACK_S: Final = 0.1
-"""Waits of a second and more end at a multiple of this, so that the runners of a node wake up together: what one of them
-has just done is done again at a fraction of the cost, and their renewals meet in one batch."""
+"""Waits of a second and more end at a multiple of this, so that the runners of a node wake up together: work that was
+just done is cheap to do again, and their renewals meet in one batch."""
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class RunnerContext:
 
 
 class Runner:
-    """Runs one VM. `state` and `last_plan` may be read by anybody in the same loop."""
+    """Runs one VM. Others in the same loop may read `state` and `last_plan`."""
 
     def __init__(
         self,
@@ -126,8 +127,8 @@ class Runner:
     def offer(self, event: events.Event) -> bool:
         """Put an event of a peer's call into the inbox; False when it is full.
 
-        That the informant was heard changes nothing that cannot wait until the runner is awake anyhow (a tick at most,
-        well within the silence that it forgives).
+        `InformantHeard` alone does not wake the runner: the event can wait for the next step (a tick at most, well within
+        the silence that an informant may keep).
         """
         try:
             self._inbox.put_nowait(event)
@@ -209,7 +210,7 @@ class Runner:
     def _take_inbox(self) -> tuple[list[events.Event], float]:
         """What has happened since the last step, and in how many seconds the time windows change.
 
-        Raises what a task of ours has failed with.
+        Raises the exception of a failed task.
         """
         inbox: list[events.Event] = []
         while not self._inbox.empty():

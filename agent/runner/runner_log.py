@@ -20,7 +20,7 @@ class HeldJournal:
         self._written: tuple[UUID, Resources] | None = None
 
     def note(self, state: RunnerState, now_s: float) -> None:
-        """Write what is held now, where that is new. An earlier life holds nothing from then on."""
+        """Write the amount that is held now, where it changed. An earlier life holds nothing from then on."""
         name, life, held = state.vm.name, state.life.agent_id, state.held_at(now_s)
         before = self._written
         if before == (life, held):
@@ -91,5 +91,5 @@ class RunnerLog:
 
 
 def _codes(reasons: tuple[Reason, ...]) -> tuple[ReasonCode, ...]:
-    """What is worth a line when it changes; messages hold numbers that change at each request."""
+    """The codes of reasons: a change of these is worth a line, while messages hold numbers that change with each request."""
     return tuple(reason.code for reason in reasons)

@@ -12,7 +12,7 @@ from informant.core import events
 from informant.core.events import GuestEvent
 from informant.core.limits import Control, GroupLimits, Write
 from informant.core.report import Reading
-from informant.core.state import GuestState, GuestStats, PendingRequest, RequestPhase
+from informant.core.state import GuestState, GuestStats, RequestInProgress, RequestPhase
 from protocol.wire import MoreResources
 
 _MEMORY = MoreResources(cpu=False, memory=True)
@@ -135,10 +135,10 @@ def _next(state: GuestState) -> GuestState:
     if not state.waiting:
         return replace(state, pending=None)
     request, *waiting = state.waiting
-    state = replace(state, pending=PendingRequest(request), waiting=tuple(waiting))
+    state = replace(state, pending=RequestInProgress(request), waiting=tuple(waiting))
     if request.is_upscale or not state.approves_all:
         return state
-    pending = PendingRequest(request, status="every downscale is approved here")
+    pending = RequestInProgress(request, status="every downscale is approved here")
     return _agreed(replace(state, guard=state.guard.shrunk(request.size)), pending)
 
 
@@ -189,7 +189,7 @@ def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) 
     return _agreed(state, pending)
 
 
-def _judged(state: GuestState, pending: PendingRequest, reading: Reading, now_s: float) -> GuestState:
+def _judged(state: GuestState, pending: RequestInProgress, reading: Reading, now_s: float) -> GuestState:
     """A downscale that fits by this reading goes on to lower memory.high, where there is something to lower."""
     size, before = pending.request.size, state.guard
     early = before.holds(size, now_s)
@@ -211,12 +211,14 @@ def _judged(state: GuestState, pending: PendingRequest, reading: Reading, now_s:
     return replace(state, pending=replace(pending, phase=RequestPhase.LOWERED))
 
 
-def _agreed(state: GuestState, pending: PendingRequest) -> GuestState:
+def _agreed(state: GuestState, pending: RequestInProgress) -> GuestState:
     """The size holds; all that was refused before is tried anew."""
     return replace(state, pending=replace(pending, phase=RequestPhase.AGREED), refused={})
 
 
-def _taken_back(state: GuestState, pending: PendingRequest, status: str = "", error: str = "") -> GuestState:
+def _taken_back(
+    state: GuestState, pending: RequestInProgress, status: str = "", error: str = ""
+) -> GuestState:
     """The downscale does not come about: the size before it holds."""
     before, guard = pending.before, state.guard
     if before is not None:

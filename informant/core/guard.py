@@ -1,14 +1,14 @@
-"""The workload's limits: how much memory its cgroup may use for a size of the VM, and what to do when it hits that.
+"""The workload's limits: how much memory its cgroup may use at a size of the VM, and what happens when the workload hits that limit.
 
-A size is what the agent approved or announced last, and never more than the machine shows: memory may be announced before
-it is there. From it a reserve is kept for the kernel and for us; memory.high lies there, memory.max half-way above it. Both
-lie lower where others in the guest use more than that leaves, so that a workload meets its own limit before the machine's: the
-global OOM killer chooses among all, and nobody hears of it in time.
+A size is the last one that the agent approved or announced, and never more than the machine shows: memory may be announced before
+it arrives. A reserve is kept from the size for the kernel and the informant. memory.high lies at the size less that reserve, memory.max half-way
+above. Both lie lower where others in the guest use more than the reserve, so that a workload meets its own limit before the
+machine's: the global OOM killer chooses among all programs, and the informant would hear of that too late.
 
-A group that hits memory.high is throttled by the kernel, nearly to a stop. So the wish goes out at once, the group is
-frozen for a moment (it would run on into its limit, and what it waits for often comes within milliseconds), and then the
-limit is relieved step by step, up to memory.max at most, until more memory has arrived or the workload is calm again.
-The freeze ends as soon as more memory is announced; what relief gave stays until the memory is there. A published informant always freezes for its whole time, throttles
+The kernel throttles a group that hits memory.high, nearly to a stop. So the wish goes out at once, and the group is frozen for
+a moment: the workload would run on into its limit, and more memory often comes within milliseconds. Then the limit is relieved step by step,
+up to memory.max at most, until more memory has arrived or the workload is calm again. The freeze ends as soon as more
+memory is announced; relief stays until the memory arrives. A published informant always freezes for its whole time, throttles
 without end, and forgets what it approved. Source: reference/neon.md 4.2, 4.3.
 """
 
@@ -24,7 +24,7 @@ from protocol.wire import DownscaleResult, MoreResources
 MIB: Final = 2**20
 _LEAST_QUOTA_US: Final = 1_000
 _PAGE_BYTES: Final = 2**16
-"""Limits are whole pages of any kernel: it would round them down, and say something else than was written."""
+"""Limits are whole pages of any kernel: the kernel would round other values down, and say something else than was written."""
 _OTHERS_STEP_BYTES: Final = 4 * MIB
 _OTHERS_SLACK_BYTES: Final = 16 * MIB
 """What others use is rounded up, and falls by so much at least: else every look would move the limits a little."""
@@ -32,12 +32,12 @@ _OTHERS_SLACK_BYTES: Final = 16 * MIB
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """`reserve_bytes` is kept from the workload, at most a quarter of the memory. `spare` must stay free of a downscale.
+    """How the limits are kept. `reserve_bytes` is kept from the workload, at most a quarter of the memory; `spare` stays free of a downscale.
 
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
-    `relief_bytes` every `relief_every_s`, and falls back once it was not hit for `calm_s`. What came because it could
-    not wait stays for `hold_s`: an agent that goes by averages would take it back at once. After a downscale that takes
-    page cache the workload is watched for `trial_s`. The kernel may take `reclaim_s` to free memory for it.
+    `relief_bytes` every `relief_every_s`, and falls back after `calm_s` without a hit. What a wish brought stays for `hold_s`: an
+    agent that goes by averages would take it back at once. For a downscale the kernel may take `reclaim_s` to free memory;
+    where that takes page cache, the workload is watched for `trial_s`.
     """
 
     spare: Spare = SPARE
@@ -63,11 +63,10 @@ def _whole(amount: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What was agreed and what happened. `size` is the last one approved or announced, None before the first.
+    """The size that was agreed on, and what happened since. `size` is None before the first.
 
-    `hidden_bytes` is what the machine never shows of that (its kernel, its page tables): a size less that is to live in.
-    `others_bytes` is what the workload's group does not use and nobody else can have, None where that is not known.
-    With `is_over` nobody minds the limits any more.
+    `hidden_bytes` is the part of the size that the machine never shows (its kernel, its page tables): the guest cannot live in
+    it. `others_bytes` is in use outside the workload's group, None where that is not known. `is_over` once the program ends.
     """
 
     settings: GuardSettings = GuardSettings()
@@ -141,7 +140,7 @@ class Guard:
         return replace(after, relief_bytes=0) if after.relief_bytes and is_calm and fits else after
 
     def _measured(self, reading: Reading) -> "Guard":
-        """With what a reading tells of the machine and of who uses it."""
+        """The guard with the machine's size and the use by others, from a reading."""
         return replace(
             self,
             total_bytes=reading.memory_total_bytes,
@@ -151,7 +150,10 @@ class Guard:
         )
 
     def _hides(self, total_bytes: int) -> int:
-        """What the machine hides of its size: more than was known only where its memory has changed, else it is yet to come."""
+        """The part of its size that the machine hides.
+
+        More than was known counts only after the machine's memory has changed; before that, the missing part is still to arrive.
+        """
         missing = -1 if self.size is None else self.size.memory_bytes - total_bytes
         is_new = not self.hidden_bytes or total_bytes != self.total_bytes or missing < self.hidden_bytes
         return missing if is_new and 0 <= missing <= _most_hidden(total_bytes) else self.hidden_bytes
@@ -184,7 +186,7 @@ class Guard:
         return after if self.is_frozen else after.relieved(now_s)
 
     def relieved(self, now_s: float) -> "Guard":
-        """The limit rises by a step, up to memory.max, unless it just did."""
+        """The limit rises by a step, up to memory.max. Steps keep their distance."""
         nominal, most = self.nominal(self.size), self._most(self.size)
         is_early = now_s < self.relieved_s + self.settings.relief_every_s
         if nominal is None or most is None or is_early or nominal + self.relief_bytes >= most:
@@ -192,7 +194,7 @@ class Guard:
         return replace(self, relief_bytes=self.relief_bytes + self.settings.relief_bytes, relieved_s=now_s)
 
     def elapsed(self, now_s: float) -> "Guard":
-        """Time has passed: a freeze ends, and what was frozen gets some relief."""
+        """Time has passed: a freeze ends, and the workload gets some relief."""
         if not self.is_frozen or now_s < self.frozen_s + self.settings.freeze_s:
             return self
         return replace(self, is_frozen=False).relieved(now_s)
@@ -243,9 +245,9 @@ class Guard:
         return ""
 
     def judge(self, size: Resources, reading: Reading) -> DownscaleResult:
-        """Whether the guest can live in `size`: what is in use and a margin must fit, in the VM and in the group's limit.
+        """Whether the guest can live in `size`: the memory in use and a margin must fit, in the VM and in the group's limit.
 
-        Where no memory is taken, as with fewer CPUs only, it does.
+        A size that takes no memory, such as fewer CPUs alone, always fits.
         """
         now, total = self._measured(reading), reading.memory_total_bytes
         # What was agreed on may not have been taken yet; it is looked at again, then.

@@ -1,4 +1,4 @@
-"""The control files of the workload's cgroup: what they say, and in which order they are written so that nothing hurts on the way."""
+"""The control files of the workload's cgroup: their values, and the order of writes that is safe at every step."""
 
 import enum
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 PERIOD_US: Final = 100_000
-"""The period of cpu.max in microseconds; quotas are of it."""
+"""The period of cpu.max in microseconds, on which every quota is based."""
 
 
 class Control(enum.StrEnum):
@@ -22,8 +22,8 @@ class Control(enum.StrEnum):
 class Write:
     """Write a control file; None is "max". A memory limit that `falls` takes memory.
 
-    One that `is_slow` returns only when the kernel has freed what it can: memory.high does so whenever more than it is
-    in use, also where it rises.
+    A write that `is_slow` returns only when the kernel has freed what it can. Writes of memory.high are slow whenever more memory than the
+    new value is in use, even where the limit rises.
     """
 
     control: Control
@@ -60,9 +60,9 @@ class GroupLimits:
                 return replace(self, frozen=bool(write.value))
 
     def writes(self, wanted: "GroupLimits", current_bytes: int | None) -> Iterator[Write]:
-        """What to write so that the files say `wanted` instead of this, in an order that hurts nobody on the way.
+        """The writes that turn these values into `wanted`, in an order that is safe at every step.
 
-        memory.max rises before memory.high and falls after it, and never below what is in use (`current_bytes`): that
+        memory.max rises before memory.high and falls after it, and never below the memory in use (`current_bytes`): that
         would kill. The workload thaws only when it has its room.
         """
         if _rises(self.max_bytes, wanted.max_bytes):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from informant.core.events import AdoptSize, AnswerRequest, GuestAction, ReadGuest, ReportShortage
-from informant.core.state import GuestState, PendingRequest, RequestPhase
+from informant.core.state import GuestState, RequestInProgress, RequestPhase
 from protocol.wire import DownscaleResult
 
 
@@ -30,7 +30,7 @@ def plan(state: GuestState, now_s: float) -> GuestPlan:
     return GuestPlan(tuple(actions), min(_moments(state), default=None))
 
 
-def _step(state: GuestState, pending: PendingRequest, now_s: float) -> Iterator[GuestAction]:
+def _step(state: GuestState, pending: RequestInProgress, now_s: float) -> Iterator[GuestAction]:
     """The next step of a request, unless time or a write must pass first."""
     request = pending.request
     match pending.phase:

@@ -1,4 +1,4 @@
-"""What the guest tells: one reading, and its page in the exporter format."""
+"""One reading of the guest, and its page in the exporter format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +12,11 @@ _NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class CgroupReading:
-    """What was read of the workload's cgroup; None where there is no such file, and for a limit that is "max".
+    """A reading of the workload's cgroup; None where a file is missing, and for a limit that is "max".
 
-    `needed_bytes` is what the kernel could not drop: memory.current without page cache and reclaimable slab, as MemAvailable
-    counts it for the whole machine, however lately they were used. `events` counts
-    since the group was made (`high`, `max`, `oom`, `oom_kill`); `cpu_quota_us` is of each period of cpu.max; `pressure_s` as in
-    `Reading`.
+    `needed_bytes` is the memory that the kernel could not drop: memory.current without page cache and reclaimable slab, however
+    recently they were used, as MemAvailable counts the whole machine. `events` counts since the group was made (`high`, `max`, `oom`, `oom_kill`);
+    `cpu_quota_us` is of each period of cpu.max; `pressure_s` as in `Reading`.
     """
 
     current_bytes: int | None = None
@@ -32,7 +31,7 @@ class CgroupReading:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of the machine at one moment. `pressure_s` maps `cpu_waiting` and the like to seconds in total."""
+    """A reading of the machine at one moment. `pressure_s` maps names such as `cpu_waiting` to total seconds."""
 
     load1: float
     load5: float
@@ -47,10 +46,10 @@ class Reading:
 
 
 def page(reading: Reading, own: Mapping[str, float] = _NO_FIGURES, *, for_agent: bool = False) -> bytes:
-    """The metrics page, every metric of the guest under both prefixes, because published agents ask for either.
+    """The metrics page, with every metric of the guest under both prefixes, because published agents ask for either.
 
-    `own` is what the informant tells of itself, by full name (with labels). `for_agent` leaves out what no agent reads:
-    the page is asked for every few seconds, of every VM of a node.
+    `own` are the informant's own metrics, by full name (with labels). `for_agent` leaves out what no agent reads: agents ask for
+    the page of every VM of a node every few seconds.
     """
     lines = [line for line in _lines(reading) if not for_agent or not line.startswith(_NOT_FOR_AGENTS)]
     told = [f"{prefix}{line}\n" for prefix in PREFIXES for line in lines]

@@ -1,8 +1,8 @@
 """Which agent is in use: a table machine over the registered agents.
 
-The newest agent wins. The one in use, or who may take itself to be, is suspended before the newer one is resumed, so that
-two are never active at once. When the one in use goes, the newest of the rest is resumed. `step` knows every transition; what is not in the
-table does not happen (it is ignored, and `step` says so by returning the same table). Source: reference/neon.md 4.1.
+The newest agent wins. An agent that is in use, or may believe so, is suspended before the newer one is resumed, so two are never
+active at once. When the agent in use goes, the newest of the rest is resumed. `TABLE` has every transition; `step` ignores any
+other event, and returns the same table. Source: reference/neon.md 4.1.
 """
 
 import enum
@@ -28,13 +28,13 @@ class SessionPhase(enum.Enum):
     """How far an agent is. Leaving the table is no phase: the session is gone then."""
 
     CHECKING = "checking"
-    """It asked to register and its `/id` is being checked."""
+    """The agent asked to register, and its `/id` is being checked."""
     WAITING = "waiting"
     """Registered and not in use."""
     RESUMING = "resuming"
     ACTIVE = "active"
     DOUBTFUL = "doubtful"
-    """It may or may not have heard the last `/resume` or `/suspend`: perhaps it takes itself to be in use."""
+    """The agent may or may not have heard the last `/resume` or `/suspend`: perhaps it believes that it is in use."""
     SUSPENDING = "suspending"
 
 
@@ -47,11 +47,11 @@ class SessionEvent(enum.Enum):
     SUSPEND_SENT = "suspend-sent"
     SUSPENDED = "suspended"
     UNANSWERED = "unanswered"
-    """It gave no answer to `/resume` or `/suspend`."""
+    """The agent gave no answer to `/resume` or `/suspend`."""
     FAILED = "failed"
     """A check or a call failed for good."""
     LEFT = "left"
-    """It unregistered."""
+    """The agent unregistered."""
 
 
 GONE: Final = None
@@ -98,7 +98,7 @@ class Session:
     gate: AnswerGate = field(default_factory=AnswerGate)
     failures: int = 0
     serial: int = 0
-    """Tells a registration from a later one under the same ID; above 0."""
+    """A number above 0 of its own for each registration, also under the same ID."""
     delivered: MoreResources | None = NOTHING
     undelivered: int = 0
     quiet_until_s: float = 0.0
@@ -126,7 +126,7 @@ SessionAction: TypeAlias = Suspend | Resume
 class Sessions:
     """All agents, in the order in which they asked to register.
 
-    `has_lost_wishes` says that one has gone that may believe in a wish: it may be anyone who registers from then on.
+    `has_lost_wishes` says that an agent has gone that may believe in a wish: any agent that registers later may be that one.
     """
 
     all: tuple[Session, ...] = ()
@@ -150,11 +150,11 @@ class Sessions:
         return replace(self, all=(*self.all, session))
 
     def is_full(self) -> bool:
-        """Whether no more agents are taken; one VM has one or two, so this is a peer gone wrong."""
+        """Whether the table is full. A VM has one or two agents; more are a peer gone wrong."""
         return len(self.all) >= MAX_SESSIONS
 
     def step(self, agent_id: UUID, event: SessionEvent) -> "Sessions":
-        """The table after `event` of one agent; the same table where that has no meaning."""
+        """The table after `event` of one agent; the same table where the event has no meaning."""
         session = self.find(agent_id)
         if session is None or (session.phase, event) not in TABLE:
             return self
@@ -169,7 +169,7 @@ class Sessions:
     def missed(self, agent_id: UUID, ask_from_s: float = 0.0) -> "Sessions":
         """The table after a call without a good answer; too many in a row drop the agent.
 
-        One that was to be suspended or resumed is asked again from `ask_from_s` on.
+        The next `/suspend` or `/resume` waits until `ask_from_s`.
         """
         session = self.find(agent_id)
         if session is None:
@@ -210,10 +210,10 @@ class Sessions:
         )
 
     def next_action(self, now_s: float = float("inf")) -> SessionAction | None:
-        """What to do at `now_s` so that the newest agent comes into use; at most one call is under way at a time.
+        """The call at `now_s` that brings the newest agent into use; at most one call is under way at a time.
 
-        Whoever else may take itself to be in use is suspended first. One that had heard what it is asked again says 400,
-        and registers anew.
+        Any other agent that may believe that it is in use is suspended first. An agent that had heard a repeated call says 400, and
+        registers anew.
         """
         if any(session.phase in (SessionPhase.RESUMING, SessionPhase.SUSPENDING) for session in self.all):
             return None

@@ -1,8 +1,8 @@
-"""What is short: readings in, and for each resource why it cannot wait, or nothing.
+"""What is short: from readings, the reason why each resource cannot wait.
 
-Memory is short when the workload's group hits its limit (memory.events) with what it cannot drop, when little is left of
-it or of the machine's memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks wait
-for a CPU, or every CPU is busy, over a configured time. Load averages are not looked at: they lag by a minute, and more
+Memory is short when the workload's group hits its limit (memory.events) with memory that cannot be dropped, when little is left
+of that limit or of the machine's memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks
+wait for a CPU, or every CPU is busy, over a configured time. Load averages do not count: they lag by a minute, and more
 CPUs do not lower them for a busy loop. Source: reference/real-vm.md section 5.
 """
 
@@ -19,10 +19,10 @@ _MOST_POINTS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """How much memory should be left: who asks for more and who gives some away go by the same amounts.
+    """How much memory should be left, for a shortage and for a downscale alike.
 
-    Less than `left_bytes`, or than `left_share` of the memory if that is more, is a shortage; `margin_bytes` come on top
-    where memory is given away.
+    Less than `left_bytes`, or than `left_share` of the memory if that is more, is a shortage; a downscale must leave
+    `margin_bytes` on top.
     """
 
     margin_bytes: int = 100 * MIB
@@ -30,7 +30,7 @@ class Spare:
     left_share: float = 0.05
 
     def least_bytes(self, of_bytes: int) -> int:
-        """How much of so much memory should be left at any time."""
+        """How much of `of_bytes` must stay free after a downscale, so that there is no shortage at once."""
         return max(self.left_bytes, int(self.left_share * of_bytes))
 
     def free_bytes(self, of_bytes: int) -> int:
@@ -43,11 +43,11 @@ SPARE: Final = Spare()
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """From where on a resource is short. Shares are of the time, or of the memory; a share above 1 never is.
+    """The limits beyond which a resource is short. Shares are of the time, or of the memory; a share above 1 is never reached.
 
-    `*_over_s` is the time over which waiting is measured. A group that hits its limit is short where less than
-    `spare.free_bytes` is left of that: else it is page cache that fills it, which the kernel drops. Memory that was announced
-    counts as there for `arrival_s`.
+    `*_over_s` is the time over which waiting is measured. A hit of the group's limit is a shortage where less than
+    `spare.free_bytes` is left: otherwise the limit is full of page cache, which the kernel drops. Memory that was announced
+    counts as present for `arrival_s`.
     """
 
     cpu_waiting_share: float = 0.5
@@ -61,7 +61,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Totals at one moment, in seconds: of CPU time, and of waiting by what the workload's group tells and the machine."""
+    """Totals at one moment, in seconds: CPU time, and waiting in the workload's group and in the machine."""
 
     at_s: float
     busy_s: float
@@ -75,7 +75,7 @@ _Span: TypeAlias = tuple[_Point, _Point, float]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why each resource is short; empty where it is not. `is_hit` says that the workload runs into its limit."""
+    """The reason why each resource is short, empty where there is none. `is_hit` says that the workload runs into its limit."""
 
     cpu: str = ""
     memory: str = ""
@@ -88,8 +88,8 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class ShortageDetector:
-    """What was seen until now. `cpu_from_s` and `memory_from_s` are when either resource grew last: what was waited
-    for before tells nothing of now. Memory was `announced_s` last."""
+    """Past readings. `cpu_from_s` and `memory_from_s` are when either resource grew last: waiting before that says nothing of
+    the present. Memory was `announced_s` last."""
 
     thresholds: Thresholds = Thresholds()
     points: tuple[_Point, ...] = ()
@@ -112,8 +112,8 @@ class ShortageDetector:
     ) -> tuple["ShortageDetector", Shortage]:
         """What is short by this reading. `limit_bytes` is the limit that the workload's group should keep.
 
-        `coming_bytes` were announced and are not there yet: for a while nobody asks for more because of that, and what is
-        waited for meanwhile tells nothing of later. The limit is hit all the same.
+        `coming_bytes` were announced and have not arrived. For a while they count as present, and waiting meanwhile says nothing
+        of later; a hit of the limit is a hit all the same.
         """
         coming = coming_bytes if now_s < self.announced_s + self.thresholds.arrival_s else 0
         from_s = now_s if coming else self.memory_from_s
@@ -134,7 +134,7 @@ class ShortageDetector:
         return replace(self, points=points, hits=hits, memory_from_s=from_s), shortage
 
     def strain(self, before: Reading, after: Reading, over_s: float) -> str:
-        """Why a workload cannot be without the page cache that was taken from it between two readings, or nothing."""
+        """Why a workload cannot do without the page cache that was taken between two readings; empty where it can."""
         first, last = _point(before, 0.0), _point(after, over_s)
         waiting = _waited(first, last, "memory_waiting") if over_s > 0 else None
         if waiting is None or waiting < self.thresholds.memory_waiting_share:
@@ -144,7 +144,7 @@ class ShortageDetector:
         )
 
     def recovering(self, now_s: float) -> "ShortageDetector":
-        """The workload gets back what was taken for a trial: to wait for that, for a while, is no shortage."""
+        """The workload gets back the page cache that a trial took: waiting for that, for a while, is no shortage."""
         return replace(self, memory_from_s=now_s + self.thresholds.memory_over_s)
 
     def _cpu(self, points: tuple[_Point, ...], cpus: int) -> str:
@@ -212,16 +212,16 @@ def _hits(reading: Reading) -> int | None:
 
 
 def _span(points: tuple[_Point, ...], over_s: float, from_s: float) -> _Span | None:
-    """The latest point, the newest one that is `over_s` older, and what lies between; None before there is one."""
+    """The latest point, the newest one that is `over_s` older, and the seconds between them; None before there is such a pair."""
     last = points[-1]
     first = next((at for at in reversed(points) if at.at_s <= last.at_s - over_s and at.at_s >= from_s), None)
     return None if first is None else (first, last, last.at_s - first.at_s)
 
 
 def _waited(first: _Point, last: _Point, name: str) -> float | None:
-    """The share of the time that was waited: the workload's own where its group tells it at both ends, else the machine's.
+    """The share of the time spent waiting: in the workload's group where both points have that, else in the machine.
 
-    Never of one at this end and of the other at that: their totals have nothing to do with each other.
+    Totals of the group and of the machine are never compared with each other.
     """
     for one, other in ((first.own_s, last.own_s), (first.machine_s, last.machine_s)):
         if name in one and name in other:

@@ -36,7 +36,7 @@ _LOWERING = (RequestPhase.JUDGED, RequestPhase.LOWERING, RequestPhase.LOWERED, R
 
 
 @dataclass(frozen=True, slots=True)
-class PendingRequest:
+class RequestInProgress:
     """The request that is being decided, and what its answer will say (`status`, `error`).
 
     `before` is the guard to which a downscale goes back. `lowered` is the slow write that it waits for, and `used_bytes`
@@ -94,7 +94,7 @@ class GuestState:
     under_way: Mapping[bool, int | None] = field(default_factory=dict)
     refused: Mapping[Control, WriteFailed] = field(default_factory=dict)
     shortage: Shortage | None = None
-    pending: PendingRequest | None = None
+    pending: RequestInProgress | None = None
     waiting: tuple[SizeRequested, ...] = ()
     stats: GuestStats = GuestStats()
 
@@ -118,13 +118,11 @@ class GuestState:
                 under_way |= {write.falls} if write.is_slow else set()
 
     def _is_due(self, write: Write) -> bool:
-        """While a downscale is not agreed on, its one slow write and the freeze are all that is written."""
+        """While a downscale is not agreed on, only its slow write and the freeze are due."""
         if write.control in self.refused:
             return False
-        if self.pending is None or not self.is_lowering or self.guard.is_over:
-            return True
-        is_awaited = write.is_slow and self.pending.phase is RequestPhase.JUDGED
-        return is_awaited or write.control is Control.FREEZE
+        is_open = not self.is_lowering or self.guard.is_over
+        return is_open or write.is_slow or write.control is Control.FREEZE
 
     def fault(self) -> str:
         """Why the last of the due writes that failed could not be done; empty without any, or where the group is gone."""

@@ -45,7 +45,7 @@ class Workload:
                 return self.low_cpus + span * (1 - math.cos(2 * math.pi * part)) / 2
 
     def busy_seconds(self, from_s: float, to_s: float, size_cpus: float) -> float:
-        """CPU time used between two moments by a guest of `size_cpus`, which can use no more than it has."""
+        """CPU time that a guest of `size_cpus` uses between two moments."""
         span_s = to_s - from_s
         if span_s <= 0:
             return 0.0

@@ -1,5 +1,4 @@
-"""The size that the guest lives in by agreement, and what its machine hides of that, kept across restarts of the informant:
-not of the guest, which then has another size."""
+"""The agreed size of the guest, and the part that its machine hides, kept across restarts of the informant. A restarted guest has another size."""
 
 import contextlib
 import json
@@ -19,8 +18,8 @@ _MOST_BYTES: Final = 4096
 class Agreed:
     """The size that was approved or announced last; the machine never shows `hidden_bytes` of its memory.
 
-    What is hidden can be seen only while the machine has the whole size: between an approval and the unplugging, or while memory
-    is missing, a restart would take it for memory that is there.
+    The hidden part can be seen only while the machine has the whole size. Between an approval and the unplugging, or while memory
+    is missing, a restarted informant would take that part for memory of the guest.
     """
 
     size: Resources
@@ -28,7 +27,7 @@ class Agreed:
 
 
 class Approvals:
-    """One file in a directory of our own."""
+    """The file with the agreed size, in a directory of the informant's own."""
 
     def __init__(self, directory: Path, boot_id: Path = BOOT_ID) -> None:
         self._file = directory / _NAME
@@ -47,9 +46,9 @@ class Approvals:
         return agreed if is_ours and size.is_positive() else None
 
     def keep(self, agreed: Agreed) -> None:
-        """Keep what was agreed on; it is on the file system when this returns.
+        """Keep what was agreed on; when this returns, the file system has it.
 
-        Raises `OSError`; then an earlier one is forgotten, where that can be: no limit is better than an old one.
+        Raises `OSError`, and forgets an earlier size where that is possible: no limit is better than an old one.
         """
         try:
             self._write(agreed)

@@ -1,7 +1,7 @@
 """The workload's cgroup (v2): a port, and the files behind it.
 
-Each file may be missing (the memory controller may belong to cgroup v1) or not writable; what is there is used, and
-`lacks` says the rest. Source: reference/real-vm.md 4.2.
+Any file may be missing (the memory controller may belong to cgroup v1) or read-only. The informant uses the files that are there;
+`lacks` names the others. Source: reference/real-vm.md 4.2.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from informant.core.report import CgroupReading
 MOUNTS: Final = Path("/proc/self/mounts")
 OWN: Final = Path("/proc/self/cgroup")
 _DROPPABLE: Final = ("active_file", "inactive_file", "slab_reclaimable")
-"""What memory.stat counts of what the kernel drops under pressure; files in memory (tmpfs, shared memory) are not of it."""
+"""The parts of memory.stat that the kernel drops under pressure; files in memory (tmpfs, shared memory) are not among them."""
 
 
 class Cgroup(Protocol):
@@ -25,7 +25,7 @@ class Cgroup(Protocol):
     path: Path
 
     def read(self) -> CgroupReading:
-        """What its files say now; what is missing or cannot be read is None or empty."""
+        """The values of the files now; None or empty where a file is missing or cannot be read."""
         ...
 
     def write(self, control: Control, text: str) -> None:
@@ -45,9 +45,9 @@ class CgroupError(Exception):
 
 
 def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
-    """The group of that name: an absolute path, or one below where cgroup v2 is mounted.
+    """The group of that name: an absolute path, or a name below the mount of cgroup v2.
 
-    Raises `CgroupError` where there is none, or where we live in it ourselves: a freeze would be our own.
+    Raises `CgroupError` where there is no such group, or where this program lives in that group and would freeze with it.
     """
     path, mount = Path(name), root(mounts)
     if not path.is_absolute():
@@ -75,7 +75,7 @@ def find(name: str, *, mounts: Path = MOUNTS, own: Path = OWN) -> "FileCgroup":
 
 
 def root(mounts: Path = MOUNTS) -> Path | None:
-    """Where cgroup v2 is mounted; None where it is not."""
+    """The mount of cgroup v2; None where there is none."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -121,7 +121,7 @@ class FileCgroup:
         )
 
     def write(self, control: Control, text: str) -> None:
-        """Write a control file; it must be there, and none is ever created."""
+        """Write a control file, which must exist."""
         file = os.open(self.path / control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(file, text.encode())
@@ -140,7 +140,7 @@ class FileCgroup:
         return found
 
     def _events(self) -> dict[str, int]:
-        """Of limits only the group's own, where the kernel tells them apart: those of groups within it are not ours."""
+        """The counts of events; those of limits (`high`, `max`) without the groups below, where the kernel tells them apart."""
         own = _pairs(self._text("memory.events.local"))
         return _pairs(self._text("memory.events")) | {
             name: own[name] for name in ("high", "max") if name in own
@@ -166,7 +166,7 @@ def stalls(resource: str, text: str) -> dict[str, float]:
 
 
 def _number(text: str) -> int | None:
-    """A file with one number; None for "max", for nothing and for nonsense."""
+    """The number in a file; None for "max", an empty text or nonsense."""
     text = text.strip()
     return int(text) if text.isdecimal() else None
 

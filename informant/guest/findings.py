@@ -1,11 +1,11 @@
-"""What can be had of a guest and what cannot, for a person who wants to know why."""
+"""What the informant can and cannot do in a guest, with reasons for people."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was tried: its name, whether it can be had, and what is so or why not."""
+    """A measure that was tried: its name, whether it can be had, and the present state or the reason."""
 
     name: str
     is_had: bool

@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 class GuestSource(Protocol):
-    """Reads the guest. `resized` tells it the size that the agent announced."""
+    """Reads the guest. `resized` names the size that the agent announced."""
 
     def read(self) -> Reading:
         """The reading now. Raises `OSError` or `ValueError` where the machine cannot be read."""

@@ -1,7 +1,7 @@
-"""Keeps the informant alive and awake in a guest that is short of everything, as far as the guest lets it.
+"""Keeps the informant alive and awake in a guest that is short of everything, as far as the guest permits.
 
-It must be the last to be killed and the first to run: who is starved cannot say that the guest starves. Each measure is
-tried by itself, and `protect` says what became of it: `is_had` and what is so now, or why not.
+The informant must be killed last and run first, or it could not report that the guest starves. `protect` tries each measure by
+itself and returns a finding: the present state, or the reason why not.
 """
 
 import os
@@ -20,7 +20,7 @@ _HEAVIEST: Final = 10_000
 
 
 def protect(own_group: Path | None, proc: Path = PROC_SELF, *, only_us: bool = False) -> tuple[Finding, ...]:
-    """Try every measure. `own_group` is the cgroup v2 that we live in, None where there is none of our own.
+    """Try every measure. `own_group` is the cgroup v2 of this program, None without one of its own.
 
     `only_us` leaves alone what concerns others in that group, too.
     """
@@ -33,7 +33,7 @@ def resident_bytes(proc: Path = PROC_SELF) -> int:
 
 
 def own_group(root: Path | None, own: Path = OWN) -> Path | None:
-    """The directory of the cgroup v2 that we live in; the root is nobody's own."""
+    """The directory of this program's cgroup v2; None in the root group."""
     name = own_name(own)
     return root / name if root is not None and name else None
 
@@ -80,7 +80,7 @@ def _weight(group: Path | None, *, only_us: bool) -> Finding:
 
 
 def _lock() -> Finding:
-    """Lock what we touch. Where the limit is small, a later allocation would fail instead: then rather not."""
+    """Lock the pages in use. Under a small limit a later allocation would fail, so nothing is locked then."""
     name = "mlock"
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit != resource.RLIM_INFINITY and not _may_lock():

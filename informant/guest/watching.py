@@ -1,7 +1,7 @@
 """Hears when a file of a cgroup changes, and when the kernel sees pressure.
 
-In this order: inotify (instances can run out), poll (the kernel's own files only), and a look every 100 ms. A source
-only says that something may have changed; whoever listens reads the files anew.
+Ways of hearing, in this order: inotify (instances can run out), poll (the kernel's own files only), and a look every 100 ms. A
+source only says that something may have changed; its reader reads the files anew.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from informant.guest.findings import reason_of
 
 POLLING_S: Final = 0.1
 LASTING_S: Final = 2.0
-"""How often it is looked whether a file is still the same one."""
+"""How often a source checks whether its file was replaced."""
 SourceName = Literal["inotify", "poll", "polling"]
 SOURCES: Final[tuple[SourceName, ...]] = get_args(SourceName)
 _SMALL: Final = 4096
@@ -28,7 +28,7 @@ class EventSource(Protocol):
 
     @property
     def name(self) -> SourceName:
-        """Which kind of source it is."""
+        """The kind of source."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class EventSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file; nobody may be waiting."""
+        """Let go of the file; no task may be waiting."""
         ...
 
 
@@ -58,15 +58,15 @@ class _Readable:
         self._event.set()
 
     def clear(self) -> None:
-        """Take what made it readable."""
+        """Take the bytes or events that made the descriptor readable."""
 
     async def changed(self) -> None:
-        """Return once it was readable."""
+        """Return once the descriptor was readable."""
         await self._event.wait()
         self._event.clear()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Let go of the descriptor."""
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
 
@@ -95,7 +95,7 @@ class InotifySource(_Readable):
 class PollSource(_Readable):
     """Hears the kernel's notes on one of its own files. Raises `OSError` for a file of any other kind.
 
-    With `trigger` (`told`) the file is one of pressure, and the kernel notes what exceeds that.
+    With `trigger` (`told`) the file is one of pressure, and the kernel notes pressure above that.
     """
 
     name: SourceName = "poll"
@@ -123,7 +123,7 @@ class PollSource(_Readable):
         super().__init__(descriptor)
 
     def clear(self) -> None:
-        """Take the event; a file that was read is quiet until it changes. One that is gone would never be quiet again."""
+        """Take the event; the file is quiet until it changes. A removed file would never be quiet again, and is let go."""
         assert self._poll is not None
         is_gone = any(flags & select.EPOLLERR for _, flags in self._poll.poll(0))
         if not self._is_trigger:
@@ -176,10 +176,9 @@ class PollingSource:
 
 
 class LastingSource:
-    """Listens to whatever file is at a path: a cgroup is removed with its workload, and made anew with the next one.
+    """Listens to a path across replacements of its file: a cgroup is removed with its workload, and made anew with the next one.
 
-    `open_` opens the source and says what is lacking; its `OSError` is raised at first, and later means that there is no
-    such file again.
+    `open_` opens the source and says what is lacking. Its first `OSError` is raised; a later one means that the file is still missing.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class LastingSource:
         return self._source.told
 
     async def changed(self) -> None:
-        """Return once the file may have changed, or is another one."""
+        """Return once the file may have changed, or was replaced."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
@@ -230,7 +229,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def listen(path: Path, allowed: tuple[SourceName, ...] = SOURCES) -> tuple[EventSource, dict[str, str]]:
-    """The first source of events on a file that can be had, and why each before it cannot. Polling always can."""
+    """The first source of events that can be had on a file, and the reasons why those before it cannot. Polling always can."""
     lacks: dict[str, str] = {}
     for name in allowed:
         try:

@@ -1,6 +1,6 @@
-"""The agents of this VM: who is registered, checked, suspended, resumed and told what cannot wait.
+"""The agents of this VM: registration, checks, `/suspend` and `/resume`, and the delivery of wishes.
 
-`select` is the one loop that calls `/suspend`, `/resume` and `/try-upscale`; `check_health` asks `/id`. Calls to one agent
+`select` is the only loop that calls `/suspend`, `/resume` and `/try-upscale`; `check_health` asks `/id`. Calls to one agent
 follow each other, so that the sequence numbers of its answers mean something.
 """
 
@@ -37,7 +37,7 @@ _RETRY: Final = Backoff(base_s=0.2, cap_s=5.0)
 _FOR_GOOD: Final = frozenset({400, 404, 409})
 """Statuses by which an agent says that this registration is over."""
 _GRACE_S: Final = 0.05
-"""A published agent that is resumed before it has read the answer to its registration gives that up."""
+"""A published agent that is resumed before it has read the answer to its registration ends the registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Failure:
 
 
 def _short(agent_id: UUID) -> str:
-    """An agent's ID for the log: whoever knows the whole of it can call the agent in the informant's name."""
+    """An agent's ID for the log. With the whole ID, any reader of the log could call the agent in the informant's name."""
     return str(agent_id)[:8]
 
 
@@ -252,9 +252,9 @@ class AgentSet:
         )
 
     async def check_health(self) -> None:
-        """Ask every registered agent for its ID now and then, for ever; the silent ones are dropped.
+        """Ask every registered agent for its ID now and then, for ever, and drop the silent ones.
 
-        All at once: a published agent that is asked too late takes it that we forgot it.
+        All at once: a published agent that is asked too late believes that it was forgotten.
         """
         while True:
             await asyncio.sleep(self._health_every_s)
@@ -276,7 +276,7 @@ class AgentSet:
     async def _call(
         self, session: Session, method: str, path: str, body: wire.Message, deadline_s: float
     ) -> _Failure | None:
-        """Call an agent; what went wrong, or None."""
+        """Call an agent; the failure, or None after a good answer."""
         lock = self._locks.setdefault(session.serial, asyncio.Lock())
         try:
             async with asyncio.timeout(deadline_s):

@@ -17,7 +17,7 @@ NOT_WANTED: Final = "not wanted by the settings"
 def open_all(
     cgroup: Cgroup | None, settings: InformantSettings, pressure: Path = PRESSURE
 ) -> tuple[tuple[EventSource, ...], tuple[Finding, ...]]:
-    """The sources, to be closed by the caller, and what could be had. Needs a running event loop."""
+    """The open sources, which the caller closes, and findings on all of them. Needs a running event loop."""
     sources: list[EventSource] = []
     findings: list[Finding] = []
     if cgroup is not None and "memory.events" not in cgroup.lacks():

@@ -24,7 +24,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Informant:
-    """One informant, and what its guest and its agents are to it."""
+    """An informant over its guest and the agents of its VM."""
 
     def __init__(
         self, guest: Guest, settings: InformantSettings, client: HttpClient, log: Logger, rng: random.Random
@@ -63,9 +63,9 @@ class Informant:
         return found
 
     async def _of_an_agent(self, handler: Handler, request: Request) -> Reply | HangUp:
-        """A size is agreed on with a registered agent alone. These requests carry no ID: whoever hears 404 registers again.
+        """Agree on sizes with registered agents alone. These requests carry no ID: an agent that hears 404 registers again.
 
-        An agent that outlives us would go on for hours without, and never hear what cannot wait.
+        Otherwise an agent that outlives the informant would go on for hours unregistered, and never hear of a wish.
         """
         if not self.agents.is_any_registered():
             return text(404, "no agent is registered: register first")

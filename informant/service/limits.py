@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, assert_never
 
+from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
 from hosting.threads import in_own_thread
@@ -31,7 +32,7 @@ from protocol.values import Resources
 from protocol.wire import MoreResources
 
 EVENT_GAP_S: Final = 0.005
-"""So long nothing is looked at after an event, so that a flood of events takes no CPU from those who suffer."""
+"""The pause after an event, so that a flood of events takes no CPU from a workload that needs it."""
 
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
 """The group was removed: its workload has ended, and needs no limit."""
@@ -61,7 +62,7 @@ class WishPort(Protocol):
 
 
 class LimitController:
-    """Performs what is planned for the guest's size and limits; `state` is all that is known of them."""
+    """Performs the plan for the guest's size and limits; `state` is all that is known of them."""
 
     def __init__(self, guest: Guest, log: Logger, state: GuestState, wishes: WishPort) -> None:
         self._source = guest.source
@@ -73,7 +74,9 @@ class LimitController:
         self._number = 0
         self._answers: dict[int, asyncio.Future[Reply]] = {}
         self._slow: set[asyncio.Future[None]] = set()
-        self._faults: dict[Control, str] = {}
+        self._faults = FaultLog(
+            log, "a control file could not be written", "a control file can be written again", is_ours=True
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at_s: float | None = None
         self._not_before_s = float("-inf")
@@ -186,7 +189,7 @@ class LimitController:
         self._take(events.TimePassed())
 
     def _perform(self, action: GuestAction) -> GuestEvent:
-        """Do it; what came of that."""
+        """Perform an action, and return its outcome."""
         match action:
             case Write():
                 return self._write_slowly(action) if action.is_slow else self._write(action)
@@ -248,8 +251,7 @@ class LimitController:
             self._cgroup.write(write.control, write.text)
         except OSError as error:
             return self._failed(write, error)
-        self._faults.pop(write.control, None)
-        return events.Done(write)
+        return self._written(write)
 
     def _write_slowly(self, write: Write) -> GuestEvent:
         """Write in a thread, which goes on however long the kernel takes."""
@@ -264,17 +266,17 @@ class LimitController:
         if writing.cancelled():
             return
         error = writing.exception()
-        if error is None:
-            self._faults.pop(write.control, None)
-        self._take(events.Done(write) if error is None else self._failed(write, error))
+        self._take(self._written(write) if error is None else self._failed(write, error))
+
+    def _written(self, write: Write) -> GuestEvent:
+        self._faults.worked(write.control, text=write.text)
+        return events.Done(write)
 
     def _failed(self, write: Write, error: BaseException) -> GuestEvent:
         """A write failed: the next look tries it again, and the log says it once."""
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         told = f"{write.control}: {reason}"
-        if self._faults.get(write.control) != told:
-            self._faults[write.control] = told
-            self._log.error("a control file could not be written", text=write.text, error=told)
+        self._faults.failed(told, write.control, text=write.text)
         return events.WriteFailed(write, told, isinstance(error, OSError) and error.errno in _GONE)
 
     def _now_s(self) -> float:

@@ -253,7 +253,7 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
     shown = clean(name)
     if not isinstance(name, str) or not shown or len(name) > MAX_NAME:
         return None
-    load, load_text = _load(vm)
+    busy, load_text = load(vm)
     return VmRow(
         agent,
         name,
@@ -265,7 +265,7 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
         goal=amount(vm.get("goal")),
         permit=amount(vm.get("permit")),
         held=amount(vm.get("held")),
-        load=load,
+        load=busy,
         load_text=load_text,
         reason=clean(vm.get("reason")),
         code=clean(vm.get("reasonCode")),
@@ -273,8 +273,8 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
     )
 
 
-def _load(vm: Mapping[str, Any]) -> tuple[float | None, str]:
-    """Busy CPUs where they are known, else the load average; nothing when the last reading is old."""
+def load(vm: Mapping[str, Any]) -> tuple[float | None, str]:
+    """Busy CPUs where they are known, else the load average, as a number and a text; empty when the last reading is old."""
     found, age_s = mapping(vm.get("load")), number(vm.get("metricsAgeSeconds"))
     if age_s is None or age_s > STALE_S:
         return None, ""

@@ -104,6 +104,9 @@ def _may_fall(core: CoreState, record: VmRecord, state: RowState) -> bool:
 def due_s(core: CoreState, record: VmRecord) -> float | None:
     """When the clock may next change something for the VM; None while nothing can."""
     config, state = core.config, record.row.state
+    may_fall = record.reading is not None and _may_fall(core, record, state)
+    if not (may_fall or state.floors or record.admission is not None or state.pressure is not ZERO):
+        return None  # as most rows are
     times = [floor.until_s for floor in state.floors if floor.until_s is not None]
     if record.admission is not None:
         times.append(record.admission.began_s + config.admission_call_s)
@@ -125,7 +128,7 @@ def due_s(core: CoreState, record: VmRecord) -> float | None:
             for floor in state.floors
             if floor.cause is Cause.OBSERVED and floor.since_s is not None
         ]
-        if _may_fall(core, record, state):
+        if may_fall:
             reads.append(record.silent_since_s() + config.handover_s)
         times += [max(read_s, not_before_s) for read_s in reads]
     return min(times, default=None)

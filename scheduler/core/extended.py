@@ -47,22 +47,17 @@ def gate(
     ):
         life = sequence.Life(extension.agent_id, extension.agent_started_at_ms)
     judged = known.judge(life, extension.sequence_number, request)
-    decision = Decision(
-        core,
-        record,
-        ticket,
-        request,
-        now_s,
-        extension.resources,
-        core.compute_unit(record, extension.compute_unit),
-        record.row.state,
-    )
+    raw = extension.raw
+    unit = core.compute_unit(record, raw.compute_unit)
+    decision = Decision(core, record, ticket, request, now_s, raw.resources, unit, record.row.state)
     overtaken: _Outputs = ()
     if isinstance(judged, sequence.Passed):
         if judged is sequence.Passed.FIRST_LIFE:
             record.may_follow_another = _may_follow_another(core, extension, now_s)
-        is_later_life = judged is sequence.Passed.SUPERSEDES
-        overtaken = _take_over(core, record, extension, now_s, is_later_life=is_later_life)
+        if judged is sequence.Passed.SUPERSEDES:
+            overtaken = _take_over(core, record, extension, now_s, is_later_life=True)
+        elif record.admission is not None or record.owned_by_published:
+            overtaken = _take_over(core, record, extension, now_s)
         record.gate = known.take(life, extension.sequence_number, request)
         record.reply = None
         record.heard_s = now_s
@@ -87,9 +82,10 @@ def settle(decision: Decision) -> events.Answer | None:
     """
     core, record, now_s = decision.core, decision.record, decision.now_s
     extension = _extension(decision.request.extension)
-    claim = extension.last_permit if extension.last_permit is not None else ZERO
+    last_permit = extension.raw.last_permit
+    claim = last_permit if last_permit is not None else ZERO
     if not record.settled:
-        is_known = extension.last_permit is not None or record.reading is not None
+        is_known = last_permit is not None or record.reading is not None
         if is_known and extension.scheduler_instance == core.config.instance:
             settle_at(core, record, _settled_use(record, claim), now_s)
     _note_claim(core, record, decision.wanted, claim)
@@ -123,11 +119,13 @@ def waiting_state(decision: Decision, verdict: Verdict) -> RowState:
     return _with_observed(decision.record, state, decision.now_s)
 
 
-def next_state(decision: Decision, verdict: Verdict) -> tuple[RowState, OverCause | None]:
-    """The row with the permit."""
+def conclude(decision: Decision, verdict: Verdict) -> tuple[Verdict, OverCause | None]:
+    """The row with the permit; callers with the extension read exact amounts, so every permit can be told."""
     assert verdict.state is not None
     state = _with_observed(decision.record, verdict.state, decision.now_s)
-    return state, None if state is verdict.state else OverCause.OBSERVED
+    if state is verdict.state:
+        return verdict, None
+    return replace(verdict, state=state), OverCause.OBSERVED
 
 
 def remember(decision: Decision, grant: Grant) -> None:
@@ -137,12 +135,6 @@ def remember(decision: Decision, grant: Grant) -> None:
     if record.told is not None:
         # It bounds what a caller without the extension uses: this agent may have shrunk the VM.
         record.told = record.told.min(grant.permit)
-
-
-def unsendable(decision: Decision, permit: Resources) -> events.HungUp | None:
-    """Callers with the extension read exact amounts."""
-    del decision, permit
-    return None
 
 
 # ------------------------------------------------------------ the gate

@@ -34,7 +34,7 @@ _VALUES: Final = (
     model.VmSpec,
     reasons.Reason,
     rules.DefaultPool,
-    rules.Growth,
+    rules.GrowthSwitches,
     rules.NodeOverride,
     rules.NodeRules,
     rules.Rules,

@@ -111,15 +111,14 @@ def waiting_state(decision: Decision, verdict: Verdict) -> RowState:
     return decision.record.row.state
 
 
-def next_state(decision: Decision, verdict: Verdict) -> tuple[RowState, OverCause | None]:
-    """The row with the permit, and with what the caller was told before."""
+def conclude(decision: Decision, verdict: Verdict) -> tuple[Verdict, OverCause | None] | events.Answer:
+    """The row with the permit, and with what the caller was told before; an answer where the permit cannot be told."""
     assert verdict.grant is not None
-    config, base, now_s, permit = (
-        decision.core.config,
-        decision.base,
-        decision.now_s,
-        decision.granted(verdict),
-    )
+    config, base, now_s = decision.core.config, decision.base, decision.now_s
+    permit = decision.granted(verdict)
+    hung_up = _unsendable(decision, permit)
+    if hung_up is not None:
+        return hung_up
     if not base.current.fits_in(permit):
         base = told.with_told(base, base.current, "before")
     state = told.told_less(base, permit, now_s)
@@ -129,7 +128,8 @@ def next_state(decision: Decision, verdict: Verdict) -> tuple[RowState, OverCaus
     if state.current != permit or state.pressure != pressure:
         state = replace(state, current=permit, pressure=pressure)
     # Beyond what the limits allow lies only what is in use already.
-    return state, OverCause.OBSERVED if permit != verdict.grant.permit else None
+    cause = OverCause.OBSERVED if permit != verdict.grant.permit else None
+    return replace(verdict, state=state, grant=Grant(permit, verdict.grant.reasons)), cause
 
 
 def remember(decision: Decision, grant: Grant) -> None:
@@ -137,19 +137,6 @@ def remember(decision: Decision, grant: Grant) -> None:
     record = decision.record
     record.settled, record.owned_by_published, record.condition = True, True, ""
     record.published_heard_s, record.told = decision.now_s, grant.permit
-
-
-def unsendable(decision: Decision, permit: Resources) -> events.HungUp | None:
-    """Why a permit cannot be told in whole vCPUs and slots without being fatal to the caller."""
-    record, slot = decision.record, decision.core.slot_bytes(decision.record)
-    sent = translate.permit_slots(permit, slot)
-    if decision.least.exceeds(translate.from_slots(sent, slot)):
-        record.condition = _FRACTIONS.format("uses")
-        return events.HungUp(decision.ticket, record.spec.pod, record.condition)
-    if sent.vcpu == 0 or sent.mem == 0 or sent.has_field_greater_than(decision.request.resources):
-        why = f"a permit of {permit} would be fatal to the caller"
-        return events.HungUp(decision.ticket, record.spec.pod, why)
-    return None
 
 
 # ------------------------------------------------------------ what a stage takes
@@ -231,7 +218,7 @@ def _stand_by(decision: Decision) -> events.Answer:
     permit = wanted.min(current).max(decision.least)
     if permit != wanted and not decision.is_use_known:
         return _not_yet(decision)
-    hung_up = unsendable(decision, permit)
+    hung_up = _unsendable(decision, permit)
     if hung_up is not None:
         return hung_up
     state = told.with_told(told.told_less(row.state, permit, now_s), permit, "bystander")
@@ -256,3 +243,16 @@ def _not_yet(decision: Decision) -> events.Answer:
 def _overtaken(ticket: int, record: VmRecord) -> events.Refused:
     message = f"an agent without the extension serves {record.name} now"
     return events.Refused(ticket, 409, ErrorCode.SEQUENCE_STALE, message, record.gate.last)
+
+
+def _unsendable(decision: Decision, permit: Resources) -> events.HungUp | None:
+    """Why a permit cannot be told in whole vCPUs and slots without being fatal to the caller."""
+    record, slot = decision.record, decision.core.slot_bytes(decision.record)
+    sent = translate.permit_slots(permit, slot)
+    if decision.least.exceeds(translate.from_slots(sent, slot)):
+        record.condition = _FRACTIONS.format("uses")
+        return events.HungUp(decision.ticket, record.spec.pod, record.condition)
+    if sent.vcpu == 0 or sent.mem == 0 or sent.has_field_greater_than(decision.request.resources):
+        why = f"a permit of {permit} would be fatal to the caller"
+        return events.HungUp(decision.ticket, record.spec.pod, why)
+    return None

@@ -7,7 +7,7 @@ policy beside this module: `scheduler.core.extended` and `scheduler.core.publish
 from typing import Protocol
 
 from protocol.reasons import ErrorCode
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO
 from protocol.versions import PLUGIN_SPOKEN
 from protocol.wire import AgentRequest, PodName
 from scheduler.core import admission, clock, decision, events, extended, pools, published
@@ -47,12 +47,10 @@ class CallerPolicy(Protocol):
         """The row while the VM's pool is asked."""
         ...
 
-    def next_state(self, decision: Decision, verdict: Verdict) -> tuple[RowState, OverCause | None]:
-        """The row with the permit, and the cause to record where that lies beyond the limits."""
-        ...
-
-    def unsendable(self, decision: Decision, permit: Resources) -> events.Answer | None:
-        """The answer where this permit cannot be told to the caller; None where it can."""
+    def conclude(
+        self, decision: Decision, verdict: Verdict
+    ) -> tuple[Verdict, OverCause | None] | events.Answer:
+        """What to post, and the cause to record where that lies beyond the limits; an answer where it cannot be told."""
         ...
 
     def remember(self, decision: Decision, grant: Grant) -> None:
@@ -139,13 +137,13 @@ def _decide(opened: Decision, policy: CallerPolicy, call: AdmissionCall | None =
         and pools.must_be_asked(core.ledger, pool, opened.base.current, verdict.grant.permit)
     ):
         return admission.begin(opened, verdict, policy.waiting_state(opened, verdict))
-    grant = Grant(opened.granted(verdict), verdict.grant.reasons)
-    state, cause = policy.next_state(opened, verdict)
-    answer = policy.unsendable(opened, grant.permit)
-    if answer is not None:
-        return answer
-    row, before = record.row, record.row.state.current
-    core.ledger.post(Verdict(row.holder, row.node, state, grant), cause)
+    concluded = policy.conclude(opened, verdict)
+    if not isinstance(concluded, tuple):
+        return concluded
+    posted, cause = concluded
+    grant, before = posted.grant, record.row.state.current
+    assert grant is not None
+    core.ledger.post(posted, cause)
     policy.remember(opened, grant)
     return decision.decided(opened, grant, before, changed=grant.permit != before)
 
@@ -163,12 +161,12 @@ def _malformed(ticket: int, request: AgentRequest) -> events.Refused | None:
         return events.Refused(ticket, 400, ErrorCode.METRICS_REQUIRED, message)
     if extension is None:
         return None
-    unit = extension.compute_unit
-    if extension.resources.is_positive() and (unit is None or unit.is_positive()):
+    wanted, unit = extension.raw.resources, extension.raw.compute_unit
+    if wanted.is_positive() and (unit is None or unit.is_positive()):
         return None
     faults = [
         f"raw.{name}: both amounts must be above zero (found {amount})"
-        for name, amount in (("resources", extension.resources), ("computeUnit", unit))
+        for name, amount in (("resources", wanted), ("computeUnit", unit))
         if amount is not None and not amount.is_positive()
     ]
     return events.Refused(ticket, 400, ErrorCode.MALFORMED, "; ".join(faults))

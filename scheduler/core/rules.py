@@ -67,7 +67,7 @@ class NodeOverride:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthSwitches:
     """Switches that hold growth back; decreases always pass.
 
     `stopped` refuses every growth. Recommend-only refuses it too, as what is recommended and not granted: for all VMs
@@ -100,7 +100,7 @@ class Rules:
 
     node: NodeRules
     overrides: tuple[NodeOverride, ...] = ()
-    growth: Growth = Growth()
+    growth: GrowthSwitches = GrowthSwitches()
     migration_enabled: bool = False
     default_pools: tuple[DefaultPool, ...] = ()
 

@@ -17,7 +17,7 @@ from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
 from scheduler.core.ledger import RowState as Kept
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
-from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, Rules
+from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches, NodeOverride, Rules
 from scheduler.core.state import SchedulerConfig
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ class CorePort:
     def configured(self, system: dict[str, Resources], *, is_stopped: bool) -> None:
         """The configuration is loaded again: what each node keeps for itself, and whether anything may grow."""
         overrides = tuple([NodeOverride((name,), amount) for name, amount in system.items()])
-        self._core.apply(events.Configured(Rules(DEFAULT_RULES.node, overrides, Growth(stopped=is_stopped))))
+        self._core.apply(
+            events.Configured(Rules(DEFAULT_RULES.node, overrides, GrowthSwitches(stopped=is_stopped)))
+        )
         self._check()
 
     def pool_seen(self, terms: PoolSpec) -> None:

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from tests.peers.gojson import EXPECTED_ID, MORE_RESOURCES_REQUEST, encode
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs
-from tests.peers.recording import Exchange, Fault
+from tests.peers.recording import Exchange, Fault, Peer
 from tests.peers.resources import Resources
 from tests.peers.support import Client, agent_knobs, informant_knobs, running
 from tests.support.waiting import until
@@ -37,6 +39,17 @@ def informant(**changes: Any) -> PublishedInformant:
 
 def agent_of(peer: PublishedInformant, **knobs: Any) -> PublishedAgent:
     return PublishedAgent(vm(), peer.address, agent_knobs(**knobs))
+
+
+@asynccontextmanager
+async def agent_beside(
+    peer: PublishedInformant, *others: Peer, **knobs: Any
+) -> AsyncIterator[PublishedAgent]:
+    """A published agent of an informant; all of them run."""
+    async with running(peer, *others):
+        agent = agent_of(peer, **knobs)
+        async with running(agent):
+            yield agent
 
 
 def modes(agent: PublishedAgent) -> list[tuple[object, object]]:
@@ -72,132 +85,112 @@ def test_the_published_times_and_versions() -> None:
 async def test_registering() -> None:
     """Sections 1.2 and 1.6: AgentDesc with a JSON type; its own port; unconfirmed, suspended, running."""
     peer = informant()
-    async with running(peer):
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            sent = agent.journal.sent("POST /register")[0]
-            assert sent.header("Content-Type") == "application/json"
-            server = server_of(agent)
-            desc = {"agentID": server.id, "agentServeAddr": server.server.address}
-            assert json.loads(sent.body) == desc | {"minProtoVersion": 1, "maxProtoVersion": 2}
-            assert modes(agent) == [("suspended", "registered"), ("running", "/resume")]
-            answered = [json.loads(x.answer)["sequenceNumber"] for x in agent.journal.received("GET /id")]
-            assert answered == [1]
-            assert json.loads(agent.journal.received("POST /resume")[0].answer) == {
-                "data": {"agentID": server.id},
-                "sequenceNumber": 2,
-            }
+    async with agent_beside(peer) as agent:
+        await until(lambda: agent.mode == "running")
+        sent = agent.journal.sent("POST /register")[0]
+        assert sent.header("Content-Type") == "application/json"
+        server = server_of(agent)
+        desc = {"agentID": server.id, "agentServeAddr": server.server.address}
+        assert json.loads(sent.body) == desc | {"minProtoVersion": 1, "maxProtoVersion": 2}
+        assert modes(agent) == [("suspended", "registered"), ("running", "/resume")]
+        answered = [json.loads(x.answer)["sequenceNumber"] for x in agent.journal.received("GET /id")]
+        assert answered == [1]
+        assert json.loads(agent.journal.received("POST /resume")[0].answer) == {
+            "data": {"agentID": server.id},
+            "sequenceNumber": 2,
+        }
 
 
 async def test_its_server_decodes_a_body_on_every_method() -> None:
     """Sections 0.7 and 1.4: `GET /id` without a body is 400; an error carries no number and takes none."""
     peer, client = informant(), Client()
-    async with running(peer, client):
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            address = server_of(agent).server.address
-            assert (await client(address, "GET /id")).status == 400
-            assert (await client(address, "POST /id", b"{}")).status == 405
-            assert (
-                await order(client, agent, "/resume", "00000000-0000-0000-0000-000000000001")
-            ).status == 404
-            assert (await client(address, "POST /suspend", b"{}")).status == 404  # the zero UUID
-            answer = await client(address, "GET /id", b"{}")
-            assert json.loads(answer.answer)["sequenceNumber"] == 3
-            assert answer.answer_header("Content-Type") == "text/plain; charset=utf-8"
+    async with agent_beside(peer, client) as agent:
+        await until(lambda: agent.mode == "running")
+        address = server_of(agent).server.address
+        assert (await client(address, "GET /id")).status == 400
+        assert (await client(address, "POST /id", b"{}")).status == 405
+        assert (await order(client, agent, "/resume", "00000000-0000-0000-0000-000000000001")).status == 404
+        assert (await client(address, "POST /suspend", b"{}")).status == 404  # the zero UUID
+        answer = await client(address, "GET /id", b"{}")
+        assert json.loads(answer.answer)["sequenceNumber"] == 3
+        assert answer.answer_header("Content-Type") == "text/plain; charset=utf-8"
 
 
 async def test_resume_while_running_ends_that_server() -> None:
     """Section 1.4: 400, and a new server with a new ID registers after the shortest wait."""
     peer, client = informant(), Client()
-    async with running(peer, client):
-        agent = agent_of(peer, server_normal_wait=60.0)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            first = server_of(agent).id
-            assert (await order(client, agent, "/resume")).status == 400
-            await until(lambda: agent.mode == "running" and server_of(agent).id != first)
-            assert len(agent.journal.sent("DELETE /unregister")) == 1
-            assert list(peer.by_id) == [server_of(agent).id]
+    async with agent_beside(peer, client, server_normal_wait=60.0) as agent:
+        await until(lambda: agent.mode == "running")
+        first = server_of(agent).id
+        assert (await order(client, agent, "/resume")).status == 400
+        await until(lambda: agent.mode == "running" and server_of(agent).id != first)
+        assert len(agent.journal.sent("DELETE /unregister")) == 1
+        assert list(peer.by_id) == [server_of(agent).id]
 
 
 @pytest.mark.parametrize("path", ["/suspend", "/try-upscale"])
 async def test_suspend_and_wishes_out_of_turn(path: str) -> None:
     """Section 1.4: `/suspend` twice, and `/try-upscale` while suspended, replace the server too."""
     peer, client = informant(), Client()
-    async with running(peer, client):
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            first = server_of(agent).id
-            assert (await order(client, agent, "/suspend")).status == 200
-            assert agent.mode == "suspended"
-            assert (await order(client, agent, path)).status == 400
-            await until(lambda: agent.mode == "running" and server_of(agent).id != first)
+    async with agent_beside(peer, client) as agent:
+        await until(lambda: agent.mode == "running")
+        first = server_of(agent).id
+        assert (await order(client, agent, "/suspend")).status == 200
+        assert agent.mode == "suspended"
+        assert (await order(client, agent, path)).status == 400
+        await until(lambda: agent.mode == "running" and server_of(agent).id != first)
 
 
 async def test_a_wish_in_v1_0_is_refused_and_harmless() -> None:
     """Sections 1.4 and 5.2: 400 without a side effect."""
     peer, client = informant(versions=(1, 1)), Client()
-    async with running(peer, client):
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            assert (await order(client, agent, "/try-upscale")).status == 400
-            assert agent.mode == "running"
+    async with agent_beside(peer, client) as agent:
+        await until(lambda: agent.mode == "running")
+        assert (await order(client, agent, "/try-upscale")).status == 400
+        assert agent.mode == "running"
 
 
 async def test_the_race_of_resume_and_the_register_answer() -> None:
     """Section 1.6: `/resume` while unconfirmed is 400 on both sides; the retry usually works."""
     peer = informant(resume_order="before", resume_delay=0.0)
-    async with running(peer):
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.journal.received("POST /resume"))
-            assert agent.journal.received("POST /resume")[0].status == 400
-            assert modes(agent)[0] == ("exited", "/resume while unconfirmed")
-            assert agent.journal.sent("DELETE /unregister") == []  # no status was seen: no contact, it thinks
-            await until(lambda: not peer.by_id)
-            peer.knobs.resume_order, peer.knobs.resume_delay = "after", 0.02
-            await until(lambda: agent.mode == "running")
-            assert len(agent.journal.noted("agent server")) >= 2
+    async with agent_beside(peer) as agent:
+        await until(lambda: agent.journal.received("POST /resume"))
+        assert agent.journal.received("POST /resume")[0].status == 400
+        assert modes(agent)[0] == ("exited", "/resume while unconfirmed")
+        assert agent.journal.sent("DELETE /unregister") == []  # no status was seen: no contact, it thinks
+        await until(lambda: not peer.by_id)
+        peer.knobs.resume_order, peer.knobs.resume_delay = "after", 0.02
+        await until(lambda: agent.mode == "running")
+        assert len(agent.journal.noted("agent server")) >= 2
 
 
 async def test_a_register_that_fails_without_a_status_keeps_its_id() -> None:
     """Section 1.7: again with the same agentID after registerRetrySeconds."""
     peer = informant()
-    async with running(peer):
-        peer.faults += [Fault("POST /register", drop=True, times=2)]
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            bodies = {x.body for x in agent.journal.sent("POST /register")}
-            assert (len(agent.journal.sent("POST /register")), len(bodies)) == (3, 1)
+    peer.faults += [Fault("POST /register", drop=True, times=2)]
+    async with agent_beside(peer) as agent:
+        await until(lambda: agent.mode == "running")
+        bodies = {x.body for x in agent.journal.sent("POST /register")}
+        assert (len(agent.journal.sent("POST /register")), len(bodies)) == (3, 1)
 
 
 async def test_a_refused_register_makes_a_new_server() -> None:
     """Sections 1.6 and 1.7: a new ID after the normal wait; the DELETE goes out although nothing was registered."""
     peer = informant()
-    async with running(peer):
-        peer.faults += [Fault("POST /register", status=500)]
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            assert len({x.body for x in agent.journal.sent("POST /register")}) == 2
-            assert [x.status for x in agent.journal.sent("DELETE /unregister")] == [404]
+    peer.faults += [Fault("POST /register", status=500)]
+    async with agent_beside(peer) as agent:
+        await until(lambda: agent.mode == "running")
+        assert len({x.body for x in agent.journal.sent("POST /register")}) == 2
+        assert [x.status for x in agent.journal.sent("DELETE /unregister")] == [404]
 
 
 async def test_a_register_answer_that_came_too_late_is_met_with_409() -> None:
     """Sections 1.6 and 7.29: registered there, unknown here; the retry with the same ID is refused."""
     peer = informant(resume_delay=0.2)
-    async with running(peer):
-        peer.faults += [Fault("POST /register", drop=True, processed=True)]
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            assert [x.status for x in agent.journal.sent("POST /register")][:2] == [0, 409]
+    peer.faults += [Fault("POST /register", drop=True, processed=True)]
+    async with agent_beside(peer) as agent:
+        await until(lambda: agent.mode == "running")
+        assert [x.status for x in agent.journal.sent("POST /register")][:2] == [0, 409]
 
 
 async def test_an_orphan_is_left_when_the_process_ends_before_a_status() -> None:
@@ -214,52 +207,44 @@ async def test_an_orphan_is_left_when_the_process_ends_before_a_status() -> None
 async def test_an_invalid_desc_leads_to_409_and_a_new_server() -> None:
     """Section 1.7: retried with the same ID."""
     peer = informant()
-    async with running(peer):
-        wrong = b'{"protoVersion":2,"metricsMethod":{}}'
-        peer.faults += [Fault("POST /register", status=200, body=wrong, processed=True)]
-        peer.knobs.resume_delay = 0.2
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            statuses = [x.status for x in agent.journal.sent("POST /register")]
-            assert statuses[:2] == [200, 409]
-            assert len({x.body for x in agent.journal.sent("POST /register")}) == 2
+    wrong = b'{"protoVersion":2,"metricsMethod":{}}'
+    peer.faults += [Fault("POST /register", status=200, body=wrong, processed=True)]
+    peer.knobs.resume_delay = 0.2
+    async with agent_beside(peer) as agent:
+        await until(lambda: agent.mode == "running")
+        statuses = [x.status for x in agent.journal.sent("POST /register")]
+        assert statuses[:2] == [200, 409]
+        assert len({x.body for x in agent.journal.sent("POST /register")}) == 2
 
 
 async def test_registered_without_a_look_at_the_id() -> None:
     """Section 1.6: a protocol violation; the server is replaced."""
     peer = informant()
-    async with running(peer):
-        hasty = b'{"protoVersion":2,"metricsMethod":{"prometheus":{"port":9100}}}'
-        peer.faults += [Fault("POST /register", status=200, body=hasty)]
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            assert modes(agent)[0] == ("exited", "registered without a look at /id")
+    hasty = b'{"protoVersion":2,"metricsMethod":{"prometheus":{"port":9100}}}'
+    peer.faults += [Fault("POST /register", status=200, body=hasty)]
+    async with agent_beside(peer) as agent:
+        await until(lambda: agent.mode == "running")
+        assert modes(agent)[0] == ("exited", "registered without a look at /id")
 
 
 async def test_no_metrics_no_traffic() -> None:
     """Section 3.6: the scheduler hears one Register, then nothing until there are metrics."""
     peer, plugin = informant(resume_delay=60.0), scheduler()
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.unit is not None)
-            await until(lambda: agent.mode == "suspended")
-            assert agent.journal.sent("GET /metrics") == []
-            assert len(plugin.journal.exchanges) == 1
-            assert json.loads(plugin.journal.exchanges[0].body)["metrics"] is None
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.unit is not None)
+        await until(lambda: agent.mode == "suspended")
+        assert agent.journal.sent("GET /metrics") == []
+        assert len(plugin.journal.exchanges) == 1
+        assert json.loads(plugin.journal.exchanges[0].body)["metrics"] is None
 
 
 async def test_requests_to_the_scheduler() -> None:
     """Sections 1.3 and 3.3: one per page of metrics, one at a time, version 2, with its type."""
     peer, plugin = informant(), scheduler()
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: len(agent.journal.sent("POST /")) >= 3)
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: len(agent.journal.sent("POST /")) >= 3)
     sent = agent.journal.sent("POST /")
     assert sent[0].header("Content-Type") == "application/json"
     assert list(json.loads(sent[0].body)) == ["protoVersion", "pod", "resources", "metrics"]
@@ -272,11 +257,9 @@ async def test_requests_to_the_scheduler() -> None:
 async def test_a_v1_0_agent_waits_for_metrics() -> None:
     """Section 5.1: v1.0 has no null metrics, so nothing can be said before there are some."""
     peer, plugin = informant(), scheduler(versions=(1, 1))
-    async with running(peer, plugin):
-        agent = agent_of(peer, plugin_version=1)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.unit is not None)
+    async with agent_beside(peer, plugin, plugin_version=1) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.unit is not None)
     first = json.loads(plugin.journal.exchanges[0].body)
     assert (first["protoVersion"], first["metrics"]["loadAvg1M"]) == (1, 1)
 
@@ -284,46 +267,40 @@ async def test_a_v1_0_agent_waits_for_metrics() -> None:
 async def test_any_status_but_200_is_fatal() -> None:
     """Sections 0.5 and 1.7: no word to that scheduler pod any more; a replacement is spoken to again."""
     peer, plugin = informant(), scheduler()
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: len(agent.journal.sent("POST /")) >= 2)
-            plugin.faults.append(Fault(status=503, body=b"busy"))
-            await until(lambda: agent.journal.noted("scheduler fatal"))
-            asked, pages = len(agent.journal.sent("POST /")), len(agent.journal.sent("GET /metrics"))
-            await until(lambda: len(agent.journal.sent("GET /metrics")) >= pages + 3)
-            assert len(agent.journal.sent("POST /")) == asked
-            assert agent.last_approved == agent.use
-            agent.set_scheduler(plugin.address)
-            await until(lambda: len(agent.journal.sent("POST /")) > asked + 1)
-            assert agent.panicked is None
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: len(agent.journal.sent("POST /")) >= 2)
+        plugin.faults.append(Fault(status=503, body=b"busy"))
+        await until(lambda: agent.journal.noted("scheduler fatal"))
+        asked, pages = len(agent.journal.sent("POST /")), len(agent.journal.sent("GET /metrics"))
+        await until(lambda: len(agent.journal.sent("GET /metrics")) >= pages + 3)
+        assert len(agent.journal.sent("POST /")) == asked
+        assert agent.last_approved == agent.use
+        agent.set_scheduler(plugin.address)
+        await until(lambda: len(agent.journal.sent("POST /")) > asked + 1)
+        assert agent.panicked is None
 
 
 async def test_an_older_plugin_is_lost_for_a_newer_agent() -> None:
     """Sections 1.7 and 5.1: the version mismatch is a 400 like any other; no lower version is tried."""
     peer, plugin = informant(), scheduler(versions=(1, 1))
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.journal.noted("scheduler fatal"))
-            await until(lambda: len(agent.journal.sent("GET /metrics")) >= 3)
-            assert [x.status for x in plugin.journal.exchanges] == [400]
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.journal.noted("scheduler fatal"))
+        await until(lambda: len(agent.journal.sent("GET /metrics")) >= 3)
+        assert [x.status for x in plugin.journal.exchanges] == [400]
 
 
 async def test_transport_faults_and_bad_json_are_not_fatal() -> None:
     """Sections 1.7 and 3.3: tried again with the next metrics."""
     peer, plugin = informant(), scheduler()
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: len(agent.journal.sent("POST /")) >= 2)
-            plugin.faults += [Fault(drop=True), Fault(status=200), Fault(drop=True, processed=True)]
-            await until(lambda: len(agent.journal.noted("scheduler failed")) == 3)
-            done = len(agent.journal.noted("permit"))
-            await until(lambda: len(agent.journal.noted("permit")) > done)
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: len(agent.journal.sent("POST /")) >= 2)
+        plugin.faults += [Fault(drop=True), Fault(status=200), Fault(drop=True, processed=True)]
+        await until(lambda: len(agent.journal.noted("scheduler failed")) == 3)
+        done = len(agent.journal.noted("permit"))
+        await until(lambda: len(agent.journal.noted("permit")) > done)
 
 
 @pytest.mark.parametrize(
@@ -338,19 +315,19 @@ async def test_a_first_request_that_fails_is_the_last_until_the_schedulers_pod_f
     peer, plugin = informant(), scheduler()
     if fault is not None:
         plugin.faults.append(replace(fault))
-    async with running(peer, plugin):
-        agent = agent_of(peer, request_timeout=0.1 if fault is not None and fault.latency else 5.0)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            agent.set_scheduler(NOBODY if fault is None else plugin.address)
-            await until(lambda: agent.journal.noted("asks no more"))
-            pages = len(agent.journal.sent("GET /metrics"))
-            await until(lambda: len(agent.journal.sent("GET /metrics")) >= pages + 3)
-            assert len(agent.journal.sent("POST /")) == 1
-            agent.set_scheduler(None)
-            agent.set_scheduler(plugin.address)
-            await until(lambda: len(agent.journal.noted("permit")) >= 2)
-            assert agent.panicked is None
+    async with agent_beside(
+        peer, plugin, request_timeout=0.1 if fault is not None and fault.latency else 5.0
+    ) as agent:
+        await until(lambda: agent.mode == "running")
+        agent.set_scheduler(NOBODY if fault is None else plugin.address)
+        await until(lambda: agent.journal.noted("asks no more"))
+        pages = len(agent.journal.sent("GET /metrics"))
+        await until(lambda: len(agent.journal.sent("GET /metrics")) >= pages + 3)
+        assert len(agent.journal.sent("POST /")) == 1
+        agent.set_scheduler(None)
+        agent.set_scheduler(plugin.address)
+        await until(lambda: len(agent.journal.noted("permit")) >= 2)
+        assert agent.panicked is None
 
 
 def _permit(permit: tuple[int, int], unit: tuple[int, int] = (1, 1), migrate: str = "") -> Fault:
@@ -370,44 +347,38 @@ async def test_an_invalid_permit_ends_the_runner_for_good(
     """
     peer, plugin = informant(), scheduler()
     plugin.faults.append(_permit(permit, unit))
-    async with running(peer, plugin):
-        agent = agent_of(peer, watchdog=60.0)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.panicked and agent.mode == "exited")
-            assert agent.panicked == "deadlock checker: own lock held too long"
-            assert agent.deadlocked
-            agent.set_scheduler(plugin.address)
-            await peer.request_upscale()  # one that nobody is there to hear
-            await until(lambda: not peer.by_id)
-            assert len(agent.journal.sent("POST /")) == 1
+    async with agent_beside(peer, plugin, watchdog=60.0) as agent:
+        await until(lambda: agent.mode == "running")
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.panicked and agent.mode == "exited")
+        assert agent.panicked == "deadlock checker: own lock held too long"
+        assert agent.deadlocked
+        agent.set_scheduler(plugin.address)
+        await peer.request_upscale()  # one that nobody is there to hear
+        await until(lambda: not peer.by_id)
+        assert len(agent.journal.sent("POST /")) == 1
 
 
 async def test_a_load_that_is_no_number_is_not_sent() -> None:
     """Section 1.3: encoding fails before the request, so the scheduler hears nothing."""
     peer, plugin = informant(), scheduler()
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.unit is not None and agent.metrics is not None)
-            peer.knobs.load = (float("nan"), 1.0)
-            await until(lambda: len(agent.journal.noted("scheduler failed")) >= 2)
-            asked = len(agent.journal.sent("POST /"))
-            peer.knobs.load = (1.0, 1.0)
-            await until(lambda: len(agent.journal.sent("POST /")) > asked)
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.unit is not None and agent.metrics is not None)
+        peer.knobs.load = (float("nan"), 1.0)
+        await until(lambda: len(agent.journal.noted("scheduler failed")) >= 2)
+        asked = len(agent.journal.sent("POST /"))
+        peer.knobs.load = (1.0, 1.0)
+        await until(lambda: len(agent.journal.sent("POST /")) > asked)
 
 
 async def test_redirects_are_followed() -> None:
     """Section 1.2: the agent's client is Go's default one (the informant's refuses them)."""
     peer, plugin, signpost = informant(), scheduler(), scheduler()
-    async with running(peer, plugin, signpost):
+    async with agent_beside(peer, plugin, signpost) as agent:
         signpost.faults.append(Fault(status=307, location=f"http://{plugin.address}/", times=-1))
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(signpost.address)
-            await until(lambda: agent.unit is not None)
+        agent.set_scheduler(signpost.address)
+        await until(lambda: agent.unit is not None)
     assert plugin.journal.exchanges[0].body == agent.journal.sent("POST /")[0].body
 
 
@@ -415,49 +386,41 @@ async def test_a_permit_need_not_be_a_multiple_of_the_unit() -> None:
     """Section 3.3: only zero, the request and the use are checked."""
     peer, plugin = informant(), scheduler()
     plugin.faults.append(_permit((2, 2), (3, 5)))
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.unit == (3, 5))
-            assert agent.panicked is None
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.unit == (3, 5))
+        assert agent.panicked is None
 
 
 async def test_migrate_panics_the_runner_for_good() -> None:
     """Sections 3.1 and 3.3: the runner ends, its server closes, and nobody starts it again."""
     peer, plugin = informant(), scheduler(send_migrate=True)
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            await until(lambda: agent.mode == "running")
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.panicked)
-            assert agent.journal.sent("DELETE /unregister") == []
-            await until(lambda: agent.mode == "exited")
+    async with agent_beside(peer, plugin) as agent:
+        await until(lambda: agent.mode == "running")
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.panicked)
+        assert agent.journal.sent("DELETE /unregister") == []
+        await until(lambda: agent.mode == "exited")
 
 
 async def test_a_slow_scheduler_kills_the_runner() -> None:
     """Sections 3.2 and 9: the checker waits 5 s, the request 10 s: an answer that takes longer comes to nobody."""
     peer, plugin = informant(), scheduler()
     plugin.faults.append(Fault(latency=5.0))
-    async with running(peer, plugin):
-        agent = agent_of(peer, watchdog=0.05)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: agent.panicked)
-            assert agent.panicked == "deadlock checker: request lock held too long"
+    async with agent_beside(peer, plugin, watchdog=0.05) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: agent.panicked)
+        assert agent.panicked == "deadlock checker: request lock held too long"
 
 
 async def test_a_late_answer_is_a_transport_fault() -> None:
     """Section 1.8: the agent falls back to its use; the scheduler keeps what it gave."""
     peer, plugin = informant(), scheduler()
-    async with running(peer, plugin):
-        agent = agent_of(peer)
-        async with running(agent):
-            agent.set_scheduler(plugin.address)
-            await until(lambda: len(agent.journal.noted("permit")) >= 2)
-            agent.knobs.request_timeout, peer.knobs.load = 0.05, (4.0, 4.0)
-            plugin.faults.append(Fault(latency=0.5, processed=True, times=-1))
-            await until(lambda: agent.journal.noted("scheduler failed"))
-            await until(lambda: plugin.state.pods[POD].reserved == (4, 4))
-            assert (agent.use, agent.last_approved) == (SIZE, SIZE)
+    async with agent_beside(peer, plugin) as agent:
+        agent.set_scheduler(plugin.address)
+        await until(lambda: len(agent.journal.noted("permit")) >= 2)
+        agent.knobs.request_timeout, peer.knobs.load = 0.05, (4.0, 4.0)
+        plugin.faults.append(Fault(latency=0.5, processed=True, times=-1))
+        await until(lambda: agent.journal.noted("scheduler failed"))
+        await until(lambda: plugin.state.pods[POD].reserved == (4, 4))
+        assert (agent.use, agent.last_approved) == (SIZE, SIZE)

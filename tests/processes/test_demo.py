@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from parley import scene as scenes
-from parley.cli import main
 from parley.observer import Tail
+from parley.program import main
 from tests.support.processes import fetch, running, vms
 from tests.support.waiting import shown_blocking
 

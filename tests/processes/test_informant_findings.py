@@ -19,7 +19,7 @@ from pathlib import Path
 from informant.guest import protection
 own = Path(sys.argv.pop(1))
 protection.own_group = lambda root: own
-from informant.cli import main
+from informant.program import main
 main()
 """
 

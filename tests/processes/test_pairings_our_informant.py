@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hosting import client as http
-from hosting import logs, server
+from hosting import server
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
 from tests.peers.recording import Exchange
@@ -34,6 +34,7 @@ from tests.processes.pairings import (
     together,
     units,
 )
+from tests.support.servers import answering
 from tests.support.waiting import shown, until
 
 HEALTH = {"health": {"every": 0.3}}
@@ -132,31 +133,6 @@ async def test_from_register_to_unregister(versions: tuple[int, int], tmp_path: 
         assert set(json.loads(lowered.answer)) == {"Ok", "Status"}
 
 
-async def test_no_shared_version_and_wrong_calls(tmp_path: Path) -> None:
-    """400 before the duplicate is looked at, 409 for it, 405 with the right method named, 404 for a stranger."""
-    vm = machine()
-    async with house(tmp_path, 0.5, vm) as (informant, theirs, _):
-        await until(lambda: theirs.mode == "running")
-        assert theirs.server is not None
-        desc, client = theirs.server.desc, Client()
-        async with running(client):
-            for changes, status in (
-                ({"minProtoVersion": 3, "maxProtoVersion": 9}, 400),
-                ({"minProtoVersion": 2, "maxProtoVersion": 1}, 400),
-                ({}, 409),
-                ({"agentID": "nonsense"}, 400),
-            ):
-                body = json.dumps(desc | changes).encode()
-                assert (await client(informant.address, "POST /register", body)).status == status
-            assert (await client(informant.address, "GET /register")).status == 405
-            assert (await client(informant.address, "PUT /upscale", b"{")).status == 400
-            other = json.dumps(desc | {"agentServeAddr": "127.0.0.1:1"}).encode()
-            assert (await client(informant.address, "DELETE /unregister", other)).status == 400
-            unknown = json.dumps(desc | {"agentID": "00000000-0000-0000-0000-000000000001"}).encode()
-            assert (await client(informant.address, "DELETE /unregister", unknown)).status == 404
-        assert theirs.mode == "running"
-
-
 async def test_a_downscale_that_is_refused(tmp_path: Path) -> None:
     """Slots so small that memory would run out: `Ok: false`; their agent keeps its size, and what it has stays permitted."""
     vm = machine(units(4))
@@ -249,17 +225,6 @@ async def test_our_informant_restarts_under_a_standing_wish(tmp_path: Path) -> N
         await until(lambda: vm.use == UNIT)
 
 
-async def test_their_agent_restarts(tmp_path: Path) -> None:
-    """A new ID; the old one is dropped because it does not answer its suspension."""
-    vm = machine()
-    async with house(tmp_path, 3.5, vm, "--approve-all") as (_, theirs, scheduler):
-        await until(lambda: vm.use == MOST)
-        await theirs.restart(scheduler.address)
-        await until(lambda: theirs.mode == "running")
-        assert len(agent_ids(theirs)) == 2
-        await until(lambda: theirs.last_approved == MOST)
-
-
 async def test_all_ours_but_the_agent(tmp_path: Path) -> None:
     """Growth and decrease with our scheduler and our informant, each of which is killed in between."""
     scheduler = OurScheduler(tmp_path / "scheduler", 8, "--published-agents", NODE)
@@ -334,19 +299,15 @@ async def registering(informant: OurInformant) -> AsyncIterator[tuple[str, list[
                 return server.Reply(outcome.status, outcome.body)
             return server.text(502, outcome.message)
 
-        front = server.Server(logs.logger("test"), (), fallback=server.Route("*", "*", forward))
-        port = await front.start("127.0.0.1", 0)
-        try:
-            yield f"127.0.0.1:{port}", found
-        finally:
-            await front.close()
+        async with answering(forward) as address:
+            yield address.removeprefix("http://"), found
 
 
 async def test_our_agent_and_our_informant_that_restarts_under_a_standing_wish(tmp_path: Path) -> None:
     """The node has no room for the wish. Our agent finds its informant's next life by itself, and the wish ends by itself."""
     scheduler = OurScheduler(tmp_path / "scheduler", 1, vms=("a",))
     informant = OurInformant(tmp_path / "informant", 0.5, "--approve-all", settings=HEALTH)
-    waits = {"informant_silence_s": 2.5, "retry_cap_s": 0.5, "wish_s": 3.0}
+    waits = {"informant_silence_s": 2.5, "retry_cap_s": 0.5, "try_upscale_s": 3.0}
     client = Client()
     async with registering(informant) as (address, registrations), running(client):
         ours = OurAgent(tmp_path / "agent", scheduler.address, [entry("a", address)], waits=waits)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.peers.gojson import EXPECTED_ID, MORE_RESOURCES_REQUEST, encode
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import V1_0, V1_1, PublishedInformant
 from tests.peers.recording import Fault
 from tests.peers.resources import Resources
-from tests.peers.support import Client, running
+from tests.peers.support import running
 from tests.processes.pairings import (
     MOST,
     NAMESPACE,
@@ -104,7 +103,7 @@ async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None
     scheduler.cluster.add("denied", high=UNIT)
     async with running(*theirs.values()):
         entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        waits = {"wish_s": 1.0, "denied_s": 0.2}
+        waits = {"try_upscale_s": 1.0, "denied_s": 0.2}
         agent = OurAgent(tmp_path / "agent", scheduler.address, entries, waits=waits)
         async with together(scheduler, agent):
             await agent.listens(*theirs)
@@ -125,35 +124,6 @@ async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None
             await agent.reaches(UNIT, "most", "denied")
         assert theirs["denied"].journal.received("PUT /downscale") == []
     agent.keeps_the_law(units(12))
-
-
-async def test_what_an_informant_may_call(tmp_path: Path) -> None:
-    """`/try-upscale` of a v1.0 informant is a 400 without further effect; foreign IDs are a 404; `/id` needs its body."""
-    old, client = PublishedInformant(knobs(versions=V1_0)), Client()
-    scheduler = OurScheduler(tmp_path / "scheduler", 4, vms=("a",))
-    async with running(old, client):
-        entries = [entry("a", old.address)]
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries)
-        async with together(scheduler, agent):
-            await agent.listens("a")
-            assert old.current is not None
-            address, own = old.current.address, old.current.id
-            wish = {"cpu": True, "memory": True, "expectedID": own}
-            refused = await client(address, "POST /try-upscale", encode(MORE_RESOURCES_REQUEST, wish))
-            assert refused.status == 400
-            assert b"v1.0" in refused.answer
-            foreign = encode(EXPECTED_ID, {"expectedID": "00000000-0000-0000-0000-000000000001"})
-            for path in ("/resume", "/suspend", "/try-upscale"):
-                assert (await client(address, f"POST {path}", foreign)).status == 404
-                assert (await client(address, f"POST {path}", b"{")).status == 400
-            assert (await client(address, "POST /id", b"{}")).status == 405
-            assert (await client(address, "GET /resume", foreign)).status == 405
-            assert (await client(address, "GET /id", b"{}")).status == 200
-            set_load(4.0, old)
-            await agent.reaches(MOST, "a")
-            assert len(old.journal.received("POST /register")) == 1
-            assert old.current_id == own
-    agent.keeps_the_law(units(4))
 
 
 async def test_a_guest_that_cannot_give_so_much(tmp_path: Path) -> None:

@@ -302,22 +302,6 @@ async def test_migrations(tmp_path: Path) -> None:
         await it.agent.reaches(MOST, "a", "b")
 
 
-async def test_the_longest_names_fit_the_kibibyte(tmp_path: Path) -> None:
-    """Namespace, name and UID as long as Kubernetes makes them: no request is cut."""
-    name = "a" * 253
-    house = AgentHouse(tmp_path, ("short",), load=4.0)
-    async with running(house.scheduler, *house.informants.values()):
-        made = entry(name, house.informants["short"].address)
-        made |= {"namespace": "n" * 63, "uid": "6b1f0f6e-0a6e-4b43-8a66-0d5cf52f7f10"}
-        house.scheduler.delete(pod("short"))
-        assert house.scheduler.schedule(("n" * 63, name), known())
-        async with OurAgent(tmp_path, house.scheduler.address, [made]) as agent:
-            await agent.reaches(MOST, name)
-            assert house.statuses() == {200}
-            assert 700 < max(len(x.body) for x in house.scheduler.journal.exchanges) <= 1024
-    agent.keeps_the_law(MOST)
-
-
 async def test_our_agent_restarts_at_any_size(tmp_path: Path) -> None:
     """The next life names the use first, whatever was held; so it does beside a scheduler that has restarted, too."""
     async with AgentHouse(tmp_path, ("a", "b")).lives() as it:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.processes import Program, fetch, free_port, running, vms
 from tests.support.waiting import shown_blocking
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 from tests.tidy.units import UNITS, command
 from tests.unit.informant.cgroup_tree import Tree
 

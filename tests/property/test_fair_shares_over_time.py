@@ -1,4 +1,4 @@
-"""What holds of fair shares as time passes: asks, shrinks and cool-downs in any order, through the room and the plugin.
+"""What holds of fair shares as time passes: asks, shrinks and cool-downs in any order, through the queue and the plugin.
 
 The model keeps what it saw itself: what everybody has, who was refused how much, and until when that may be come back for.
 """
@@ -20,8 +20,8 @@ from scheduler.pools.shipped import quota
 from tests.property.fair_split_models import Use
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import PoolWorld, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 EXAMPLE = (
     Tenant("org", limit_units=20),

@@ -43,35 +43,14 @@ def _five(figures: tuple[int, ...]) -> Pair:
 
 
 @given(cases)
-def test_the_permit_lies_between_current_and_request(case: Case) -> None:
-    for (current, request, *_), permit in per_resource(case, granted(case).permit):
+def test_of_each_resource_as_much_is_permitted_as_wish_room_and_bounds_allow(case: Case) -> None:
+    """A decrease is exact. What grew is whole units or all that was wanted; bounds take nothing away."""
+    for (current, request, unit, room, bound), permit in per_resource(case, granted(case).permit):
         assert min(current, request) <= permit <= max(current, request)
-
-
-@given(cases)
-def test_a_decrease_is_exact(case: Case) -> None:
-    for (current, request, *_), permit in per_resource(case, granted(case).permit):
         assert request > current or permit == request
-
-
-@given(cases)
-def test_growth_never_exceeds_the_room(case: Case) -> None:
-    for (current, _, _, room, _), permit in per_resource(case, granted(case).permit):
         assert permit <= current or permit <= room
-
-
-@given(cases)
-def test_growth_never_exceeds_the_bounds_which_take_nothing_away(case: Case) -> None:
-    for (current, request, _, _, bound), permit in per_resource(case, granted(case).permit):
         assert permit <= max(current, bound)
-        assert permit >= min(current, request)
-
-
-@given(cases)
-def test_what_grew_is_whole_units_or_all_that_was_wanted(case: Case) -> None:
-    for (current, request, unit, _, bound), permit in per_resource(case, granted(case).permit):
-        wanted = min(request, max(current, bound))
-        assert permit <= current or permit % unit == 0 or permit == wanted
+        assert permit <= current or permit % unit == 0 or permit == min(request, max(current, bound))
 
 
 @given(cases)
@@ -108,17 +87,11 @@ def test_what_is_cut_has_a_reason_and_what_is_not_has_none(case: Case) -> None:
 
 
 @given(cases)
-def test_asking_again_for_what_was_granted_gives_it(case: Case) -> None:
-    current, _, unit, room, bound = case
+def test_asking_again_for_what_was_granted_gives_it_and_for_the_same_gains_nothing(case: Case) -> None:
+    current, request, unit, room, bound = case
     permit = granted(case).permit
     assert granted((permit, permit, unit, room, bound)) == limits.Grant(permit)
     assert granted((current, permit, unit, room, bound)).permit == permit
-
-
-@given(cases)
-def test_asking_again_for_the_same_gains_nothing(case: Case) -> None:
-    _, request, unit, room, bound = case
-    permit = granted(case).permit
     assert granted((permit, request, unit, room, bound)).permit == permit
 
 

@@ -61,10 +61,10 @@ _counts = st.none() | st.integers(-(2**70), 2**70) | st.integers(0, 2**40)
 _loads = st.builds(Load, _counts, _counts, _figures, _figures, _counts, _counts, _counts, _counts, _psi, _psi)
 
 
-def units(wish: PolicyResult) -> int:
-    """The units of a wish that must be one."""
-    assert isinstance(wish, Goal)
-    return wish.units
+def units(result: PolicyResult) -> int:
+    """The units of a result that must be one."""
+    assert isinstance(result, Goal)
+    return result.units
 
 
 def least_of(level: int, target: int, unit: int) -> int:
@@ -80,9 +80,9 @@ def test_a_goal_is_never_negative_and_never_without_end_whatever_the_guest_says(
     load: Load, sizing: Sizing
 ) -> None:
     for policy in ALL:
-        wish = policy.goal(load, sizing)
-        assert wish.reason
-        assert isinstance(wish, Unknown) or (type(wish.units) is int and 0 <= wish.units <= MAX_UNITS)
+        result = policy.goal(load, sizing)
+        assert result.reason
+        assert isinstance(result, Unknown) or (type(result.units) is int and 0 <= result.units <= MAX_UNITS)
 
 
 @given(_loads, _sizings(), st.lists(st.sampled_from(ALL), max_size=3))
@@ -91,8 +91,8 @@ def test_the_combined_goal_is_the_highest_and_tells_all(
 ) -> None:
     combined = Combined(tuple((str(index), policy) for index, policy in enumerate(policies)))
     goal = combined.goal(load, sizing)
-    wishes = [policy.goal(load, sizing) for policy in policies]
-    known = [wish.units for wish in wishes if isinstance(wish, Goal)]
+    results = [policy.goal(load, sizing) for policy in policies]
+    known = [result.units for result in results if isinstance(result, Goal)]
     size = min(sizing.units(), MAX_UNITS)
     if not known:
         assert goal.units == size

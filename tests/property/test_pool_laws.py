@@ -1,4 +1,4 @@
-"""What a pool's word leaves to a VM is the most that fits, whoever else is in the pool: compared with plain counting."""
+"""What a pool's verdict leaves to a VM is the most that fits, whoever else is in the pool: compared with plain counting."""
 
 from hypothesis import given
 from hypothesis import strategies as st

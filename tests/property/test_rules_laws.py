@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Resources
-from scheduler.core.rules import PPM, Growth, NodeOverride, NodeRules, Rules, Watermark
+from scheduler.core.rules import PPM, GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
 from tests.property import protocol_strategies as some
 
 relaxed = settings(deadline=None, max_examples=100)
@@ -69,7 +69,9 @@ def test_each_value_is_that_of_the_first_override_that_names_the_node_and_sets_i
 def test_growth_is_recommended_only_for_whom_a_switch_or_a_glob_names(
     everywhere: bool, namespaces: tuple[str, ...], vms: tuple[str, ...], namespace: str, name: str
 ) -> None:
-    growth = Growth(recommend_only=everywhere, recommend_only_namespaces=namespaces, recommend_only_vms=vms)
+    growth = GrowthSwitches(
+        recommend_only=everywhere, recommend_only_namespaces=namespaces, recommend_only_vms=vms
+    )
     rules = Rules(NodeRules(Resources(0, 0), Watermark(PPM, PPM), None), growth=growth)
     expected = everywhere or matches(namespace, namespaces) or matches(f"{namespace}/{name}", vms)
     assert rules.is_recommend_only(namespace, name) == expected

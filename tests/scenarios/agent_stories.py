@@ -190,7 +190,7 @@ class AgentStory(Telling):
         """`/try-upscale`; nothing wanted cancels."""
         what = " and ".join(name for name, is_on in (("CPU", cpu), ("memory", memory)) if is_on)
         self._tell(f"the guest cannot wait for more {what}" if what else "the guest can wait again")
-        self.driver.wish(cpu=cpu, memory=memory)
+        self.driver.try_upscale(cpu=cpu, memory=memory)
 
     def exporter_fails(self, *, is_failing: bool = True) -> None:
         """The exporter answers nothing useful, or does again."""

@@ -19,7 +19,7 @@ from agent.core.rivalry import Rivalry
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.step import RunnerCore
 from agent.core.timing import Timing
-from agent.links.scheduler import request_of
+from agent.peers.scheduler import request_of
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.sequence import Life as LifeId
 from protocol.values import ZERO, Observation, Resources

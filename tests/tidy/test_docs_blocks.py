@@ -11,7 +11,7 @@ import yaml
 
 from tests.processes.pages import Block, blocks, commands
 from tests.processes.test_pages import PAGES
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_paths import documents
 
 READERS: dict[str, Callable[[str], Any]] = {

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_paths import documents
 
 PAGE = (ROOT / "docs/glossary.md").read_text()

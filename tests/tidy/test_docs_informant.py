@@ -13,7 +13,7 @@ from informant.service.informant import Informant
 from informant.service.limits import Guest
 from informant.settings import InformantSettings
 from protocol.values import Resources
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 
 NAME = re.compile(r"(parley_informant_\w+)(?:\{([^}]*)\})?")
 

@@ -10,11 +10,11 @@ from hosting.metrics import AnyFamily
 from hosting.server import Server
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
+from scheduler.permits.metrics import families
+from scheduler.permits.stats import PermitStats
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import PoolService
-from scheduler.service.metrics import families
-from scheduler.service.stats import PermitStats
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 
 
 def shown(family: AnyFamily) -> str:
@@ -26,10 +26,10 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     """In both directions, with their labels."""
     server = Server(logs.logger("test"), ())
     core = Core(SchedulerConfig(uuid.UUID(int=1)))
-    house = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
+    service = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
     served = [
         *families(core, PermitStats(), server),
-        *pool_families(core.ledger, house.admission_queue, house.stats),
+        *pool_families(core.ledger, service.admission_queue, service.stats),
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.tidy.house import ROOT, repository_files
+from tests.tidy.repository import ROOT, repository_files
 
 ALWAYS = ("README.md", "CONTRIBUTING.md", "VERSIONING.md", "CHANGELOG.md", "deploy/README.md")
 
@@ -107,7 +107,7 @@ def test_the_extractor_catches_a_wrong_path(text: str) -> None:
         "see [the plan](plan.md#part), [notes](notes/), [top](../README.md), [web](https://example.org/x.md), [up](#up)",
         "`notes/a.md` and `plan.md` lie beside the page",
         "routes `/register`, `/v1/explain`, `POST /batch`",
-        "modules `agent.core.goal`, `protocol.values`; entry `agent.cli:main`",
+        "modules `agent.core.goal`, `protocol.values`; entry `agent.program:main`",
         "patterns `docs/*.md`, `docs/decisions/<name>.md`, `agent/{core,runner}/x.py`, `$HOME/x.py`, `docs/…`",
         "neither `n/a`, `application/json`, `parley.dev/role` nor `I/O` is a path; `make test` is a command",
         "```\ncat agent/none.py `agent/none.py`\n```",

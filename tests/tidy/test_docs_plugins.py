@@ -25,6 +25,7 @@ from scheduler.clusters.file import ClusterFile
 from scheduler.core.core import Core
 from scheduler.core.model import POOL_LABEL
 from scheduler.core.state import SchedulerConfig
+from scheduler.permits.config_file import Config
 from scheduler.pools.chain import calls, config, manager, registry
 from scheduler.pools.chain.plugin import HOOKS, Handle
 from scheduler.pools.chain.stats import PoolStats
@@ -35,8 +36,7 @@ from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.http_messages import outcome, question
 from scheduler.pools.shipped.quota import QuotaArgs
-from scheduler.service.config_file import Config
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_metrics import shown
 
 PAGE = (ROOT / "docs/plugins.md").read_text()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.tidy.house import ROOT, python_files
+from tests.tidy.repository import ROOT, python_files
 
 PORTS = {"scheduler": 10299, "agent": 10300, "informant": 10301}
 

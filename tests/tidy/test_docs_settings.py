@@ -12,7 +12,7 @@ from agent.daemon import policies
 from agent.daemon.settings import AgentSettings
 from agent.daemon.windows import WindowEntry
 from hosting.settings import Settings
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 
 LISTS: dict[str, type[Settings]] = {"windows": WindowEntry}
 """Lists of the file that are read by a model of their own."""

@@ -6,13 +6,15 @@ The list says what is *allowed*. A list of what is forbidden would let `subproce
 import ast
 import builtins
 import json
+import shutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import grimp
 import pytest
 
-from tests.tidy.house import PACKAGES, ROOT, output, python_files, run
+from tests.tidy.repository import PACKAGES, ROOT, output, python_files, run
 
 # Each with everything below it. A package that becomes pure is added here.
 PURE = ("protocol", "agent.core", "scheduler.core", "scheduler.pools.core", "informant.core")
@@ -77,16 +79,22 @@ def above_pure_files() -> set[str]:
     return {f"{name.replace('.', '/')}/__init__.py" for name in ABOVE_PURE}
 
 
-def findings(path: str) -> set[str]:
-    """The names that ruff, with the project's own configuration, bans from the snippet if it were `path`."""
-    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "json"]
-    done = run([*command, "--stdin-filename", path, "-"], stdin=IMPURE_SNIPPET)
+def findings(paths: Iterable[str], copy: Path) -> dict[str, set[str]]:
+    """The names that ruff, with the project's own configuration, bans from the snippet if it were each of `paths`."""
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    found: dict[str, set[str]] = {path: set() for path in paths}
+    for path in found:
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path).write_text(IMPURE_SNIPPET)
+    done = run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "json", "."], cwd=copy
+    )
     assert done.returncode in {0, 1}, output(done)
-    return {
-        found["message"].split()[0].strip("`")
-        for found in json.loads(done.stdout)
-        if found["code"] == "TID251"
-    }
+    for each in json.loads(done.stdout):
+        if each["code"] == "TID251":
+            name = Path(each["filename"]).resolve().relative_to(copy.resolve()).as_posix()
+            found[name].add(each["message"].split()[0].strip("`"))
+    return found
 
 
 def test_pure_modules_import_only_what_is_allowed() -> None:
@@ -148,15 +156,13 @@ def test_the_call_check_finds_each_banned_builtin_and_no_method_of_that_name() -
     assert call_faults("import re\nre.compile('x')\ngate.open()\nopened = open\n") == []
 
 
-@pytest.mark.parametrize("directory", pure_directories())
-def test_ruff_bans_impure_names_in_a_new_file_of_a_pure_directory(directory: str) -> None:
+def test_ruff_bans_impure_names_from_every_pure_file_and_from_new_ones(tmp_path: Path) -> None:
     # Behaviour, not the patterns of the configuration: in those, `*` also matches `/`.
-    assert findings(f"{directory}/some_new_module.py") == {"time.time", "uuid.uuid4"}
-
-
-def test_no_pure_file_is_exempt_from_the_ban() -> None:
-    exempt = [name for name in pure_files() if name not in above_pure_files() and not findings(name)]
-    assert exempt == []
+    files = [name for name in pure_files() if name not in above_pure_files()]
+    new = [f"{directory}/some_new_module.py" for directory in pure_directories()]
+    found = findings([*files, *new, "hosting/some_new_module.py"], tmp_path)
+    assert found.pop("hosting/some_new_module.py") == set(), "which is no pure file"
+    assert {path: names for path, names in found.items() if names != {"time.time", "uuid.uuid4"}} == {}
 
 
 def test_no_pure_file_uses_a_banned_name_even_where_a_comment_would_allow_it() -> None:

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.tidy.house import ROOT, output, run
+from tests.tidy.repository import ROOT, output, run
 
 TARGETS = ("demo", "test")
 OTHERS = ("setup", "test-all", "check")

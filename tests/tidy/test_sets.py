@@ -11,25 +11,7 @@ import pytest
 
 from tests.conftest import HERE, SETS, set_of
 from tests.support import processes
-from tests.tidy.house import ROOT, output, pyproject, python_files, run
-
-
-def collected(*arguments: str) -> tuple[int, str]:
-    """The exit code and output of a collection of two files, one of them slow."""
-    files = ("tests/tidy/test_readme.py", "tests/machines/test_ledger_walk.py")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--collect-only",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *files,
-        *arguments,
-    ]
-    done = run(command)
-    return done.returncode, output(done)
+from tests.tidy.repository import ROOT, output, pyproject, python_files, run
 
 
 def test_every_directory_of_tests_belongs_to_one_set() -> None:
@@ -45,16 +27,19 @@ def test_a_directory_that_is_not_listed_is_refused() -> None:
     assert set_of(HERE / "unit" / "agent" / "test_x.py") == "quick"
 
 
-def test_no_test_escapes_every_set() -> None:
-    assert collected("-m", "not (quick or programs or walks)")[0] == 5  # nothing was collected
+def test_every_test_has_the_marker_of_one_set(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        assert len(SETS.keys() & {mark.name for mark in item.iter_markers()}) == 1, item.nodeid
 
 
 def test_the_quick_set_says_what_it_leaves_out() -> None:
-    _, said = collected("-m", "quick")
+    files = ("tests/tidy/test_readme.py", "tests/machines/test_ledger_walk.py")  # the second one is slow
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    said = output(run([*command, *files, "-m", "quick"]))
+    assert "test_readme" in said
     assert "test_ledger_walk" not in said.partition("This was the quick set")[0]
     assert "Left out: programs (tests/processes), walks (tests/machines" in said
     assert "`make test-all` runs everything" in said
-    assert "Left out" not in collected()[1]
 
 
 def test_the_sets_are_markers_and_documented() -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import click
 import pytest
 
-from agent.cli import main as agent
 from agent.daemon.settings import AgentSettings
+from agent.program import main as agent
 from hosting.settings import load
-from informant.cli import main as informant
+from informant.program import main as informant
 from informant.settings import InformantSettings
-from scheduler.cli import main as scheduler
 from scheduler.clusters.file import ClusterFile
-from tests.tidy.house import ROOT, output, pyproject, run
+from scheduler.program import main as scheduler
+from tests.tidy.repository import ROOT, output, pyproject, run
 from tests.tidy.units import BIN, UNITS, command, settings
 
 COMMANDS: dict[str, click.Command] = {

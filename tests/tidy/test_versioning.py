@@ -15,7 +15,7 @@ from protocol.versions import (
     VersionRange,
     VersionRow,
 )
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 
 COLUMNS = ("Number", "Version", "Change", "Capability", "Spoken by this release")
 AGENT_TO_SCHEDULER = "Agent ↔ scheduler"

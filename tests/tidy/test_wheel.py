@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from packaging.requirements import Requirement
 
-from tests.tidy.house import PACKAGES, output, pyproject, run
+from tests.tidy.repository import PACKAGES, output, pyproject, run
 
 SCRIPTS = ("parley", "kubectl-parley", "parley-agent", "parley-scheduler", "parley-informant")
 
@@ -116,14 +116,21 @@ def test_the_console_scripts_are_the_declared_ones(installed: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_an_installed_program_tells_its_version(installed: Path, tmp_path: Path, script: str) -> None:
-    done = run([installed / script, "--version"], cwd=tmp_path, env=clean_environment(tmp_path))
+def test_an_installed_program_tells_its_version_and_explains_itself(
+    installed: Path, tmp_path: Path, script: str
+) -> None:
+    """Both in one start: the program's own script, loaded and called twice."""
+    twice = f"""
+import runpy, sys
+for option in ("--version", "--help"):
+    sys.argv = [{script!r}, option]
+    try:
+        runpy.run_path({str(installed / script)!r}, run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, end.code
+"""
+    done = run([installed / "python", "-c", twice], cwd=tmp_path, env=clean_environment(tmp_path))
     assert done.returncode == 0, output(done)
-    assert re.findall(r"\d+\.\d+\S*", done.stdout) == [pyproject()["project"]["version"]]
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_an_installed_program_explains_itself(installed: Path, tmp_path: Path, script: str) -> None:
-    done = run([installed / script, "--help"], cwd=tmp_path, env=clean_environment(tmp_path))
-    assert done.returncode == 0, output(done)
-    assert "--help" in done.stdout
+    version, _, help_text = done.stdout.partition("\n")
+    assert re.findall(r"\d+\.\d+\S*", version) == [pyproject()["project"]["version"]]
+    assert "--help" in help_text

@@ -4,7 +4,7 @@ import shlex
 from collections import defaultdict
 from pathlib import Path
 
-from tests.tidy.house import ROOT
+from tests.tidy.repository import ROOT
 
 UNITS = ROOT / "deploy/systemd"
 BIN = "/opt/parley/bin/"

@@ -21,7 +21,7 @@ from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec, VmSpec
 from scheduler.core.state import SchedulerConfig
-from scheduler.service.permits import PermitService
+from scheduler.permits.service import PermitService
 from tests.peers import resources
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_informant import PublishedInformant

@@ -1,4 +1,4 @@
-"""Several policies as one: the highest wish counts, and every wish is kept with its reason."""
+"""Several policies as one: the highest goal counts, and every part is kept with its reason."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from agent.core.policies.values import (
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Policies by the name that they are configured by; one alone, or none, is combined as well."""
+    """Policies by their configured names; also of a single policy, or of none."""
 
     policies: tuple[tuple[str, Policy], ...] = (("utilisation", Utilisation()),)
 
@@ -33,21 +33,21 @@ class Combined:
         )
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """The highest wish. Where no policy can tell, or nothing may shrink, not less than the size."""
+        """The highest goal. Where no policy can tell, or the VM must not shrink, the goal is at least the size."""
         size = min(sizing.units(), MAX_UNITS)
         parts = tuple(part for name, policy in self.policies for part in _parts(name, policy, load, sizing))
-        wish = highest(parts)
-        if isinstance(wish, Unknown):
-            return Goal(size, f"the size stays: {wish.reason}", parts)
-        if not sizing.can_decrease and wish.units < size:
-            return moved(wish, size, "no decrease", f"it may not shrink now; else {wish.reason}")
-        return wish
+        result = highest(parts)
+        if isinstance(result, Unknown):
+            return Goal(size, f"the size stays: {result.reason}", parts)
+        if not sizing.can_decrease and result.units < size:
+            return moved(result, size, "no decrease", f"it may not shrink now; else {result.reason}")
+        return result
 
 
 def _parts(name: str, policy: Policy, load: Load, sizing: Sizing) -> Iterator[GoalPart]:
-    """What one policy wishes, with the wishes that it was made of where it tells them."""
-    wish = policy.goal(load, sizing)
-    match wish:
+    """The result of one policy as parts, with the parts that the policy names."""
+    result = policy.goal(load, sizing)
+    match result:
         case Unknown(reason):
             yield GoalPart(name, None, reason)
         case Goal(units, reason, ()):

@@ -40,11 +40,11 @@ class Pressure:
     step: int = 250_000
 
     def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """The highest wish of the four figures."""
+        """The highest result of the four figures."""
         parts = tuple(self._parts(load, sizing))
-        wish = highest(parts)
-        if isinstance(wish, Goal):
-            return wish
+        result = highest(parts)
+        if isinstance(result, Goal):
+            return result
         return Unknown("the guest shows no pressure figures")
 
     def _parts(self, load: Load, sizing: Sizing) -> Iterator[GoalPart]:

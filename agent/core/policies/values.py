@@ -1,4 +1,4 @@
-"""What policies see and give: the load of a VM, its size, a goal and the wishes that it was made of.
+"""What policies see and give: the load of a VM, its size, a goal and its parts.
 
 Amounts are whole numbers: busy CPUs in millionths, memory in bytes, shares in parts per million. Figures as the guest
 counts them (load averages, stall shares) are floats until `micro`, `load_average` or `share` has judged them.
@@ -91,7 +91,7 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class GoalPart:
-    """The wish of one policy, or of one of its figures. `units` is None where it could not tell."""
+    """The goal of one policy, or by one of its figures. `units` is None where the policy could not tell."""
 
     policy: str
     units: int | None
@@ -100,7 +100,7 @@ class GoalPart:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Whole compute units and why. `parts` are all wishes that were weighed, the binding one first."""
+    """Whole compute units and why. `parts` are all parts that were compared, the binding part first."""
 
     units: int
     reason: str
@@ -118,10 +118,10 @@ PolicyResult: TypeAlias = Goal | Unknown
 
 
 class Policy(Protocol):
-    """Turns load into a wish. It keeps no state and reads no clock: what was before comes with the load."""
+    """Turns load into a goal. A policy keeps no state and reads no clock: history comes with the load."""
 
     def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """The wish for this load. Never negative; the plan applies the bounds."""
+        """The goal for this load, at least 0 units; the plan applies the bounds."""
         ...
 
 
@@ -131,7 +131,7 @@ def units_for(need: Fraction, unit: int) -> int:
 
 
 def highest(parts: Iterable[GoalPart]) -> PolicyResult:
-    """The highest of several wishes, ties to the earlier; every part is kept, the binding one first."""
+    """The highest of several parts, ties to the earlier; every part is kept, the binding part first."""
     listed = tuple(parts)
     binding = max(
         (part for part in listed if part.units is not None), key=lambda part: part.units or 0, default=None
@@ -143,5 +143,5 @@ def highest(parts: Iterable[GoalPart]) -> PolicyResult:
 
 
 def moved(goal: Goal, units: int, name: str, reason: str) -> Goal:
-    """`goal`, moved to `units` by something that is no policy; its reason becomes the binding one."""
+    """`goal`, moved to `units` by a limit outside the policies, whose reason becomes the binding one."""
     return replace(goal, units=units, reason=reason, parts=(GoalPart(name, units, reason), *goal.parts))

@@ -11,11 +11,14 @@ the way is in `scheduler.pools.core.batches`.
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from hosting.logs import Logger
+from protocol.values import Value
 from scheduler.core import events
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, Kind
@@ -48,7 +51,7 @@ class _Pending:
     timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Told:
     """A verdict that was told and is not applied yet for all of `growths`, by ticket; `then` is called when it is."""
 
@@ -58,8 +61,7 @@ class _Told:
     then: Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeBatch:
+class ProbeBatch(Value, frozen=True):
     """A batch that is put to a chain. `grants` is how many grants any pool had been given by then."""
 
     batch: Batch
@@ -243,25 +245,29 @@ class PoolAdmissionQueue:
 
     def _end(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> None:
         """A batch is over: its verdict is remembered and told; plugins that want to know hear what came of it."""
-        batch, before = probe.batch, queue.state
-        end = (
-            partial(self._tell_end, probe, result, self._units_of(batch)) if probe.ctx.question else _nothing
-        )
+        batch = probe.batch
+        end: Callable[[], object] = _nothing
+        if probe.ctx.question:
+            end = partial(self._tell_end, probe, result, self._units_of(batch))
         try:
-            if self._still_holds(queue, probe, result):
-                self._stats.probed(queue.name, result, batch.question.current)
-                now_s = self._clock()
-                freed = self._claims.freed(queue.name, now_s)
-                found = batches.concluded(before, batch, result, self._vms, now_s, self.cooldown_s, freed)
-            else:
-                found = Conclusion(before, events.PoolVerdict(0), again=batch.growths)
+            found = self._concluded(queue, probe, result)
         except BaseException:
             end()
             raise
+        self._log_parking(queue.name, queue.state, found.state)
         queue.state = found.state
-        self._log_parking(queue.name, before, found.state)
         queue.put_back(found.again, is_alone=found.is_alone)
         self._answer_batch(queue, found.told, found.verdict, end)
+
+    def _concluded(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> Conclusion:
+        """What a result means; where it does not count any more, everybody in the batch is asked about again."""
+        batch = probe.batch
+        if not self._still_holds(queue, probe, result):
+            return Conclusion(queue.state, events.PoolVerdict(0), again=batch.growths)
+        self._stats.probed(queue.name, result, batch.question.current)
+        now_s = self._clock()
+        freed = self._claims.freed(queue.name, now_s)
+        return batches.concluded(queue.state, batch, result, self._vms, now_s, self.cooldown_s, freed)
 
     def _tell_end(self, probe: ProbeBatch, result: ProbeResult, before: list[int]) -> None:
         batch = probe.batch

@@ -1,4 +1,4 @@
-"""The chain as it is configured: which plugins in which order, with which args; built, and told from another one."""
+"""The chain as it is configured: which plugins in which order, with which args; built, and told from another chain."""
 
 import hashlib
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Named:
 
     @property
     def called(self) -> str:
-        """What it is called among others."""
+        """The name among others of the chain."""
         return self.instance or self.name
 
 

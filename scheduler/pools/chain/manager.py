@@ -110,7 +110,7 @@ class PluginManager:
                 raise PluginStartError(f'plugin "{name}" start: {text}') from error
 
     async def stop(self) -> None:
-        """Stop every plugin, the last one first. What one raises is logged; the others are stopped all the same."""
+        """Stop every plugin, the last first. What a plugin raises is logged; the others are stopped all the same."""
         await self._stop(self._plugins)
 
     async def stop_started(self) -> None:
@@ -142,11 +142,11 @@ class PluginManager:
         return await calls.run(self._pod_chain(ctx, pod, pool))
 
     def statuses(self) -> list[tuple[str, object]]:
-        """What each plugin shows of itself, by name; None where it has no `status()`, or that fails."""
+        """What each plugin shows of itself, by name; None for a plugin whose `status()` is not there, or fails."""
         return [(name, _status_of(plugin)) for name, plugin, *_ in self._plugins]
 
     def update_steps(self, ctx: Context, new_pool: Pool, pods: Pods) -> Steps[Admission]:
-        """`pre_update_pool` as steps, for whoever wants to wait only where it must."""
+        """`pre_update_pool` as steps, for callers that wait only where they must."""
         return self._chain("pre_update_pool", ctx, new_pool, tuple(pods))
 
     def still_admits(self, ctx: Context, new_pool: Pool, pods: Pods) -> bool:
@@ -214,7 +214,7 @@ class PluginManager:
     def _call(
         self, place: int, hook: str, kind: type[Any], ctx: Context, seen: Any, *more: object
     ) -> Steps[Any]:
-        """One hook of one plugin. Whatever it does, an answer of `kind` comes of it; only cancellation passes through."""
+        """One hook of one plugin. Whatever the plugin does, the result is an answer of `kind`; only cancellation passes through."""
         name, plugin, abandoned = self._plugins[place]
         about = next(each.name for each in (seen, *more) if isinstance(each, Pool))
         began_s = perf_counter() if self._watch is not None else 0.0

@@ -117,7 +117,7 @@ class Plugin(Protocol):
     """
 
     def name(self) -> str:
-        """What logs, metrics and reasons call it."""
+        """The plugin's name in logs, metrics and reasons."""
         ...
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
@@ -158,7 +158,7 @@ HOOKS: Final = (
     "pre_delete_pool",
     "pre_create_pod",
 )
-"""What every plugin has; one that does not derive from `BasePlugin` has all of it itself."""
+"""The methods of every plugin, derived from `BasePlugin` or its own."""
 
 
 def is_name(name: object) -> bool:
@@ -170,7 +170,7 @@ class BasePlugin:
     """Every hook as one that does nothing. Override `name`, or logs will say `base`. Source: seed 000."""
 
     def name(self) -> str:
-        """The name of the class would tell nothing of what is configured; this one tells that nobody has named it."""
+        """`base`: the plugin was not named."""
         return "base"
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:

@@ -6,10 +6,14 @@ changes. Failures leave nothing behind: the next request asks again. Source: des
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from protocol.reasons import Reason, ReasonCode
+from protocol.values import Value
 from scheduler.core.events import PoolVerdict
 from scheduler.core.model import VmSpec
 from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error
@@ -29,8 +33,7 @@ _DEFAULT_MESSAGES: Final = {
 """What a refusal without a message says, by its kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedRefusal:
+class CachedRefusal(Value, frozen=True):
     """Up to `total` units the chain may admit more, above that the chain has refused. Forgotten at `until_s`.
 
     `plugin` has refused, at `since_s`, with `reason` for machines. `freed` is what had been freed by then
@@ -59,8 +62,7 @@ class Parking:
     spec: VmSpec | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Value, frozen=True):
     """How the last question ended, for people: `candidate` units were asked for, `accepted` admitted."""
 
     kind: ProbeResultKind
@@ -73,13 +75,12 @@ class Outcome:
     is_complete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PoolAdmissionState:
+class PoolAdmissionState(Value, frozen=True):
     """All that is remembered of one pool. `parked_vms` is by UID."""
 
     refusal: CachedRefusal | None = None
     parked: Parking | None = None
-    parked_vms: Mapping[str, Parking] = field(default_factory=dict)
+    parked_vms: Mapping[str, Parking] = msgspec.field(default_factory=dict)
     last: Outcome | None = None
     generation: int = 0
 
@@ -117,7 +118,7 @@ class PoolAdmissionState:
         if parking is None or parking.spec == spec:
             return self
         if parking.spec is None:
-            return self.with_vm(uid, replace(parking, spec=spec))
+            return self.with_vm(uid, Parking(parking.generation, parking.message, parking.plugin, spec))
         return self.without_vm(uid)
 
     def parked_verdict(self, uid: str, pool: str) -> PoolVerdict | None:

@@ -5,10 +5,12 @@ The order of one batch: `sift`, `question`, the search (`probe.search`, which th
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from protocol.reasons import Reason, ReasonCode
+from protocol.values import Value
 from scheduler.core.events import AdmissionCallNeeded, PoolVerdict
 from scheduler.core.vms import VmRecord, VmTable
 from scheduler.pools.core.admission_state import (
@@ -25,12 +27,12 @@ from scheduler.pools.core.values import Pool, VmRequest, frozen_texts
 
 FAILED_RETRY_S: Final = 1.0
 MAX_WAIT_S: Final = 86_400.0
+"""A day: no plugin and no service is waited for longer before its pool is asked again."""
 TICK_S: Final = 0.005
 """Timers of a loop may fire that much too early."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
+class Waiter(Value, frozen=True):
     """A request that waits for the verdict on its pool, until `deadline_s`."""
 
     needed: AdmissionCallNeeded
@@ -41,8 +43,7 @@ class Waiter:
         return now_s + TICK_S >= self.deadline_s
 
 
-@dataclass(frozen=True, slots=True)
-class PoolGrowth:
+class PoolGrowth(Value, frozen=True):
     """A waiter with the share of its VM in the pool, in the pool's units: now, and with what the VM wants.
 
     `is_kept` says that the pool counts more for the VM than its permit, so that what it holds now was perhaps never admitted.
@@ -59,8 +60,7 @@ class PoolGrowth:
         return self.waiter.needed.uid
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Value, frozen=True):
     """What the chain is asked: how many units in (`current`, `candidate`]. `is_cut`: a cached refusal allows no more."""
 
     current: int
@@ -73,8 +73,7 @@ class Question:
         return self.candidate <= self.current
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Value, frozen=True):
     """One question about a pool, for everybody whose growth is in it, in the order of arrival."""
 
     pool: Pool
@@ -94,8 +93,7 @@ class Batch:
 Refused: TypeAlias = list[tuple[Waiter, PoolVerdict]]
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(Value, frozen=True):
     """What a batch's end means: what is remembered, whom `verdict` is told, and who is asked about again, `is_alone` one by
     one."""
 

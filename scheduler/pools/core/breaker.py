@@ -17,7 +17,7 @@ class BreakerState(enum.StrEnum):
     CLOSED = "closed"
     """Every call goes through."""
     OPEN = "open"
-    """It failed too often in a row: none goes through until the pause is over."""
+    """The service failed too often in a row: no call goes through until the pause is over."""
     HALF_OPEN = "half-open"
     """The pause is over: one call at a time goes through, as a probe."""
 
@@ -96,8 +96,7 @@ class Breaker:
 Step: TypeAlias = Callable[[Breaker, float], Breaker]
 
 
-def _same(breaker: Breaker, now_s: float) -> Breaker:
-    del now_s
+def _same(breaker: Breaker, _: float) -> Breaker:
     return breaker
 
 
@@ -108,13 +107,11 @@ def _begin_probing(breaker: Breaker, now_s: float) -> Breaker:
     return replace(breaker, state=BreakerState.HALF_OPEN, proofs=0, is_probing=True, era=breaker.era + 1)
 
 
-def _probe_again(breaker: Breaker, now_s: float) -> Breaker:
-    del now_s
+def _probe_again(breaker: Breaker, _: float) -> Breaker:
     return breaker if breaker.is_probing else replace(breaker, is_probing=True)
 
 
-def _forget_failures(breaker: Breaker, now_s: float) -> Breaker:
-    del now_s
+def _forget_failures(breaker: Breaker, _: float) -> Breaker:
     return replace(breaker, failures=0) if breaker.failures else breaker
 
 
@@ -133,9 +130,8 @@ def _reopen(breaker: Breaker, now_s: float) -> Breaker:
     return _open(replace(breaker, failures=breaker.failures + 1), now_s)
 
 
-def _count_proof(breaker: Breaker, now_s: float) -> Breaker:
+def _count_proof(breaker: Breaker, _: float) -> Breaker:
     """From half-open: closed with the last probe that was needed."""
-    del now_s
     if breaker.proofs + 1 < breaker.rules.probes:
         return replace(breaker, proofs=breaker.proofs + 1, is_probing=False)
     return replace(
@@ -143,8 +139,7 @@ def _count_proof(breaker: Breaker, now_s: float) -> Breaker:
     )
 
 
-def _end_probe(breaker: Breaker, now_s: float) -> Breaker:
-    del now_s
+def _end_probe(breaker: Breaker, _: float) -> Breaker:
     return replace(breaker, is_probing=False)
 
 
@@ -154,10 +149,8 @@ TABLE: Final[Mapping[tuple[BreakerState, BreakerEvent], Step]] = MappingProxyTyp
         (BreakerState.CLOSED, BreakerEvent.SUCCEEDED): _forget_failures,
         (BreakerState.CLOSED, BreakerEvent.FAILED): _count_failure,
         (BreakerState.CLOSED, BreakerEvent.ABANDONED): _same,
-        (
-            BreakerState.OPEN,
-            BreakerEvent.ASKED,
-        ): _begin_probing,  # nothing else: an open breaker has given no pass of its era
+        # Nothing else while it is open: then the breaker has given no pass of its era.
+        (BreakerState.OPEN, BreakerEvent.ASKED): _begin_probing,
         (BreakerState.HALF_OPEN, BreakerEvent.ASKED): _probe_again,
         (BreakerState.HALF_OPEN, BreakerEvent.SUCCEEDED): _count_proof,
         (BreakerState.HALF_OPEN, BreakerEvent.FAILED): _reopen,

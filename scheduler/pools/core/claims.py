@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 CLAIM_S: Final = 60.0
-"""How long beyond the time at which it was told to come back a VM may stay away: four ticks of an agent."""
+"""How long a VM may stay away beyond the time at which it was told to come back: four ticks of an agent."""
 MAX_CLAIM_S: Final = 600.0
 """How long a claim lasts at most, however long a plugin lets the VM wait."""
 
@@ -25,8 +25,8 @@ class Claim:
 
 
 class Claims:
-    """Those of one pool, by the UID of the VM. `units` is what they come to together, beyond what the VMs have; `ended`
-    counts those that were given up, so that others may have what they held."""
+    """The claims on one pool, by the UID of the VM. `units` is their sum, beyond what the VMs have; `ended` counts the
+    claims that were given up, so that others may have what was held."""
 
     __slots__ = ("_by_uid", "ended", "next_s", "units")
 
@@ -42,7 +42,7 @@ class Claims:
 
     @property
     def until_s(self) -> float:
-        """When the last one ends; 0 without any."""
+        """When the last claim ends; 0 without any."""
         return max((claim.until_s for claim in self._by_uid.values()), default=0.0)
 
     def refuse(self, uid: str, units: int, wanted_units: int, now_s: float, wait_s: float) -> None:
@@ -68,7 +68,7 @@ class Claims:
             self.ended += 1
 
     def expire(self, now_s: float) -> None:
-        """Those whose time is over end."""
+        """Claims whose time is over end."""
         if now_s < self.next_s:
             return
         for uid in [uid for uid, claim in self._by_uid.items() if claim.until_s <= now_s]:
@@ -76,7 +76,7 @@ class Claims:
         self.next_s = min((claim.until_s for claim in self._by_uid.values()), default=math.inf)
 
     def clear(self) -> None:
-        """All end."""
+        """All claims end."""
         self.ended += len(self._by_uid)
         self._by_uid.clear()
         self.next_s, self.units = math.inf, 0

@@ -47,7 +47,7 @@ class Detail:
 class AppError(Exception):
     """The one error of hooks: raise it, or give it as `Admission.error` where the pool was changed as well.
 
-    `code` is an HTTP status; `biz_code` a word for clients; `message` is shown to clients and is all of `str(error)`;
+    `code` is an HTTP status; `biz_code` a code for clients; `message` is shown to clients and is all of `str(error)`;
     `cause` is for the log alone and never leaves the process; `detail` is free, and a kind or a `Detail` there decides
     the kind. Source: seed 000, `domain.AppError`.
     """
@@ -156,12 +156,13 @@ def new_invalid_spec(
     return _of_kind(422, message, cause, Detail(kind, scope, vm_uid, reason=reason))
 
 
-_KIND_OF_CODE: Final = {
+KIND_OF_CODE: Final = {
     503: PluginErrorKind.INSUFFICIENT_RESOURCES,
     429: PluginErrorKind.INSUFFICIENT_RESOURCES,
     400: PluginErrorKind.INVALID_SPEC,
     422: PluginErrorKind.INVALID_SPEC,
 }
+"""How a code is read where no kind is named; every other code is Internal."""
 
 
 def kind_from_app_error(error: AppError | None) -> PluginErrorKind:
@@ -177,7 +178,7 @@ def kind_from_app_error(error: AppError | None) -> PluginErrorKind:
     if isinstance(named, PluginErrorKind) and named is not PluginErrorKind.UNKNOWN:
         return named
     code = getattr(error, "code", None)
-    return _KIND_OF_CODE.get(code if isinstance(code, int) else 0, PluginErrorKind.INTERNAL)
+    return KIND_OF_CODE.get(code if isinstance(code, int) else 0, PluginErrorKind.INTERNAL)
 
 
 def _kind_named_by(detail: object) -> object:
@@ -198,5 +199,5 @@ def detail_of(error: AppError) -> Detail:
 class Interrupt(BaseException):
     """Thrown into steps whose time is over: they end with what they know by now.
 
-    It is no `Exception`, so that no barrier for the failures of plugins takes it for one.
+    `Interrupt` is no `Exception`, so that no barrier for the failures of plugins takes one for such a failure.
     """

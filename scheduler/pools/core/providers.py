@@ -26,7 +26,7 @@ class QuotaProvider(Protocol):
 
     @property
     def enabled(self) -> bool:
-        """Whether it knows anything."""
+        """Whether the provider knows anything."""
         ...
 
     async def list_for_user(self, user: str, team: str) -> Sequence[Quota]:

@@ -46,7 +46,10 @@ class PoolQueue:
 
     def take(self) -> list[Waiter]:
         """Those who are asked about together next, at most `MAX_BATCH`; empty where nobody waits."""
-        first = next(iter(self.waiting), None)
+        if len(self.waiting) <= 1:
+            self.asked, self.waiting = self.waiting, {}
+            return list(self.asked.values())
+        first = next(iter(self.waiting))
         count = 1 if first in self.alone else MAX_BATCH
         taken = [ticket for ticket, _ in zip(self.waiting, range(count), strict=False)]
         self.asked = {ticket: self.waiting.pop(ticket) for ticket in taken}

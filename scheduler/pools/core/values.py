@@ -15,7 +15,7 @@ from scheduler.pools.core.errors import AppError
 
 
 class Texts(Mapping[str, str]):
-    """Names with their texts (labels, annotations), which nobody can change; copies of it are itself."""
+    """Names with their texts (labels, annotations), which cannot be changed; a copy is the object itself."""
 
     __slots__ = ("_texts",)
 
@@ -53,7 +53,7 @@ NO_TEXTS: Final = Texts()
 
 
 def frozen_texts(texts: Mapping[str, str]) -> Texts:
-    """What nobody can change."""
+    """The same texts, as they cannot be changed."""
     return texts if isinstance(texts, Texts) else Texts(texts) if texts else NO_TEXTS
 
 
@@ -62,7 +62,7 @@ class PoolLimits:
     """The pool's own limits in its compute units; None is no limit."""
 
     max_units: int | None = None
-    """All members together. 0 freezes the pool: nothing grows in it."""
+    """All members together. 0 freezes the pool: no VM grows there."""
     max_units_per_vm: int | None = None
     """At least 1."""
     min_units: int = 0
@@ -173,7 +173,7 @@ class Context:
 
     @property
     def request(self) -> VmRequest | None:
-        """The VM that asks, the first one where several do."""
+        """The VM that asks, the first of several."""
         return self.requests[0] if self.requests else None
 
 
@@ -211,16 +211,16 @@ class Admission:
 
     @property
     def updated(self) -> bool:
-        """Whether it carries a changed pool."""
+        """Whether the admission carries a changed pool."""
         return self.pool is not None
 
     @property
     def is_capped(self) -> bool:
-        """Whether it states a number."""
+        """Whether the admission states a number."""
         return self.admitted is not None
 
     def admitted_or(self, replicas: int) -> int:
-        """The number that it states, or `replicas`."""
+        """The stated number, or `replicas`."""
         return replicas if self.admitted is None else self.admitted
 
 
@@ -228,7 +228,7 @@ ADMITTED: Final = Admission()
 """Everything, unchanged."""
 
 PodManifest: TypeAlias = Mapping[str, Any]
-"""A Kubernetes pod as its API writes it, in JSON's types."""
+"""A Kubernetes pod as the API of Kubernetes writes pods, in JSON's types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class PodAdmission:
 
     @property
     def updated(self) -> bool:
-        """Whether it carries a changed pod."""
+        """Whether the admission carries a changed pod."""
         return self.pod is not None
 
 

@@ -134,7 +134,7 @@ class HttpAdmissionArgs(Settings):
     breaker: BreakerArgs = Field(default_factory=BreakerArgs)
     on_outage: Literal["refuse", "admit"] = "refuse"
     """What holds while the service is not there. DANGEROUS: with `admit` its outage lifts every limit that it keeps, and
-    whoever can bring it down can have everything. Only for a service whose word is advice. It covers no connection, no
+    whoever can bring it down can have everything. Only for a service whose answer is advice. `admit` covers no connection, no
     answer in time, outages (5xx) and an open breaker; never other statuses or answers that cannot be used.
     """
 
@@ -171,21 +171,18 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class _Time:
-    """When a question must be answered; `is_cut_short` where the caller leaves less than the plugin's own time."""
-
-    until_s: float
-    is_cut_short: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Asking:
-    """A question as it is sent, the VMs that it is about, the pool's name, and of which search it is."""
+    """A question as it is sent, with its VMs, pool and search.
+
+    The answer must be there at `until_s`; `is_cut_short` where the caller leaves less than the plugin's own time.
+    """
 
     body: bytes
     requests: tuple[VmRequest, ...]
     pool: str
     question: str
+    until_s: float
+    is_cut_short: bool
 
 
 class HttpAdmission(BasePlugin):
@@ -230,7 +227,7 @@ class HttpAdmission(BasePlugin):
         return NAME
 
     def status(self) -> Status:
-        """What it knows of the service now."""
+        """What the plugin knows of the service now."""
         breaker = self._breaker
         return Status(
             self._client is not None,
@@ -289,13 +286,13 @@ class HttpAdmission(BasePlugin):
         return self._ask("delete", ctx, pool, None) if "delete" in self._args.hooks else ADMITTED
 
     def probe_ended(self, end: ProbeEnd) -> None:
-        """Tell the service, where it wants to know and was asked."""
+        """Tell the service, where that wants to know and was asked."""
         if self._outcomes is not None and self._questions.get(end.pool.name) == end.question:
             del self._questions[end.pool.name]
             self._outcomes.add(outcome(end))
 
     async def _report(self, body: bytes) -> bool:
-        """Tell one outcome; whether the service has taken it. What it does not understand is not told again."""
+        """Tell one outcome; whether the service has taken it. What is not understood there is not told again."""
         if self._client is None:
             return False
         answer = await self._client.call(
@@ -311,7 +308,6 @@ class HttpAdmission(BasePlugin):
         """Ask, again where that may help, and say what came of it."""
         full_s = self._clock() + self._args.timeout
         until_s = full_s if ctx.deadline_s is None else min(full_s, ctx.deadline_s)
-        limit = _Time(until_s, until_s < full_s)
         if self._args.send_members and pods is not None and len(pods) > MAX_MEMBERS:
             # Not even written: that would hold the loop for a tenth of a second at 10,000 VMs, for each question.
             message = f"pool {pool.name} has {len(pods)} VMs; sendMembers is for at most {MAX_MEMBERS}"
@@ -320,41 +316,41 @@ class HttpAdmission(BasePlugin):
         if len(body) > MAX_QUESTION_BYTES:
             message = f"the question to the admission service exceeds {MAX_QUESTION_BYTES} bytes"
             return Admission(error=internal(message))
-        asking = _Asking(body, ctx.requests, pool.name, ctx.question)
+        asking = _Asking(body, ctx.requests, pool.name, ctx.question, until_s, until_s < full_s)
         calls = 0
         while True:
-            result = await self._in_turn(asking, limit)
+            result = await self._in_turn(asking)
             calls += 1
             if isinstance(result, Said):
                 self._budget = self._budget.answered()
                 return result.admission
-            pause_s = self._retry_in_s(result, calls, limit)
+            pause_s = self._retry_in_s(result, calls, asking)
             if pause_s is None:
                 may_admit = result.is_outage and self._args.on_outage == "admit"
                 return ADMITTED if may_admit else Admission(error=result.error)
             await asyncio.sleep(pause_s)
 
-    def _retry_in_s(self, failed: Failed, calls: int, limit: _Time) -> float | None:
+    def _retry_in_s(self, failed: Failed, calls: int, asking: _Asking) -> float | None:
         """The pause before another call, which the budget then has paid for; None where there is to be none."""
         if not failed.may_retry or calls > self._args.retries.per_ask:
             return None
         pause_s = self._backoff.delay_s(calls, self._rng)
-        is_in_time = self._clock() + pause_s + LEAST_S <= limit.until_s
+        is_in_time = self._clock() + pause_s + LEAST_S <= asking.until_s
         spent = self._budget.spent()
         if self._breaker.state is not BreakerState.CLOSED or not is_in_time or spent is None:
             return None
         self._budget = spent
         return pause_s
 
-    async def _in_turn(self, asking: _Asking, limit: _Time) -> Said | Failed:
+    async def _in_turn(self, asking: _Asking) -> Said | Failed:
         """One call, when it is its turn. The time in this queue is ours: a service that is given less than its own time
         for an answer has not failed when that comes too late."""
         if not self._turns.locked():
             async with self._turns:
-                return await self._call(asking, limit)
+                return await self._call(asking)
         self._waiting += 1
         try:
-            async with asyncio.timeout(max(limit.until_s - self._clock(), 0.0)):
+            async with asyncio.timeout(max(asking.until_s - self._clock(), 0.0)):
                 await self._turns.acquire()
         except TimeoutError:
             count = self._args.connections
@@ -363,16 +359,16 @@ class HttpAdmission(BasePlugin):
         finally:
             self._waiting -= 1
         try:
-            return await self._call(asking, replace(limit, is_cut_short=True))
+            return await self._call(replace(asking, is_cut_short=True))
         finally:
             self._turns.release()
 
-    async def _call(self, asking: _Asking, limit: _Time) -> Said | Failed:
+    async def _call(self, asking: _Asking) -> Said | Failed:
         """One call, where the breaker lets it through; however it ends, the breaker is told."""
         client, now_s = self._client, self._clock()
         if client is None:
             return Failed(internal("the plugin is not running"), "not running")
-        if limit.until_s - now_s < LEAST_S:
+        if asking.until_s - now_s < LEAST_S:
             return Failed(internal("no time is left to ask the admission service"), "no time")
         breaker, entry = self._breaker.ask(now_s)
         self._change(breaker)
@@ -386,14 +382,14 @@ class HttpAdmission(BasePlugin):
             answer = await client.call(
                 "POST",
                 self._args.url,
-                deadline_s=limit.until_s - now_s,
+                deadline_s=asking.until_s - now_s,
                 body=asking.body,
                 headers=self._credentials.headers,
             )
             result = understood(answer, asking.requests, self._wall())
             if isinstance(result, Said):
                 event = BreakerEvent.SUCCEEDED
-            elif self._client is not client or (result.is_late and limit.is_cut_short):
+            elif self._client is not client or (result.is_late and asking.is_cut_short):
                 return replace(result, is_outage=False, may_retry=False)  # our doing, not the service's
             else:
                 event, why = BreakerEvent.FAILED, result.why

@@ -7,7 +7,7 @@ from typing import Final
 
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
-from hosting.threads import in_own_thread
+from hosting.threads import SingleCall, in_own_thread
 from hosting.tls import Tls, TlsError, TlsFiles
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
@@ -34,7 +34,7 @@ class Credentials:
         self._faults = FaultLog(
             log, "credentials cannot be read again, the old ones stay in force", "credentials read again"
         )
-        self._reading: asyncio.Future[str] | None = None
+        self._reading = SingleCall()
         self.headers = {"Accept": "application/json"}
         self.tls = Tls(tls) if tls.paths() else None
 
@@ -64,15 +64,8 @@ class Credentials:
         path = self._token_file
         if path is None:
             return
-        if self._reading is None:
-            self._reading = in_own_thread(lambda: read_token(path))
         try:
-            async with asyncio.timeout(READ_DEADLINE_S):
-                token = await asyncio.shield(self._reading)
+            token = await self._reading.run(lambda: read_token(path), READ_DEADLINE_S)
         except TimeoutError:
-            # The read that hangs goes on; one more would hang, too.
             raise ValueError(f"tokenFile: {path} could not be read in time") from None
-        finally:
-            if self._reading.done():
-                self._reading = None
         self.headers = {**self.headers, "Authorization": f"Bearer {token}"}

@@ -29,14 +29,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hosting.client import Answered, Outcome, Unanswered
-from scheduler.pools.core.errors import AppError, Detail, PluginErrorKind, Scope
+from scheduler.pools.core.batches import MAX_WAIT_S
+from scheduler.pools.core.errors import KIND_OF_CODE, AppError, Detail, PluginErrorKind, Scope, new_internal
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Member, Pods, Pool, ProbeEnd, VmRequest
 
 VERSION: Final = 1
 """Of the question and its answers."""
 MAX_MESSAGE: Final = 240
 """Characters of a message for clients."""
-MAX_WAIT_S: Final = 86_400.0
 
 Hook: TypeAlias = Literal["create", "update", "delete"]
 
@@ -126,7 +126,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It has not. `is_outage`: it is not there, rather than wrong; `may_retry`: another call at once may do better;
+    """The service has not answered. `is_outage`: it is not there, rather than wrong; `may_retry`: another call at once may do better;
     `is_late`: the time was over; `why` is for logs and the status, and holds nothing that the peer wrote.
     """
 
@@ -159,14 +159,6 @@ class _LooseBody(_Body):
     model_config = ConfigDict(extra="ignore")
 
 
-_KIND_OF_STATUS: Final = {
-    400: PluginErrorKind.INVALID_SPEC,
-    422: PluginErrorKind.INVALID_SPEC,
-    429: PluginErrorKind.INSUFFICIENT_RESOURCES,
-    503: PluginErrorKind.INSUFFICIENT_RESOURCES,
-}
-
-
 def understood(outcome: Outcome, requests: tuple[VmRequest, ...], wall_s: float) -> Said | Failed:
     """What the end of a call means (the module's table). `wall_s` is Unix time, for dates of a peer without a clock."""
     if isinstance(outcome, Unanswered):
@@ -176,7 +168,7 @@ def understood(outcome: Outcome, requests: tuple[VmRequest, ...], wall_s: float)
         return Said(ADMITTED)
     if outcome.status == 200:
         return _admitted(outcome, wait_s)
-    if outcome.status in _KIND_OF_STATUS:
+    if outcome.status in KIND_OF_CODE:
         return _refused(outcome, requests, wait_s)
     return _bad_status(outcome, wait_s)
 
@@ -238,7 +230,7 @@ def _refused(answer: Answered, requests: tuple[VmRequest, ...], header_wait_s: f
             return _unusable(answer, fault_lines(error)[0])
     if twice := _given_twice(answer.body):
         return _unusable(answer, f"the key {twice[:60]!r} was given twice")
-    kind = body.kind or _KIND_OF_STATUS[answer.status]
+    kind = body.kind or KIND_OF_CODE[answer.status]
     wait_s = _wait_s(body, header_wait_s)
     message = shown(body.message or "")
     is_vouched_for = answer.status != 503 or body.kind or message
@@ -307,8 +299,7 @@ def shown(text: str) -> str:
 
 def internal(message: str, *, wait_s: float | None = None, cause: Exception | None = None) -> AppError:
     """A refusal as Internal that may tell when asking again helps."""
-    detail = Detail(PluginErrorKind.INTERNAL, retry_after_s=wait_s)
-    return AppError(500, shown(message), cause=cause, detail=detail)
+    return new_internal(shown(message), cause, retry_after_s=wait_s)
 
 
 _WORDS: Final = {

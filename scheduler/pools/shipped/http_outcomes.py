@@ -15,7 +15,7 @@ RETRY: Final = Backoff(base_s=0.2, cap_s=30.0)
 
 
 class Outcomes:
-    """A bounded queue with one task. `send` tells one outcome: whether it was taken."""
+    """A bounded queue with one task. `send` tells one outcome; whether that was taken."""
 
     def __init__(
         self,

@@ -178,7 +178,7 @@ class Driver:
         """Answer the request that is under way."""
         return self.finish(events.RequestPermit, event_of(self.request()))
 
-    def wish(self, *, cpu: bool = False, memory: bool = False) -> "Driver":
+    def try_upscale(self, *, cpu: bool = False, memory: bool = False) -> "Driver":
         """The guest calls `/try-upscale`."""
         return self.tell(events.TryUpscaleReceived(self.registrations[-1], MoreResources(cpu, memory)))
 

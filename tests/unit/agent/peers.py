@@ -1,7 +1,6 @@
 """Peers of a runner in a test, all in memory: on a virtual clock they take no time, and on a real one next to none."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from uuid import UUID
@@ -24,6 +23,7 @@ from protocol.values import Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import PluginResponse
 from tests.support.amounts import UNIT, cu
+from tests.support.servers import Certain
 from tests.support.virtual_time import now_s
 from tests.unit.agent.driver import INSTANCE, VM, grant
 
@@ -43,13 +43,6 @@ FAST = Timing(
     observe_idle_s=0.05,
 )
 Answer = Callable[[PermitRequest], events.PermitGranted | events.PermitRefused | events.PermitFailed]
-
-
-class Certain(random.Random):
-    """Chance that always takes the least: waits are the shortest."""
-
-    def random(self) -> float:
-        return 0.0
 
 
 class Wants:

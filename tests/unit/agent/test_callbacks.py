@@ -1,4 +1,4 @@
-"""What informants call: who is answered, with which numbers, and when a wish is refused."""
+"""What informants call: who is answered, with which numbers, and when a call is refused."""
 
 import json
 from dataclasses import replace
@@ -21,13 +21,16 @@ OTHER = UUID(int=10, version=4)
 def _register(
     runner: Runner, registration: UUID = REGISTRATION, phase: RegistrationPhase = RegistrationPhase.ACTIVE
 ) -> None:
-    link = replace(
-        runner.state.informant,
-        registration=registration,
-        phase=phase,
-        version=InformantProtoVersion.V1_1,
-    )
+    version = InformantProtoVersion.V1_1
+    link = replace(runner.state.informant, registration=registration, phase=phase, version=version)
     runner.state = replace(runner.state, informant=link)
+
+
+def registered(phase: RegistrationPhase = RegistrationPhase.ACTIVE) -> tuple[Runner, Callbacks]:
+    """A runner that is registered with its informant, and what its informant calls."""
+    runner = World().runner
+    _register(runner, phase=phase)
+    return runner, Callbacks(lambda: [runner])
 
 
 async def _call(
@@ -41,23 +44,19 @@ async def _call(
 
 
 async def test_good_answers_are_numbered_from_one_for_each_registration() -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
-    _register(made.runner)
+    runner, callbacks = registered()
     numbers = []
     for name in ("id", "suspend", "resume", "try-upscale"):
         status, body = await _call(callbacks, name, cpu=True, memory=False, expectedID=str(REGISTRATION))
         assert (status, body["data"]) == (200, {"agentID": str(REGISTRATION)})
         numbers.append(body["sequenceNumber"])
-    _register(made.runner, OTHER)
+    _register(runner, OTHER)
     _, body = await _call(callbacks, "id", OTHER)
     assert [*numbers, body["sequenceNumber"]] == [1, 2, 3, 4, 1]
 
 
 async def test_errors_take_no_number() -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
-    _register(made.runner)
+    _, callbacks = registered()
     assert (await _call(callbacks, "resume", expectedID=str(OTHER)))[0] == 404
     assert (await _call(callbacks, "resume", expectedID="x"))[0] == 400
     _, body = await _call(callbacks, "id")
@@ -66,62 +65,52 @@ async def test_errors_take_no_number() -> None:
 
 @pytest.mark.parametrize("name", ["id", "suspend", "resume", "try-upscale"])
 async def test_a_body_that_is_empty_or_broken_is_refused_and_changes_nothing(name: str) -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
-    _register(made.runner)
+    runner, callbacks = registered()
     (route,) = [each for each in callbacks.routes() if each.path.endswith("/" + name)]
     for body in (b"", b"{", b"[]", b'"{}"'):
         answer = await route.handler(Request(route.method, "", body, {}, {"agent_id": str(REGISTRATION)}))
         assert isinstance(answer, Reply)
         assert answer.status == 400
-    assert made.runner._inbox.empty()
+    assert runner._inbox.empty()
 
 
 async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
+    runner = World().runner
+    callbacks = Callbacks(lambda: [runner])
     assert (await _call(callbacks, "id"))[0] == 404
-    _register(made.runner)
+    _register(runner)
     assert (await _call(callbacks, "id", OTHER))[0] == 404
     assert (await _call(callbacks, "id", "nonsense"))[0] == 404
     for name in ("resume", "suspend", "try-upscale"):
-        wish = {"cpu": True, "memory": True}
-        assert (await _call(callbacks, name, REGISTRATION, expectedID=str(OTHER), **wish))[0] == 404
-        assert (await _call(callbacks, name, OTHER, expectedID=str(REGISTRATION), **wish))[0] == 404
-    assert made.runner._inbox.empty()
+        call = {"cpu": True, "memory": True}
+        assert (await _call(callbacks, name, REGISTRATION, expectedID=str(OTHER), **call))[0] == 404
+        assert (await _call(callbacks, name, OTHER, expectedID=str(REGISTRATION), **call))[0] == 404
+    assert runner._inbox.empty()
 
 
-async def test_a_wish_is_no_part_of_the_first_version() -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
-    _register(made.runner)
-    link = replace(made.runner.state.informant, version=InformantProtoVersion.V1_0)
-    made.runner.state = replace(made.runner.state, informant=link)
-    wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
-    assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
-    assert made.runner._inbox.empty()
+async def test_a_try_upscale_is_no_part_of_the_first_version() -> None:
+    runner, callbacks = registered()
+    link = replace(runner.state.informant, version=InformantProtoVersion.V1_0)
+    runner.state = replace(runner.state, informant=link)
+    call: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
+    assert (await _call(callbacks, "try-upscale", REGISTRATION, **call))[0] == 400
+    assert runner._inbox.empty()
 
 
-async def test_a_suspended_agent_takes_no_wish() -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
-    _register(made.runner, phase=RegistrationPhase.SUSPENDED)
-    wish: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
-    assert (await _call(callbacks, "try-upscale", REGISTRATION, **wish))[0] == 400
-    assert made.runner._inbox.empty()
+async def test_a_suspended_agent_takes_no_try_upscale() -> None:
+    runner, callbacks = registered(phase=RegistrationPhase.SUSPENDED)
+    call: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
+    assert (await _call(callbacks, "try-upscale", REGISTRATION, **call))[0] == 400
+    assert runner._inbox.empty()
 
 
 async def test_a_call_during_the_registration_is_taken() -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
-    _register(made.runner, phase=RegistrationPhase.REGISTERING)
+    _, callbacks = registered(phase=RegistrationPhase.REGISTERING)
     assert (await _call(callbacks, "id"))[0] == 200
     assert (await _call(callbacks, "resume", expectedID=str(REGISTRATION)))[0] == 200
 
 
 async def test_a_runner_that_has_fallen_behind_says_so() -> None:
-    made = World()
-    callbacks = Callbacks(lambda: [made.runner])
-    _register(made.runner)
+    _, callbacks = registered()
     answers = [(await _call(callbacks, "id"))[0] for _ in range(80)]
     assert answers == [200] * 64 + [503] * 16

@@ -157,7 +157,7 @@ def test_an_echo_of_another_number_is_no_answer() -> None:
 def test_requests_and_resizes_stay_within_the_bounds() -> None:
     driver = steady()
     driver.busy_cpus = 50
-    driver.wait(12).wish(cpu=True, memory=True)
+    driver.wait(12).try_upscale(cpu=True, memory=True)
     assert driver.size == VM.bounds.max
     assert max(request.resources.vcpu_milli for request in driver.requests()) == VM.bounds.max.vcpu_milli
     driver.busy_cpus = 0

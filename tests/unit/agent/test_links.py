@@ -9,9 +9,9 @@ import pytest
 
 from agent.core import events
 from agent.core.state import PermitRequest
-from agent.links.exporter import ExporterLink
-from agent.links.informant import InformantLink
-from agent.links.scheduler import SchedulerLink, request_of
+from agent.peers.exporter import ExporterLink
+from agent.peers.informant import InformantLink
+from agent.peers.scheduler import SchedulerLink, request_of
 from hosting import logs
 from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server

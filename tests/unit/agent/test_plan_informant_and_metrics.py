@@ -1,4 +1,4 @@
-"""Registration, suspension, wishes, silence and loss of the informant; metrics that are missing or old."""
+"""Registration, suspension, try-upscale, silence and loss of the informant; metrics that are missing or old."""
 
 from dataclasses import replace
 
@@ -144,14 +144,14 @@ def test_an_informant_that_forgot_us_is_registered_with_again() -> None:
     assert driver.size == cu(3)
 
 
-def test_a_wish_grows_by_one_unit_of_what_it_names_and_the_guest_is_told() -> None:
-    driver = steady().wish(memory=True)
+def test_a_try_upscale_grows_by_one_unit_of_what_it_names_and_the_guest_is_told() -> None:
+    driver = steady().try_upscale(memory=True)
     assert driver.size == cu(2, 3)
     assert driver.of(events.AnnounceUpscale) == [events.AnnounceUpscale(cu(2, 3))]
 
 
-def test_a_wish_that_was_met_stands_for_its_time_and_then_the_guest_decides() -> None:
-    driver = steady().wish(cpu=True, memory=True)
+def test_a_try_upscale_that_was_met_stands_for_its_time_and_then_the_guest_decides() -> None:
+    driver = steady().try_upscale(cpu=True, memory=True)
     driver.wait(driver.timing.try_upscale_s - 0.5)
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
     driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
@@ -161,36 +161,36 @@ def test_a_wish_that_was_met_stands_for_its_time_and_then_the_guest_decides() ->
     assert driver.wait(6).size == cu(2)
 
 
-def test_a_wish_that_cannot_be_met_expires() -> None:
+def test_a_try_upscale_that_cannot_be_met_expires() -> None:
     driver = steady()
     driver.scheduler = lambda request: events.PermitFailed(request.number, "down", CHANCE)
-    driver.wish(cpu=True)
+    driver.try_upscale(cpu=True)
     driver.wait(driver.timing.try_upscale_s - 0.5)
     assert driver.state.informant.try_upscale == cu(3, 2)
     driver.wait(1)
     assert driver.state.informant.try_upscale is None
 
 
-def test_a_wish_for_nothing_cancels() -> None:
+def test_a_try_upscale_for_nothing_cancels() -> None:
     driver = steady()
     driver.by_hand = {events.RequestPermit}
-    driver.wish(cpu=True).wish()
+    driver.try_upscale(cpu=True).try_upscale()
     assert driver.state.informant.try_upscale is None
 
 
-def test_what_a_wish_brought_stays_for_the_down_window_when_nothing_is_wanted_any_more() -> None:
-    driver = steady().wish(cpu=True, memory=True)
+def test_what_a_try_upscale_brought_stays_for_the_down_window_when_nothing_is_wanted_any_more() -> None:
+    driver = steady().try_upscale(cpu=True, memory=True)
     assert driver.size == cu(3)
-    driver.wish()
+    driver.try_upscale()
     driver.wait(driver.timing.down_window_s - 0.5)
     assert (driver.size, driver.of(events.AskDownscale)) == (cu(3), [])
-    driver.wish()  # told again, it does not stay any longer
+    driver.try_upscale()  # told again, it does not stay any longer
     driver.wait(6)
     assert (driver.size, driver.state.informant.try_upscale) == (cu(2), None)
 
 
-def test_a_wish_at_the_maximum_does_not_stop_a_later_shrink() -> None:
-    driver = steady(cu(8)).wish(cpu=True, memory=True)
+def test_a_try_upscale_at_the_maximum_does_not_stop_a_later_shrink() -> None:
+    driver = steady(cu(8)).try_upscale(cpu=True, memory=True)
     driver.busy_cpus = 0.75 * 7 - 0.1
     assert driver.wait(25).size == cu(7)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import PermitRequest
-from agent.links.scheduler import _granted
+from agent.peers.scheduler import _granted
 from protocol import codec, translate
 from protocol.values import Bounds, Resources
 from protocol.wire import PluginResponse

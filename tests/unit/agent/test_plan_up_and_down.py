@@ -187,7 +187,7 @@ def test_a_failed_resize_does_not_end_the_look_that_is_under_way() -> None:
     driver.wait(10.5)
     assert driver.is_flying(events.Observe)
     driver.by_hand = {events.Observe, events.Resize}
-    driver.wish(cpu=True, memory=True)
+    driver.try_upscale(cpu=True, memory=True)
     assert driver.is_flying(events.Resize)
     driver.finish(events.Resize, events.ResizeFailed("busy", CHANCE))
     driver.wait(6)  # asserts that no second look is started
@@ -198,7 +198,7 @@ def test_a_failed_look_does_not_end_the_resize_that_is_under_way() -> None:
     driver.by_hand = {events.Observe}
     driver.wait(10.5)
     driver.by_hand = {events.Observe, events.Resize}
-    driver.wish(cpu=True, memory=True)
+    driver.try_upscale(cpu=True, memory=True)
     driver.finish(events.Observe, events.ObserveFailed("later", CHANCE))
     driver.by_hand = {events.Resize}
     driver.wait(20)  # asserts that no second resize is started

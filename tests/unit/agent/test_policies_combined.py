@@ -45,29 +45,29 @@ def _memory(some10: float, full10: float = 0.0, full60: float = 0.0) -> Load:
     ],
 )
 def test_pressure_grows_holds_and_falls(load: Load, units: int, binding: str) -> None:
-    wish = Pressure().goal(load, SIZING)
-    assert isinstance(wish, Goal)
-    assert (wish.units, wish.parts[0].policy) == (units, binding)
-    assert len(wish.parts) == 4
+    result = Pressure().goal(load, SIZING)
+    assert isinstance(result, Goal)
+    assert (result.units, result.parts[0].policy) == (units, binding)
+    assert len(result.parts) == 4
 
 
 @pytest.mark.parametrize(("size", "up", "down"), [(1, 2, 0), (3, 4, 2), (5, 7, 3), (8, 10, 6), (64, 80, 48)])
 def test_a_step_is_a_quarter_of_the_size_and_at_least_a_unit(size: int, up: int, down: int) -> None:
     sizing = replace(SIZING, use=UNIT * size)
     found = [Pressure().goal(load, sizing) for load in (_cpu(90.0), _cpu(0.0))]
-    assert [wish.units for wish in found if isinstance(wish, Goal)] == [up, down]
+    assert [result.units for result in found if isinstance(result, Goal)] == [up, down]
 
 
 def test_nothing_is_the_least() -> None:
-    wish = Pressure().goal(_cpu(0.0), replace(SIZING, use=ZERO))
-    assert isinstance(wish, Goal)
-    assert wish.units == 0
+    result = Pressure().goal(_cpu(0.0), replace(SIZING, use=ZERO))
+    assert isinstance(result, Goal)
+    assert result.units == 0
 
 
 def test_a_step_can_always_be_one_unit() -> None:
-    wish = Pressure(step=0).goal(_cpu(90.0), replace(SIZING, use=UNIT * 64))
-    assert isinstance(wish, Goal)
-    assert wish.units == 65
+    result = Pressure(step=0).goal(_cpu(90.0), replace(SIZING, use=UNIT * 64))
+    assert isinstance(result, Goal)
+    assert result.units == 65
 
 
 @pytest.mark.parametrize("figure", [None, math.nan, math.inf, -1.0])
@@ -78,8 +78,8 @@ def test_without_figures_pressure_cannot_tell(figure: float | None) -> None:
 
 
 def test_the_reason_names_figure_and_threshold() -> None:
-    wishes = [Pressure().goal(load, SIZING).reason for load in (_cpu(62.5), _cpu(20.0), _cpu(0.0))]
-    assert wishes == [
+    results = [Pressure().goal(load, SIZING).reason for load in (_cpu(62.5), _cpu(20.0), _cpu(0.0))]
+    assert results == [
         "cpu some pressure 62.5% is at or above 40%",
         "cpu some pressure 20.0% is below 40%, but not gone for a minute",
         "cpu some pressure 0.0%: gone for a minute",
@@ -91,19 +91,19 @@ def test_the_reason_names_figure_and_threshold() -> None:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Wishes what it was made with."""
+    """Always the same result."""
 
-    wish: PolicyResult
+    result: PolicyResult
 
     def goal(self, load: Load, sizing: Sizing) -> PolicyResult:  # noqa: ARG002 - it looks at nothing
-        """That wish."""
-        return self.wish
+        """That result."""
+        return self.result
 
 
 A, B, NONE = Fixed(Goal(2, "a")), Fixed(Goal(5, "b")), Fixed(Unknown("c"))
 
 
-def test_the_highest_wish_counts_and_every_reason_is_kept_the_binding_one_first() -> None:
+def test_the_highest_result_counts_and_every_reason_is_kept_the_binding_one_first() -> None:
     found = Combined((("x", A), ("y", NONE), ("z", B))).goal(Load(), SIZING)
     assert found == Goal(5, "b", (GoalPart("z", 5, "b"), GoalPart("x", 2, "a"), GoalPart("y", None, "c")))
 

@@ -13,14 +13,14 @@ EIGHT = Bounds(cu(1), cu(8))
 
 
 def _units(sizing: Sizing, load1: float) -> int:
-    wish = LoadAverage().goal(Load(load1=load1), sizing)
-    assert isinstance(wish, Goal)
-    return wish.units
+    result = LoadAverage().goal(Load(load1=load1), sizing)
+    assert isinstance(result, Goal)
+    return result.units
 
 
 @pytest.mark.parametrize(
     ("use", "unit", "bounds", "load1", "result"),
-    [  # reference/neon.md 3.4; what the guest wishes on top is the plan's affair
+    [  # reference/neon.md 3.4; what the guest results on top is the plan's affair
         (cu(2), UNIT, EIGHT, 1.9, cu(4)),
         (cu(2), UNIT, EIGHT, 1.8, cu(2)),
         (cu(2), UNIT, EIGHT, 0.8, cu(2)),
@@ -90,5 +90,5 @@ def test_a_load_beyond_single_precision_is_a_high_load(load1: float) -> None:
 
 
 def test_the_reason_names_load_threshold_and_cpus() -> None:
-    wish = LoadAverage().goal(Load(load1=1.9), Sizing(cu(2), UNIT, EIGHT))
-    assert wish.reason == "load 1.90 is above 0.9 of 2 CPUs"
+    result = LoadAverage().goal(Load(load1=1.9), Sizing(cu(2), UNIT, EIGHT))
+    assert result.reason == "load 1.90 is above 0.9 of 2 CPUs"

@@ -182,22 +182,22 @@ def test_faults_of_outside_args_keep_their_paths() -> None:
     [None, 5, Goal(-1, ""), Goal(True, ""), Goal(1.5, ""), Goal(math.nan, ""), "x" * 10_000],  # type: ignore[arg-type]  # that is the point
 )
 def test_what_is_no_goal_does_not_count(found: object) -> None:
-    wish = Guarded("odd", Outside(found)).goal(Load(), SIZING)
-    assert isinstance(wish, Unknown)
-    assert len(wish.reason) < 2 * MAX_TEXT
+    result = Guarded("odd", Outside(found)).goal(Load(), SIZING)
+    assert isinstance(result, Unknown)
+    assert len(result.reason) < 2 * MAX_TEXT
 
 
 def test_what_an_outside_policy_raises_is_its_word() -> None:
-    wish = Guarded("odd", Outside(error=KeyError("cpu"))).goal(Load(), SIZING)
-    assert wish == Unknown("policy odd failed: 'cpu'")
+    result = Guarded("odd", Outside(error=KeyError("cpu"))).goal(Load(), SIZING)
+    assert result == Unknown("policy odd failed: 'cpu'")
 
 
 def test_what_an_outside_policy_says_is_kept_within_reason() -> None:
-    wish = Guarded("odd", Outside(Goal(10**30, "line\n" * 500))).goal(Load(), SIZING)
-    assert isinstance(wish, Goal)
-    assert wish.units == MAX_UNITS
-    assert wish.reason.startswith("line line")
-    assert len(wish.reason) == MAX_TEXT
+    result = Guarded("odd", Outside(Goal(10**30, "line\n" * 500))).goal(Load(), SIZING)
+    assert isinstance(result, Goal)
+    assert result.units == MAX_UNITS
+    assert result.reason.startswith("line line")
+    assert len(result.reason) == MAX_TEXT
     assert Guarded("odd", Outside(Unknown("no"))).goal(Load(), SIZING) == Unknown("no")
 
 
@@ -212,5 +212,5 @@ def test_what_an_outside_policy_says_is_kept_within_reason() -> None:
     ],
 )
 def test_parts_are_kept_where_they_explain_the_goal(parts: Any, kept: bool) -> None:
-    wish = Guarded("odd", Outside(Goal(3, "x", parts))).goal(Load(), SIZING)
-    assert wish == Goal(3, "x", parts if kept else ())
+    result = Guarded("odd", Outside(Goal(3, "x", parts))).goal(Load(), SIZING)
+    assert result == Goal(3, "x", parts if kept else ())

@@ -19,9 +19,9 @@ PLAIN = Utilisation(memory_margin=0)
 
 def goal(load: Load, policy: Utilisation = PLAIN, sizing: Sizing = SIZING) -> Goal:
     """The goal, which must be known."""
-    wish = policy.goal(load, sizing)
-    assert isinstance(wish, Goal)
-    return wish
+    result = policy.goal(load, sizing)
+    assert isinstance(result, Goal)
+    return result
 
 
 def _busy(cpus: float, mean: float | None = None) -> Load:
@@ -57,7 +57,7 @@ def test_a_margin_is_added_to_what_the_guest_uses() -> None:
     assert goal(_memory(3 * GIB - 100 * MIB + 1), Utilisation()).units == 5
 
 
-def test_both_wishes_are_told_the_binding_one_first() -> None:
+def test_both_results_are_told_the_binding_one_first() -> None:
     found = goal(replace(_memory(3 * GIB), busy_micro=1_000_000))
     assert [(part.policy, part.units) for part in found.parts] == [("memory", 4), ("cpu", 2)]
     assert found.reason == "3072 MiB of memory needed, 75% is the target"

@@ -25,13 +25,6 @@ def recorded() -> tuple[Logger, Lines]:
     return cast("Logger", log), cast("Lines", capture.entries)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so that no event tells; fails after `PATIENCE_S`."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - the condition is a counter of code that signals nothing
-            await asyncio.sleep(0.002)
-
-
 @dataclass(frozen=True, slots=True)
 class Got:
     """One response as it came."""

@@ -95,11 +95,6 @@ def test_a_second_signal_ends_a_drain_that_does_not(first: signal.Signals, secon
         assert program.end() == (INTERRUPTED, "", "")
 
 
-def test_the_code_that_main_returns_is_the_exit_code() -> None:
-    with Program("async def main(stop):\n    return 7\nsys.exit(lifecycle.run(main))") as program:
-        assert program.end() == (7, "", "")
-
-
 def test_a_fault_of_main_is_not_hidden() -> None:
     with Program(
         "async def main(stop):\n    raise RuntimeError('ours')\nsys.exit(lifecycle.run(main))"

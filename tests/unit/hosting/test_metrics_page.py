@@ -31,16 +31,6 @@ async def test_a_gauge_keeps_its_name() -> None:
     assert lines == ["# HELP parley_vms VMs", "# TYPE parley_vms gauge", "parley_vms 2.5"]
 
 
-async def test_label_values_are_escaped() -> None:
-    lines = await page(Family("gauge", "g", "G", ("a", "b"), ((('q"u\\o', "two\nlines"), 1),)))
-    assert lines[-1] == r'g{a="q\"u\\o",b="two\nlines"} 1.0'
-
-
-async def test_help_with_a_line_break_stays_on_its_line() -> None:
-    lines = await page(Family("gauge", "g", "one\ntwo", (), (((), 1),)))
-    assert lines[0] == r"# HELP g one\ntwo"
-
-
 async def test_a_family_without_samples_is_announced() -> None:
     assert await page(Family("gauge", "g", "G", ("a",), ())) == ["# HELP g G", "# TYPE g gauge"]
 

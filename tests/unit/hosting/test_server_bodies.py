@@ -126,9 +126,9 @@ async def test_a_caller_that_expects_100_gets_it_before_it_sends() -> None:
         assert (await wire.response()).status == 413, "what is refused need not be sent"
 
 
-async def test_a_small_body_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked() -> None:
+async def test_a_small_body_that_unpacks_to_much_is_refused_before_it_is_unpacked() -> None:
     packer = zlib.compressobj(9, wbits=31)
-    bomb = b"".join(packer.compress(b"\0" * 2**24) for _ in range(16)) + packer.flush()
+    bomb = b"".join(packer.compress(b"\0" * 2**24) for _ in range(4)) + packer.flush()
     assert len(bomb) < 2**20
     route = Route("POST", "/batch", hello, max_body_bytes=len(bomb))
     async with serving(route) as running:
@@ -140,7 +140,7 @@ async def test_a_small_body_that_unpacks_to_gigabytes_is_refused_before_it_is_un
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 2**25, "256 MiB were never in memory"
+        assert peak < 2**24, "64 MiB were never in memory"
 
 
 async def test_a_huge_body_leaves_the_server_answering() -> None:

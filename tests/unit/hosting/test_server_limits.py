@@ -8,7 +8,8 @@ import pytest
 
 from hosting import server as server_module
 from hosting.server import Reply, Request, Route, ServerLimits
-from tests.unit.hosting.raw_peers import PATIENCE_S, Running, Wire, request_bytes, serving, until
+from tests.support.waiting import until
+from tests.unit.hosting.raw_peers import PATIENCE_S, Running, Wire, request_bytes, serving
 
 LARGE = 8_000_000
 SHORT_DRAIN = ServerLimits(drain_s=0.05, request_deadline_s=1000.0)

@@ -9,7 +9,8 @@ import pytest
 
 from hosting.backoff import Backoff
 from hosting.supervisor import Supervisor
-from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded, until
+from tests.support.waiting import until
+from tests.unit.hosting.raw_peers import PATIENCE_S, Lines, recorded
 
 AT_ONCE = Backoff(base_s=0.001, cap_s=0.002)
 
@@ -117,6 +118,7 @@ async def test_one_child_can_be_ended_while_the_others_go_on() -> None:
 async def test_ending_an_unknown_child_is_no_fault() -> None:
     async with supervising() as (supervisor, _):
         await supervisor.end("nobody")
+        await supervisor.stop()
         assert supervisor.names() == ()
 
 
@@ -128,12 +130,6 @@ async def test_stop_ends_all_children_and_the_waits_of_failed_ones() -> None:
         await until(lambda: len(lines) == 1)
         await supervisor.stop()
         assert [child.cancelled for child in children] == [True, True, False]
-        assert supervisor.names() == ()
-
-
-async def test_stop_without_children_returns() -> None:
-    async with supervising() as (supervisor, _):
-        await supervisor.stop()
         assert supervisor.names() == ()
 
 

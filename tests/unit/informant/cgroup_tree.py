@@ -22,7 +22,7 @@ import pytest
 from informant.core.limits import Control, GroupLimits, Write
 from informant.core.report import CgroupReading
 from informant.guest.cgroup import Cgroup, FileCgroup
-from informant.guest.watching import EventSource
+from informant.guest.watching import EventSource, PollSource, pressure
 from tests.unit.hosting.raw_peers import PATIENCE_S
 
 MIB: Final = 2**20
@@ -436,3 +436,17 @@ class Kernel:
             number = self.numbers[min(len(self.asked), len(self.numbers)) - 1]
             raise OSError(number, os.strerror(number))
         return self
+
+
+def trigger(path: Path, share: float, over_s: float) -> PollSource:
+    """A pressure trigger of this kernel; skips the test where there can be none."""
+    if not path.exists():
+        pytest.skip(f"there is no {path}: a kernel with PSI (psi=1) is needed to see this")
+    try:
+        with path.open("r+b", buffering=0) as tried:
+            tried.write(b"some 200000 2000000\0")
+    except OSError as error:
+        pytest.skip(
+            f"this kernel refuses triggers ({error.strerror}): Linux 6.5, or root, is needed to see this"
+        )
+    return pressure(path, share, over_s)

@@ -1,5 +1,6 @@
 """A guest with a workload's group in memory: its sizes and limits as they are planned, and the controller that performs that."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from informant.guest.machine import GIB
 from informant.service.limits import Guest, LimitController
 from protocol.values import Resources
 from protocol.wire import MoreResources
+from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.informant.cgroup_tree import MIB, FakeCgroup
 
@@ -30,6 +32,8 @@ RESERVE = GuardSettings().reserve_bytes
 BARE = GuardSettings(freeze_s=0.0, trial_s=0.0)
 """Neither a freeze nor a trial comes in between."""
 FREEZING = GuardSettings(trial_s=0.0)
+RECLAIM_S = 1000.0
+"""How long a controller's kernel may take: longer than a thread ever does in virtual time."""
 CPU, MEMORY, BOTH = (MoreResources(*each) for each in ((True, False), (False, True), (True, True)))
 
 
@@ -247,7 +251,13 @@ class ControlledGuest:
         self.controller.look()
 
     async def ask(self, path: str, cpu: str, memory: str) -> tuple[int, Any]:
-        """`PUT /downscale` or `/upscale`."""
+        """`PUT /downscale` or `/upscale`; virtual time passes slowly meanwhile, so that threads end in time."""
+        asking = asyncio.create_task(self.put(path, cpu, memory))
+        await until(asking.done)
+        return await asking
+
+    async def put(self, path: str, cpu: str, memory: str) -> tuple[int, Any]:
+        """The same; virtual time jumps to the deadline."""
         body = json.dumps({"cpu": cpu, "memory": memory}).encode()
         handler = {"/downscale": self.controller.downscale, "/upscale": self.controller.upscale}[path]
         reply = await handler(Request("PUT", path, body))
@@ -272,12 +282,12 @@ async def controlled(
     controller = LimitController(Guest(machine, group, approvals), log, GuestState(Guard(settings)), wishes)
     controller.begin()
     try:
-        await controller.drained()
+        await until(lambda: not controller.state.under_way)
         yield ControlledGuest(controller, group, machine, wishes, lines)
     finally:
         for waiting in group.slow.values():
             waiting.set()
-        await controller.drained()
+        await until(lambda: not controller.state.under_way)
         controller.end()
 
 

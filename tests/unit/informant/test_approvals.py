@@ -126,6 +126,8 @@ GARBAGE: dict[str, bytes | str] = {
     "what is hidden that is no number": _but(hiddenBytes="lots"),
     "what is hidden that is null": _but(hiddenBytes=None),
     "more than one": json.dumps(GOOD) * 2,
+    "CPU without end": _but(vcpuMilli=float("inf")),
+    "lists without end": "[" * 4096,
 }
 
 

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.unit.informant.cgroup_tree import (
     QUIET_S,
     READING,
     TEXTS,
-    FakeCgroup,
     Subject,
     Tree,
     as_nobody,
@@ -36,6 +34,7 @@ from tests.unit.informant.cgroup_tree import (
     echoing,
     made,
     real_group,
+    stat_text,
     unified,
     without,
 )
@@ -121,37 +120,6 @@ def test_of_a_group_that_went_away_nothing_is_read_nor_written(subject: Subject)
             subject.cgroup.write(control, TEXTS[control][0][0])
     assert set(subject.cgroup.lacks()) == set(ALL)
     assert set(subject.cgroup.lacks().values()) == {"is not there"}
-
-
-# ---------------------------------------------------------------- the one in memory
-
-
-def test_the_fake_keeps_its_writes_in_order_and_refuses_as_told() -> None:
-    fake = FakeCgroup(failing={Control.MEMORY_MAX: OSError(errno.EBUSY, "busy")})
-    fake.write(Control.MEMORY_HIGH, "1048576")
-    with pytest.raises(OSError, match="busy"):
-        fake.write(Control.MEMORY_MAX, "2097152")
-    fake.write(Control.CPU_MAX, "50000 100000")
-    assert fake.writes == [(Control.MEMORY_HIGH, "1048576"), (Control.CPU_MAX, "50000 100000")]
-    assert fake.refused == [(Control.MEMORY_MAX, "2097152")]
-    reading = fake.read()
-    assert (reading.high_bytes, reading.max_bytes, reading.cpu_quota_us) == (MIB, None, 50_000)
-
-
-def test_a_slow_write_of_the_fake_counts_at_once_and_returns_when_it_is_let() -> None:
-    fake, returned = FakeCgroup(slow={Control.MEMORY_HIGH: threading.Event()}), threading.Event()
-
-    def write() -> None:
-        fake.write(Control.MEMORY_HIGH, "1048576")
-        returned.set()
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    shown_blocking("the value", lambda: fake.read().high_bytes == MIB)
-    assert not returned.is_set()
-    fake.slow[Control.MEMORY_HIGH].set()
-    assert returned.wait(PATIENCE_S)
-    thread.join(PATIENCE_S)
 
 
 # ---------------------------------------------------------------- files
@@ -247,7 +215,16 @@ def test_a_limit_is_a_whole_number_or_none(text: str, number: int | None, tmp_pa
     assert (reading.high_bytes, reading.max_bytes) == (number, number)
 
 
-QUOTAS = [("max 100000\n", None), ("max\n", None), ("25000 100000\n", 25_000), ("x 100000\n", None)]
+QUOTAS = [
+    ("max 100000\n", None),
+    ("max\n", None),
+    ("25000 100000\n", 25_000),
+    ("x 100000\n", None),
+    # of each tenth of a second, whatever the period
+    ("50000 50000\n", 100_000),
+    ("50000 200000\n", 25_000),
+    ("5 0\n", 5),
+]
 
 
 @pytest.mark.parametrize(("text", "quota"), QUOTAS)
@@ -275,6 +252,21 @@ def test_page_cache_that_is_idle_can_be_dropped_and_nothing_is_below_zero(
     tree.uses(current, inactive)
     reading = FileCgroup(tree.path).read()
     assert (reading.current_bytes, reading.needed_bytes) == (current, needed)
+
+
+@pytest.mark.parametrize("lately", ["active", "inactive", "slab"])
+def test_what_the_kernel_would_drop_is_not_needed_however_lately_it_was_used(
+    lately: str, tmp_path: Path
+) -> None:
+    """As after a file was read three times. Files in memory are anonymous, and needed."""
+    tree = Tree(tmp_path / "group")
+    tree.put("memory.current", f"{10 * MIB}\n")
+    tree.put(
+        "memory.stat", stat_text(*(6 * MIB * (lately == each) for each in ("inactive", "active", "slab")))
+    )
+    assert FileCgroup(tree.path).read().needed_bytes == 4 * MIB
+    tree.put("memory.stat", f"file {6 * MIB}\nshmem {6 * MIB}\nactive_anon {6 * MIB}\n")
+    assert FileCgroup(tree.path).read().needed_bytes == 10 * MIB
 
 
 def test_lines_that_make_no_sense_leave_the_others(tmp_path: Path) -> None:
@@ -491,3 +483,18 @@ def test_without_a_mount_only_a_path_will_do(machine: Machine, mounts: str | Non
 
 def test_the_first_mount_of_cgroup_v2_counts(machine: Machine) -> None:
     assert cgroups.root(machine.mounts) == machine.mount
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "/tmp/" + "a/" * 2500])
+def test_a_name_that_is_too_long_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CgroupError):
+        find(str(tmp_path / name))
+
+
+def test_a_group_that_may_not_be_looked_into_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir(mode=0o700)
+    tmp_path.chmod(0o755)
+    code = "try:\n    find(str(Path('own/group').absolute()))\nexcept CgroupError as error:\n    print('refused', error)\n"
+    assert as_nobody(
+        "from pathlib import Path\nfrom informant.guest.cgroup import CgroupError, find", code, tmp_path
+    ).startswith("refused")

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from informant import diagnose
-from informant.cli import main
 from informant.core.report import CgroupReading, Reading
 from informant.guest import protection
 from informant.guest.cgroup import FileCgroup
 from informant.guest.findings import Finding
+from informant.program import main
 from tests.support.processes import write_json
 from tests.unit.informant.cgroup_tree import (
     CURRENT,
@@ -404,3 +404,9 @@ def test_findings_of_a_group_name_each_file_that_is_lacking(tree: Tree) -> None:
         Finding("cgroup file cpu.max", False, "is not there"),
     ]
     assert list(diagnose.cgroup_findings(None)) == [Finding("cgroup", False, NO_CGROUP)]
+
+
+def test_a_long_name_stays_apart_from_what_is_told_of_it() -> None:
+    assert diagnose._row("trigger of /sys/fs/cgroup/workload/memory.pressure", "some").endswith(
+        ".pressure some"
+    )

@@ -230,7 +230,16 @@ def test_one_source_of_events_may_be_named(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["fanotify", "", None, True, ["poll"]])
 def test_a_source_of_events_that_there_is_not_is_a_fault(value: object) -> None:
-    assert [fault for fault in faults(_one("events", value)) if not fault.startswith("events")] == []
+    (fault,) = faults(_one("events", value))
+    assert fault.startswith("events: must be 'auto', 'inotify', 'poll' or 'polling'")
+    assert not isinstance(value, str) or fault.endswith(f" (found {value!r})")
+
+
+@pytest.mark.parametrize(
+    "text", ["sample: true", "sample: '0.5'", "memory: {freeze: true}", "cpu: {over: '1'}"]
+)
+def test_nothing_is_coerced(text: str) -> None:
+    assert len(faults(text)) == 1
 
 
 WRONG_TEXTS = [("cgroup", ""), ("cgroup", "x" * 4097), ("cgroup", ["a"]), ("state", 5), ("state", None)]

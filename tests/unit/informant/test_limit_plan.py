@@ -63,6 +63,13 @@ def test_at_the_start_the_workload_gets_what_the_machine_has_less_the_reserve() 
     assert written(guest) == [HIGH, MAX]
 
 
+def test_memory_max_falls_only_when_memory_high_has() -> None:
+    guest = PlannedGuest(is_held=True)
+    assert guest.files() == (4 * GIB - RESERVE, None)
+    guest.free()
+    assert guest.files() == limits(4 * GIB)
+
+
 # ------------------------------------------------------------ downscales
 
 
@@ -105,6 +112,9 @@ def test_fewer_cpus_are_approved_however_full_the_memory_is() -> None:
     assert (guest.last()[0], guest.group.limits.cpu_quota_us) == (True, 200_000)
     guest.down(2000, 3 * GIB)
     assert not guest.last()[0]
+    guest.group.failing[Control.CPU_MAX] = REFUSED  # a quota that cannot be written takes nothing away
+    guest.down(1500, 4 * GIB)
+    assert (guest.last()[0], guest.answers[-1].error) == (True, "")
 
 
 def test_every_downscale_is_approved_where_that_is_wanted() -> None:
@@ -169,14 +179,15 @@ def test_a_limit_that_cannot_be_lowered_is_a_fault_and_stays() -> None:
     guest.group.failing[HIGH] = REFUSED
     guest.down(1000, 2 * GIB)
     assert guest.answers[-1].error == "Input/output error"
-    assert guest.state.stats.refused == 0
+    assert (guest.state.stats.refused, guest.state.written.high_bytes) == (0, 4 * GIB - RESERVE)
     guest.group.failing.clear()
     guest.look()
     assert guest.files() == limits(4 * GIB)
 
 
 def test_of_a_group_that_is_gone_nothing_need_be_taken() -> None:
-    guest = held()
+    guest = PlannedGuest(caching(), GuardSettings())
+    guest.is_held = True
     guest.group.failing[HIGH] = FileNotFoundError(errno.ENOENT, "gone")
     guest.down(1000, 2 * GIB)
     assert phase(guest) is RequestPhase.LOWERING
@@ -216,12 +227,34 @@ def test_requests_are_decided_one_after_the_other_and_the_last_one_holds() -> No
     assert (guest.files(), guest.state.guard.size) == (limits(3 * GIB), Resources(2000, 3 * GIB))
 
 
+def test_a_downscale_that_is_taken_back_leaves_the_relief_that_was_given() -> None:
+    guest = PlannedGuest()
+    guest.hit()
+    relieved = guest.files()[0] or 0
+    assert relieved > 4 * GIB - RESERVE
+    guest.group.current_bytes, guest.is_held = 500 * MIB, True
+    guest.down(1000, 2 * GIB)
+    guest.passes(1.5)
+    assert (guest.last()[0], guest.files()[0]) == (False, relieved)
+
+
+def test_a_look_that_began_before_a_slow_write_does_not_undo_what_is_known_of_it() -> None:
+    guest = held()
+    before = guest.machine.read().cgroup
+    guest.machine.others_bytes = GIB
+    guest.look()
+    lower = guest.state.written.high_bytes
+    guest.take(events.GuestSampled(replace(guest.machine.read(), cgroup=before)))
+    assert guest.state.written.high_bytes == lower
+
+
 # ------------------------------------------------------------ page cache
 
 
 def test_page_cache_that_is_at_work_is_given_back_and_left_in_peace_for_a_while() -> None:
     guest = PlannedGuest(caching(2 * GIB), GuardSettings())
     guest.up(4000, 4 * GIB)
+    guest.passes(0.9)
     guest.down(4000, 2 * GIB)
     assert phase(guest) is RequestPhase.ON_TRIAL
     guest.passes(0.29)
@@ -303,7 +336,12 @@ def test_a_limit_that_rises_to_less_than_what_is_in_use_holds_up_neither_thaw_no
     guest.look()
     guest.passes(0.03)
     assert (is_frozen(guest.group), guest.state.under_way) == (False, {False: 4 * GIB - RESERVE})
-    guest.machine.total_bytes = 8 * GIB
+    guest.group.current_bytes = GIB
+    guest.down(1000, 2 * GIB)
+    guest.free()  # of the write that rises: the downscale waits for the other one
+    assert phase(guest) is RequestPhase.LOWERING
+    guest.free()
+    guest.machine.total_bytes, guest.group.current_bytes = 8 * GIB, 8 * GIB
     assert guest.up(4000, 8 * GIB) is not None
     guest.group.current_bytes, guest.is_held = GIB, False
     guest.free()
@@ -364,6 +402,7 @@ def test_a_freeze_ends_by_itself_and_the_limit_gives_way() -> None:
     guest.hit()
     assert is_frozen(guest.group)
     guest.passes(0.019)
+    guest.look()
     assert is_frozen(guest.group)
     guest.passes(0.002)
     assert not is_frozen(guest.group)
@@ -386,7 +425,7 @@ def test_a_group_that_cannot_be_frozen_gives_way_at_once() -> None:
     guest = PlannedGuest(FakeCgroup(lacking={"cgroup.freeze": "is not there"}), FREEZING)
     guest.hit()
     assert (guest.files()[0] or 0) > 4 * GIB - RESERVE
-    assert (guest.wished, guest.state.stats.freezes) == ([MEMORY], 0)
+    assert (guest.wished, guest.state.stats.freezes, guest.group.refused) == ([MEMORY], 0, [])
 
 
 # ------------------------------------------------------------ begin and end
@@ -402,6 +441,9 @@ def test_what_was_found_frozen_is_thawed_once_and_what_others_freeze_is_left() -
 
 def test_what_an_earlier_life_agreed_on_holds_with_what_the_machine_hides() -> None:
     kept = (Resources(2500, 2 * GIB), 300 * MIB)
+    found = FakeCgroup(limits=GroupLimits(*limits(2 * GIB - 300 * MIB), 250_000))
+    guest = PlannedGuest(found, kept=kept, total_bytes=4 * GIB - 300 * MIB)
+    assert written(guest) == []
     guest = PlannedGuest(kept=kept, total_bytes=4 * GIB - 300 * MIB)
     assert guest.files() == limits(2 * GIB - 300 * MIB)
     assert guest.group.limits.cpu_quota_us == 250_000

@@ -1,17 +1,13 @@
-"""What the guest tells: /proc as it is and as it might be, the page under both prefixes, the verdict on a downscale."""
+"""What the guest tells: /proc as it is and as it might be, the page under both prefixes."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from informant.core.guard import Guard
 from informant.core.report import PREFIXES, Reading, page
-from informant.core.shortage import Spare
 from informant.core.workload import Shape, Workload
 from informant.guest.machine import GIB, ProcSource, WorkloadSource
 from protocol import exporter
-from protocol.values import Resources
 
 READING = Reading(0.5, 0.25, 0.125, 12.3456, 4, 8 * GIB, 5 * GIB, {"cpu_waiting": 1.5, "io_stalled": 0.25})
 STAT = "cpu  100 20 30 4000 500 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n"
@@ -123,17 +119,6 @@ def test_every_line_of_the_page_comes_once_under_each_prefix() -> None:
     assert [line.removeprefix("node_") for line in lines[:9]] == [
         line.removeprefix("host_") for line in lines[9:]
     ]
-
-
-def test_a_downscale_is_approved_when_what_is_in_use_fits_with_the_margin() -> None:
-    fits = 3 * GIB + 300 * 2**20
-    margin = Spare().free_bytes(fits)
-    used = fits - margin
-    reading = replace(READING, memory_available_bytes=8 * GIB - used)
-    assert Guard().judge(Resources(1000, fits), reading).ok
-    refused = Guard().judge(Resources(1000, fits - 1), reading)
-    assert not refused.ok
-    assert refused.status.startswith(f"{used} bytes are in use, ")
 
 
 def test_the_page_for_agents_is_small_and_holds_all_that_they_read() -> None:

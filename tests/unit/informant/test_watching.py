@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -24,9 +22,10 @@ from informant.guest.watching import (
     listen,
     pressure,
 )
-from tests.unit.hosting.raw_peers import PATIENCE_S
 from tests.unit.informant.cgroup_tree import (
+    FILES,
     Kernel,
+    Tree,
     Watched,
     descriptors,
     heard,
@@ -36,6 +35,7 @@ from tests.unit.informant.cgroup_tree import (
     refusing,
     regular,
     settled,
+    trigger,
 )
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -52,6 +52,10 @@ def _polling(path: Path) -> EventSource:
 def _lasting(*allowed: SourceName, every_s: float = 0.005) -> Callable[[Path], EventSource]:
     """One that looks so often whether it is still the same file that a test meets it."""
     return lambda path: LastingSource(path, lambda: listen(path, allowed), every_s)
+
+
+def _lasting_polling(path: Path) -> EventSource:
+    return LastingSource(path, lambda: (_polling(path), {}), 0.005)
 
 
 WAYS: dict[str, tuple[bool, Callable[[Path], EventSource]]] = {
@@ -207,9 +211,7 @@ async def test_polling_hears_that_a_file_comes_and_goes(tmp_path: Path) -> None:
     await heard(source)
 
 
-@pytest.mark.parametrize(
-    "make", [_lasting("inotify"), _lasting("polling", every_s=2 * watching.POLLING_S), _lasting(*SOURCES)]
-)
+@pytest.mark.parametrize("make", [_lasting("inotify"), _lasting_polling, _lasting(*SOURCES)])
 async def test_a_file_that_is_made_anew_is_told_and_listened_to(
     make: Callable[[Path], EventSource], tmp_path: Path
 ) -> None:
@@ -400,58 +402,70 @@ def test_what_the_kernel_refuses_twice_cannot_be_had(monkeypatch: pytest.MonkeyP
     assert kernel.asked == ["some 100000 1000000", "some 200000 2000000"]
 
 
-def _trigger(path: Path, share: float, over_s: float) -> PollSource:
-    """A trigger of this kernel; skips the test where there can be none."""
-    if not path.exists():
-        pytest.skip(f"there is no {path}: a kernel with PSI (psi=1) is needed to see this")
-    try:
-        with path.open("r+b", buffering=0) as tried:
-            tried.write(b"some 200000 2000000\0")
-    except OSError as error:
-        pytest.skip(
-            f"this kernel refuses triggers ({error.strerror}): Linux 6.5, or root, is needed to see this"
-        )
-    return pressure(path, share, over_s)
-
-
-BURN = (
-    "import os, time\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nend = time.monotonic() + 60\n"
-)
-BURN += "while time.monotonic() < end: pass"
-
-
-@contextlib.contextmanager
-def burning() -> Iterator[None]:
-    """Three processes that want the same CPU; they end with the `with` block, or else after a minute."""
-    started = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(3)]
-    try:
-        yield
-    finally:
-        for process in started:
-            process.kill()
-        for process in started:
-            process.wait(PATIENCE_S)
-
-
-def test_the_kernel_tells_that_tasks_wait_for_a_cpu() -> None:
-    async def listening() -> None:
-        before = descriptors()
-        source = _trigger(CPU_PRESSURE, 0.02, 0.5)
-        assert source.told in ("some 10000 500000", "some 40000 2000000")
-        with burning():
-            await heard(source)
-            await heard(source)  # and again, while they go on
-        await settled(source)
-        source.close()
-        assert descriptors() == before
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(listening())
-
-
 async def test_a_group_in_which_nobody_waits_is_quiet() -> None:
     with real_group() as group:
-        source = _trigger(group / "memory.pressure", 0.1, 2.0)
+        source = trigger(group / "memory.pressure", 0.1, 2.0)
         assert source.told == "some 200000 2000000"
         assert await is_quiet(source)
         source.close()
+
+
+# ---------------------------------------------------------------- groups that go and come
+
+
+@pytest.mark.parametrize("name", ["cgroup.events", "memory.pressure"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_file_that_is_gone_is_told_a_few_times_at_most(name: str, loop: str) -> None:
+    async def gone() -> None:
+        with real_group() as group:
+            source = PollSource(group / name) if name == "cgroup.events" else pressure(group / name, 0.1, 2.0)
+            (group / "cgroup.freeze").write_text("1")
+            group.rmdir()
+            await settled(source)
+            source.close()
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(gone())
+
+
+async def test_poll_is_told_of_a_group_that_is_made_anew() -> None:
+    with real_group() as group:
+        path = group / "cgroup.events"
+        source = LastingSource(path, lambda: listen(path, ("poll",)), every_s=0.005)
+        (group / "cgroup.freeze").write_text("1")
+        group.rmdir()
+        await settled(source)
+        group.mkdir()
+        await heard(source)
+        await settled(source)
+        (group / "cgroup.freeze").write_text("1")
+        await heard(source)
+        source.close()
+
+
+async def test_a_trigger_of_a_group_that_is_made_anew_is_set_again() -> None:
+    with real_group() as group:
+        path = group / "cpu.pressure"
+        source = LastingSource(path, lambda: (pressure(path, 0.1, 2.0), {}), every_s=0.005)
+        group.rmdir()
+        await settled(source)
+        group.mkdir()
+        await heard(source)
+        assert (source.name, source.told.startswith("some ")) == ("poll", True)
+        source.close()
+
+
+def test_a_poll_that_runs_out_of_descriptors_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    with real_group() as group:
+        before = descriptors()
+        monkeypatch.setattr(os, "dup", refusing(errno.EMFILE))
+        with pytest.raises(OSError, match="Too many") as caught:
+            PollSource(group / "cgroup.events")
+        assert descriptors() == before, caught
+
+
+def test_a_trigger_is_not_written_to_a_file_that_takes_none(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "group")
+    with pytest.raises(PermissionError):
+        pressure(tree.path / "memory.pressure", 0.1, 1.0)
+    assert tree.contents() == {name: text.encode() for name, text in FILES.items()}

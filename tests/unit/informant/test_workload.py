@@ -5,8 +5,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from informant.cli import main
 from informant.core.workload import Shape, Workload
+from informant.program import main
 
 MOMENTS = st.floats(0, 1e6)
 SPANS = st.floats(0.001, 30)

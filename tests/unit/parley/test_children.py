@@ -10,7 +10,7 @@ from hosting import logs
 from hosting.backoff import Backoff
 from parley import children as module
 from parley.children import Children, ProgramSpec
-from tests.unit.hosting.raw_peers import until
+from tests.support.waiting import until
 
 FAILING = """
 import json, sys

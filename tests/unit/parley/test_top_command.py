@@ -53,27 +53,36 @@ def test_what_is_no_address_is_refused(given: str) -> None:
 def test_help_names_keys_and_exit_codes_and_needs_no_textual() -> None:
     done = call("--help")
     assert done.exit_code == 0
-    for word in ("--agent", "--token-file", "http://127.0.0.1:10300", "enter", "Exit codes"):
-        assert word in done.output
+    said = " ".join(done.output.split())
+    for words in (
+        "--agent",
+        "--token-file",
+        "16 to 512 printable",
+        "http://127.0.0.1:10300",
+        "enter",
+        "Exit codes",
+    ):
+        assert words in said
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "found"),
     [
-        (b"short", "16 to 512"),
-        (b"\xff" * 20, "16 to 512"),
-        (b"two words, both of them long", "16 to 512"),
-        (b"x" * 600, "16 to 512"),
-        (b"a-secret-of-length\nand-another", "16 to 512"),
+        (b"short", "it holds 5 characters"),
+        (b"\xff" * 20, "it holds bytes that are no ASCII"),
+        (b"two words, both of them long", "it holds others"),
+        (b"x" * 600, "it holds more than 512 characters"),
+        (b"a-secret-of-length\nand-another", "it holds others"),
     ],
 )
-def test_a_file_without_a_token_is_refused_and_not_quoted(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_without_a_token_is_refused_and_not_quoted(tmp_path: Path, content: bytes, found: str) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
     done = call("--token-file", str(file))
     assert done.exit_code == 2
-    assert words in done.output
-    assert "secret" not in done.output
+    said = " ".join(done.output.split())
+    assert f"a token of 16 to 512 printable characters without blanks; {found}" in said
+    assert "secret" not in said
 
 
 def test_a_token_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -2,37 +2,15 @@
 
 import asyncio
 import json
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
-from hosting import logs
-from hosting.server import HangUp, Reply, Request, Route, Server, text
+from hosting.server import HangUp, Reply, Request, text
 from parley.top import source
 from parley.top.source import RETRY, AgentPoller, Heard, Missed, News
+from tests.support.servers import Answer, Certain, answering
 from tests.unit.parley.top_documents import details, document, vm
-
-Answer = Callable[[Request], Awaitable[Reply | HangUp]]
-
-
-class Certain(random.Random):
-    """Chance that takes nothing away."""
-
-    def random(self) -> float:
-        return 0.0
-
-
-@asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[str]:
-    """A server on loopback; its address."""
-    server = Server(logs.logger("test"), (), fallback=Route("*", "*", answer))
-    port = await server.start("127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        await server.close()
 
 
 class Watched:
@@ -65,7 +43,7 @@ class Watched:
 async def told(answer: Answer, token: str | None = None) -> News:
     """What comes of one answer."""
     watched = Watched(1)
-    async with serving(answer) as url:
+    async with answering(answer) as url:
         await watched.watch(url, token=token)
     ((agent, news),) = watched.news
     assert agent == url
@@ -80,7 +58,7 @@ async def test_an_agent_is_asked_again_and_again_with_its_token() -> None:
         return Reply(200, json.dumps(document(vm(f"vm-{len(seen)}"))).encode())
 
     watched = Watched(3)
-    async with serving(answer) as url:
+    async with answering(answer) as url:
         await watched.watch(url, token="a-token-of-some-length")
     assert [news.document["vms"][0]["vm"] for _, news in watched.news if isinstance(news, Heard)] == [
         "default/vm-1",
@@ -146,7 +124,7 @@ async def test_waits_grow_while_nobody_answers_and_are_short_again_afterwards() 
         return Reply(script.pop(0), json.dumps(document()).encode())
 
     watched = Watched(len(script))
-    async with serving(answer) as url:
+    async with answering(answer) as url:
         await watched.watch(url)
     base = RETRY.base_s
     assert watched.waits[:3] == [base, 2 * base, 4 * base]
@@ -156,7 +134,7 @@ async def test_waits_grow_while_nobody_answers_and_are_short_again_afterwards() 
 
 async def test_one_agent_that_is_away_holds_up_no_other() -> None:
     watched = Watched(6)
-    async with serving(replying(Reply(200, json.dumps(document(vm("a"))).encode()))) as url:
+    async with answering(replying(Reply(200, json.dumps(document(vm("a"))).encode()))) as url:
         await watched.watch(url, "http://127.0.0.1:1")
     assert {agent for agent, news in watched.news if isinstance(news, Heard)} == {url}
     assert {agent for agent, news in watched.news if isinstance(news, Missed)} == {"http://127.0.0.1:1"}
@@ -182,7 +160,7 @@ async def test_one_vm_is_followed(name: str, reply: Reply, shown: News) -> None:
         return reply
 
     watched, news = Watched(1), list[News]()
-    async with serving(answer) as url, AgentPoller((url,), rng=Certain(), pause=watched.pause) as agents:
+    async with answering(answer) as url, AgentPoller((url,), rng=Certain(), pause=watched.pause) as agents:
         task = asyncio.create_task(agents.follow(url, name, news.append))
         waiting = asyncio.create_task(watched.over.wait())
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)

@@ -17,7 +17,7 @@ from scheduler.core import events, replies
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
 from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
-from scheduler.core.rules import Growth, NodeOverride, NodeRules, Rules, Watermark
+from scheduler.core.rules import GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
 from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
 from tests.support.amounts import GIB, UNIT, cu
@@ -315,9 +315,9 @@ def rules(
     migration: bool = False,
     **growth: Any,
 ) -> Rules:
-    """Rules with the same watermark for both resources; `growth` are the switches of `Growth`."""
+    """Rules with the same watermark for both resources; `growth` are the switches of `GrowthSwitches`."""
     ppm = round(watermark * 1_000_000)
-    return Rules(NodeRules(system, Watermark(ppm, ppm), unit), overrides, Growth(**growth), migration)
+    return Rules(NodeRules(system, Watermark(ppm, ppm), unit), overrides, GrowthSwitches(**growth), migration)
 
 
 def decided(outputs: tuple[events.Output, ...]) -> events.Decided:

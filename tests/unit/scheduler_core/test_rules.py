@@ -7,7 +7,7 @@ import pytest
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources
 from scheduler.core.rules import (
     DEFAULT_RULES,
-    Growth,
+    GrowthSwitches,
     NodeOverride,
     NodeRules,
     Rules,
@@ -112,17 +112,17 @@ def test_a_name_is_no_glob() -> None:
 # ------------------------------------------------------------ growth
 
 
-def recommend_only(namespace: str, name: str, growth: Growth) -> bool:
+def recommend_only(namespace: str, name: str, growth: GrowthSwitches) -> bool:
     return Rules(DEFAULT, growth=growth).is_recommend_only(namespace, name)
 
 
 def test_by_default_all_growth_is_granted() -> None:
-    assert not recommend_only("default", "db-0", Growth())
-    assert not recommend_only("default", "db-0", Growth(stopped=True))
+    assert not recommend_only("default", "db-0", GrowthSwitches())
+    assert not recommend_only("default", "db-0", GrowthSwitches(stopped=True))
 
 
 def test_the_switch_holds_for_every_vm() -> None:
-    assert recommend_only("default", "db-0", Growth(recommend_only=True))
+    assert recommend_only("default", "db-0", GrowthSwitches(recommend_only=True))
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,17 @@ def test_the_switch_holds_for_every_vm() -> None:
     ],
 )
 def test_globs_name_namespaces_and_vms(namespace: str, name: str, expected: bool) -> None:
-    growth = Growth(recommend_only_namespaces=("ci-*",), recommend_only_vms=("default/test-*", "prod/one"))
+    growth = GrowthSwitches(
+        recommend_only_namespaces=("ci-*",), recommend_only_vms=("default/test-*", "prod/one")
+    )
     assert recommend_only(namespace, name, growth) == expected
 
 
 def test_only_the_list_that_is_there_is_matched() -> None:
-    assert recommend_only("a", "b", Growth(recommend_only_vms=("a/b",)))
-    assert not recommend_only("b", "a", Growth(recommend_only_vms=("a/b",)))
-    assert recommend_only("a", "b", Growth(recommend_only_namespaces=("a",)))
-    assert not recommend_only("b", "a", Growth(recommend_only_namespaces=("a",)))
+    assert recommend_only("a", "b", GrowthSwitches(recommend_only_vms=("a/b",)))
+    assert not recommend_only("b", "a", GrowthSwitches(recommend_only_vms=("a/b",)))
+    assert recommend_only("a", "b", GrowthSwitches(recommend_only_namespaces=("a",)))
+    assert not recommend_only("b", "a", GrowthSwitches(recommend_only_namespaces=("a",)))
 
 
 # ------------------------------------------------------------ values
@@ -155,7 +157,8 @@ def test_only_the_list_that_is_there_is_matched() -> None:
 def test_the_default_rules_hold_nothing_back() -> None:
     assert DEFAULT_RULES.for_node("any") == NodeRules(ZERO, Watermark(900_000, 900_000), None)
     assert (
-        Rules(DEFAULT_RULES.node, (), Growth(False, False, (), ()), migration_enabled=False) == DEFAULT_RULES
+        Rules(DEFAULT_RULES.node, (), GrowthSwitches(False, False, (), ()), migration_enabled=False)
+        == DEFAULT_RULES
     )
 
 

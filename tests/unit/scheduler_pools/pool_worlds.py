@@ -21,7 +21,7 @@ from scheduler.pools.core.records import PoolRecord
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, PoolLimits, Purpose
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns
-from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, permit, seen
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, permit, seen
 
 Says: TypeAlias = Callable[[Context, Pool], Any]
 """What a plugin says to a probe: an admission, an error to raise is raised by it, or something to await."""
@@ -244,7 +244,7 @@ class PoolWorld(ServiceWorld):
         """Nobody waits, nothing runs on behalf of a pool, the accounts are right."""
         found = await self.is_clean()
         assert (self.queue._pending, self.queue._busy, self.queue._runs) == ({}, set(), {})
-        assert [queue.name for queue in self.queue._queues.values() if queue] == []
+        assert [queue.name for queue in self.queue._queues.values() if queue or queue.alone] == []
         return found
 
 

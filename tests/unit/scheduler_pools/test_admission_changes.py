@@ -1,4 +1,4 @@
-"""What changes while a pool is asked: who asks, its members, its description, the chain. Every word counts for what it
+"""What changes while a pool is asked: who asks, its members, its description, the chain. Every verdict counts for what it
 was said of, and nobody waits for what is of no use any more."""
 
 import asyncio
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hosting.server import Reply
 from scheduler.pools.core.values import ADMITTED, Admission, PoolLimits
 from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, hangs, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 TICK_S = 0.01
 
@@ -26,7 +26,7 @@ def status(got: object) -> int:
 
 
 @virtually
-async def test_an_asker_that_is_overtaken_while_it_waits_is_not_asked_about() -> None:
+async def test_a_waiter_that_is_overtaken_while_it_waits_is_not_asked_about() -> None:
     doorman = Doorman(100, 0.2)
     world = await PoolWorld(doorman).open()
     world.born("a", "b", "c")
@@ -140,11 +140,27 @@ async def test_a_pool_that_is_made_anew_while_the_old_one_hangs_is_served_at_onc
     assert await world.clean()
 
 
+@virtually
+async def test_two_pools_that_are_asked_at_the_same_time_never_both_get_what_is_left_of_one_quota() -> None:
+    """A plain hook counts over both pools, a later one waits: the quota is asked once more before the second grant."""
+    quota, slow = Doorman(label="quota"), Doorman(delay_s=0.1, label="slow")
+    world = await PoolWorld(quota, slow).open("bank", "other")
+    quota.says = lambda _, pool: Admission(
+        admitted=10 - world.units("other" if pool.name == "bank" else "bank")
+    )
+    world.born("a")
+    world.born("b", pool="other")
+    tasks = [await world.growing(name, 9) for name in ("a", "b")]
+    assert [permit(await task)[0] for task in tasks] == [9, 1]
+    assert world.units("bank") + world.units("other") == 10
+    assert await world.clean()
+
+
 # ------------------------------------------------------------ the chain
 
 
 @virtually
-async def test_the_word_of_a_chain_that_was_replaced_counts_for_nothing() -> None:
+async def test_the_verdict_of_a_chain_that_was_replaced_counts_for_nothing() -> None:
     old, new = Doorman(100, 0.2, "old"), Doorman(4, 0.0, "new")
     world = await PoolWorld(old).open()
     world.born("a")

@@ -19,8 +19,8 @@ from scheduler.pools.core.errors import (
 )
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool
 from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, Says, hangs, raises, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 TICK_S = 0.01
 
@@ -160,11 +160,11 @@ async def test_time_that_was_spent_on_a_look_is_part_of_the_deadline() -> None:
 
 
 @virtually
-async def test_a_round_ends_at_the_earliest_deadline_in_it_and_the_others_go_on() -> None:
+async def test_a_batch_ends_at_the_earliest_deadline_in_it_and_the_others_go_on() -> None:
     chain = [Doorman(100, 0.4, f"d{number}") for number in range(4)]
     world = await PoolWorld(*chain).open()
     world.born("a", "b", "c")
-    first = await world.growing("a", 2)  # a round of 1.6 s
+    first = await world.growing("a", 2)  # a batch of 1.6 s
     second = await world.growing("b", 2)
     await until(1.2)
     third = await world.growing("c", 2)
@@ -227,7 +227,7 @@ async def test_who_is_asked_about_alone_does_not_push_in_front_of_those_before()
 
 
 @virtually
-async def test_a_vm_that_has_left_its_round_may_still_be_named() -> None:
+async def test_a_vm_that_has_left_its_batch_may_still_be_named() -> None:
     doorman = Doorman()
     world = await PoolWorld(doorman).open()
     world.born("a", "b", "c")
@@ -255,7 +255,7 @@ async def _later_question(world: PoolWorld, doorman: Doorman) -> None:
     await until(0.6)
 
 
-async def _after_a_word(world: PoolWorld, doorman: Doorman) -> None:
+async def _after_a_verdict(world: PoolWorld, doorman: Doorman) -> None:
     doorman.says = None
     await until(0.45)
 
@@ -274,7 +274,7 @@ async def _made_anew(world: PoolWorld, doorman: Doorman) -> None:
 PHASES: dict[str, Phase] = {
     "within the first question": _first_question,
     "within a later question": _later_question,
-    "after a word": _after_a_word,
+    "after a verdict": _after_a_verdict,
     "when the pool was deleted": _deleted,
     "when the pool was made anew": _made_anew,
 }

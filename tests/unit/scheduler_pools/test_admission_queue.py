@@ -1,4 +1,4 @@
-"""The room where growth waits for its pool: rounds, order, what is remembered between them, and who is asked what."""
+"""The queue where growth waits for its pool: batches, order, what is remembered between them, and who is asked what."""
 
 import json
 
@@ -10,8 +10,8 @@ from scheduler.pools.core.errors import Scope, new_invalid_spec
 from scheduler.pools.core.values import Admission, Purpose
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 # ------------------------------------------------------------ searches
 
@@ -97,7 +97,7 @@ async def test_what_was_granted_a_moment_ago_counts_in_the_next_question() -> No
 
 
 @virtually
-async def test_a_round_serves_128_and_the_next_one_the_rest() -> None:
+async def test_a_batch_serves_128_and_the_next_one_the_rest() -> None:
     doorman = Doorman(10**6, 0.1)
     world = await PoolWorld(doorman).open()
     names = [f"v{number:03}" for number in range(180)]

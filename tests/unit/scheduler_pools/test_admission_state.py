@@ -1,8 +1,7 @@
 """What is remembered of a pool: how long it holds, and which VMs it keeps out."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from protocol.reasons import ReasonCode
 from scheduler.core.model import VmSpec
@@ -10,7 +9,7 @@ from scheduler.pools.core import admission_state
 from scheduler.pools.core.admission_state import CachedRefusal, Outcome, Parking, PoolAdmissionState
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_internal, new_invalid_spec
 from scheduler.pools.core.probe import ProbeResultKind
-from tests.unit.scheduler_service.service_worlds import seen
+from tests.unit.scheduler_permits.service_worlds import seen
 
 PARKED = Parking(3, "wrong", "p")
 LAST = Outcome(ProbeResultKind.OK, 9, 9, 0.0)

@@ -25,7 +25,7 @@ from scheduler.pools.core.errors import (
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind, search
 from scheduler.pools.core.values import ADMITTED, Admission, Pool
 from tests.support.amounts import cu
-from tests.unit.scheduler_service.service_worlds import INSTANCE
+from tests.unit.scheduler_permits.service_worlds import INSTANCE
 
 FULL = new_insufficient_resources("full")
 NOW_S = 100.0

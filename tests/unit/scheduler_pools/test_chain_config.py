@@ -19,9 +19,9 @@ from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
 from scheduler.pools.service import PoolService
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
+from tests.unit.scheduler_permits.service_worlds import INSTANCE
 from tests.unit.scheduler_pools.pool_talkers import HANDLE
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.service_worlds import INSTANCE
 
 FILE = Path("config.yaml")
 Factory = Callable[[Handle, Providers, Any], Any]
@@ -222,8 +222,8 @@ class Lively(Doorman):
         self.life.append(f"stop {self.label}")
 
 
-class House:
-    """A pool house whose registries have `a`, `b` and a `sick` one."""
+class Process:
+    """A pool service whose registries have `a`, `b` and a `sick` one."""
 
     def __init__(self) -> None:
         self.life: list[str] = []
@@ -237,56 +237,56 @@ class House:
             b=lambda *_: Lively("b", life),
             sick=lambda *_: Lively("sick", life, RuntimeError("no connection")),
         )
-        self.house = PoolService(core, core.apply, now_s, log, registries=lambda: known)
+        self.pools = PoolService(core, core.apply, now_s, log, registries=lambda: known)
 
     async def configure(self, *names: str) -> None:
-        await self.house.configure(ChainConfig(tuple(map(Named, names))), FILE)
+        await self.pools.configure(ChainConfig(tuple(map(Named, names))), FILE)
 
 
 @virtually
 async def test_the_old_chain_ends_when_the_new_one_has_started() -> None:
-    house = House()
-    await house.configure("a")
-    await house.configure("a")
-    assert house.life == ["start a"]
-    await house.configure("b", "a")
-    await house.house.close()
-    assert house.life[1:3] == ["start b", "start a"]
-    assert sorted(house.life[3:]) == ["stop a", "stop a", "stop b"]
+    process = Process()
+    await process.configure("a")
+    await process.configure("a")
+    assert process.life == ["start a"]
+    await process.configure("b", "a")
+    await process.pools.close()
+    assert process.life[1:3] == ["start b", "start a"]
+    assert sorted(process.life[3:]) == ["stop a", "stop a", "stop b"]
 
 
 @virtually
 async def test_a_chain_that_does_not_start_leaves_the_old_one_in_force_and_nothing_running() -> None:
-    house = House()
-    await house.configure("a")
+    process = Process()
+    await process.configure("a")
     with pytest.raises(SettingsError) as caught:
-        await house.configure("b", "sick")
+        await process.configure("b", "sick")
     assert caught.value.faults == ['pools.plugins: plugin "sick" start: no connection']
-    assert house.house._manager.names == ("a",)
-    assert house.life[1:] == ["start b", "start sick", "stop b"], "what was started is stopped again"
-    await house.house.close()
-    assert house.life[-1] == "stop a"
+    assert process.pools._manager.names == ("a",)
+    assert process.life[1:] == ["start b", "start sick", "stop b"], "what was started is stopped again"
+    await process.pools.close()
+    assert process.life[-1] == "stop a"
 
 
 @virtually
 async def test_a_start_that_hangs_is_given_up() -> None:
-    house = House()
+    process = Process()
 
     class Hanging(Doorman):
         async def start(self, _: Handle) -> None:
             await asyncio.sleep(10_000)
 
-    house.house._registries = lambda: registries(a=lambda *_: Hanging())
+    process.pools._registries = lambda: registries(a=lambda *_: Hanging())
     with pytest.raises(SettingsError):
-        await house.configure("a")
+        await process.configure("a")
     assert now_s() <= 31
-    await house.house.close()
+    await process.pools.close()
 
 
 @virtually
 async def test_two_distributions_with_one_name_are_a_fault_of_the_configuration() -> None:
-    house = House()
-    house.house._registries = lambda: _raise(RegistryError("pool plugin 'a' is registered already"))
+    process = Process()
+    process.pools._registries = lambda: _raise(RegistryError("pool plugin 'a' is registered already"))
     with pytest.raises(SettingsError, match="registered already"):
-        await house.configure("a")
-    await house.house.close()
+        await process.configure("a")
+    await process.pools.close()

@@ -1,4 +1,4 @@
-"""Claims: what was refused and may be come back for, as an account and as rooms keep it."""
+"""Claims: what was refused and may be come back for, as an account and as queues keep them."""
 
 from scheduler.pools.chain.admission_queue import WAKE_S
 from scheduler.pools.core.admission_state import COOLDOWN_S
@@ -6,8 +6,8 @@ from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S, Claims
 from scheduler.pools.core.errors import new_internal
 from scheduler.pools.core.values import Admission, PoolLimits
 from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
-from tests.unit.scheduler_service.service_worlds import permit
 
 # ------------------------------------------------------------ the account
 
@@ -64,7 +64,7 @@ def test_what_is_withdrawn_was_given_up_once() -> None:
     assert (len(claims), claims.units, claims.ended) == (0, 0, 2)
 
 
-# ------------------------------------------------------------ in rooms
+# ------------------------------------------------------------ in queues
 
 
 @virtually
@@ -115,6 +115,16 @@ async def test_who_asks_for_less_claims_no_more_than_that() -> None:
     await world.grow("a", 20)
     await world.grow("a", 12)
     assert world.objects.claims() == {"bank": 2}
+
+
+@virtually
+async def test_who_gives_back_at_once_what_was_granted_claims_nothing() -> None:
+    world = await PoolWorld(Doorman(10)).open()
+    world.born("a")
+    assert permit(world.service.decide(world.body("a", 20))) == (10, ["pool"])
+    assert permit(world.service.decide(world.body("a", 1))) == (1, [])
+    world.shows("a", 1)
+    assert world.objects.claims() == {}
 
 
 @virtually

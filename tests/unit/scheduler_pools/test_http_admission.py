@@ -27,7 +27,8 @@ from scheduler.pools.core.values import ADMITTED, Admission, Context, Member, Po
 from scheduler.pools.shipped import http_admission
 from scheduler.pools.shipped.http_admission import HttpAdmission, checked_args, factory
 from scheduler.pools.shipped.http_credentials import read_token
-from tests.unit.hosting.raw_peers import PATIENCE_S, Behaviour, Lines, misbehaving, recorded, serving, until
+from tests.support.waiting import until
+from tests.unit.hosting.raw_peers import PATIENCE_S, Behaviour, Lines, misbehaving, recorded, serving
 
 UNIT = Resources(1000, 2**30)
 POOL = Pool("blue", UNIT, replicas=5, uid="uid-blue")

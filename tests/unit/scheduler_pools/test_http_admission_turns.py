@@ -17,7 +17,8 @@ from scheduler.pools.core.values import ADMITTED, Context, ProbeEnd, Purpose
 from scheduler.pools.shipped import http_outcomes
 from scheduler.pools.shipped.http_admission import HttpAdmission, checked_args
 from scheduler.pools.shipped.http_outcomes import Outcomes
-from tests.unit.hosting.raw_peers import recorded, until
+from tests.support.waiting import until
+from tests.unit.hosting.raw_peers import recorded
 from tests.unit.hosting.test_tls import Authority
 from tests.unit.scheduler_pools.test_http_admission import (
     CTX,

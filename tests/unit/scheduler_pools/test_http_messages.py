@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hosting.client import Answered, FailureKind, Unanswered
 from protocol.values import Resources
 from protocol.wire import PodName
+from scheduler.pools.core.batches import MAX_WAIT_S
 from scheduler.pools.core.errors import AppError, Detail, PluginErrorKind, Scope, kind_from_app_error
 from scheduler.pools.core.values import ADMITTED, Context, Member, Pool, PoolLimits, Purpose, VmRequest
 from scheduler.pools.shipped.http_messages import (
     MAX_MESSAGE,
-    MAX_WAIT_S,
     Failed,
     Said,
     question,
@@ -192,19 +192,54 @@ def test_no_body_of_any_status_is_more_than_an_answer_or_a_failure(body: bytes |
 # ------------------------------------------------------------ refused
 
 
-def test_429_is_for_want_of_resources_whatever_its_body() -> None:
-    for body in (None, b"<html>slow down</html>", {}, {"error": "too many"}):
-        error = refusal(read(429, body))
-        assert kind_from_app_error(error) is PluginErrorKind.INSUFFICIENT_RESOURCES
-        assert error.message == "the admission service refused (status 429)"
+INSUFFICIENT, INVALID = PluginErrorKind.INSUFFICIENT_RESOURCES, PluginErrorKind.INVALID_SPEC
+REFUSED = "the admission service refused (status 429)"
 
 
-def test_429_may_name_what_would_fit() -> None:
+@pytest.mark.parametrize(
+    ("status", "body", "found", "message"),
+    [
+        # 429 is for want of resources whatever its body says.
+        (429, None, Detail(INSUFFICIENT), REFUSED),
+        (429, b"<html>slow down</html>", Detail(INSUFFICIENT), REFUSED),
+        (429, {}, Detail(INSUFFICIENT), REFUSED),
+        (429, {"error": "too many"}, Detail(INSUFFICIENT), REFUSED),
+        (429, {"retryAfterSeconds": 1e300}, Detail(INSUFFICIENT, retry_after_s=MAX_WAIT_S), REFUSED),
+        # 503 only where its body says so.
+        (503, {"message": "full"}, Detail(INSUFFICIENT), "full"),
+        (503, {"kind": "InsufficientResources", "message": "f"}, Detail(INSUFFICIENT), "f"),
+        # 400 and 422: the VM that asks first is wrong, the one that the body names, or the pool.
+        (400, {"message": "no such flavour", "admitted": 3}, Detail(INVALID, Scope.VM), "no such flavour"),
+        (422, {"message": "no such flavour", "admitted": 3}, Detail(INVALID, Scope.VM), "no such flavour"),
+        (422, b"Bad Request", Detail(INVALID, Scope.VM), "the admission service refused (status 422)"),
+        (422, {"vmUid": "uid-2", "message": "x"}, Detail(INVALID, Scope.VM, "uid-2"), "x"),
+        (422, {"scope": "pool", "vmUid": "uid-3", "message": "x"}, Detail(INVALID), "x"),
+        # A kind in the body wins over the status.
+        (422, {"kind": "InsufficientResources", "message": "x"}, Detail(INSUFFICIENT), "x"),
+        (429, {"kind": "InvalidSpec", "message": "x"}, Detail(INVALID, Scope.VM), "x"),
+    ],
+)
+def test_what_a_refusal_is_and_what_it_says(status: int, body: object, found: Detail, message: str) -> None:
+    meant = read(status, body)
+    assert isinstance(meant, Said)
+    assert (detail(meant), refusal(meant).message, meant.admission.admitted) == (found, message, None)
+
+
+def test_a_503_that_names_its_kind_alone_is_for_want_of_resources() -> None:
+    assert kind_from_app_error(refusal(read(503, {"kind": "InsufficientResources"}))) is INSUFFICIENT
+
+
+def test_where_no_vm_asks_the_pool_is_wrong() -> None:
+    assert detail(read(422, {"scope": "vm"}, ())) == Detail(INVALID)
+
+
+def test_429_may_name_what_would_fit_and_the_body_wins_over_the_header() -> None:
     meant = read(429, {"admitted": 4, "message": "four fit", "reason": "Full", "other": 1}, retry_after="30")
     assert isinstance(meant, Said)
     said = meant.admission
     assert (said.admitted, said.retry_after_s, said.reason, said.message) == (4, 30.0, "Full", "four fit")
-    assert detail(meant) == Detail(PluginErrorKind.INSUFFICIENT_RESOURCES, retry_after_s=30.0, reason="Full")
+    assert detail(meant) == Detail(INSUFFICIENT, retry_after_s=30.0, reason="Full")
+    assert detail(read(429, {"retryAfterSeconds": 1.5}, retry_after="30")).retry_after_s == 1.5
 
 
 @pytest.mark.parametrize("status", [400, 422, 429, 503])
@@ -213,11 +248,6 @@ def test_a_refusal_that_says_something_twice_is_no_answer(status: int) -> None:
         read(status, b'{"message": "full", "kind": "InvalidSpec", "kind": "InsufficientResources"}')
     )
     assert "'kind' was given twice" in failed.error.message
-
-
-@pytest.mark.parametrize("body", [{"kind": "InsufficientResources"}, {"message": "full"}])
-def test_503_is_for_want_of_resources_where_its_body_says_so(body: object) -> None:
-    assert kind_from_app_error(refusal(read(503, body))) is PluginErrorKind.INSUFFICIENT_RESOURCES
 
 
 @pytest.mark.parametrize(
@@ -239,34 +269,8 @@ def test_any_other_503_is_an_outage(body: object) -> None:
     assert failed.may_retry
 
 
-@pytest.mark.parametrize("status", [400, 422])
-def test_what_is_wrong_is_the_vm_that_asks(status: int) -> None:
-    meant = read(status, {"message": "no such flavour", "admitted": 3})
-    assert isinstance(meant, Said)
-    assert meant.admission.admitted is None
-    assert detail(meant) == Detail(PluginErrorKind.INVALID_SPEC, Scope.VM)
-    assert refusal(meant).message == "no such flavour"
-    assert detail(read(status, b"Bad Request")).scope is Scope.VM
-
-
-def test_what_is_wrong_is_the_vm_that_the_body_names() -> None:
-    assert detail(read(422, {"vmUid": "uid-2"})).vm_uid == "uid-2"
-
-
 def test_a_vm_that_does_not_ask_cannot_be_named() -> None:
     assert "vmUid" in failure(read(422, {"vmUid": "uid-3"})).error.message
-
-
-def test_what_is_wrong_is_the_pool_where_the_body_says_so_or_no_vm_asks() -> None:
-    assert detail(read(422, {"scope": "pool", "vmUid": "uid-3"})) == Detail(PluginErrorKind.INVALID_SPEC)
-    assert detail(read(422, {"scope": "vm"}, ())) == Detail(PluginErrorKind.INVALID_SPEC)
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"), [(422, PluginErrorKind.INSUFFICIENT_RESOURCES), (429, PluginErrorKind.INVALID_SPEC)]
-)
-def test_a_kind_in_the_body_wins_over_the_status(status: int, kind: PluginErrorKind) -> None:
-    assert kind_from_app_error(refusal(read(status, {"kind": kind.value}))) is kind
 
 
 @pytest.mark.parametrize("body", [{"scope": "galaxy"}, {"kind": "Nonsense"}, {"admitted": -1}])
@@ -353,11 +357,6 @@ def test_a_date_counts_from_the_peers_own_clock() -> None:
 def test_no_header_is_more_than_a_wait(text: str, date: str) -> None:
     wait_s = retry_after_s(text, date, NOW_S)
     assert wait_s is None or 0 <= wait_s <= MAX_WAIT_S
-
-
-def test_the_body_wins_over_the_header() -> None:
-    assert detail(read(429, {"retryAfterSeconds": 1.5}, retry_after="30")).retry_after_s == 1.5
-    assert detail(read(429, {"retryAfterSeconds": 1e300})).retry_after_s == MAX_WAIT_S
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ async def test_a_hook_may_read_and_write_other_pools() -> None:
 
 
 @virtually
-async def test_a_hook_that_writes_its_own_pool_has_the_first_word() -> None:
+async def test_a_hook_that_writes_its_own_pool_has_the_first_say() -> None:
     doorman = Doorman()
     world = await PoolWorld(doorman).open()
     own = await world.objects.get("bank")

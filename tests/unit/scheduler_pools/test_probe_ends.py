@@ -6,8 +6,8 @@ from hosting.server import Reply
 from scheduler.pools.core.errors import new_internal, new_invalid_spec
 from scheduler.pools.core.values import ADMITTED, Admission, ProbeEnd
 from tests.support.virtual_time import virtually
+from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises
-from tests.unit.scheduler_service.service_worlds import permit
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ async def test_refusals_and_failures_commit_nothing() -> None:
 
 @virtually
 async def test_a_search_that_begins_anew_ends_twice() -> None:
-    """The pool was changed while the chain was asked: the first word counts for nothing."""
+    """The pool was changed while the chain was asked: the first verdict counts for nothing."""
     listener = Listener(100, 0.1)
     world = await PoolWorld(listener).open()
     world.born("a")

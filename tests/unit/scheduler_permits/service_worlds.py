@@ -21,9 +21,9 @@ from scheduler.core.ledger import Cause
 from scheduler.core.model import NodeSpec, PoolSpec, VmSpec
 from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
+from scheduler.permits.batch import BatchService
+from scheduler.permits.service import PermitService
 from scheduler.ports import Journal, Migrator
-from scheduler.service.batch import BatchService
-from scheduler.service.permits import PermitService
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns
 from tests.unit.hosting.raw_peers import recorded

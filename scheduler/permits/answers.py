@@ -12,7 +12,7 @@ from hosting.logs import Logger
 from protocol import codec, wire
 from protocol.reasons import ErrorCode
 from scheduler.core import events, replies
-from scheduler.service.stats import DecisionLog, PermitStats
+from scheduler.permits.stats import DecisionLog, PermitStats
 
 Outcome: TypeAlias = server.Reply | server.HangUp
 

@@ -32,13 +32,16 @@ class CoreLoop:
         self._inbox: deque[tuple[events.Input, bytes, Callable[[], object] | None]] = deque()
         self._is_running = False
 
-    def decide(self, event: events.Input, body: bytes = b"") -> Outputs:
-        """Take an input to the core and record it; its outputs are for `run`. `body` are the bytes of a request."""
+    def decide(self, event: events.Input) -> Outputs:
+        """Take an input that is no request to the core and record it; its outputs are for `run`."""
         outputs = self._core.apply(event)
-        if isinstance(event, events.RequestArrived):
-            self._journal.request(event, body, outputs)
-        else:
-            self._journal.input(event, outputs)
+        self._journal.input(event, outputs)
+        return outputs
+
+    def decide_request(self, arrived: events.RequestArrived, body: bytes) -> Outputs:
+        """Take a request to the core and record it with its bytes; its outputs are for `run`."""
+        outputs = self._core.apply(arrived)
+        self._journal.request(arrived, body, outputs)
         return outputs
 
     def run(self, outputs: Outputs) -> None:
@@ -62,7 +65,10 @@ class CoreLoop:
         while self._inbox:
             event, body, then = self._inbox.popleft()
             try:
-                outputs = self.decide(event, body)
+                if isinstance(event, events.RequestArrived):
+                    outputs = self.decide_request(event, body)
+                else:
+                    outputs = self.decide(event)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
                 self._failed(event, error)
                 outputs = ()

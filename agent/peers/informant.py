@@ -15,14 +15,14 @@ _REASON_CHARS: Final = 300
 
 
 def _told(answer: Answered) -> str:
-    """What an answer that is no success says: its status, and the reason in its body, as one short line."""
+    """The error in an answer: its status, and the reason in its body, as one short line."""
     text = answer.body[: 4 * _REASON_CHARS].decode(errors="replace")
     reason = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return f"status {answer.status}: {reason[:_REASON_CHARS]}" if reason else f"status {answer.status}"
 
 
 class InformantLink:
-    """Calls one VM's informant. `serve_addr` is where our callbacks listen, `host:port` with a path prefix to come."""
+    """Calls one VM's informant. `serve_addr` is the `host:port` that informants call back; a path is added to it."""
 
     def __init__(
         self, client: HttpClient, url: str, serve_addr: str, deadline_s: float, rng: random.Random
@@ -56,7 +56,7 @@ class InformantLink:
         return events.Registered(registration, desc.proto_version, desc.metrics_method.prometheus.port)
 
     async def unregister(self, registration: UUID, deadline_s: float) -> None:
-        """Say good-bye; best effort, because we are going anyway."""
+        """Unregister. The outcome does not matter, because the runner ends."""
         body = codec.encode(self._desc(registration))
         _ = await self._client.call("DELETE", f"{self._url}/unregister", body=body, deadline_s=deadline_s)
 
@@ -76,7 +76,7 @@ class InformantLink:
         return events.DownscaleDenied(amount, result.status[:_REASON_CHARS])
 
     async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
-        """Tell the guest that it has `amount` now."""
+        """Announce that the guest has `amount` now."""
         outcome = await self._send("PUT", "/upscale", wire.RawResources(*amount.as_quantities()))
         if not isinstance(outcome, Answered) or outcome.status != 200:
             return self._failure(outcome)

@@ -15,7 +15,7 @@ from scheduler.core.rules import DEFAULT_RULES
 from scheduler.ports import MigratorError
 from tests.support.amounts import UNIT
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, permit, seen
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, permit, seen
 
 
 class FakeMigrator:

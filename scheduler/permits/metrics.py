@@ -7,7 +7,7 @@ from hosting.server import Server
 from protocol.values import ZERO, Resources
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Ledger
-from scheduler.service.stats import SEQUENCE_CODES, PermitStats
+from scheduler.permits.stats import SEQUENCE_CODES, PermitStats
 
 
 def families(core: Core, stats: PermitStats, server: Server, journal_lost: int = 0) -> Iterator[AnyFamily]:

@@ -25,15 +25,15 @@ from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.rules import Rules
 from scheduler.core.state import SchedulerConfig
+from scheduler.permits.batch import MAX_BODY_BYTES, BatchService
+from scheduler.permits.config_file import ConfigFile, Configuration
+from scheduler.permits.inspect import Inspection
+from scheduler.permits.journal_files import JournalWriter
+from scheduler.permits.metrics import families
+from scheduler.permits.service import PermitService
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
 from scheduler.ports import ClusterUnreachableError
-from scheduler.service.batch import MAX_BODY_BYTES, BatchService
-from scheduler.service.config_file import ConfigFile, Configuration
-from scheduler.service.inspect import Inspection
-from scheduler.service.journal_files import JournalWriter
-from scheduler.service.metrics import families
-from scheduler.service.permits import PermitService
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 SAFE_HANDOVER_S: Final = 40.0

@@ -13,12 +13,12 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.events import PoolVerdict
 from scheduler.core.model import PoolSpec
+from scheduler.permits import cluster_reader, service
+from scheduler.permits import waiting as limits
 from scheduler.ports import ClusterUnreachableError
-from scheduler.service import cluster_reader, permits
-from scheduler.service import waiting as limits
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, permit, plain, refusal, seen
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, permit, plain, refusal, seen
 
 REFUSAL = PoolVerdict(1, Reason(ReasonCode.POOL, "quota", retry_after_s=30.0))
 
@@ -272,7 +272,7 @@ async def test_a_first_request_is_held_while_the_cluster_cannot_be_read_or_does_
     world.cluster.before = happen
     assert json.loads((await world.reply(plain("a", 2))).body)["permit"]["vCPUs"] == 2
     assert world.cluster.reads == 3
-    assert now_s() == pytest.approx(2 * permits.LOOK_AGAIN_S)
+    assert now_s() == pytest.approx(2 * service.LOOK_AGAIN_S)
     assert await world.is_clean()
 
 
@@ -281,7 +281,7 @@ async def test_a_first_request_for_a_pod_that_never_comes_is_404_before_its_call
     world = ServiceWorld()
     reply = await world.reply(plain("nobody", 2))
     assert (reply.status, reply.content_type) == (404, "text/plain; charset=utf-8")
-    assert 3.0 <= now_s() < permits.FIRST_DEADLINE_S
+    assert 3.0 <= now_s() < service.FIRST_DEADLINE_S
     assert await world.is_clean()
 
 
@@ -366,7 +366,7 @@ async def test_a_known_uid_under_a_wrong_name_is_no_way_around_the_limit(
 @virtually
 async def test_looks_are_bounded_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_LOOKING", 2)
-    monkeypatch.setattr(permits, "MAX_PUBLISHED", 1)
+    monkeypatch.setattr(service, "MAX_PUBLISHED", 1)
     world, free = ServiceWorld("a", "b"), asyncio.Event()
 
     async def hold() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from hosting.backoff import Backoff
 from hosting.logs import Logger
 from scheduler.core import events
+from scheduler.permits.stats import PermitStats
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
     MIGRATE_DEADLINE_S,
@@ -15,7 +16,6 @@ from scheduler.ports import (
     MigratorError,
     Pools,
 )
-from scheduler.service.stats import PermitStats
 
 RETRY_MIGRATION: Final = Backoff(base_s=10.0, cap_s=60.0)
 

@@ -15,9 +15,9 @@ from hosting import settings, watched_file
 from hosting.settings import SettingsError
 from hosting.watched_file import FileUnreachableError
 from protocol.values import ZERO, Resources
-from scheduler.core.rules import DEFAULT_RULES, Growth, NodeOverride, NodeRules, Rules, Watermark
-from scheduler.service import config_file
-from scheduler.service.config_file import Config, ConfigFile, rules_of
+from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
+from scheduler.permits import config_file
+from scheduler.permits.config_file import Config, ConfigFile, rules_of
 
 GIB = 2**30
 EXAMPLE = Path(__file__).parents[3] / "examples" / "scheduler.yaml"
@@ -62,7 +62,7 @@ def test_a_whole_file_becomes_rules() -> None:
             NodeOverride(("big-1", "gpu-*"), watermark=Watermark(900_000, 1_000_000)),
             NodeOverride(("big-1",), system=ZERO, compute_unit=Resources(2000, 8 * GIB)),
         ),
-        Growth(True, True, ("ci-*", "test"), ("default/db-*",)),
+        GrowthSwitches(True, True, ("ci-*", "test"), ("default/db-*",)),
         migration_enabled=True,
     )
 

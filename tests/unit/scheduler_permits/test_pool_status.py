@@ -13,13 +13,13 @@ from scheduler.pools.chain.config import Registries
 from scheduler.pools.chain.registry import PluginRegistry
 from scheduler.pools.core.values import Pool, PoolLimits
 from scheduler.pools.http.metrics import pool_families
-from scheduler.pools.service import PoolService as Pools
+from scheduler.pools.service import PoolService
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import recorded
+from tests.unit.scheduler_permits.service_worlds import INSTANCE, permit, seen
+from tests.unit.scheduler_permits.test_pool_api import BANK, Api
 from tests.unit.scheduler_pools.pool_worlds import Doorman, until
-from tests.unit.scheduler_service.service_worlds import INSTANCE, permit, seen
-from tests.unit.scheduler_service.test_pool_api import BANK, Api
 
 
 @virtually
@@ -40,31 +40,31 @@ async def test_a_pool_is_frozen_by_a_limit_of_nothing_and_thaws_with_another_one
 async def test_who_came_beyond_the_limit_is_reported_by_condition_metric_and_log() -> None:
     core = Core(SchedulerConfig(instance=INSTANCE, is_first_start=True))
     log, lines = recorded()
-    house = Pools(core, core.apply, now_s, log, registries=lambda: Registries(PluginRegistry()))
+    pools = PoolService(core, core.apply, now_s, log, registries=lambda: Registries(PluginRegistry()))
     core.apply(events.NodeSeen(NodeSpec("n1", cu(100))))
     core.apply(events.ClockTicked(0.0))
-    await house.objects.create(Pool("bank", cu(1), PoolLimits(2)))
+    await pools.objects.create(Pool("bank", cu(1), PoolLimits(2)))
     for name in "abcde":
         event = seen(name, pool="bank")
         core.apply(replace(event, is_new=True, reading=Observation(cu(1), cu(1), 0.0)))
-    await house.flush()
-    await house.flush()
+    await pools.flush()
+    await pools.flush()
     said = [line for line in lines if "beyond" in line["event"]]
     assert [(line["pool"], line["vms"], line["units"], line["limit"]) for line in said] == [("bank", 3, 5, 2)]
-    view = house._api.view(house.objects.pools()[0])
+    view = pools._api.view(pools.objects.pools()[0])
     assert view["status"]["cameBeyondLimit"] == 3
     shown = {each["type"]: (each["reason"], each["message"]) for each in view["status"]["conditions"]}
     assert shown["AboveLimit"][0] == "CameBeyond"
     assert shown["AboveLimit"][1].startswith("3 units beyond maxUnits")
     samples = {
         (family.name, labels): value
-        for family in pool_families(core.ledger, house.admission_queue, house.stats)
+        for family in pool_families(core.ledger, pools.admission_queue, pools.stats)
         if isinstance(family, Family)
         for labels, value in family.samples
     }
     assert samples["parley_scheduler_pool_units", ("bank", "beyond")] == 3
     assert samples["parley_scheduler_pool_came_beyond", ("bank",)] == 3
-    await house.close()
+    await pools.close()
 
 
 @virtually

@@ -77,12 +77,11 @@ class DecisionLog:
         self._refused.pop(pod, None)
 
     def _count_units(self, decided: events.Decided) -> None:
-        if not decided.unit.is_positive():
+        unit = decided.unit
+        if not unit.is_positive():
             return
-        before, permit, wanted = (
-            amount.units(decided.unit) for amount in (decided.before, decided.permit, decided.requested)
-        )
-        if decided.changed and permit > before:
-            self._stats.units["granted"] += permit - before
-        if wanted > permit:
-            self._stats.units["refused"] += wanted - permit
+        permit = decided.permit.units(unit)
+        if decided.changed and (granted := permit - decided.before.units(unit)) > 0:
+            self._stats.units["granted"] += granted
+        if decided.permit != decided.requested and (refused := decided.requested.units(unit) - permit) > 0:
+            self._stats.units["refused"] += refused

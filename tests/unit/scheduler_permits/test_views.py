@@ -19,12 +19,12 @@ from scheduler.core import events
 from scheduler.core.events import PoolVerdict
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState
 from scheduler.core.model import NodeSpec, PodSpec
-from scheduler.service.inspect import Inspection
-from scheduler.service.metrics import families
+from scheduler.permits.inspect import Inspection
+from scheduler.permits.metrics import families
 from tests.support.amounts import GIB, cu
 from tests.support.virtual_time import virtually
 from tests.unit.hosting.raw_peers import Running, recorded, serving
-from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, plain, seen
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, seen
 
 Samples = dict[tuple[tuple[str, str], ...], float]
 

@@ -23,6 +23,13 @@ from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.published import is_first_of_its_caller
 from scheduler.core.vms import VmRecord
+from scheduler.permits.answers import Answers, Outcome
+from scheduler.permits.cluster_reader import ClusterReader
+from scheduler.permits.core_loop import CoreLoop
+from scheduler.permits.effects import Effects
+from scheduler.permits.looks import Looks
+from scheduler.permits.stats import PermitStats
+from scheduler.permits.waiting import WaitingRequest, WaitingRequests
 from scheduler.ports import (
     ADMISSION_DEADLINE_S,
     LOOK_DEADLINE_S,
@@ -33,13 +40,6 @@ from scheduler.ports import (
     NoPools,
     Pools,
 )
-from scheduler.service.answers import Answers, Outcome
-from scheduler.service.cluster_reader import ClusterReader
-from scheduler.service.core_loop import CoreLoop
-from scheduler.service.effects import Effects
-from scheduler.service.looks import Looks
-from scheduler.service.stats import PermitStats
-from scheduler.service.waiting import PendingRequest, WaitingRequests
 
 MAX_PUBLISHED: Final = 2048
 """Requests without the extension that may be under way, each of which takes a look; they share their looks. After a restart all
@@ -152,7 +152,7 @@ class PermitService:
             return self._answers.overloaded()
         arrived = events.RequestArrived(next(self._tickets), request, self._clock())
         found = self._submit(arrived, body, arrived.now_s + ADMISSION_DEADLINE_S)
-        if not isinstance(found, PendingRequest):
+        if not isinstance(found, WaitingRequest):
             return found
         # A task, so that the items of a batch wait side by side.
         patience_s = 2 * LOOK_DEADLINE_S + ADMISSION_DEADLINE_S + self._core.config.admission_call_s
@@ -171,7 +171,7 @@ class PermitService:
             async with asyncio.timeout(deadline_s), lock:
                 arrived = events.RequestArrived(next(self._tickets), request, self._clock())
                 found = self._submit(arrived, body, arrived.now_s + deadline_s)
-                return found if not isinstance(found, PendingRequest) else await self._outcome(found)
+                return found if not isinstance(found, WaitingRequest) else await self._outcome(found)
         except TimeoutError:
             return self._answers.hang_up("deadline")
         finally:
@@ -179,21 +179,21 @@ class PermitService:
 
     # ------------------------------------------------------------ what must wait
 
-    def _submit(self, arrived: events.RequestArrived, body: bytes, due_s: float) -> Outcome | PendingRequest:
+    def _submit(self, arrived: events.RequestArrived, body: bytes, due_s: float) -> Outcome | WaitingRequest:
         """Take a request to the core: the outcome, or the request that has to wait for one."""
         try:
-            outputs = self._loop.decide(arrived, body)
+            outputs = self._loop.decide_request(arrived, body)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon
             return self._our_fault(arrived, error)
         answer = outputs[0]
         if len(outputs) == 1 and type(answer) is events.Decided:
             return self._answers.permit(answer)
-        pending = PendingRequest(arrived, body, arrived.now_s, due_s)
+        pending = WaitingRequest(arrived, body, arrived.now_s, due_s)
         self._waiting.add(pending)
         self._loop.run(outputs)
         return pending.outcome if pending.outcome is not None else pending
 
-    async def _wait(self, pending: PendingRequest, patience_s: float) -> Outcome:
+    async def _wait(self, pending: WaitingRequest, patience_s: float) -> Outcome:
         """The outcome of a request; the core, the looks and the pools give up by themselves, long before `patience_s`."""
         try:
             async with asyncio.timeout(patience_s):
@@ -201,7 +201,7 @@ class PermitService:
         except TimeoutError:
             return self._our_fault(pending.arrived, AssertionError("no answer came"))
 
-    async def _outcome(self, pending: PendingRequest) -> Outcome:
+    async def _outcome(self, pending: WaitingRequest) -> Outcome:
         if pending.outcome is not None:
             return pending.outcome
         pending.future = asyncio.get_running_loop().create_future()
@@ -245,7 +245,7 @@ class PermitService:
         self._waiting.asks(pending, pool)
         return pending.due_s
 
-    def _look(self, pending: PendingRequest) -> None:
+    def _look(self, pending: WaitingRequest) -> None:
         """Look at the cluster for a request, at once or, where a look has not helped, after a moment."""
         self._waiting.looks(pending)
         if pending.looks:
@@ -253,11 +253,11 @@ class PermitService:
         else:
             self._look_now(pending)
 
-    def _look_now(self, pending: PendingRequest) -> None:
+    def _look_now(self, pending: WaitingRequest) -> None:
         if self._waiting.find(pending.arrived.ticket) is pending:
             self._looks.fresh(pending.arrived.request.pod, partial(self._looked, pending))
 
-    def _looked(self, pending: PendingRequest, outcome: bool | Exception) -> None:
+    def _looked(self, pending: WaitingRequest, outcome: bool | Exception) -> None:
         """A look has ended: the request goes through the core again with what was seen."""
         last, now_s = pending.arrived, self._clock()
         ticket, pod = last.ticket, last.request.pod
@@ -277,7 +277,7 @@ class PermitService:
             unreachable = self._answers.unreachable(for_extension=pending.for_extension)
             self._waiting.settle(ticket, unreachable)
 
-    def _may_look_again(self, pending: PendingRequest, now_s: float) -> bool:
+    def _may_look_again(self, pending: WaitingRequest, now_s: float) -> bool:
         """Whether a request may wait until the cluster can be read: only the first one of a published agent."""
         is_first = not pending.for_extension and pending.due_s - pending.since_s >= FIRST_DEADLINE_S
         return is_first and now_s < pending.since_s + self._core.config.hold_first_s

@@ -15,7 +15,7 @@ from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import UNIT
 from tests.support.virtual_time import virtually
-from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, plain, refusal
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, refusal
 
 OURS = {"parley-agent": str(UUID(int=1))}
 CALLERS = pytest.mark.parametrize("body", [plain("a", 2), ask("a", 2)], ids=["published", "extended"])

@@ -10,11 +10,11 @@ from protocol.values import Resources
 from scheduler.clusters.file import ClusterFile, FileCluster
 from scheduler.core import events
 from scheduler.core.rules import DefaultPool
+from scheduler.permits.config_file import Config, rules_of
 from scheduler.pools.chain.config import ChainConfig, Named
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.values import Pool, PoolLimits
-from scheduler.service.config_file import Config, rules_of
-from tests.unit.scheduler_service.test_cluster_file import NODE, vm
+from tests.unit.scheduler_permits.test_cluster_file import NODE, vm
 
 GIB = 2**30
 UNIT = "computeUnit: {cpu: 1, memory: 1Gi}"

@@ -15,12 +15,12 @@ from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.events import PoolVerdict
-from scheduler.service import batch, waiting
-from scheduler.service.answers import Answers
-from scheduler.service.batch import MAX_BODY_BYTES
+from scheduler.permits import batch, waiting
+from scheduler.permits.answers import Answers
+from scheduler.permits.batch import MAX_BODY_BYTES
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_service.service_worlds import ServiceWorld, ask, plain, seen
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain, seen
 
 Given = list[tuple[int, Any]]
 

@@ -27,8 +27,8 @@ from scheduler.pools.service import PoolService
 from scheduler.pools.state import PoolStateFile
 from tests.support.amounts import cu
 from tests.unit.hosting.raw_peers import recorded
+from tests.unit.scheduler_permits.service_worlds import INSTANCE
 from tests.unit.scheduler_pools.pool_worlds import Doorman
-from tests.unit.scheduler_service.service_worlds import INSTANCE
 
 WHOLE = Pool(
     "bank",
@@ -233,7 +233,7 @@ def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------ restarts
 
 
-def house(directory: Path) -> PoolService:
+def service(directory: Path) -> PoolService:
     """A process with a state directory."""
     core = Core(SchedulerConfig(INSTANCE, is_first_start=True))
     plugins = PluginRegistry()
@@ -250,7 +250,7 @@ def house(directory: Path) -> PoolService:
 
 async def started(directory: Path, plugin: str, args: object = None) -> PoolService:
     """A process that has read its configuration and its state."""
-    found = house(directory)
+    found = service(directory)
     await found.configure(ChainConfig((Named(plugin, args),)), Path("config.yaml"))
     found.load()
     return found

@@ -8,8 +8,8 @@ from hosting.logs import Logger
 from hosting.settings import SettingsError
 from protocol.wire import PodName
 from scheduler.core import events
+from scheduler.permits.stats import PermitStats
 from scheduler.ports import Cluster, ClusterUnreachableError
-from scheduler.service.stats import PermitStats
 
 SLICE: Final = 256
 """Changes of the cluster that are applied before requests get their turn."""

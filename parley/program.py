@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -58,9 +58,7 @@ def kubectl_main() -> None:
     help="Keep files, logs and VMs there (a temporary directory otherwise).",
 )
 @_OUTPUT
-def demo(
-    vms: int, seconds: float | None, load: bool, seed: int, quiet: bool, directory: Path | None, output: str
-) -> None:
+def demo(**options: Any) -> None:
     """Watch VMs being scaled by negotiation, on this machine.
 
     Starts a scheduler, an agent and an informant per VM as processes on loopback. `this-machine` has the real load of
@@ -71,7 +69,7 @@ def demo(
     """
     from parley import demo as program  # noqa: PLC0415 - `--version` should not load the demo
 
-    sys.exit(program.run(program.DemoOptions(vms, seconds, load, seed, output, quiet, directory)))
+    sys.exit(program.run(program.DemoOptions(**options)))
 
 
 @click.command()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.core import events
-from scheduler.service.answers import Outcome
+from scheduler.permits.answers import Outcome
 
 MAX_WAITING: Final = 256
 """Requests that may wait for pools at the same time."""
@@ -19,7 +19,7 @@ MAX_LOOKING: Final = 256
 
 
 @dataclass(slots=True, eq=False)
-class PendingRequest:
+class WaitingRequest:
     """A request whose answer is not there yet. Its answer is due at `due_s`, in seconds of the service's clock.
 
     `arrived` is its last pass through the core, `looks` how many looks were made for it. `pool` is the pool whose verdict it
@@ -46,7 +46,7 @@ class WaitingRequests:
     """All pending requests by ticket, and how many wait for what."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, PendingRequest] = {}
+        self._pending: dict[int, WaitingRequest] = {}
         self._pools: Counter[str] = Counter()
         self.waiting = 0
         """Requests that wait for pools."""
@@ -66,21 +66,21 @@ class WaitingRequests:
         """Whether no more requests with the extension may wait for a look."""
         return self.looking >= MAX_LOOKING
 
-    def find(self, ticket: int) -> PendingRequest | None:
+    def find(self, ticket: int) -> WaitingRequest | None:
         """The request of a ticket; None once it is answered, or its caller has gone."""
         return self._pending.get(ticket)
 
-    def add(self, pending: PendingRequest) -> None:
+    def add(self, pending: WaitingRequest) -> None:
         """A request that was not answered at once."""
         self._pending[pending.arrived.ticket] = pending
 
-    def looks(self, pending: PendingRequest) -> None:
+    def looks(self, pending: WaitingRequest) -> None:
         """The request waits for a look."""
         if not pending.is_looking and pending.for_extension:
             pending.is_looking = True
             self.looking += 1
 
-    def asks(self, pending: PendingRequest, pool: str) -> None:
+    def asks(self, pending: WaitingRequest, pool: str) -> None:
         """The request waits for its pool."""
         self._looked(pending)
         pending.pool = pool
@@ -114,7 +114,7 @@ class WaitingRequests:
         waits = self._pools[pool]
         return waits >= POOL_SHARE or (self.waiting >= MAX_WAITING and waits >= SURE_SHARE)
 
-    def _looked(self, pending: PendingRequest) -> None:
+    def _looked(self, pending: WaitingRequest) -> None:
         if pending.is_looking:
             pending.is_looking = False
             self.looking -= 1

@@ -34,7 +34,7 @@ from informant.settings import InformantSettings
 
 MAX_CONNECTIONS: Final = 64
 ANSWER_S: Final = 3.5
-"""How long a request may take beside what it waits for."""
+"""How long a request may take, without the time for which the informant waits for agents or the kernel."""
 
 
 class WorkloadOptions(TypedDict):
@@ -72,7 +72,7 @@ def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> GuestSourc
 def _event_sources(
     group: cgroups.Cgroup | None, settings: InformantSettings, *, is_real: bool
 ) -> Iterator[tuple[tuple[EventSource, ...], tuple[Finding, ...]]]:
-    """What can be heard of the guest; nothing of one whose load is synthetic."""
+    """The guest's sources of events; none for a synthetic load."""
     sources, findings = event_sources.open_all(group, settings) if is_real else ((), ())
     try:
         yield sources, findings

@@ -17,8 +17,8 @@ from protocol.errors import RemoteProtocolError
 from protocol.reasons import ErrorCode
 from protocol.wire import AgentRequest
 from scheduler.core.vms import VmTable
-from scheduler.service.answers import MAX_BATCH, Outcome
-from scheduler.service.permits import PermitService, grows
+from scheduler.permits.answers import MAX_BATCH, Outcome
+from scheduler.permits.service import PermitService, grows
 
 MAX_BODY_BYTES: Final = MAX_BATCH * (codec.MAX_REQUEST_BYTES + 16)
 

@@ -24,7 +24,7 @@ _NAMES: Final = (
     ),
 )
 _QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressure&collect[]=cpu"
-"""What we need of the page: our informant knows `for`, the published exporter `collect[]`; others send all they have."""
+"""Asks for the metrics that are needed: Parley's informant knows `for`, the published exporter `collect[]`."""
 
 
 class ExporterLink:

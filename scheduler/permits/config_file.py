@@ -318,7 +318,7 @@ def rules_of(file: Config) -> rules.Rules:
             rules.NodeOverride(tuple(entry.nodes), entry.system, entry.watermark, entry.compute_unit)
             for entry in file.node_overrides
         ),
-        rules.Growth(
+        rules.GrowthSwitches(
             growth.stop,
             growth.recommend_only,
             tuple(growth.recommend_only_namespaces),

@@ -16,8 +16,8 @@ from scheduler.core import events, journal
 from scheduler.core.core import Core
 from scheduler.core.model import NodeSpec
 from scheduler.core.state import SchedulerConfig
-from scheduler.service import journal_files
-from scheduler.service.journal_files import JournalWriter, files_of, lines
+from scheduler.permits import journal_files
+from scheduler.permits.journal_files import JournalWriter, files_of, lines
 
 LOG = logs.logger("test")
 
