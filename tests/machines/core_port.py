@@ -359,7 +359,7 @@ class CorePort:
         if record is None or record.reply is None or own is None:
             return False
         life = Life(own.agent_id, own.agent_started_at_ms)
-        return isinstance(record.gate.judge(life, own.sequence_number, request), Retry)
+        return isinstance(record.gate.check(life, own.sequence_number, request), Retry)
 
     def audit(self) -> list[str]:
         """The differences between the ledger's sums and its rows."""

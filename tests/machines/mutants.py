@@ -86,13 +86,13 @@ def reply_remembered_too_long() -> Patch:
 
 def supersession_by_arrival() -> Patch:
     """Whoever comes last owns the VM, whenever its life started."""
-    judge = sequence.AgentGate.judge
+    judge = sequence.AgentGate.check
 
     def judge_by_arrival(gate: sequence.AgentGate, life: sequence.Life, number: int, body: object) -> Any:
         judged = judge(gate, life, number, body)
         return sequence.Passed.SUPERSEDES if isinstance(judged, sequence.Superseded) else judged
 
-    return _patch(sequence.AgentGate, "judge", judge_by_arrival)
+    return _patch(sequence.AgentGate, "check", judge_by_arrival)
 
 
 def buffer_subtracted_twice() -> Patch:
