@@ -61,6 +61,10 @@ class Excuses:
             vm.account.is_cut = True
             self._world.observer.excuse(vm.account)
 
+    def claim_arrives(self, vm: Vm, packet: Packet) -> None:
+        """What the ledger comes to keep by this claim is excused as far as an edit has made it, undone or not."""
+        vm.account.claimed = vm.account.edited.min(packet.extension.last_permit or ZERO)
+
     def claim_is_told(self, vm: Vm, packet: Packet) -> None:
         """The scheduler knows now of an edit that this agent saw before it asked; and of two kinds of agent."""
         account = vm.account

@@ -41,8 +41,9 @@ class NodeAccount:
 class VmAccount:
     """What may be in use of one VM, and the causes that excuse more than the ledger keeps for it.
 
-    `edited` is the size or target that an external edit set and the scheduler was not told, `believed` what an agent
-    that was misled by a cause still takes to be in use, and claims. Whatever may be in use is excused where the
+    `edited` is the size or target that an external edit set and the scheduler was not told, `claimed` how much of that a
+    claim names which is just being told, `believed` what an agent that was misled by a cause still takes to be in use, and
+    claims. Whatever may be in use is excused where the
     scheduler cannot know the VM (`is_unknown`), where agents hold more than the VM's maximum, which fell, and a new
     process cannot know that (`is_cut`), and where two kinds of agent serve one VM (`is_mixed`).
     """
@@ -57,6 +58,7 @@ class VmAccount:
     cpu_milli: int = 0
     memory_bytes: int = 0
     edited: Resources = ZERO
+    claimed: Resources = ZERO
     believed: Resources = ZERO
     is_unknown: bool = False
     is_cut: bool = False
@@ -231,7 +233,8 @@ class Observer:
         for vm in node.excused:
             kept, before = vm.ledger_keeps(), vm.kept_before
             if kept != before:
-                level = vm.excused()
+                # A claim that was made before an edit was undone is told late: the ledger keeps all of that.
+                level = vm.excused().max(vm.claimed)
                 excess += (kept.min(level) - before.min(level)).max(ZERO)
                 vm.kept_before = kept
         if excess is not ZERO:

@@ -244,7 +244,9 @@ class World:
             answer = self.port.ask(request, self.now_s, is_looked=True, is_found=shown)
             assert not isinstance(answer, LookWanted)
         self.tell_waiting()
+        self.excuses.claim_arrives(vm, packet)
         self.ledger_changed(vm.node)
+        vm.account.claimed = ZERO
         if isinstance(answer, Permitted | Waits):
             after = self.port.glance(vm.spec, vm.holder)
             if isinstance(answer, Permitted):
