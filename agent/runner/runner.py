@@ -54,11 +54,9 @@ class Windows(Protocol):
 
     def at(self, at_s: float) -> WindowLimits:
         """What holds then."""
-        ...
 
     def next_s(self, at_s: float) -> float | None:
         """When that changes; None for never."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

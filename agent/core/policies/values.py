@@ -122,7 +122,6 @@ class Policy(Protocol):
 
     def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """The goal for this load, at least 0 units; the plan applies the bounds."""
-        ...
 
 
 def units_for(need: Fraction, unit: int) -> int:

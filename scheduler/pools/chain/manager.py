@@ -44,7 +44,6 @@ class Watch(Protocol):
 
     def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:
         """A hook has answered; `error` is its refusal."""
-        ...
 
 
 class PluginManager:

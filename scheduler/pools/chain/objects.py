@@ -36,7 +36,6 @@ class PoolStore(Protocol):
 
     async def save(self, stored: tuple[PoolRecord, ...]) -> None:
         """Keep these and nothing else. Raises `OSError`; then what was kept before still is."""
-        ...
 
 
 class PoolObjects:
