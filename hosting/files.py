@@ -28,7 +28,6 @@ class FileLock:
         self.close()
 
     def close(self) -> None:
-        """Free the lock."""
         os.close(self._file)
 
     def try_acquire(self) -> bool:

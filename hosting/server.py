@@ -69,7 +69,6 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
 
 
 def text(status: int, message: str) -> Reply:
-    """A plain-text reply."""
     return Reply(status, message.encode() + b"\n", "text/plain; charset=utf-8")
 
 
@@ -258,7 +257,6 @@ class Server:
             await asyncio.wait([self._sweeper])
 
     def open_connections(self) -> int:
-        """How many connections are open."""
         return len(self._open)
 
     def now(self) -> float:

@@ -36,7 +36,6 @@ class Condition:
 
 
 def condition(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
-    """How the runner is doing at `now_s`."""
     found = _found(state, planned, now_s, timing)
     warning = state.rivalry.warning(now_s - state.began_s)
     return replace(found, reasons=(*found.reasons, warning)) if warning else found

@@ -9,7 +9,6 @@ from protocol.values import Resources
 
 
 def started(state: RunnerState, event: events.Started) -> RunnerState:
-    """A call to the informant is being made."""
     link = replace(state.informant, is_calling=True)
     if isinstance(event.action, events.AnnounceUpscale):
         link = replace(link, known_size=None)  # from here on the guest may count on more than it had approved

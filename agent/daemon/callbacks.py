@@ -39,11 +39,17 @@ class Callbacks:
     def routes(self) -> tuple[Route, ...]:
         """The four routes. `GET /id` comes with a body as the others do: `{}`."""
         return (
-            Route("GET", "/agents/{agent_id}/id", self._id, 1024),
-            Route("POST", "/agents/{agent_id}/resume", self._resume, 1024),
-            Route("POST", "/agents/{agent_id}/suspend", self._suspend, 1024),
-            Route("POST", "/agents/{agent_id}/try-upscale", self._try_upscale, 1024),
+            self._route("GET", "id", wire.Empty),
+            self._route("POST", "resume", wire.ResumeAgent),
+            self._route("POST", "suspend", wire.SuspendAgent),
+            self._route("POST", "try-upscale", wire.MoreResourcesRequest),
         )
+
+    def _route(self, method: str, name: str, kind: type[_Message]) -> Route:
+        async def serve(request: Request) -> Reply | HangUp:
+            return self._call(request, kind)
+
+        return Route(method, f"/agents/{{agent_id}}/{name}", serve, 1024)
 
     def _find(self, agent_id: str) -> tuple[Runner, UUID] | None:
         agent_id, runners = agent_id.lower(), self._runners()
@@ -57,18 +63,6 @@ class Callbacks:
             if registration is not None and str(registration) == agent_id:
                 return runner, registration
         return None
-
-    async def _id(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.Empty)
-
-    async def _resume(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.ResumeAgent)
-
-    async def _suspend(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.SuspendAgent)
-
-    async def _try_upscale(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.MoreResourcesRequest)
 
     def _call(self, request: Request, kind: type[_Message]) -> Reply | HangUp:
         try:

@@ -39,12 +39,10 @@ class RunnerLog:
         self._log = log
 
     def planned(self, before: Plan | None, after: Plan) -> None:
-        """Log a new goal."""
         if before is None or before.desired != after.desired:
             self._log.info("goal", desired=str(after.desired), reason=after.reason)
 
     def happened(self, transition: Transition) -> None:
-        """Log an event."""
         event, before, after = transition.event, transition.before, transition.after
         match event:
             case events.Started():

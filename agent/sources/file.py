@@ -62,7 +62,6 @@ class VmSettings(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """The bounds fit together."""
         return bounds_fault(found.get("min"), found.get("max"))
 
     def spec(self) -> VmDescription:
@@ -84,7 +83,6 @@ class VmList(Settings):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """VMs with the same name."""
         faults, seen = [], set()
         found = data.get("vms") if isinstance(data, dict) else None
         for index, entry in enumerate(found if isinstance(found, list) else []):
@@ -113,7 +111,6 @@ class FileSource(Generic[M]):
         self._is_faulty = False
 
     async def changes(self) -> tuple[VmChange, ...]:
-        """See `VmSource`."""
         if self._told is None:
             return self._news(self._first)
         while True:

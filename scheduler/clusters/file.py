@@ -56,7 +56,6 @@ class NodeEntry(Settings):
             yield "computeUnit", f"must fit in what the node has for VMs: {unit} does not fit in {left}"
 
     def spec(self) -> NodeSpec:
-        """The node as the core sees it."""
         return NodeSpec(self.name, self.allocatable, self.compute_unit, self.system)
 
 
@@ -96,7 +95,6 @@ class PartEntry(Settings):
     memory: Annotated[int, Memory] | None = None
 
     def amounts(self) -> Amounts:
-        """The amount as the core sees it."""
         return Amounts(self.cpu, self.memory)
 
 
@@ -112,7 +110,6 @@ class PodEntry(Settings):
     phase: Phase = "Running"
 
     def spec(self) -> PodSpec:
-        """The pod as the core sees it."""
         holds = pod_holds(self.requests.amounts(), self.limits.amounts())
         pod = PodName(self.name, self.namespace)
         return PodSpec(pod, self.uid, self.node, holds, self.phase in _ENDED)

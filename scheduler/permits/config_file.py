@@ -163,7 +163,6 @@ class NamedEntry(Settings):
     args: Any = None
 
     def named(self) -> config.Named:
-        """As the chain is built from it."""
         return config.Named(self.name, self.args)
 
 
@@ -173,7 +172,6 @@ class PluginEntry(NamedEntry):
     instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
 
     def named(self) -> config.Named:
-        """As the chain is built from it."""
         return config.Named(self.name, self.args, self.instance)
 
 
@@ -198,7 +196,6 @@ class DefaultPoolEntry(Settings):
         return self
 
     def default(self) -> rules.DefaultPool:
-        """As the core sees it."""
         return rules.DefaultPool(self.pool, tuple(self.namespaces), tuple(sorted(self.labels.items())))
 
 
@@ -212,7 +209,6 @@ class PoolsEntry(Settings):
     defaults: Annotated[list[DefaultPoolEntry], Field(max_length=MAX_DEFAULTS)] = Field(default_factory=list)
 
     def config(self) -> config.ChainConfig:
-        """The chain's configuration."""
         quota, instance_type = self.providers.quota, self.providers.instance_type
         return config.ChainConfig(
             tuple(entry.named() for entry in self.plugins),
@@ -352,7 +348,6 @@ class ConfigFile:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
         return self._path
 
     async def refresh(self) -> Configuration | None:

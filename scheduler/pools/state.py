@@ -39,7 +39,6 @@ class _File(Settings):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Pools that are there twice."""
         pools = data.get("pools") if isinstance(data, dict) else None
         found = (
             [each.get("pool") for each in pools if isinstance(each, dict)] if isinstance(pools, list) else []

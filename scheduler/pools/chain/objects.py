@@ -74,12 +74,10 @@ class PoolObjects:
         self._all: tuple[Pool, ...] | None = None
 
     def use(self, manager: PluginManager) -> None:
-        """The chain that is asked from now on."""
         self._manager = manager
         self.admission_queue.use(manager)
 
     def plugin_statuses(self) -> list[tuple[str, object]]:
-        """What each plugin of the chain shows of itself."""
         return self._manager.statuses()
 
     # ------------------------------------------------------------ reading
@@ -111,15 +109,12 @@ class PoolObjects:
         return self._all
 
     def asked(self) -> Mapping[str, int]:
-        """The most that each pool which is being asked about now may be given."""
         return self.admission_queue.asked()
 
     def claims(self) -> Mapping[str, int]:
-        """What each pool was refused a short while ago beyond what it has."""
         return self.admission_queue.claims()
 
     def members(self, name: str) -> Pods:
-        """The VMs of a pool as they are now."""
         return self.admission_queue.members(name)
 
     def is_ignored_in_file(self, name: str) -> bool:
@@ -134,11 +129,9 @@ class PoolObjects:
     # ------------------------------------------------------------ what clients ask for
 
     async def get(self, name: str) -> Pool:
-        """One pool with its replicas as they are now. Raises `AppError` (404)."""
         return self._now(self._require(name).pool)
 
     async def list(self) -> tuple[Pool, ...]:
-        """All pools, by name."""
         return self.pools()
 
     async def create(self, pool: Pool, *, is_stored: bool = True) -> Pool:

@@ -142,11 +142,6 @@ HOOKS: Final = (
 """The methods of every plugin, derived from `BasePlugin` or its own."""
 
 
-def is_name(name: object) -> bool:
-    """Whether something can name a plugin or a factory."""
-    return isinstance(name, str) and bool(name)
-
-
 class BasePlugin:
     """Every hook as one that does nothing. Override `name`, or logs will say `base`. Source: seed 000."""
 
@@ -155,31 +150,25 @@ class BasePlugin:
         return "base"
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
-        """Nothing."""
         del handle
         return None
 
     def stop(self) -> MaybeAwaitable[None]:
-        """Nothing."""
         return None
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        """Admitted."""
         del ctx, pool
         return ADMITTED
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> MaybeAwaitable[Admission]:
-        """Admitted."""
         del ctx, new_pool, pods
         return ADMITTED
 
     def pre_delete_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        """Admitted."""
         del ctx, pool
         return ADMITTED
 
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
-        """Admitted."""
         del ctx, pod, pool
         return POD_ADMITTED
 

@@ -76,12 +76,10 @@ class NoQuota:
     enabled = False
 
     async def list_for_user(self, user: str, team: str) -> Sequence[Quota]:
-        """None."""
         del user, team
         return ()
 
     def derive_short_name(self, url: str) -> str:
-        """None."""
         del url
         return ""
 
@@ -92,12 +90,10 @@ class NoInstanceTypes:
     enabled = False
 
     def get(self, name: str) -> InstanceType | None:
-        """None."""
         del name
         return None
 
     def list(self) -> Sequence[InstanceType]:
-        """None."""
         return ()
 
     def resolve(self, name: str, multiplier: int) -> Resources:
@@ -106,7 +102,6 @@ class NoInstanceTypes:
         raise not_found(f"there is no catalogue of instance types, so there is no type {name!r}")
 
     def resolve_by_resources(self, request: Resources) -> tuple[InstanceType, int] | None:
-        """None."""
         del request
         return None
 

@@ -64,7 +64,6 @@ def writes(before: PoolRecord, new: Pool, *, is_stored: bool) -> tuple[PoolRecor
 
 
 def is_same_description(one: Pool, other: Pool) -> bool:
-    """Whether two descriptions say the same."""
     return (one.compute_unit, one.limits, one.labels, one.annotations, one.finalizers) == (
         other.compute_unit,
         other.limits,

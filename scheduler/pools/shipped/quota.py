@@ -96,7 +96,6 @@ def _amount(value: object) -> int | None:
 
 
 def tree_of(args: QuotaArgs) -> Tree:
-    """The tenants as a tree."""
     return Tree(
         [
             Tenant(each.name, each.parent or "", each.guaranteed_units, each.limit_units, each.weight)
@@ -135,7 +134,6 @@ class QuotaPlugin(BasePlugin):
         self._counted: dict[str, _Counted] = {}
 
     def name(self) -> str:
-        """`quota`."""
         return NAME
 
     def start(self, handle: Handle) -> None:
