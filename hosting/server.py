@@ -315,9 +315,9 @@ class Server:
         except (web.RequestPayloadError, ConnectionError) as error:
             # The peer left within its body, was cut off, or sent a body that cannot be unpacked: no fault of ours.
             connection.keep_alive(False)
-            self.stats["unparsable"] += 1
-            self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
-            return _response(text(400, "not a well-formed HTTP request"), close=True)
+            reply = self.report(request, 400, error)
+            reply.force_close()
+            return reply
         if body is None:
             connection.keep_alive(False)
             return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)
