@@ -21,7 +21,7 @@ from scheduler.pools.core import records
 from scheduler.pools.core.admission_state import Parking, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found
 from scheduler.pools.core.records import PoolRecord
-from scheduler.pools.core.values import Context, Pods, Pool, Purpose
+from scheduler.pools.core.values import Context, Pods, Pool, Purpose, described_as
 
 MAX_POOLS: Final = 1024
 MAX_TRIES: Final = 4
@@ -162,13 +162,7 @@ class PoolObjects:
             if pool.generation not in (0, old.generation):
                 message = f"pool {pool.name} has generation {old.generation} by now, not {pool.generation}"
                 raise conflict(message)
-            wanted = replace(
-                pool,
-                uid=old.uid,
-                generation=old.generation,
-                replicas=old.replicas,
-                is_deleting=old.is_deleting,
-            )
+            wanted = described_as(old, pool)
             said = await self._manager.pre_update_pool(
                 Context(Purpose.UPDATE), wanted, self.members(pool.name)
             )
@@ -239,7 +233,7 @@ class PoolObjects:
             or not record.is_stored
             or wanted is None
             or self._described.get(name) == wanted
-            or records.is_same_description(record.pool, wanted)
+            or described_as(record.pool, wanted) == record.pool
         ):
             self._ignored.pop(name, None)
         elif self._ignored.get(name) != wanted:
