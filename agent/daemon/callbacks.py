@@ -13,7 +13,7 @@ from uuid import UUID
 from agent.core import events
 from agent.core.state import RegistrationPhase
 from agent.runner.runner import Runner
-from hosting.server import HangUp, Reply, Request, Route, text
+from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
 from protocol.sequence import SequenceSource
@@ -39,17 +39,17 @@ class Callbacks:
     def routes(self) -> tuple[Route, ...]:
         """The four routes. `GET /id` comes with a body as the others do: `{}`."""
         return (
-            self._route("GET", "id", wire.Empty),
-            self._route("POST", "resume", wire.ResumeAgent),
-            self._route("POST", "suspend", wire.SuspendAgent),
-            self._route("POST", "try-upscale", wire.MoreResourcesRequest),
+            Route("GET", "/agents/{agent_id}/id", self._serving(wire.Empty), 1024),
+            Route("POST", "/agents/{agent_id}/resume", self._serving(wire.ResumeAgent), 1024),
+            Route("POST", "/agents/{agent_id}/suspend", self._serving(wire.SuspendAgent), 1024),
+            Route("POST", "/agents/{agent_id}/try-upscale", self._serving(wire.MoreResourcesRequest), 1024),
         )
 
-    def _route(self, method: str, name: str, kind: type[_Message]) -> Route:
+    def _serving(self, kind: type[_Message]) -> Handler:
         async def serve(request: Request) -> Reply | HangUp:
             return self._call(request, kind)
 
-        return Route(method, f"/agents/{{agent_id}}/{name}", serve, 1024)
+        return serve
 
     def _find(self, agent_id: str) -> tuple[Runner, UUID] | None:
         agent_id, runners = agent_id.lower(), self._runners()
