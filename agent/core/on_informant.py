@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.state import InformantState, RegistrationPhase, RunnerState, TryUpscale
+from agent.core.state import InformantState, RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing
 from protocol.values import Resources
 
@@ -87,10 +87,10 @@ def try_upscale_received(
             use.vcpu_milli + (unit.vcpu_milli if more.cpu else 0),
             use.memory_bytes + (unit.memory_bytes if more.memory else 0),
         )
-        wish = TryUpscale(amount, now_s + timing.try_upscale_s)
+        wish = UrgentGrowth(amount, now_s + timing.try_upscale_s)
     elif wish is not None and not wish.is_met:
         is_met = wish.amount.fits_in(state.in_use())
-        wish = TryUpscale(wish.amount, now_s + timing.down_window_s, is_met=True) if is_met else None
+        wish = UrgentGrowth(wish.amount, now_s + timing.down_window_s, is_met=True) if is_met else None
     return replace(state, informant=replace(link, try_upscale=wish, heard_s=now_s))
 
 
@@ -149,7 +149,7 @@ def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
         state = replace(state, informant=link)
     silent_s = now_s - link.heard_s
     if (
-        link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED)
+        link.is_registered
         and not link.is_calling
         and now_s >= link.heard_s + timing.informant_silence_s  # as the plan computes it: floats round
     ):

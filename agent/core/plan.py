@@ -140,7 +140,7 @@ class _Steps:
             and self._is_due(link.retry_at_s)
         ):
             self._actions.append(events.Register())
-        if link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED) and not link.is_calling:
+        if link.is_registered and not link.is_calling:
             self._at(link.heard_s + self._timing.informant_silence_s)
 
     def read_metrics(self) -> None:

@@ -90,7 +90,7 @@ class RegistrationPhase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TryUpscale:
+class UrgentGrowth:
     """The guest should have `amount` until `until_s`. Where that was met and then called off (`is_met`), the growth stays
     until then."""
 
@@ -119,8 +119,13 @@ class InformantState:
     retry_at_s: float = 0.0
     failures: int = 0
     heard_s: float = 0.0
-    try_upscale: TryUpscale | None = None
+    try_upscale: UrgentGrowth | None = None
     fault: str = ""
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the informant has accepted the registration, whichever agent it uses."""
+        return self.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
