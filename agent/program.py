@@ -26,7 +26,6 @@ MAX_FILES: Final = 65_536
 
 
 async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, server: ServerSettings) -> int:
-    """Take the node lock, then serve."""
     log = logs.logger("agent").bind(node=settings.node)
     with FileLock(settings.state_directory / "node.lock") as lock:
         if not lock.try_acquire():

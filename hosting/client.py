@@ -9,7 +9,6 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
 import aiohttp
@@ -65,9 +64,7 @@ class HttpClient:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._session is not None
         await self._session.close()
 

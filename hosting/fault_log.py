@@ -19,17 +19,14 @@ class FaultLog:
         self._present: dict[str, str] = {}
 
     def failed(self, error: object, about: str = "", **fields: Any) -> None:
-        """The task failed with `error`."""
         if self._present.get(about) != str(error):
             self._present[about] = str(error)
             self._warn(self._begun, error=str(error), **fields)
 
     def worked(self, about: str = "", **fields: Any) -> None:
-        """The task worked."""
         if self._present.pop(about, None) is not None:
             self._info(self._over, **fields)
 
     @property
     def is_present(self) -> bool:
-        """Whether there is a fault now."""
         return bool(self._present)

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 POLL_S: Final = 0.5
@@ -25,13 +24,10 @@ class FileLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Free the lock."""
         os.close(self._file)
 
     def try_acquire(self) -> bool:

@@ -26,15 +26,12 @@ class Stop:
         self._event = asyncio.Event()
 
     def request(self) -> None:
-        """Request the end."""
         self._event.set()
 
     def is_requested(self) -> bool:
-        """Whether the end was requested."""
         return self._event.is_set()
 
     async def wait(self) -> None:
-        """Return when the end is requested."""
         await self._event.wait()
 
     async def wait_for(self, seconds: float) -> bool:

@@ -45,7 +45,6 @@ class Durations:
     sum_s: float = 0.0
 
     def observe(self, duration_s: float) -> None:
-        """Count one duration."""
         self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
         self.sum_s += duration_s
 

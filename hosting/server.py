@@ -69,7 +69,6 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Reply | HangUp]]
 
 
 def text(status: int, message: str) -> Reply:
-    """A plain-text reply."""
     return Reply(status, message.encode() + b"\n", "text/plain; charset=utf-8")
 
 
@@ -258,7 +257,6 @@ class Server:
             await asyncio.wait([self._sweeper])
 
     def open_connections(self) -> int:
-        """How many connections are open."""
         return len(self._open)
 
     def now(self) -> float:
@@ -317,9 +315,9 @@ class Server:
         except (web.RequestPayloadError, ConnectionError) as error:
             # The peer left within its body, was cut off, or sent a body that cannot be unpacked: no fault of ours.
             connection.keep_alive(False)
-            self.stats["unparsable"] += 1
-            self._log.warning("request not parsable", peer=request.remote, error=type(error).__name__)
-            return _response(text(400, "not a well-formed HTTP request"), close=True)
+            reply = self.report(request, 400, error)
+            reply.force_close()
+            return reply
         if body is None:
             connection.keep_alive(False)
             return _response(text(413, f"the body must not exceed {route.max_body_bytes} bytes"), close=True)

@@ -159,6 +159,12 @@ def check(data: object, model: type[M]) -> M:
     raise FaultsError(faults) from None
 
 
+def listed(data: object, key: str) -> list[Any]:
+    """The list `key` of raw data, for `Settings.cross_faults`; empty where there is none."""
+    found = data.get(key) if isinstance(data, Mapping) else None
+    return found if isinstance(found, list) else []
+
+
 def load(path: Path, model: type[M]) -> M:
     """Read and check a YAML file. Raises `SettingsError` with every fault."""
     try:

@@ -5,7 +5,6 @@ import time
 
 
 def main() -> None:
-    """Burn until the time is over."""
     until_s = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < until_s:
         sum(range(10_000))

@@ -54,7 +54,6 @@ class Children:
         self.restarts: dict[str, int] = {}
 
     def start(self, program: ProgramSpec) -> None:
-        """Run a program and keep it running."""
         self._supervisor.start(program.name, lambda: self._keep(program))
 
     async def stop(self, *names: str) -> None:

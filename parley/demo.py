@@ -67,7 +67,6 @@ class Tallies:
             self._last[daemon, vm["vm"]] = vm["counts"]
 
     def totals(self) -> dict[str, dict[str, Any]]:
-        """The sums per VM."""
         result: dict[str, dict[str, Any]] = {}
         for (_, name), counts in self._last.items():
             total = result.setdefault(name, {"permits": 0, "resizes": 0, "refusals": Counter()})
@@ -101,7 +100,6 @@ def _writing() -> Iterator[None]:
 
 
 async def _burn() -> list[asyncio.subprocess.Process]:
-    """Keep every core busy."""
     command = (sys.executable, "-P", "-m", "parley.burn", str(BURN_S))
     return [await asyncio.create_subprocess_exec(*command) for _ in range(os.cpu_count() or 1)]
 
@@ -135,7 +133,6 @@ class Demo:
         )
 
     async def run(self, stop: lifecycle.Stop) -> int:
-        """Start everything, watch, stop everything, print the summary."""
         began_s = time.monotonic()
         scenes.write_files(self._scene)
         if not self._options.quiet:

@@ -29,7 +29,6 @@ class _Found:
     fault: str = ""
 
     def code(self) -> int:
-        """The exit code."""
         if self.fault:
             return UNREADABLE
         if self.difference is not None:
@@ -37,7 +36,6 @@ class _Found:
         return INCOMPLETE if self.missing else SAME
 
     def as_json(self) -> str:
-        """For scripts."""
         differs = self.difference
         shown = None
         if differs is not None:
@@ -53,7 +51,6 @@ class _Found:
         return json.dumps(result)
 
     def as_text(self) -> str:
-        """For people."""
         differs = self.difference
         if self.fault:
             return self.fault

@@ -105,7 +105,6 @@ def _details(vms: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def line(vm: Mapping[str, Any]) -> str:
-    """One VM as one line."""
     return clean(
         f"{vm['vm']}: load {load(vm)[1] or '-'}, goal {cpus(vm['goal'])}, permit {permit(vm)}, "
         f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}",
@@ -119,7 +118,6 @@ def key(vm: Mapping[str, Any]) -> tuple[str, str, str, object]:
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """The summary for people."""
     lines = ["", f"Ran {result['seconds']:.0f} s."]
     for name, vm in result["vms"].items():
         refusals = ", ".join(f"{code} {count}" for code, count in vm["refusals"].items()) or "none"

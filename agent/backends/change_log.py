@@ -9,7 +9,6 @@ import json
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from protocol.values import Resources
@@ -31,9 +30,7 @@ class ChangeLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
     def daemon(self) -> None:

@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from agent.core.plan import Plan
-from agent.core.state import RegistrationPhase, RunnerState
+from agent.core.state import RunnerState
 from agent.core.timing import Timing
 
 
@@ -36,7 +36,6 @@ class Condition:
 
 
 def condition(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
-    """How the runner is doing at `now_s`."""
     found = _found(state, planned, now_s, timing)
     warning = state.rivalry.warning(now_s - state.began_s)
     return replace(found, reasons=(*found.reasons, warning)) if warning else found
@@ -71,23 +70,28 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     """The peers that were not heard for two ticks (or what is usual with them, if that is longer), each with its last fault;
     and the VM where a resize is due and all have failed for that long."""
     patience_s = 2 * timing.tick_s
-    usual_s = {
-        "VM": timing.observe_idle_s + timing.backend_deadline_s,
-        "scheduler": 0.0,
-        "informant": timing.informant_silence_s,
-        "metrics": 2 * timing.metrics_s,
-    }
-    link, seen = state.scheduler, state.backend.observation
-    lasts = {
-        "VM": (seen.begun_s if seen is not None else None, state.backend.fault),
-        "scheduler": (link.answered_s if link.has_succeeded else None, link.fault),
-        "informant": (_informant_s(state), state.informant.fault),
-        "metrics": (state.metrics.read_s, state.metrics.fault),
-    }
+    link, seen, informant, metrics = (
+        state.scheduler,
+        state.backend.observation,
+        state.informant,
+        state.metrics,
+    )
+    looks_s = timing.observe_idle_s + timing.backend_deadline_s
+    peers = (
+        ("VM", None if seen is None else seen.begun_s, looks_s, state.backend.fault),
+        ("scheduler", link.answered_s if link.has_succeeded else None, 0.0, link.fault),
+        (
+            "informant",
+            informant.heard_s if informant.is_registered else None,
+            timing.informant_silence_s,
+            informant.fault,
+        ),
+        ("metrics", metrics.read_s, 2 * timing.metrics_s, metrics.fault),
+    )
     found = []
-    for peer, (last_s, fault) in lasts.items():
+    for peer, last_s, usual_s, fault in peers:
         since_s = last_s if last_s is not None else state.began_s
-        if now_s - since_s >= max(patience_s, usual_s[peer]):
+        if now_s - since_s >= max(patience_s, usual_s):
             found.append((peer, fault or f"not heard for {now_s - since_s:.0f} s"))
     resizing = state.backend.resizing
     is_due = planned is not None and (planned.resizes or state.backend.sent is not None)
@@ -95,8 +99,3 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
         times = f"{resizing.failures} resizes failed since {now_s - resizing.since_s:.0f} s ago"
         found.append(("VM", f"{times}, the last one: {resizing.fault}"))
     return found
-
-
-def _informant_s(state: RunnerState) -> float | None:
-    link = state.informant
-    return link.heard_s if link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED) else None

@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.state import InformantState, RegistrationPhase, RunnerState
+from agent.core.state import InformantState, RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing
 from protocol.values import Resources
 
 
 def started(state: RunnerState, event: events.Started) -> RunnerState:
-    """A call to the informant is being made."""
     link = replace(state.informant, is_calling=True)
     if isinstance(event.action, events.AnnounceUpscale):
         link = replace(link, known_size=None)  # from here on the guest may count on more than it had approved
@@ -22,8 +21,6 @@ def started(state: RunnerState, event: events.Started) -> RunnerState:
             failures=link.failures,
             fault=link.fault,
             try_upscale=link.try_upscale,
-            try_upscale_until_s=link.try_upscale_until_s,
-            is_try_upscale_met=link.is_try_upscale_met,
         )
     return replace(state, informant=link)
 
@@ -83,22 +80,18 @@ def try_upscale_received(
     link = state.informant
     if link.registration != event.registration:
         return state
-    try_upscale, until_s, is_met = None, 0.0, False
-    if event.more_resources.cpu or event.more_resources.memory:
+    more, wish = event.more_resources, link.try_upscale
+    if more.cpu or more.memory:
         use, unit = state.in_use(), state.vm.unit
-        try_upscale = Resources(
-            use.vcpu_milli + (unit.vcpu_milli if event.more_resources.cpu else 0),
-            use.memory_bytes + (unit.memory_bytes if event.more_resources.memory else 0),
+        amount = Resources(
+            use.vcpu_milli + (unit.vcpu_milli if more.cpu else 0),
+            use.memory_bytes + (unit.memory_bytes if more.memory else 0),
         )
-        until_s = now_s + timing.try_upscale_s
-    elif link.is_try_upscale_met:
-        try_upscale, until_s, is_met = link.try_upscale, link.try_upscale_until_s, True
-    elif link.try_upscale is not None and link.try_upscale.fits_in(state.in_use()):
-        try_upscale, until_s, is_met = link.try_upscale, now_s + timing.down_window_s, True
-    link = replace(
-        link, try_upscale=try_upscale, try_upscale_until_s=until_s, is_try_upscale_met=is_met, heard_s=now_s
-    )
-    return replace(state, informant=link)
+        wish = UrgentGrowth(amount, now_s + timing.try_upscale_s)
+    elif wish is not None and not wish.is_met:
+        is_met = wish.amount.fits_in(state.in_use())
+        wish = UrgentGrowth(wish.amount, now_s + timing.down_window_s, is_met=True) if is_met else None
+    return replace(state, informant=replace(link, try_upscale=wish, heard_s=now_s))
 
 
 def size_known(state: RunnerState, amount: Resources) -> RunnerState:
@@ -144,8 +137,6 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
         failures=failures,
         retry_at_s=retry_at_s,
         try_upscale=link.try_upscale,
-        try_upscale_until_s=link.try_upscale_until_s,
-        is_try_upscale_met=link.is_try_upscale_met,
         fault=fault,
     )
 
@@ -153,15 +144,12 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
 def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
     """A try-upscale expires; an informant that was silent for too long has forgotten the registration."""
     link = state.informant
-    if link.try_upscale is not None and now_s >= link.try_upscale_until_s:
-        state = replace(
-            state,
-            informant=replace(link, try_upscale=None, try_upscale_until_s=0.0, is_try_upscale_met=False),
-        )
-        link = state.informant
+    if link.try_upscale is not None and now_s >= link.try_upscale.until_s:
+        link = replace(link, try_upscale=None)
+        state = replace(state, informant=link)
     silent_s = now_s - link.heard_s
     if (
-        link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED)
+        link.is_registered
         and not link.is_calling
         and now_s >= link.heard_s + timing.informant_silence_s  # as the plan computes it: floats round
     ):

@@ -18,7 +18,6 @@ from protocol.versions import PluginProtoVersion, VersionRange
 
 
 def started(state: RunnerState, request: PermitRequest, now_s: float, timing: Timing) -> RunnerState:
-    """A request is being sent."""
     link = state.scheduler
     assert not link.is_requesting
     held = state.held_at(now_s).min(request.resources)
@@ -39,7 +38,6 @@ def started(state: RunnerState, request: PermitRequest, now_s: float, timing: Ti
 
 
 def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timing: Timing) -> RunnerState:
-    """A permit came."""
     link = replace(state.scheduler, is_requesting=False)
     request = link.request
     if request is None or event.number != request.number:
@@ -114,7 +112,6 @@ def _unusable(request: PermitRequest, event: events.PermitGranted, link: Schedul
 
 
 def refused(state: RunnerState, event: events.PermitRefused, now_s: float, timing: Timing) -> RunnerState:
-    """An error status came."""
     link = replace(state.scheduler, is_requesting=False)
     request, read = link.request, event.body
     if request is None or event.number != request.number:

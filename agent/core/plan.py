@@ -61,13 +61,10 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
         if now_s - read_s > timing.metrics_stale_s:
             wanted, why = wanted.max(use), "the metrics are stale"
     wanted = vm.bounds.clamp(wanted)
-    if state.informant.try_upscale is not None:
-        wanted = wanted.max(state.informant.try_upscale.min(vm.bounds.max))
-        why = (
-            "the guest could not wait before"
-            if state.informant.is_try_upscale_met
-            else "the guest cannot wait"
-        )
+    wish = state.informant.try_upscale
+    if wish is not None:
+        wanted = wanted.max(wish.amount.min(vm.bounds.max))
+        why = "the guest could not wait before" if wish.is_met else "the guest cannot wait"
     if state.informant.phase is RegistrationPhase.SUSPENDED and state.informant.version is not None:
         wanted, why = use, "the informant has not resumed this agent"
     if state.scheduler.is_migrating:
@@ -105,10 +102,11 @@ class _Steps:
         self._resizes = False
 
     def done(self, desired: Resources, why: str) -> Plan:
-        link = self._state.scheduler
-        for moment in (link.lease_until_s, self._state.informant.try_upscale_until_s):
-            if moment > self._now_s:
-                self._at(moment)
+        lease_until_s, wish = self._state.scheduler.lease_until_s, self._state.informant.try_upscale
+        if lease_until_s > self._now_s:
+            self._at(lease_until_s)
+        if wish is not None:
+            self._at(wish.until_s)
         return Plan(tuple(self._actions), self._wake_at_s, desired, why, self._resizes)
 
     def _at(self, moment_s: float) -> None:
@@ -142,7 +140,7 @@ class _Steps:
             and self._is_due(link.retry_at_s)
         ):
             self._actions.append(events.Register())
-        if link.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED) and not link.is_calling:
+        if link.is_registered and not link.is_calling:
             self._at(link.heard_s + self._timing.informant_silence_s)
 
     def read_metrics(self) -> None:

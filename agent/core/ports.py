@@ -43,15 +43,12 @@ class VmBackend(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What this back end can do; never changes."""
-        ...
 
     async def fence(self, vm: Vm) -> Fencing:
         """Return when no command of an earlier life can take effect any more. Raises `BackendError`."""
-        ...
 
     async def observe(self, vm: Vm) -> Observation:
         """The VM's size and target; the look begins after the call. Raises `BackendError`."""
-        ...
 
     async def resize(
         self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
@@ -64,7 +61,6 @@ class VmBackend(Protocol):
         After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `FencedOffError` for a
         fencing that a later life has replaced.
         """
-        ...
 
 
 class SchedulerPeer(Protocol):
@@ -74,7 +70,6 @@ class SchedulerPeer(Protocol):
         self, vm: Vm, request: PermitRequest
     ) -> events.PermitGranted | events.PermitRefused | events.PermitFailed:
         """Send a request."""
-        ...
 
 
 class InformantPeer(Protocol):
@@ -82,21 +77,17 @@ class InformantPeer(Protocol):
 
     async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
         """Register under a new ID."""
-        ...
 
     async def unregister(self, registration: UUID, deadline_s: float) -> None:
         """Unregister. The outcome does not matter, because the runner ends."""
-        ...
 
     async def ask_downscale(
         self, amount: Resources
     ) -> events.DownscaleApproved | events.DownscaleDenied | events.InformantFailed:
         """Ask whether the guest can live with `amount`."""
-        ...
 
     async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
         """Announce that the guest has `amount` now."""
-        ...
 
 
 class ExporterPeer(Protocol):
@@ -104,7 +95,6 @@ class ExporterPeer(Protocol):
 
     async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
         """Read the metrics on `port`."""
-        ...
 
 
 class HeldLog(Protocol):
@@ -112,7 +102,6 @@ class HeldLog(Protocol):
 
     def held(self, vm: str, life: str, amount: Resources) -> None:
         """`life` may use `amount` of `vm` from now on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +154,3 @@ class VmSource(Protocol):
         What was
         told before stays in force. The first call that succeeds afterwards returns at once, even where nothing has changed.
         """
-        ...

@@ -90,12 +90,21 @@ class RegistrationPhase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class UrgentGrowth:
+    """The guest should have `amount` until `until_s`. Where that was met and then called off (`is_met`), the growth stays
+    until then."""
+
+    amount: Resources
+    until_s: float
+    is_met: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class InformantState:
     """What is known of the informant. `known_size` is the last size that was announced to it or approved by it.
 
     `registration` is the ID of this agent there; `resumed_early` notes a `/resume` that came before the answer to
-    `/register`. `try_upscale` is the amount that the guest should have until `try_upscale_until_s`. Where that was
-    met and then called off (`is_try_upscale_met`), the growth stays until then.
+    `/register`.
     """
 
     phase: RegistrationPhase = RegistrationPhase.UNREGISTERED
@@ -110,10 +119,13 @@ class InformantState:
     retry_at_s: float = 0.0
     failures: int = 0
     heard_s: float = 0.0
-    try_upscale: Resources | None = None
-    try_upscale_until_s: float = 0.0
-    is_try_upscale_met: bool = False
+    try_upscale: UrgentGrowth | None = None
     fault: str = ""
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the informant has accepted the registration, whichever agent it uses."""
+        return self.phase in (RegistrationPhase.ACTIVE, RegistrationPhase.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)

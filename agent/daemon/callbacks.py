@@ -13,7 +13,7 @@ from uuid import UUID
 from agent.core import events
 from agent.core.state import RegistrationPhase
 from agent.runner.runner import Runner
-from hosting.server import HangUp, Reply, Request, Route, text
+from hosting.server import Handler, HangUp, Reply, Request, Route, text
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
 from protocol.sequence import SequenceSource
@@ -39,11 +39,17 @@ class Callbacks:
     def routes(self) -> tuple[Route, ...]:
         """The four routes. `GET /id` comes with a body as the others do: `{}`."""
         return (
-            Route("GET", "/agents/{agent_id}/id", self._id, 1024),
-            Route("POST", "/agents/{agent_id}/resume", self._resume, 1024),
-            Route("POST", "/agents/{agent_id}/suspend", self._suspend, 1024),
-            Route("POST", "/agents/{agent_id}/try-upscale", self._try_upscale, 1024),
+            Route("GET", "/agents/{agent_id}/id", self._serving(wire.Empty), 1024),
+            Route("POST", "/agents/{agent_id}/resume", self._serving(wire.ResumeAgent), 1024),
+            Route("POST", "/agents/{agent_id}/suspend", self._serving(wire.SuspendAgent), 1024),
+            Route("POST", "/agents/{agent_id}/try-upscale", self._serving(wire.MoreResourcesRequest), 1024),
         )
+
+    def _serving(self, kind: type[_Message]) -> Handler:
+        async def serve(request: Request) -> Reply | HangUp:
+            return self._call(request, kind)
+
+        return serve
 
     def _find(self, agent_id: str) -> tuple[Runner, UUID] | None:
         agent_id, runners = agent_id.lower(), self._runners()
@@ -57,18 +63,6 @@ class Callbacks:
             if registration is not None and str(registration) == agent_id:
                 return runner, registration
         return None
-
-    async def _id(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.Empty)
-
-    async def _resume(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.ResumeAgent)
-
-    async def _suspend(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.SuspendAgent)
-
-    async def _try_upscale(self, request: Request) -> Reply | HangUp:
-        return self._call(request, wire.MoreResourcesRequest)
 
     def _call(self, request: Request, kind: type[_Message]) -> Reply | HangUp:
         try:

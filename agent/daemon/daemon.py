@@ -158,7 +158,6 @@ class Daemon:
     # ---------------------------------------------------------------- what is watched
 
     async def _follow_source(self, fleet: Fleet) -> None:
-        """Follow the VMs as the source tells of them."""
         faults = FaultLog(self._log, "VMs cannot be read, those known before stay", "VMs can be read again")
         while True:
             try:

@@ -68,7 +68,6 @@ class UtilisationArgs(Settings):
     """Seconds after which the mean has followed a load that stays above or below."""
 
     def make(self) -> Policy:
-        """The policy."""
         return Utilisation(
             self.cpu_target,
             self.memory_target,
@@ -94,7 +93,6 @@ class LoadAverageArgs(Settings):
             yield "low", f"must be at most half of high: {low:g} is above {high / 2:g}"
 
     def make(self) -> Policy:
-        """The policy."""
         return LoadAverage(self.high, self.low)
 
 
@@ -108,7 +106,6 @@ class PressureArgs(Settings):
     step: Width = 250_000
 
     def make(self) -> Policy:
-        """The policy."""
         return Pressure(self.cpu_some, self.cpu_full, self.memory_some, self.memory_full, self.step)
 
 

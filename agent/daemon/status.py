@@ -96,7 +96,6 @@ def details(runner: Runner) -> bytes:
 
 
 def latency_families(latencies: Latencies) -> Iterator[HistogramFamily]:
-    """How long growth takes."""
     parts = (
         ("metric-to-permit", latencies.metric_to_permit),
         ("permit-to-size", latencies.permit_to_size),

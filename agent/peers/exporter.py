@@ -40,7 +40,6 @@ class ExporterLink:
         self._rng = rng
 
     async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
-        """Read the page on `port`."""
         url = f"http://{self._host}:{port}/metrics{_QUERY}"
         outcome = await self._client.call("GET", url, deadline_s=self._deadline_s)
         chance = self._rng.random()

@@ -38,7 +38,6 @@ class InformantLink:
         return wire.AgentDesc(registration, address, INFORMANT_SPOKEN.min, INFORMANT_SPOKEN.max)
 
     async def register(self, registration: UUID) -> events.Registered | events.RegisterFailed:
-        """Register under a new ID."""
         chance = self._rng.random()
         outcome = await self._send("POST", "/register", self._desc(registration))
         if not isinstance(outcome, Answered):
@@ -56,14 +55,12 @@ class InformantLink:
         return events.Registered(registration, desc.proto_version, desc.metrics_method.prometheus.port)
 
     async def unregister(self, registration: UUID, deadline_s: float) -> None:
-        """Unregister. The outcome does not matter, because the runner ends."""
         body = codec.encode(self._desc(registration))
         _ = await self._client.call("DELETE", f"{self._url}/unregister", body=body, deadline_s=deadline_s)
 
     async def ask_downscale(
         self, amount: Resources
     ) -> events.DownscaleApproved | events.DownscaleDenied | events.InformantFailed:
-        """Ask whether the guest can live with `amount`."""
         outcome = await self._send("PUT", "/downscale", wire.RawResources(*amount.as_quantities()))
         if not isinstance(outcome, Answered) or outcome.status != 200:
             return self._failure(outcome)
@@ -76,7 +73,6 @@ class InformantLink:
         return events.DownscaleDenied(amount, result.status[:_REASON_CHARS])
 
     async def announce_upscale(self, amount: Resources) -> events.UpscaleAnnounced | events.InformantFailed:
-        """Announce that the guest has `amount` now."""
         outcome = await self._send("PUT", "/upscale", wire.RawResources(*amount.as_quantities()))
         if not isinstance(outcome, Answered) or outcome.status != 200:
             return self._failure(outcome)

@@ -1,4 +1,4 @@
-"""The link to the scheduler: an `PermitRequest` becomes bytes, the answer becomes one event. One link for all runners.
+"""The link to the scheduler: a `PermitRequest` becomes bytes, the answer becomes one event. One link for all runners.
 
 Growth travels at once and alone, because it may have to wait for a pool and must not hold up others. Renewals and decreases are
 never made to wait by the scheduler, so where it takes batches they are collected for a moment and travel together.
@@ -51,15 +51,60 @@ class _Item(msgspec.Struct):
     body: msgspec.Raw
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A request that waits for its batch."""
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """A request with its bytes; makes the event of what became of it."""
 
     vm: Vm
     ask: PermitRequest
     body: bytes
     chance: float
-    answer: asyncio.Future[Event]
+
+    def failed(self, why: str) -> events.PermitFailed:
+        """No usable answer came."""
+        return events.PermitFailed(self.ask.number, why, self.chance)
+
+    def answered(self, status: int, body: bytes, sent_s: float, retry_after_s: float | None = None) -> Event:
+        """An answer came."""
+        if status == 200:
+            return self._granted(body, sent_s)
+        refusal = codec.decode_error(body)
+        return events.PermitRefused(self.ask.number, status, refusal, retry_after_s, self.chance)
+
+    def _granted(self, body: bytes, sent_s: float) -> events.PermitGranted | events.PermitFailed:
+        ask, slot_bytes = self.ask, self.vm.slot_bytes
+        try:
+            response = codec.decode(wire.PluginResponse, body)
+        except RemoteProtocolError as error:
+            return self.failed(str(error)[:300])
+        extension = response.extension
+        if extension is not None:
+            return events.PermitGranted(
+                ask.number,
+                extension.permit,
+                extension.compute_unit,
+                sent_s,
+                extension.reasons,
+                extension.sequence_number,
+                extension.scheduler_instance,
+                extension.scheduler_epoch,
+                response.migrate is not None,
+                self.chance,
+            )
+        permit = translate.from_slots(response.permit, slot_bytes)
+        asked = translate.from_slots(translate.request_slots(ask.resources, slot_bytes), slot_bytes)
+        return events.PermitGranted(
+            ask.number,
+            # Such a peer saw the request rounded up, and grants it so.
+            permit.min(ask.resources) if permit.fits_in(asked) else permit,
+            translate.from_slots(response.compute_unit, slot_bytes),
+            sent_s,
+            migrate=response.migrate is not None,
+            chance=self.chance,
+        )
+
+
+_Collected: TypeAlias = tuple[SentRequest, "asyncio.Future[Event]"]
 
 
 class SchedulerLink:
@@ -78,7 +123,7 @@ class SchedulerLink:
         self._rng = rng
         self._batch = 0
         """How many requests the current scheduler takes in a batch; 0 where it offers none."""
-        self._collected: list[_Waiting] = []
+        self._collected: list[_Collected] = []
         self._sending: set[asyncio.Task[None]] = set()
         self.batches = 0
         self.singles = 0
@@ -95,9 +140,9 @@ class SchedulerLink:
             body = codec.encode_request(request_of(vm, ask))
         except LocalProtocolError as error:
             return events.PermitFailed(ask.number, str(error), chance)
-        if self._batch > 1 and not ask.is_growth:
-            return await self._collect(vm, ask, body, chance)
-        return await self._single(vm, ask, body, chance)
+        sent = SentRequest(vm, ask, body, chance)
+        together = self._batch > 1 and not ask.is_growth
+        return await (self._collect(sent) if together else self._single(sent))
 
     async def close(self) -> None:
         """End the batches under way."""
@@ -108,21 +153,21 @@ class SchedulerLink:
 
     # ------------------------------------------------------------ one by one
 
-    async def _single(self, vm: Vm, ask: PermitRequest, body: bytes, chance: float) -> Event:
+    async def _single(self, sent: SentRequest) -> Event:
         self.singles += 1
         at, sent_s = self._current, time.monotonic()
         outcome = await self._client.call(
             "POST",
             self._urls[at],
-            body=body,
+            body=sent.body,
             deadline_s=self._deadline_s,
-            headers={AGENT_HEADER: str(ask.life.agent_id)},
+            headers={AGENT_HEADER: str(sent.ask.life.agent_id)},
         )
         self._learn(at, outcome)
         if not isinstance(outcome, Answered):
-            return events.PermitFailed(ask.number, outcome.message, chance)
+            return sent.failed(outcome.message)
         retry_after_s = _retry_after_s(outcome.headers.get("retry-after"))
-        return _event(vm, ask, outcome.status, outcome.body, sent_s, retry_after_s, chance)
+        return sent.answered(outcome.status, outcome.body, sent_s, retry_after_s)
 
     def _learn(self, at: int, outcome: Outcome) -> None:
         """Whether batches are offered; and who is asked next, where this one cannot be."""
@@ -136,77 +181,65 @@ class SchedulerLink:
 
     # ------------------------------------------------------------ together
 
-    async def _collect(self, vm: Vm, ask: PermitRequest, body: bytes, chance: float) -> Event:
-        waiting = _Waiting(vm, ask, body, chance, asyncio.get_running_loop().create_future())
-        self._collected.append(waiting)
+    async def _collect(self, sent: SentRequest) -> Event:
+        answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        self._collected.append((sent, answer))
         if len(self._collected) == 1:
             task = asyncio.create_task(self._flush_soon(), name="batch to the scheduler")
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
-        return await waiting.answer
+        return await answer
 
     async def _flush_soon(self) -> None:
         try:
             await asyncio.sleep(WINDOW_S)
         except asyncio.CancelledError:
-            for waiting in self._collected:
-                waiting.answer.cancel()
+            for _, answer in self._collected:
+                answer.cancel()
             raise
         collected, self._collected = self._collected, []
-        most = min(self._batch, MAX_BATCH)
-        if len(collected) == 1 or most <= 1:
-            parts = [[waiting] for waiting in collected]
-        else:
-            parts = [collected[start : start + most] for start in range(0, len(collected), most)]
-        await asyncio.gather(*(self._send(part) for part in parts))
+        most = max(min(self._batch, MAX_BATCH), 1)
+        parts = [collected[start : start + most] for start in range(0, len(collected), most)]
+        await asyncio.gather(*map(self._send, parts))
 
-    async def _send(self, part: list[_Waiting]) -> None:
+    async def _send(self, part: list[_Collected]) -> None:
+        requests, answers = [sent for sent, _ in part], [answer for _, answer in part]
         try:
-            if len(part) == 1:
-                (only,) = part
-                _tell(only, await self._single(only.vm, only.ask, only.body, only.chance))
-            else:
-                await self._send_together(part)
+            send = self._send_together if len(part) > 1 else self._send_each
+            for answer, event in zip(answers, await send(requests), strict=True):
+                if not answer.done():
+                    answer.set_result(event)
         except Exception as error:  # a fault of ours: each runner meets it as its own
-            for waiting in part:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
+            for answer in answers:
+                if not answer.done():
+                    answer.set_exception(error)
             raise
         finally:
-            for waiting in part:
-                waiting.answer.cancel()
+            for answer in answers:
+                answer.cancel()
 
-    async def _send_together(self, part: list[_Waiting]) -> None:
+    async def _send_each(self, part: list[SentRequest]) -> list[Event]:
+        return await asyncio.gather(*map(self._single, part))
+
+    async def _send_together(self, part: list[SentRequest]) -> list[Event]:
         self.batches += 1
         at, sent_s = self._current, time.monotonic()
-        body = b"[%b]" % b",".join([waiting.body for waiting in part])
+        body = b"[%b]" % b",".join([sent.body for sent in part])
         url = self._urls[at].rstrip("/") + "/batch"
         outcome = await self._client.call("POST", url, body=body, deadline_s=self._deadline_s)
         answers = _answers(outcome, len(part))
-        if isinstance(answers, str):
-            if at == self._current:
-                self._batch = 0  # forgotten until it is offered again
-                if not isinstance(outcome, Answered):
-                    self._learn(at, outcome)
-            if isinstance(outcome, Answered) and outcome.status in (400, 404, 405):
-                # It does not take batches (any more): the same requests, each by itself.
-                singles = [self._single(each.vm, each.ask, each.body, each.chance) for each in part]
-                for waiting, event in zip(part, await asyncio.gather(*singles), strict=True):
-                    _tell(waiting, event)
-                return
-            for waiting in part:
-                _tell(waiting, events.PermitFailed(waiting.ask.number, answers, waiting.chance))
-            return
-        for waiting, item in zip(part, answers, strict=True):
-            _tell(
-                waiting,
-                _event(waiting.vm, waiting.ask, item.status, bytes(item.body), sent_s, None, waiting.chance),
-            )
-
-
-def _tell(waiting: _Waiting, event: Event) -> None:
-    if not waiting.answer.done():
-        waiting.answer.set_result(event)
+        if not isinstance(answers, str):
+            return [
+                sent.answered(item.status, bytes(item.body), sent_s)
+                for sent, item in zip(part, answers, strict=True)
+            ]
+        if at == self._current:
+            self._batch = 0  # forgotten until it is offered again
+            if not isinstance(outcome, Answered):
+                self._learn(at, outcome)
+        if isinstance(outcome, Answered) and outcome.status in (400, 404, 405):
+            return await self._send_each(part)  # it does not take batches (any more)
+        return [sent.failed(answers) for sent in part]
 
 
 def _answers(outcome: Outcome, count: int) -> list[_Item] | str:
@@ -224,54 +257,6 @@ def _answers(outcome: Outcome, count: int) -> list[_Item] | str:
 
 def _offered(text: str | None) -> int:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else 0
-
-
-def _event(
-    vm: Vm,
-    ask: PermitRequest,
-    status: int,
-    body: bytes,
-    sent_s: float,
-    retry_after_s: float | None,
-    chance: float,
-) -> Event:
-    if status == 200:
-        return _granted(vm, ask, body, sent_s, chance)
-    return events.PermitRefused(ask.number, status, codec.decode_error(body), retry_after_s, chance)
-
-
-def _granted(
-    vm: Vm, ask: PermitRequest, body: bytes, sent_s: float, chance: float
-) -> events.PermitGranted | events.PermitFailed:
-    try:
-        response = codec.decode(wire.PluginResponse, body)
-    except RemoteProtocolError as error:
-        return events.PermitFailed(ask.number, str(error)[:300], chance)
-    extension = response.extension
-    if extension is not None:
-        return events.PermitGranted(
-            ask.number,
-            extension.permit,
-            extension.compute_unit,
-            sent_s,
-            extension.reasons,
-            extension.sequence_number,
-            extension.scheduler_instance,
-            extension.scheduler_epoch,
-            response.migrate is not None,
-            chance,
-        )
-    permit = translate.from_slots(response.permit, vm.slot_bytes)
-    asked = translate.from_slots(translate.request_slots(ask.resources, vm.slot_bytes), vm.slot_bytes)
-    return events.PermitGranted(
-        ask.number,
-        # Such a peer saw the request rounded up, and grants it so.
-        permit.min(ask.resources) if permit.fits_in(asked) else permit,
-        translate.from_slots(response.compute_unit, vm.slot_bytes),
-        sent_s,
-        migrate=response.migrate is not None,
-        chance=chance,
-    )
 
 
 def _retry_after_s(text: str | None) -> float | None:

@@ -54,11 +54,9 @@ class Windows(Protocol):
 
     def at(self, at_s: float) -> WindowLimits:
         """What holds then."""
-        ...
 
     def next_s(self, at_s: float) -> float | None:
         """When that changes; None for never."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,6 @@ class Runner:
         self.state = RunnerState(vm, self._new_life(), self._now_s())
 
     def condition(self, now_s: float) -> Condition:
-        """How the runner is doing."""
         return condition(self.state, self.last_plan, now_s, self._timing)
 
     def journal(self, now_s: float) -> list[tuple[float, events.Event]]:

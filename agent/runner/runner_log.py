@@ -5,7 +5,7 @@ from uuid import UUID
 from agent.core import events
 from agent.core.plan import Plan
 from agent.core.ports import HeldLog
-from agent.core.state import RegistrationPhase, RunnerState
+from agent.core.state import RunnerState
 from agent.core.step import Transition
 from hosting.logs import Logger
 from protocol.reasons import Reason, ReasonCode
@@ -39,12 +39,10 @@ class RunnerLog:
         self._log = log
 
     def planned(self, before: Plan | None, after: Plan) -> None:
-        """Log a new goal."""
         if before is None or before.desired != after.desired:
             self._log.info("goal", desired=str(after.desired), reason=after.reason)
 
     def happened(self, transition: Transition) -> None:
-        """Log an event."""
         event, before, after = transition.event, transition.before, transition.after
         match event:
             case events.Started():
@@ -83,10 +81,7 @@ class RunnerLog:
             if fault and fault != known:
                 self._log.warning("trouble", action=action, error=fault)
         phase = after.informant.phase
-        if phase is not before.informant.phase and phase in (
-            RegistrationPhase.ACTIVE,
-            RegistrationPhase.SUSPENDED,
-        ):
+        if phase is not before.informant.phase and after.informant.is_registered:
             self._log.info("informant", phase=phase.value)
 
 

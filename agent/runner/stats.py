@@ -32,7 +32,6 @@ class RunnerStats:
     actions: Counter[str] = field(default_factory=Counter)
 
     def note(self, event: events.Event) -> None:
-        """Count an event."""
         match event:
             case events.Started(action):
                 self.actions[type(action).__name__] += 1
@@ -63,7 +62,6 @@ class GrowthTimer:
     """What the VM should reach."""
 
     def note(self, happened: Transition, now_s: float) -> None:
-        """Take one event."""
         event, before, after = happened.event, happened.before, happened.after
         match event:
             case events.MetricsRead() if self.metric_s is None:

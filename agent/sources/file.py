@@ -15,7 +15,7 @@ from agent.core.model import Vm
 from agent.core.ports import VmChange, VmDescribed, VmDescription, VmRemoved, VmSourceError
 from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
-from hosting.settings import Name, Settings, SettingsError
+from hosting.settings import Name, Settings, SettingsError, listed
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol.values import Bounds
 from protocol.wire import PodName
@@ -62,7 +62,6 @@ class VmSettings(Settings):
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """The bounds fit together."""
         return bounds_fault(found.get("min"), found.get("max"))
 
     def spec(self) -> VmDescription:
@@ -84,10 +83,8 @@ class VmList(Settings):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """VMs with the same name."""
         faults, seen = [], set()
-        found = data.get("vms") if isinstance(data, dict) else None
-        for index, entry in enumerate(found if isinstance(found, list) else []):
+        for index, entry in enumerate(listed(data, "vms")):
             if isinstance(entry, dict):
                 name = (str(entry.get("namespace")), str(entry.get("name")))
                 if name in seen:
@@ -113,7 +110,6 @@ class FileSource(Generic[M]):
         self._is_faulty = False
 
     async def changes(self) -> tuple[VmChange, ...]:
-        """See `VmSource`."""
         if self._told is None:
             return self._news(self._first)
         while True:

@@ -269,7 +269,6 @@ class TopApp(App[None]):
                 self.call_later(self._redraw)
 
     def _redraw(self) -> None:
-        """Show what is known now."""
         self._is_due = False
         if not self.is_running:
             return
@@ -302,11 +301,9 @@ class TopApp(App[None]):
         return action not in {"sort", "reverse", "filter", "clear"} or not self._is_covered()
 
     def action_sort(self, steps: int) -> None:
-        """Sort by another column."""
         self._reorder(self._order.moved(self._shown, steps))
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
         self._reorder(self._order.turned())
 
     def _reorder(self, order: Order) -> None:
@@ -316,12 +313,10 @@ class TopApp(App[None]):
         self._table.move_cursor(row=0)
 
     def action_filter(self) -> None:
-        """Type a filter."""
         self._filter.display = True
         self._filter.focus()
 
     def action_clear(self) -> None:
-        """Show all VMs again."""
         self._filter.value = ""
         self._filter.display = False
         self._table.focus()

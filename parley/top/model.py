@@ -87,11 +87,9 @@ class VmRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The identity of the VM."""
         return self.agent, self.vm
 
     def cell(self, column: Column) -> str:
-        """The text of a cell."""
         match column:
             case Column.VM:
                 return self.name
@@ -161,7 +159,6 @@ class Order:
         return Order(shown[(place + steps) % len(shown)], self.is_descending)
 
     def turned(self) -> "Order":
-        """The other direction."""
         return Order(self.column, not self.is_descending)
 
     def picked(self, column: Column) -> "Order":

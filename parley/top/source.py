@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 from hosting import tokens
@@ -75,10 +74,8 @@ class AgentPoller:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *raised: object) -> None:
+        await self._client.__aexit__(*raised)
 
     async def watch(self, show: Callable[[str, News], None]) -> None:
         """Show the documents of all agents; each is polled at its own pace."""

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hosting import logs
 from hosting.amounts import Cpu, Memory, PositiveResources, Resources, bounds_fault
-from hosting.settings import Name, Settings
+from hosting.settings import Name, Settings, listed
 from hosting.watched_file import FileUnreachableError, WatchedFile
 from protocol import values
 from protocol.values import Bounds, Observation
@@ -56,7 +56,6 @@ class NodeEntry(Settings):
             yield "computeUnit", f"must fit in what the node has for VMs: {unit} does not fit in {left}"
 
     def spec(self) -> NodeSpec:
-        """The node as the core sees it."""
         return NodeSpec(self.name, self.allocatable, self.compute_unit, self.system)
 
 
@@ -96,7 +95,6 @@ class PartEntry(Settings):
     memory: Annotated[int, Memory] | None = None
 
     def amounts(self) -> Amounts:
-        """The amount as the core sees it."""
         return Amounts(self.cpu, self.memory)
 
 
@@ -112,7 +110,6 @@ class PodEntry(Settings):
     phase: Phase = "Running"
 
     def spec(self) -> PodSpec:
-        """The pod as the core sees it."""
         holds = pod_holds(self.requests.amounts(), self.limits.amounts())
         pod = PodName(self.name, self.namespace)
         return PodSpec(pod, self.uid, self.node, holds, self.phase in _ENDED)
@@ -120,10 +117,8 @@ class PodEntry(Settings):
 
 def _entries(data: object, key: str) -> list[tuple[str, dict[Any, Any]]]:
     """The mappings in a list of the raw file, each with its path."""
-    found = data.get(key) if isinstance(data, dict) else None
-    if not isinstance(found, list):
-        return []
-    return [(f"{key}[{index}]", entry) for index, entry in enumerate(found) if isinstance(entry, dict)]
+    found = enumerate(listed(data, key))
+    return [(f"{key}[{index}]", entry) for index, entry in found if isinstance(entry, dict)]
 
 
 def _repeated(places: list[tuple[str, object]], what: str) -> list[str]:
@@ -186,7 +181,7 @@ class ClusterFile(Settings):
             node = entry.get("node")
             if isinstance(node, str) and repr(node) not in known:
                 faults.append(f"{path}.node: there is no node {node!r} in this file")
-        return faults + _units_too_large(_entries(data, "nodes"), vms)
+        return faults + _units_too_large(nodes, vms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from hosting import logs
 from hosting.amounts import PositiveResources, Resources, millionths
-from hosting.settings import Settings
+from hosting.settings import Settings, listed
 from hosting.watched_file import WatchedFile
 from scheduler.core import rules
 from scheduler.pools.chain import config
@@ -163,7 +163,6 @@ class NamedEntry(Settings):
     args: Any = None
 
     def named(self) -> config.Named:
-        """As the chain is built from it."""
         return config.Named(self.name, self.args)
 
 
@@ -173,7 +172,6 @@ class PluginEntry(NamedEntry):
     instance: Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")] = ""
 
     def named(self) -> config.Named:
-        """As the chain is built from it."""
         return config.Named(self.name, self.args, self.instance)
 
 
@@ -198,7 +196,6 @@ class DefaultPoolEntry(Settings):
         return self
 
     def default(self) -> rules.DefaultPool:
-        """As the core sees it."""
         return rules.DefaultPool(self.pool, tuple(self.namespaces), tuple(sorted(self.labels.items())))
 
 
@@ -212,7 +209,6 @@ class PoolsEntry(Settings):
     defaults: Annotated[list[DefaultPoolEntry], Field(max_length=MAX_DEFAULTS)] = Field(default_factory=list)
 
     def config(self) -> config.ChainConfig:
-        """The chain's configuration."""
         quota, instance_type = self.providers.quota, self.providers.instance_type
         return config.ChainConfig(
             tuple(entry.named() for entry in self.plugins),
@@ -234,9 +230,9 @@ class Config(Settings):
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
         """Overrides of no node or no value, names that are given twice, and more than can be matched in time."""
-        overrides = _list(data, "nodeOverrides")
+        overrides = listed(data, "nodeOverrides")
         lists = {
-            f"nodeOverrides[{index}].nodes": _list(each, "nodes") for index, each in enumerate(overrides)
+            f"nodeOverrides[{index}].nodes": listed(each, "nodes") for index, each in enumerate(overrides)
         }
         faults = [fault for index, each in enumerate(overrides) for fault in _override_faults(index, each)]
         if len(overrides) > MAX_OVERRIDES:
@@ -246,10 +242,10 @@ class Config(Settings):
             )
         growth = data.get("growth") if isinstance(data, dict) else None
         for key in ("recommendOnlyNamespaces", "recommendOnlyVms"):
-            lists[f"growth.{key}"] = _list(growth, key)
+            lists[f"growth.{key}"] = listed(growth, key)
         pools = data.get("pools") if isinstance(data, dict) else None
-        for index, entry in enumerate(_list(pools, "defaults")):
-            lists[f"pools.defaults[{index}].namespaces"] = _list(entry, "namespaces")
+        for index, entry in enumerate(listed(pools, "defaults")):
+            lists[f"pools.defaults[{index}].namespaces"] = listed(entry, "namespaces")
         for path, names in lists.items():
             faults += _repeated(path, names)
         globs = sum(
@@ -275,12 +271,6 @@ class _ConfigWithoutMigrator(Config):
                 "migration.enabled: must be false (found True): this scheduler has nothing that can migrate VMs"
             )
         return faults
-
-
-def _list(data: object, key: str) -> list[Any]:
-    """The list `key` of a mapping in the raw file, empty where there is none."""
-    found = data.get(key) if isinstance(data, dict) else None
-    return found if isinstance(found, list) else []
 
 
 def _override_faults(index: int, entry: object) -> list[str]:
@@ -352,7 +342,6 @@ class ConfigFile:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
         return self._path
 
     async def refresh(self) -> Configuration | None:

@@ -7,10 +7,10 @@ from typing import Final
 
 from hosting import server
 from hosting.logs import Logger
-from hosting.settings import SettingsError
+from hosting.settings import FaultsError, SettingsError
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.pools.chain.config import ChainConfig, ChainError, Registries, build_chain, installed
+from scheduler.pools.chain.config import ChainConfig, Registries, build_chain, installed
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.chain.plugin import FrameworkHandle
@@ -59,7 +59,6 @@ class PoolService:
         self._beyond: dict[str, int] = {}
 
     def routes(self) -> tuple[server.Route, ...]:
-        """Where pools are served."""
         return self._api.routes()
 
     # ------------------------------------------------------------ the chain
@@ -72,7 +71,7 @@ class PoolService:
         if config.fingerprint != self._config.fingerprint:
             try:
                 manager = build_chain(config, self._registries(), self._handle, self._handle.log, self.stats)
-            except ChainError as error:
+            except FaultsError as error:
                 raise SettingsError(path, error.faults) from error
             except ValueError as error:
                 raise SettingsError(path, [f"pools.plugins: {error}"]) from error

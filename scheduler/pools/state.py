@@ -11,7 +11,7 @@ import msgspec
 from pydantic import Field
 
 from hosting import files
-from hosting.settings import Settings, SettingsError, parse_json
+from hosting.settings import Settings, SettingsError, listed, parse_json
 from hosting.threads import in_own_thread
 from scheduler.pools.core.admission_state import Parking
 from scheduler.pools.core.records import PoolRecord
@@ -39,11 +39,7 @@ class _File(Settings):
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
-        """Pools that are there twice."""
-        pools = data.get("pools") if isinstance(data, dict) else None
-        found = (
-            [each.get("pool") for each in pools if isinstance(each, dict)] if isinstance(pools, list) else []
-        )
+        found = [each.get("pool") for each in listed(data, "pools") if isinstance(each, dict)]
         counts = Counter(str(each.get("name")) for each in found if isinstance(each, dict))
         return [f"pools: {name!r} is there {count} times" for name, count in counts.items() if count > 1]
 

@@ -52,7 +52,7 @@ def _sizings(draw: st.DrawFn) -> Sizing:
     least = draw(st.builds(Resources, st.integers(1, 10_000), st.integers(1, 2**36)))
     most = least + draw(st.builds(Resources, st.integers(0, 90_000), st.integers(0, 2**38)))
     use = draw(st.builds(Resources, st.integers(1, 200_000), st.integers(1, 2**40)))
-    return Sizing(use, unit, Bounds(least, most), draw(st.booleans()))
+    return Sizing(use, unit, Bounds(least, most))
 
 
 _figures = st.none() | st.floats() | st.floats(0, 100)
@@ -96,11 +96,9 @@ def test_the_combined_goal_is_the_highest_and_tells_all(
     size = min(sizing.units(), MAX_UNITS)
     if not known:
         assert goal.units == size
-    elif sizing.can_decrease:
+    else:
         assert goal.units == max(known)
         assert (goal.parts[0].units, goal.parts[0].reason) == (goal.units, goal.reason)
-    else:
-        assert goal.units == max(*known, size)
     assert {part.policy.split("/")[0] for part in goal.parts} >= {name for name, _ in combined.policies}
     assert sizing.bounds.clamp(sizing.unit * goal.units).fits_in(sizing.bounds.max)
 
@@ -309,8 +307,7 @@ def test_windows_move_a_goal_no_further_than_they_say_and_bounds_win(
         return sizing.bounds.clamp(sizing.unit * count)
 
     assert sized(base).fits_in(sized(found))
-    if sizing.can_decrease:
-        assert sized(found).fits_in(sized(max(base, top)))
+    assert sized(found).fits_in(sized(max(base, top)))
     if base <= wanted <= top:
         assert found == wanted
     again = WindowLimits(floor, ceiling).apply(Goal(found, ""), sizing).units

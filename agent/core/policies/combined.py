@@ -14,7 +14,6 @@ from agent.core.policies.values import (
     Sizing,
     Unknown,
     highest,
-    moved,
 )
 
 
@@ -33,14 +32,11 @@ class Combined:
         )
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """The highest goal. Where no policy can tell, or the VM must not shrink, the goal is at least the size."""
-        size = min(sizing.units(), MAX_UNITS)
+        """The highest goal. Where no policy can tell, the goal is the size."""
         parts = tuple(part for name, policy in self.policies for part in _parts(name, policy, load, sizing))
         result = highest(parts)
         if isinstance(result, Unknown):
-            return Goal(size, f"the size stays: {result.reason}", parts)
-        if not sizing.can_decrease and result.units < size:
-            return moved(result, size, "no decrease", f"it may not shrink now; else {result.reason}")
+            return Goal(min(sizing.units(), MAX_UNITS), f"the size stays: {result.reason}", parts)
         return result
 
 

@@ -29,21 +29,15 @@ class LoadAverage:
                 min(start * 2, MAX_UNITS), f"load {load1:.2f} is above {self.high:g} of {cpus:g} CPUs"
             )
         if load1 < _product(self.low, cpus):
-            if not sizing.can_decrease:
-                return Goal(
-                    start, f"load {load1:.2f} is below {self.low:g} of {cpus:g} CPUs; it may not shrink"
-                )
             return Goal(start // 2, f"load {load1:.2f} is below {self.low:g} of {cpus:g} CPUs")
         return Goal(start, f"load {load1:.2f} suits {cpus:g} CPUs")
 
     @staticmethod
     def start(sizing: Sizing) -> int:
-        """The size in units; between the two where CPU and memory are out of ratio, unless it may not shrink."""
+        """The size in units; between the two where CPU and memory are out of ratio."""
         use, unit = sizing.use, sizing.unit
         large = min(sizing.units(), MAX_UNITS)
         small = min(-(-use.vcpu_milli // unit.vcpu_milli), -(-use.memory_bytes // unit.memory_bytes), large)
-        if small == large or not sizing.can_decrease:
-            return large
         return small + (large - small + 1) // 2
 
 

@@ -77,12 +77,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The VM that a goal is for. `use` is what is in use; `can_decrease` is false while nothing may shrink."""
+    """The VM that a goal is for. `use` is what is in use."""
 
     use: Resources
     unit: Resources
     bounds: Bounds
-    can_decrease: bool = True
 
     def units(self) -> int:
         """The units that cover what is in use."""
@@ -122,7 +121,6 @@ class Policy(Protocol):
 
     def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
         """The goal for this load, at least 0 units; the plan applies the bounds."""
-        ...
 
 
 def units_for(need: Fraction, unit: int) -> int:

@@ -7,7 +7,7 @@ moment it is closed. Cron expressions and time zones are read by `agent.daemon.w
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.core.policies.values import MAX_UNITS, Goal, GoalPart, Sizing, moved
+from agent.core.policies.values import MAX_UNITS, Goal, Sizing, moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,8 @@ class WindowLimits:
             bounds.min.vcpu_milli // unit.vcpu_milli, bounds.min.memory_bytes // unit.memory_bytes, MAX_UNITS
         )
         most = min(bounds.max.units(unit), MAX_UNITS)
-        size = min(sizing.units(), MAX_UNITS)
         if self.ceiling is not None and self.ceiling.ceiling is not None:
             top = max(self.ceiling.ceiling, least)
-            if not sizing.can_decrease:
-                top = max(top, size)
             if goal.units > top:
                 goal = moved(
                     goal, top, "ceiling", _reason("ceiling", self.ceiling, self.ceiling.ceiling, top)
@@ -60,18 +57,6 @@ class WindowLimits:
             if goal.units < base:
                 goal = moved(goal, base, "floor", _reason("floor", self.floor, self.floor.floor, base))
         return goal
-
-    def parts(self) -> tuple[GoalPart, ...]:
-        """The limits in force, for people."""
-        found = (
-            ("floor", self.floor, None if self.floor is None else self.floor.floor),
-            ("ceiling", self.ceiling, None if self.ceiling is None else self.ceiling.ceiling),
-        )
-        return tuple(
-            GoalPart(sort, units, f"window {window.name}")
-            for sort, window, units in found
-            if window is not None
-        )
 
 
 NO_LIMITS = WindowLimits()

@@ -7,6 +7,7 @@ from typing import Any
 
 from hosting.logs import Logger
 from hosting.registry import RegistryError, at_once
+from hosting.settings import FaultsError
 from scheduler.pools.chain.manager import PluginManager, Watch
 from scheduler.pools.chain.plugin import FrameworkHandle, Handle, Plugin
 from scheduler.pools.chain.registry import (
@@ -70,14 +71,6 @@ def _canonical(value: object) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-class ChainError(ValueError):
-    """The chain cannot be built. `faults` are lines with the path in the configuration, one for each thing that is wrong."""
-
-    def __init__(self, faults: list[str]) -> None:
-        self.faults = faults
-        super().__init__("; ".join(faults))
-
-
 @dataclass(frozen=True, slots=True)
 class Registries:
     """What a chain may be built from."""
@@ -107,7 +100,7 @@ def build_chain(
     log: Logger | None = None,
     watch: Watch | None = None,
 ) -> PluginManager:
-    """Build every provider and plugin. Raises `ChainError` with every fault; then nothing was started."""
+    """Build every provider and plugin. Raises `FaultsError` with every fault; then nothing was started."""
     faults: list[str] = []
     providers = ProviderSet(
         _provider(registries.quota, config.quota, "pools.providers.quota", faults),
@@ -139,7 +132,7 @@ def build_chain(
             return PluginManager(*plugins, names=names, log=log, watch=watch)
         except Exception as error:  # noqa: BLE001 - anybody may write a plugin and its name
             faults.append(f"pools.plugins: {error}")
-    raise ChainError(faults)
+    raise FaultsError(faults)
 
 
 def _provider(registry: ProviderRegistry, entry: Named | None, path: str, faults: list[str]) -> Any:

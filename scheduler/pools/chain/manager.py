@@ -11,10 +11,10 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 from hosting.logs import Logger
-from hosting.registry import at_once
+from hosting.registry import at_once, is_text
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import AbandonedCalls, Call, Steps
-from scheduler.pools.chain.plugin import Handle, Plugin, is_name
+from scheduler.pools.chain.plugin import Handle, Plugin
 from scheduler.pools.core import validation
 from scheduler.pools.core.errors import AppError, new_internal
 from scheduler.pools.core.values import (
@@ -44,7 +44,6 @@ class Watch(Protocol):
 
     def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:
         """A hook has answered; `error` is its refusal."""
-        ...
 
 
 class PluginManager:
@@ -281,6 +280,6 @@ def _one(call: Call) -> Steps[object]:
 
 def _name(plugin: Plugin) -> str:
     name = at_once(plugin.name)
-    if not is_name(name):
+    if not is_text(name):
         raise ValueError(f"{type(plugin).__name__}.name() must be a text and not empty, not {name!r}")
     return str(name)

@@ -21,7 +21,7 @@ from scheduler.pools.core import records
 from scheduler.pools.core.admission_state import Parking, message_of
 from scheduler.pools.core.errors import AppError, bad_request, conflict, internal, not_found
 from scheduler.pools.core.records import PoolRecord
-from scheduler.pools.core.values import Context, Pods, Pool, Purpose
+from scheduler.pools.core.values import Context, Pods, Pool, Purpose, described_as
 
 MAX_POOLS: Final = 1024
 MAX_TRIES: Final = 4
@@ -36,7 +36,6 @@ class PoolStore(Protocol):
 
     async def save(self, stored: tuple[PoolRecord, ...]) -> None:
         """Keep these and nothing else. Raises `OSError`; then what was kept before still is."""
-        ...
 
 
 class PoolObjects:
@@ -75,12 +74,10 @@ class PoolObjects:
         self._all: tuple[Pool, ...] | None = None
 
     def use(self, manager: PluginManager) -> None:
-        """The chain that is asked from now on."""
         self._manager = manager
         self.admission_queue.use(manager)
 
     def plugin_statuses(self) -> list[tuple[str, object]]:
-        """What each plugin of the chain shows of itself."""
         return self._manager.statuses()
 
     # ------------------------------------------------------------ reading
@@ -112,15 +109,12 @@ class PoolObjects:
         return self._all
 
     def asked(self) -> Mapping[str, int]:
-        """The most that each pool which is being asked about now may be given."""
         return self.admission_queue.asked()
 
     def claims(self) -> Mapping[str, int]:
-        """What each pool was refused a short while ago beyond what it has."""
         return self.admission_queue.claims()
 
     def members(self, name: str) -> Pods:
-        """The VMs of a pool as they are now."""
         return self.admission_queue.members(name)
 
     def is_ignored_in_file(self, name: str) -> bool:
@@ -135,11 +129,9 @@ class PoolObjects:
     # ------------------------------------------------------------ what clients ask for
 
     async def get(self, name: str) -> Pool:
-        """One pool with its replicas as they are now. Raises `AppError` (404)."""
         return self._now(self._require(name).pool)
 
     async def list(self) -> tuple[Pool, ...]:
-        """All pools, by name."""
         return self.pools()
 
     async def create(self, pool: Pool, *, is_stored: bool = True) -> Pool:
@@ -170,13 +162,7 @@ class PoolObjects:
             if pool.generation not in (0, old.generation):
                 message = f"pool {pool.name} has generation {old.generation} by now, not {pool.generation}"
                 raise conflict(message)
-            wanted = replace(
-                pool,
-                uid=old.uid,
-                generation=old.generation,
-                replicas=old.replicas,
-                is_deleting=old.is_deleting,
-            )
+            wanted = described_as(old, pool)
             said = await self._manager.pre_update_pool(
                 Context(Purpose.UPDATE), wanted, self.members(pool.name)
             )
@@ -247,7 +233,7 @@ class PoolObjects:
             or not record.is_stored
             or wanted is None
             or self._described.get(name) == wanted
-            or records.is_same_description(record.pool, wanted)
+            or described_as(record.pool, wanted) == record.pool
         ):
             self._ignored.pop(name, None)
         elif self._ignored.get(name) != wanted:

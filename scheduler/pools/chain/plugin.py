@@ -31,19 +31,15 @@ class PoolClient(Protocol):
 
     async def get(self, name: str) -> Pool:
         """The pool, with `replicas` as they are now."""
-        ...
 
     async def list(self) -> tuple[Pool, ...]:
         """All pools, by name."""
-        ...
 
     async def update(self, pool: Pool) -> Pool:
         """Write labels, annotations, finalizers, compute unit and limits; refused (409) when `generation` is not the latest."""
-        ...
 
     async def delete(self, name: str) -> None:
         """Delete a pool, or mark it for that while it has finalizers."""
-        ...
 
 
 class Cache(Protocol):
@@ -51,7 +47,6 @@ class Cache(Protocol):
 
     def pool(self, name: str) -> Pool | None:
         """One pool, with `replicas` as they are now."""
-        ...
 
     def pools(self) -> tuple[Pool, ...]:
         """All pools by name, with `replicas` as they are now. One that is as before is the same object as before.
@@ -59,14 +54,12 @@ class Cache(Protocol):
         What another pool is just being asked for is not among its replicas (`asked`). If it is granted before this call
         has come to its end, plain hooks are asked again.
         """
-        ...
 
     def asked(self) -> Mapping[str, int]:
         """The most replicas that each pool which is being asked about now may be given.
 
         For a hook that waits and counts over several pools: what it admits for one may meet what another one is given.
         """
-        ...
 
     def claims(self) -> Mapping[str, int]:
         """How many replicas beyond those that it has each pool was refused a short while ago, where its VMs may still come
@@ -74,11 +67,9 @@ class Cache(Protocol):
 
         For a hook that splits: what is free now may be somebody's who has asked before.
         """
-        ...
 
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""
-        ...
 
 
 class Handle(Protocol):
@@ -87,17 +78,14 @@ class Handle(Protocol):
     @property
     def client(self) -> PoolClient:
         """Reads and writes pools."""
-        ...
 
     @property
     def cache(self) -> Cache:
         """What is known now."""
-        ...
 
     @property
     def log(self) -> Logger:
         """Where to log. Nothing secret belongs there."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +106,15 @@ class Plugin(Protocol):
 
     def name(self) -> str:
         """The plugin's name in logs, metrics and reasons."""
-        ...
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
         """Called once, after every plugin was built and before anything is asked. What it raises ends the start-up."""
-        ...
 
     def stop(self) -> MaybeAwaitable[None]:
         """Called once at the end, or when another configuration replaces the chain. An addition to seed 000."""
-        ...
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
         """Before a pool is stored for the first time."""
-        ...
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> MaybeAwaitable[Admission]:
         """Before a changed pool is stored, and, as a probe, before VMs grow: may the pool have `new_pool.replicas`?
@@ -138,15 +122,12 @@ class Plugin(Protocol):
         As a probe it is called several times with different numbers and must change nothing outside. If it admits n
         it should admit every smaller number that is not below what the pool has: the search relies on it.
         """
-        ...
 
     def pre_delete_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
         """Before a pool is deleted. May refuse, or add a finalizer, which holds the pool until it is taken off."""
-        ...
 
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
         """Before a pod of the pool is bound. Nothing calls it yet (docs/plugins.md)."""
-        ...
 
 
 HOOKS: Final = (
@@ -161,11 +142,6 @@ HOOKS: Final = (
 """The methods of every plugin, derived from `BasePlugin` or its own."""
 
 
-def is_name(name: object) -> bool:
-    """Whether something can name a plugin or a factory."""
-    return isinstance(name, str) and bool(name)
-
-
 class BasePlugin:
     """Every hook as one that does nothing. Override `name`, or logs will say `base`. Source: seed 000."""
 
@@ -174,31 +150,25 @@ class BasePlugin:
         return "base"
 
     def start(self, handle: Handle) -> MaybeAwaitable[None]:
-        """Nothing."""
         del handle
         return None
 
     def stop(self) -> MaybeAwaitable[None]:
-        """Nothing."""
         return None
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        """Admitted."""
         del ctx, pool
         return ADMITTED
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> MaybeAwaitable[Admission]:
-        """Admitted."""
         del ctx, new_pool, pods
         return ADMITTED
 
     def pre_delete_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        """Admitted."""
         del ctx, pool
         return ADMITTED
 
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
-        """Admitted."""
         del ctx, pod, pool
         return POD_ADMITTED
 

@@ -40,14 +40,12 @@ class PoolStats:
             self.partial[pool] += 1
 
     def forget(self, pool: str) -> None:
-        """A pool was deleted."""
         for outcome in ("deadline", *_OUTCOMES.values()):
             self.probes.pop((pool, outcome), None)
         self.probe_calls.pop(pool, None)
         self.partial.pop(pool, None)
 
     def called(self, plugin: str, hook: str, error: AppError | None, seconds: float) -> None:
-        """A hook has answered."""
         outcome = kind_from_app_error(error).value if error is not None else "ok"
         self.calls[plugin, hook, outcome] += 1
         durations = self.seconds.get(plugin)

@@ -39,7 +39,6 @@ class Waiter(Value, frozen=True):
     deadline_s: float
 
     def is_late(self, now_s: float) -> bool:
-        """Whether no time is left."""
         return now_s + TICK_S >= self.deadline_s
 
 
@@ -56,7 +55,6 @@ class PoolGrowth(Value, frozen=True):
 
     @property
     def uid(self) -> str:
-        """The UID of the VM."""
         return self.waiter.needed.uid
 
 

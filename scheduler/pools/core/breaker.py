@@ -1,14 +1,11 @@
-"""When to ask a service that may fail: a circuit breaker as a table machine, and a budget of retries. Pure values.
+"""When to ask a service that may fail: a circuit breaker, and a budget of retries. Pure values.
 
-Who calls the service takes a `Pass` before each call and tells with it how the call ended, exactly once. `ask` and
-`tell` give the breaker after that; what is not in `TABLE` does not happen.
+Who calls the service takes a `Pass` before each call and tells with it how the call ended, exactly once.
 """
 
 import enum
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 
 class BreakerState(enum.StrEnum):
@@ -23,9 +20,8 @@ class BreakerState(enum.StrEnum):
 
 
 class BreakerEvent(enum.Enum):
-    """What happens to a breaker: somebody wants to call, or a call has ended."""
+    """How a call has ended."""
 
-    ASKED = "asked"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     ABANDONED = "abandoned"
@@ -73,90 +69,43 @@ class Breaker:
 
     def ask(self, now_s: float) -> "tuple[Breaker, Pass | None]":
         """The breaker after somebody wanted to call, and the pass for it; None where the call must not be made."""
-        after = TABLE[self.state, BreakerEvent.ASKED](self, now_s)
-        match after.state:
-            case BreakerState.CLOSED:
-                return after, Pass(after.era)
-            case BreakerState.HALF_OPEN if not self.is_probing:
-                return after, Pass(after.era)
-            case BreakerState.HALF_OPEN | BreakerState.OPEN:
-                return after, None
+        if self.state is BreakerState.CLOSED:
+            return self, Pass(self.era)
+        if self.is_probing or self.wait_s(now_s) > 0:
+            return self, None
+        after = self if self.state is BreakerState.HALF_OPEN else self._in(BreakerState.HALF_OPEN)
+        return replace(after, is_probing=True), Pass(after.era)
 
     def tell(self, entry: Pass, event: BreakerEvent, now_s: float) -> "Breaker":
         """The breaker after the call with that pass has ended; the same one where the pass is of an earlier era."""
-        if entry.era != self.era or (self.state, event) not in TABLE:
+        if (
+            entry.era != self.era or self.state is BreakerState.OPEN
+        ):  # an open breaker gives no pass of its era
             return self
-        return TABLE[self.state, event](self, now_s)
+        is_probe = self.state is BreakerState.HALF_OPEN
+        match event:
+            case BreakerEvent.FAILED:
+                failures = self.failures + 1
+                if is_probe or failures >= self.rules.failures:
+                    return replace(self._in(BreakerState.OPEN), failures=failures, opened_s=now_s)
+                return replace(self, failures=failures)
+            case BreakerEvent.SUCCEEDED if is_probe and self.proofs + 1 < self.rules.probes:
+                return replace(self, proofs=self.proofs + 1, is_probing=False)
+            case BreakerEvent.SUCCEEDED if is_probe:
+                return replace(self._in(BreakerState.CLOSED), failures=0)
+            case BreakerEvent.SUCCEEDED:
+                return replace(self, failures=0) if self.failures else self
+            case BreakerEvent.ABANDONED:
+                return replace(self, is_probing=False) if is_probe else self
+
+    def _in(self, state: BreakerState) -> "Breaker":
+        """The breaker in another state, which begins another era."""
+        return replace(self, state=state, proofs=0, is_probing=False, era=self.era + 1)
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until a call may go through again; 0 unless it is open and the pause lasts."""
         return max(self.opened_s + self.rules.open_s - now_s, 0.0) if self.state is BreakerState.OPEN else 0.0
 
-
-Step: TypeAlias = Callable[[Breaker, float], Breaker]
-
-
-def _same(breaker: Breaker, _: float) -> Breaker:
-    return breaker
-
-
-def _begin_probing(breaker: Breaker, now_s: float) -> Breaker:
-    """From open: half-open with its first probe, once the pause is over."""
-    if breaker.wait_s(now_s) > 0:
-        return breaker
-    return replace(breaker, state=BreakerState.HALF_OPEN, proofs=0, is_probing=True, era=breaker.era + 1)
-
-
-def _probe_again(breaker: Breaker, _: float) -> Breaker:
-    return breaker if breaker.is_probing else replace(breaker, is_probing=True)
-
-
-def _forget_failures(breaker: Breaker, _: float) -> Breaker:
-    return replace(breaker, failures=0) if breaker.failures else breaker
-
-
-def _count_failure(breaker: Breaker, now_s: float) -> Breaker:
-    counted = replace(breaker, failures=breaker.failures + 1)
-    return _open(counted, now_s) if counted.failures >= breaker.rules.failures else counted
-
-
-def _open(breaker: Breaker, now_s: float) -> Breaker:
-    return replace(
-        breaker, state=BreakerState.OPEN, opened_s=now_s, proofs=0, is_probing=False, era=breaker.era + 1
-    )
-
-
-def _reopen(breaker: Breaker, now_s: float) -> Breaker:
-    return _open(replace(breaker, failures=breaker.failures + 1), now_s)
-
-
-def _count_proof(breaker: Breaker, _: float) -> Breaker:
-    """From half-open: closed with the last probe that was needed."""
-    if breaker.proofs + 1 < breaker.rules.probes:
-        return replace(breaker, proofs=breaker.proofs + 1, is_probing=False)
-    return replace(
-        breaker, state=BreakerState.CLOSED, failures=0, proofs=0, is_probing=False, era=breaker.era + 1
-    )
-
-
-def _end_probe(breaker: Breaker, _: float) -> Breaker:
-    return replace(breaker, is_probing=False)
-
-
-TABLE: Final[Mapping[tuple[BreakerState, BreakerEvent], Step]] = MappingProxyType(
-    {
-        (BreakerState.CLOSED, BreakerEvent.ASKED): _same,
-        (BreakerState.CLOSED, BreakerEvent.SUCCEEDED): _forget_failures,
-        (BreakerState.CLOSED, BreakerEvent.FAILED): _count_failure,
-        (BreakerState.CLOSED, BreakerEvent.ABANDONED): _same,
-        # Nothing else while it is open: then the breaker has given no pass of its era.
-        (BreakerState.OPEN, BreakerEvent.ASKED): _begin_probing,
-        (BreakerState.HALF_OPEN, BreakerEvent.ASKED): _probe_again,
-        (BreakerState.HALF_OPEN, BreakerEvent.SUCCEEDED): _count_proof,
-        (BreakerState.HALF_OPEN, BreakerEvent.FAILED): _reopen,
-        (BreakerState.HALF_OPEN, BreakerEvent.ABANDONED): _end_probe,
-    }
-)
 
 THOUSANDTHS: Final = 1000
 

@@ -76,7 +76,6 @@ class Claims:
         self.next_s = min((claim.until_s for claim in self._by_uid.values()), default=math.inf)
 
     def clear(self) -> None:
-        """All claims end."""
         self.ended += len(self._by_uid)
         self._by_uid.clear()
         self.next_s, self.units = math.inf, 0

@@ -22,7 +22,6 @@ class PoolLookup(Protocol):
 
     def find(self, name: str) -> Pool | None:
         """One pool; its `replicas` are of no account."""
-        ...
 
 
 class ClaimsOfPools:

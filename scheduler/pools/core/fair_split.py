@@ -195,7 +195,6 @@ class TenantNode:
 
     @property
     def limit_units(self) -> int | None:
-        """The tenant's own limit."""
         return self.tenant.limit_units
 
     @property

@@ -27,15 +27,12 @@ class QuotaProvider(Protocol):
     @property
     def enabled(self) -> bool:
         """Whether the provider knows anything."""
-        ...
 
     async def list_for_user(self, user: str, team: str) -> Sequence[Quota]:
         """The quotas that hold for a user in a team."""
-        ...
 
     def derive_short_name(self, url: str) -> str:
         """A short name for a quota's address; empty where there is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +50,24 @@ class InstanceTypeProvider(Protocol):
     @property
     def enabled(self) -> bool:
         """Whether there is a catalogue."""
-        ...
 
     def get(self, name: str) -> InstanceType | None:
         """One type."""
-        ...
 
     def list(self) -> Sequence[InstanceType]:
         """All types."""
-        ...
 
     def resolve(self, name: str, multiplier: int) -> Resources:
         """What so many multiples of a type are.
 
         Raises `AppError`: 404 for an unknown name, 400 for a multiplier below 1 or above the type's own maximum.
         """
-        ...
 
     def resolve_by_resources(self, request: Resources) -> tuple[InstanceType, int] | None:
         """The type of which `request` is a whole multiple, the largest such type first; None where there is none."""
-        ...
 
     def derive_scaling_group_name(self, request: Resources) -> str:
         """A name such as `2c8Gi` for machines of that size."""
-        ...
 
 
 class NoQuota:
@@ -85,12 +76,10 @@ class NoQuota:
     enabled = False
 
     async def list_for_user(self, user: str, team: str) -> Sequence[Quota]:
-        """None."""
         del user, team
         return ()
 
     def derive_short_name(self, url: str) -> str:
-        """None."""
         del url
         return ""
 
@@ -101,12 +90,10 @@ class NoInstanceTypes:
     enabled = False
 
     def get(self, name: str) -> InstanceType | None:
-        """None."""
         del name
         return None
 
     def list(self) -> Sequence[InstanceType]:
-        """None."""
         return ()
 
     def resolve(self, name: str, multiplier: int) -> Resources:
@@ -115,7 +102,6 @@ class NoInstanceTypes:
         raise not_found(f"there is no catalogue of instance types, so there is no type {name!r}")
 
     def resolve_by_resources(self, request: Resources) -> tuple[InstanceType, int] | None:
-        """None."""
         del request
         return None
 

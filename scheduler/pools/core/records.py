@@ -63,17 +63,6 @@ def writes(before: PoolRecord, new: Pool, *, is_stored: bool) -> tuple[PoolRecor
     return PoolRecord(raised, stored), None
 
 
-def is_same_description(one: Pool, other: Pool) -> bool:
-    """Whether two descriptions say the same."""
-    return (one.compute_unit, one.limits, one.labels, one.annotations, one.finalizers) == (
-        other.compute_unit,
-        other.limits,
-        other.labels,
-        other.annotations,
-        other.finalizers,
-    )
-
-
 def spec_of(pool: Pool) -> PoolSpec:
     """A pool as the core counts by it."""
     return PoolSpec(

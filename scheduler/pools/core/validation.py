@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from protocol.values import Resources
 from scheduler.pools.core.errors import AppError, detail_of, new_internal
-from scheduler.pools.core.values import ADMITTED, Admission, PodAdmission, Pool, PoolLimits
+from scheduler.pools.core.values import ADMITTED, Admission, PodAdmission, Pool, PoolLimits, described_as
 
 MAX_UNITS: Final = 2**31 - 1
 MAX_TEXTS: Final = 64
@@ -96,14 +96,7 @@ def sound(answer: Any, kind: type[Any], seen: Any, hook: str) -> Any:
 def _checked(own: Admission, seen: Pool, hook: str) -> Admission:
     """What a plugin may change: labels, annotations, finalizers, and, but for a deletion, unit and limits."""
     assert own.pool is not None
-    kept = replace(
-        own.pool,
-        name=seen.name,
-        uid=seen.uid,
-        generation=seen.generation,
-        replicas=seen.replicas,
-        is_deleting=seen.is_deleting,
-    )
+    kept = described_as(seen, own.pool)
     if hook == "pre_delete_pool":
         kept = replace(kept, compute_unit=seen.compute_unit, limits=seen.limits)
     if kept != own.pool:

@@ -6,7 +6,7 @@ A hook cannot change what it was handed; it returns an `Admission` that may carr
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeAlias
 
 from protocol.values import Resources
@@ -102,6 +102,18 @@ class Pool:
             object.__setattr__(pool, name, getattr(self, name))
         object.__setattr__(pool, "replicas", replicas)
         return pool
+
+
+def described_as(pool: Pool, other: Pool) -> Pool:
+    """The pool with the description of `other`: all that people and hooks may change."""
+    return replace(
+        pool,
+        compute_unit=other.compute_unit,
+        limits=other.limits,
+        labels=other.labels,
+        annotations=other.annotations,
+        finalizers=other.finalizers,
+    )
 
 
 _POOL_FIELDS: Final = tuple(each.name for each in fields(Pool))
@@ -213,11 +225,6 @@ class Admission:
     def updated(self) -> bool:
         """Whether the admission carries a changed pool."""
         return self.pool is not None
-
-    @property
-    def is_capped(self) -> bool:
-        """Whether the admission states a number."""
-        return self.admitted is not None
 
     def admitted_or(self, replicas: int) -> int:
         """The stated number, or `replicas`."""

@@ -55,7 +55,6 @@ class PoolApi:
         self._from_anywhere = writes_from_anywhere
 
     def routes(self) -> tuple[server.Route, ...]:
-        """Where pools are served."""
         return (
             server.Route("GET", "/v1/plugins", self._plugins),
             server.Route("GET", "/v1/pools", self._list),
@@ -138,14 +137,12 @@ class PoolApi:
         if account is not None and account.came_beyond:
             status["cameBeyondLimit"] = account.came_beyond
         if state.refusal is not None:
-            left_s = state.refusal.until_s - self._clock()
             status["saturatedAtUnits"] = state.refusal.total
-            status["saturatedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
+            status["saturatedUntil"] = self._time(state.refusal.until_s)
         claimed, claimed_until_s = self._queue.claimed(pool.name)
         if claimed:
-            left_s = claimed_until_s - self._clock()
             status["claimedUnits"] = claimed
-            status["claimedUntil"] = _time(self._wall() + timedelta(seconds=max(left_s, 0.0)))
+            status["claimedUntil"] = self._time(claimed_until_s)
         if state.last is not None:
             last = state.last
             status["lastOutcome"] = {
@@ -155,7 +152,7 @@ class PoolApi:
                 "askedUnits": last.candidate,
                 "admittedUnits": last.accepted,
                 "calls": last.calls,
-                "at": _time(self._wall() - timedelta(seconds=max(self._clock() - last.at_s, 0.0))),
+                "at": self._time(last.at_s),
             }
         if state.parked_vms:
             status["parkedVms"] = [
@@ -165,6 +162,11 @@ class PoolApi:
             ]
         status["conditions"] = self._conditions(pool, state)
         return {**shown(pool), "status": status}
+
+    def _time(self, moment_s: float) -> str:
+        """The time of day at a moment of the clock."""
+        at = self._wall() + timedelta(seconds=moment_s - self._clock())
+        return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _pod(self, uid: str) -> str:
         record = self._vms.by_uid(uid)
@@ -222,10 +224,6 @@ def _plain(status: object) -> Any:
 
 def _condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
     return {"type": kind, "status": status, "reason": reason, "message": message}
-
-
-def _time(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _json(status: int, content: dict[str, Any]) -> server.Reply:

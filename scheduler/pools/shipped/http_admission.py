@@ -223,11 +223,9 @@ class HttpAdmission(BasePlugin):
         self._open = AsyncExitStack()
 
     def name(self) -> str:
-        """`http-admission`."""
         return NAME
 
     def status(self) -> Status:
-        """What the plugin knows of the service now."""
         breaker = self._breaker
         return Status(
             self._client is not None,
@@ -274,15 +272,12 @@ class HttpAdmission(BasePlugin):
             await self._credentials.refresh()
 
     def pre_create_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        """Ask, where `create` is among the hooks."""
         return self._ask("create", ctx, pool, None) if "create" in self._args.hooks else ADMITTED
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> MaybeAwaitable[Admission]:
-        """Ask, where `update` is among the hooks."""
         return self._ask("update", ctx, new_pool, pods) if "update" in self._args.hooks else ADMITTED
 
     def pre_delete_pool(self, ctx: Context, pool: Pool) -> MaybeAwaitable[Admission]:
-        """Ask, where `delete` is among the hooks."""
         return self._ask("delete", ctx, pool, None) if "delete" in self._args.hooks else ADMITTED
 
     def probe_ended(self, end: ProbeEnd) -> None:

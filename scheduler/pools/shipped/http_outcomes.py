@@ -37,7 +37,6 @@ class Outcomes:
         return len(self._waiting)
 
     def start(self) -> None:
-        """Begin to tell."""
         self._task = asyncio.create_task(self._run(), name="outcomes of admissions")
 
     async def stop(self) -> None:

@@ -10,12 +10,6 @@ replicas: the larger number of the two resources, rounded up for each pool. How 
   says `admit`) a name that is not configured, or none: InvalidSpec, for the pool. Pools that are let in so count nowhere.
 - A pool's warm minimum (`minUnits`) counts as used from the moment the pool is there, so it is the pool's at any time.
 - A change of a pool's description is refused for its tenant and for a warm minimum that does not fit, never for its size.
-
-    computeUnit: {cpu: 1, memory: 4Gi}
-    tenants:
-    - {name: org, limit: 20}
-    - {name: ci, parent: org, guaranteed: 6, weight: 2}
-    - {name: dev, parent: org, guaranteed: 4, limit: 12}
 """
 
 from collections.abc import Mapping
@@ -26,7 +20,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import Field
 
 from hosting.amounts import PositiveResources
-from hosting.settings import Settings, check
+from hosting.settings import Settings, check, listed
 from protocol import values
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
@@ -74,8 +68,7 @@ class QuotaArgs(Settings):
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
         """Names and parents that make no tree, and guarantees that cannot be kept (`fair_split.tree_faults`)."""
-        entries = data.get("tenants") if isinstance(data, Mapping) else None
-        tenants = [_as_written(entry) for entry in entries] if isinstance(entries, list) else []
+        tenants = [_as_written(entry) for entry in listed(data, "tenants")]
         return [f"tenants[{each.index}].{each.field}: {each.text}" for each in tree_faults(tenants)]
 
 
@@ -96,7 +89,6 @@ def _amount(value: object) -> int | None:
 
 
 def tree_of(args: QuotaArgs) -> Tree:
-    """The tenants as a tree."""
     return Tree(
         [
             Tenant(each.name, each.parent or "", each.guaranteed_units, each.limit_units, each.weight)
@@ -135,7 +127,6 @@ class QuotaPlugin(BasePlugin):
         self._counted: dict[str, _Counted] = {}
 
     def name(self) -> str:
-        """`quota`."""
         return NAME
 
     def start(self, handle: Handle) -> None:

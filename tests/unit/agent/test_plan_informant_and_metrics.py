@@ -166,7 +166,9 @@ def test_a_try_upscale_that_cannot_be_met_expires() -> None:
     driver.scheduler = lambda request: events.PermitFailed(request.number, "down", CHANCE)
     driver.try_upscale(cpu=True)
     driver.wait(driver.timing.try_upscale_s - 0.5)
-    assert driver.state.informant.try_upscale == cu(3, 2)
+    wish = driver.state.informant.try_upscale
+    assert wish is not None
+    assert wish.amount == cu(3, 2)
     driver.wait(1)
     assert driver.state.informant.try_upscale is None
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import PermitRequest
-from agent.peers.scheduler import _granted
+from agent.peers.scheduler import SentRequest
 from protocol import codec, translate
 from protocol.values import Bounds, Resources
 from protocol.wire import PluginResponse
@@ -20,7 +20,7 @@ def granted(
     reply = PluginResponse(
         translate.permit_slots(permit, vm.slot_bytes), translate.permit_slots(unit, vm.slot_bytes)
     )
-    return _granted(vm, request, codec.encode(reply), sent_s, 0.0)
+    return SentRequest(vm, request, b"", 0.0).answered(200, codec.encode(reply), sent_s)
 
 
 class Published:

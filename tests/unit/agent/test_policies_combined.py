@@ -131,13 +131,6 @@ def test_where_none_can_tell_the_size_stays(policies: tuple[tuple[str, Fixed], .
     assert len(found.parts) == len(policies)
 
 
-def test_where_it_may_not_shrink_the_goal_is_at_least_the_size() -> None:
-    found = Combined((("x", A),)).goal(Load(), replace(SIZING, can_decrease=False))
-    assert found.units == 4
-    assert found.reason == "it may not shrink now; else a"
-    assert found.parts[1] == GoalPart("x", 2, "a")
-
-
 def test_alone_it_is_utilisation() -> None:
     load = Load(busy_micro=1_000_000)
     assert Combined().goal(load, SIZING).units == 2
@@ -214,19 +207,7 @@ def test_a_ceiling_below_a_part_of_the_minimum_leaves_that_part_alone() -> None:
     assert sizing.bounds.clamp(UNIT * goal.units) == cu(1.5, 4)
 
 
-def test_a_ceiling_shrinks_nothing_that_may_not_shrink() -> None:
-    assert WindowLimits(None, TIGHT).apply(Goal(6, ""), replace(SIZING, can_decrease=False)).units == 4
-
-
 def test_bounds_that_are_no_multiple_of_the_unit_stay_within_reach() -> None:
     sizing = replace(SIZING, bounds=Bounds(cu(1.5), cu(4.5)))
     goal = WindowLimits(Window("w", floor=99)).apply(Goal(1, ""), sizing)
     assert sizing.bounds.clamp(UNIT * goal.units) == cu(4.5)
-
-
-def test_the_limits_in_force_can_be_shown() -> None:
-    assert WindowLimits(DAY, SAVE).parts() == (
-        GoalPart("floor", 3, "window day"),
-        GoalPart("ceiling", 5, "window save"),
-    )
-    assert WindowLimits().parts() == ()

@@ -42,16 +42,6 @@ def test_the_published_table(
     assert bounds.clamp(unit * _units(Sizing(use, unit, bounds), load1)) == result
 
 
-@pytest.mark.parametrize(
-    ("use", "load1", "result"),
-    [(cu(3, 5), 2.0, 5), (cu(3, 5), 0.1, 5), (cu(2), 0.1, 2), (cu(2), 1.9, 4), (cu(3, 5), 2.8, 10)],
-)
-def test_where_it_may_not_shrink_neither_halving_nor_the_ratio_lowers_it(
-    use: Resources, load1: float, result: int
-) -> None:
-    assert _units(Sizing(use, UNIT, EIGHT, can_decrease=False), load1) == result
-
-
 def test_halving_may_end_at_nothing() -> None:
     assert _units(Sizing(UNIT, UNIT, EIGHT), 0.0) == 0
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from hosting.registry import RegistryError
-from hosting.settings import SettingsError
+from hosting.settings import FaultsError, SettingsError
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
-from scheduler.pools.chain.config import ChainConfig, ChainError, Named, Registries, build_chain
+from scheduler.pools.chain.config import ChainConfig, Named, Registries, build_chain
 from scheduler.pools.chain.plugin import BasePlugin, FrameworkHandle, Handle
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard
 from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
@@ -63,7 +63,7 @@ def door(label: str) -> Factory:
 
 
 def faults(config: ChainConfig, known: Registries) -> list[str]:
-    with pytest.raises(ChainError) as caught:
+    with pytest.raises(FaultsError) as caught:
         build_chain(config, known, HANDLE)
     return caught.value.faults
 
@@ -97,7 +97,7 @@ def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
     assert heard[0] is host
     assert {(str(handle.client), str(handle.cache)) for handle in heard} == {("client", "cache")}
     twice = (*named, Named("a", 4), Named("b", 5, "back"), Named("b", 6, "a"))
-    with pytest.raises(ChainError) as caught:
+    with pytest.raises(FaultsError) as caught:
         build_chain(ChainConfig(twice), registries(a=factory, b=factory), host)
     assert caught.value.faults == [
         "pools.plugins[3].name: 'a' is there already, as pools.plugins[0]; give each an instance of its own",

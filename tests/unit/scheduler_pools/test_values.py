@@ -57,13 +57,13 @@ def chained(*words: Admission) -> Admission:
 def test_an_empty_admission_admits_everything() -> None:
     assert chained() is ADMITTED
     assert chained(Admission(), Admission()) == ADMITTED
-    assert (ADMITTED.updated, ADMITTED.is_capped) == (False, False)
+    assert (ADMITTED.updated, ADMITTED.admitted) == (False, None)
     assert (ADMITTED.admitted_or(7), ADMITTED.error) == (7, None)
 
 
 def test_a_cap_of_zero_is_a_cap() -> None:
     none = Admission(admitted=0)
-    assert (none.is_capped, none.admitted_or(7)) == (True, 0)
+    assert none.admitted_or(7) == 0
 
 
 FIVE = Admission(admitted=5, reason="Five", message="five")
