@@ -88,17 +88,17 @@ async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:
     assert runner._inbox.empty()
 
 
-async def test_a_try_upscale_is_no_part_of_the_first_version() -> None:
-    runner, callbacks = registered()
-    link = replace(runner.state.informant, version=InformantProtoVersion.V1_0)
-    runner.state = replace(runner.state, informant=link)
-    call: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
-    assert (await _call(callbacks, "try-upscale", REGISTRATION, **call))[0] == 400
-    assert runner._inbox.empty()
-
-
-async def test_a_suspended_agent_takes_no_try_upscale() -> None:
-    runner, callbacks = registered(phase=RegistrationPhase.SUSPENDED)
+@pytest.mark.parametrize(
+    ("version", "phase"),
+    [
+        (InformantProtoVersion.V1_0, RegistrationPhase.ACTIVE),
+        (InformantProtoVersion.V1_1, RegistrationPhase.SUSPENDED),
+    ],
+    ids=["in the first version", "while suspended"],
+)
+async def test_no_try_upscale_is_taken(version: InformantProtoVersion, phase: RegistrationPhase) -> None:
+    runner, callbacks = registered(phase=phase)
+    runner.state = replace(runner.state, informant=replace(runner.state.informant, version=version))
     call: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
     assert (await _call(callbacks, "try-upscale", REGISTRATION, **call))[0] == 400
     assert runner._inbox.empty()

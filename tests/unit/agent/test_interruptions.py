@@ -247,10 +247,6 @@ class World(Driver):
 
     # ------------------------------------------------------------ happenings
 
-    def load(self, units: float) -> None:
-        """The load asks for so many units."""
-        self.busy_cpus = units * 0.75 - 0.1
-
     def bound(self, most: float) -> None:
         """The maximum becomes so much."""
         self.hear(events.VmChanged(replace(VM, bounds=Bounds(UNIT, cu(most)))))
@@ -285,7 +281,7 @@ class World(Driver):
         self.inside.needs = cu(units)
 
 
-Happening = Callable[[World], None]
+Happening = Callable[[World], object]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Stubborn(Driver):
 def stuck() -> Stubborn:
     driver = Stubborn()
     driver.wait(1)
-    driver.busy_cpus = 4 * 0.75 - 0.1
+    driver.load(4)
     driver.wait(60)
     assert (driver.size, driver.target) == (ODD, cu(4))
     return driver
@@ -41,14 +41,14 @@ def test_nothing_is_sent_again_and_again() -> None:
 
 def test_it_shrinks_when_its_load_is_gone() -> None:
     driver = stuck()
-    driver.busy_cpus = 2 * 0.75 - 0.1
+    driver.load(2)
     driver.wait(60)
     assert (driver.size, driver.target, driver.held()) == (cu(2), cu(2), cu(2))
 
 
 def test_it_grows_beyond_that_at_once() -> None:
     driver = stuck()
-    driver.busy_cpus = 6 * 0.75 - 0.1
+    driver.load(6)
     driver.wait(10)
     assert driver.size == cu(6)
 
