@@ -11,7 +11,7 @@ from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import Goal, GoalPart, Load, PolicyResult, Psi, Sizing, Unknown
 from agent.core.policies.windows import Edges, Window, WindowLimits, limits
-from protocol.values import ZERO, Bounds
+from protocol.values import Bounds
 from tests.support.amounts import UNIT, cu
 
 SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
@@ -51,23 +51,24 @@ def test_pressure_grows_holds_and_falls(load: Load, units: int, binding: str) ->
     assert len(result.parts) == 4
 
 
-@pytest.mark.parametrize(("size", "up", "down"), [(1, 2, 0), (3, 4, 2), (5, 7, 3), (8, 10, 6), (64, 80, 48)])
-def test_a_step_is_a_quarter_of_the_size_and_at_least_a_unit(size: int, up: int, down: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "policy", "up", "down"),
+    [
+        (0, Pressure(), 1, 0),
+        (1, Pressure(), 2, 0),
+        (3, Pressure(), 4, 2),
+        (5, Pressure(), 7, 3),
+        (8, Pressure(), 10, 6),
+        (64, Pressure(), 80, 48),
+        (64, Pressure(step=0), 65, 63),
+    ],
+)
+def test_a_step_is_a_quarter_of_the_size_and_at_least_a_unit(
+    size: int, policy: Pressure, up: int, down: int
+) -> None:
     sizing = replace(SIZING, use=UNIT * size)
-    found = [Pressure().goal(load, sizing) for load in (_cpu(90.0), _cpu(0.0))]
+    found = [policy.goal(load, sizing) for load in (_cpu(90.0), _cpu(0.0))]
     assert [result.units for result in found if isinstance(result, Goal)] == [up, down]
-
-
-def test_nothing_is_the_least() -> None:
-    result = Pressure().goal(_cpu(0.0), replace(SIZING, use=ZERO))
-    assert isinstance(result, Goal)
-    assert result.units == 0
-
-
-def test_a_step_can_always_be_one_unit() -> None:
-    result = Pressure(step=0).goal(_cpu(90.0), replace(SIZING, use=UNIT * 64))
-    assert isinstance(result, Goal)
-    assert result.units == 65
 
 
 @pytest.mark.parametrize("figure", [None, math.nan, math.inf, -1.0])
@@ -104,13 +105,15 @@ A, B, NONE = Fixed(Goal(2, "a")), Fixed(Goal(5, "b")), Fixed(Unknown("c"))
 
 
 def test_the_highest_result_counts_and_every_reason_is_kept_the_binding_one_first() -> None:
-    found = Combined((("x", A), ("y", NONE), ("z", B))).goal(Load(), SIZING)
-    assert found == Goal(5, "b", (GoalPart("z", 5, "b"), GoalPart("x", 2, "a"), GoalPart("y", None, "c")))
-
-
-def test_ties_go_to_the_earlier() -> None:
-    found = Combined((("x", Fixed(Goal(5, "first"))), ("y", B))).goal(Load(), SIZING)
-    assert found.reason == "first"
+    combined = Combined((("x", A), ("y", NONE), ("z", B), ("tie", Fixed(Goal(5, "later")))))
+    assert combined.goal(Load(), SIZING) == Goal(
+        5,
+        "b",
+        (GoalPart("z", 5, "b"), GoalPart("x", 2, "a"), GoalPart("y", None, "c"), GoalPart("tie", 5, "later")),
+    )
+    kept = Combined((("x", A),)).goal(Load(), replace(SIZING, can_decrease=False))
+    assert (kept.units, kept.reason) == (4, "it may not shrink now; else a")
+    assert kept.parts[1] == GoalPart("x", 2, "a")
 
 
 def test_the_parts_of_a_policy_carry_its_name() -> None:
@@ -129,13 +132,6 @@ def test_where_none_can_tell_the_size_stays(policies: tuple[tuple[str, Fixed], .
     assert found.units == 4
     assert found.reason.startswith("the size stays: ")
     assert len(found.parts) == len(policies)
-
-
-def test_where_it_may_not_shrink_the_goal_is_at_least_the_size() -> None:
-    found = Combined((("x", A),)).goal(Load(), replace(SIZING, can_decrease=False))
-    assert found.units == 4
-    assert found.reason == "it may not shrink now; else a"
-    assert found.parts[1] == GoalPart("x", 2, "a")
 
 
 def test_alone_it_is_utilisation() -> None:
@@ -179,49 +175,34 @@ def test_of_the_open_windows_the_highest_floor_and_the_lowest_ceiling_hold() -> 
     assert limits([(DAY, OPEN), (PEAK, OPEN), (SAVE, OPEN), (TIGHT, CLOSED)]) == WindowLimits(PEAK, SAVE)
 
 
+HIGH_MINIMUM = replace(SIZING, bounds=Bounds(UNIT * 3, UNIT * 8))
+KEPT = replace(SIZING, can_decrease=False)
+
+
 @pytest.mark.parametrize(
-    ("found", "units", "result", "sort"),
+    ("found", "units", "result", "sort", "sizing"),
     [
-        (WindowLimits(), 4, 4, "x"),
-        (WindowLimits(DAY), 2, 3, "floor"),
-        (WindowLimits(DAY), 4, 4, "x"),
-        (WindowLimits(None, SAVE), 6, 5, "ceiling"),
-        (WindowLimits(None, SAVE), 5, 5, "x"),
-        (WindowLimits(PEAK, SAVE), 2, 6, "floor"),
-        (WindowLimits(PEAK, SAVE), 8, 6, "floor"),  # a floor wins over a ceiling
-        (WindowLimits(Window("w", floor=99)), 2, 8, "floor"),  # the maximum wins over a floor
-        (WindowLimits(Window("w", floor=0)), 2, 2, "x"),
+        (WindowLimits(), 4, 4, "x", SIZING),
+        (WindowLimits(DAY), 2, 3, "floor", SIZING),
+        (WindowLimits(DAY), 4, 4, "x", SIZING),
+        (WindowLimits(None, SAVE), 6, 5, "ceiling", SIZING),
+        (WindowLimits(None, SAVE), 5, 5, "x", SIZING),
+        (WindowLimits(PEAK, SAVE), 2, 6, "floor", SIZING),
+        (WindowLimits(PEAK, SAVE), 8, 6, "floor", SIZING),  # a floor wins over a ceiling
+        (WindowLimits(Window("w", floor=99)), 2, 8, "floor", SIZING),  # the maximum wins over a floor
+        (WindowLimits(Window("w", floor=0)), 2, 2, "x", SIZING),
+        (WindowLimits(None, TIGHT), 6, 3, "ceiling", HIGH_MINIMUM),  # the minimum wins over a ceiling
+        (WindowLimits(None, TIGHT), 6, 4, "ceiling", KEPT),
     ],
 )
-def test_floors_and_ceilings_move_the_goal(found: WindowLimits, units: int, result: int, sort: str) -> None:
-    goal = found.apply(Goal(units, "why", (GoalPart("x", units, "why"),)), SIZING)
+def test_floors_and_ceilings_move_the_goal(
+    found: WindowLimits, units: int, result: int, sort: str, sizing: Sizing
+) -> None:
+    goal = found.apply(Goal(units, "why", (GoalPart("x", units, "why"),)), sizing)
     assert goal.units == result
     assert goal.parts[0].policy == sort
     assert goal.parts[-1] == GoalPart("x", units, "why")
     assert goal.reason == goal.parts[0].reason
-
-
-def test_the_minimum_wins_over_a_ceiling() -> None:
-    sizing = replace(SIZING, bounds=Bounds(UNIT * 3, UNIT * 8))
-    found = WindowLimits(None, TIGHT).apply(Goal(6, ""), sizing)
-    assert found.units == 3
-    assert "asks for 2" in found.reason
-
-
-def test_a_ceiling_below_a_part_of_the_minimum_leaves_that_part_alone() -> None:
-    sizing = replace(SIZING, bounds=Bounds(cu(1.5, 4), cu(8)))
-    goal = WindowLimits(None, Window("w", ceiling=1)).apply(Goal(6, ""), sizing)
-    assert sizing.bounds.clamp(UNIT * goal.units) == cu(1.5, 4)
-
-
-def test_a_ceiling_shrinks_nothing_that_may_not_shrink() -> None:
-    assert WindowLimits(None, TIGHT).apply(Goal(6, ""), replace(SIZING, can_decrease=False)).units == 4
-
-
-def test_bounds_that_are_no_multiple_of_the_unit_stay_within_reach() -> None:
-    sizing = replace(SIZING, bounds=Bounds(cu(1.5), cu(4.5)))
-    goal = WindowLimits(Window("w", floor=99)).apply(Goal(1, ""), sizing)
-    assert sizing.bounds.clamp(UNIT * goal.units) == cu(4.5)
 
 
 def test_the_limits_in_force_can_be_shown() -> None:

@@ -43,28 +43,27 @@ def test_the_published_table(
 
 
 @pytest.mark.parametrize(
-    ("use", "load1", "result"),
-    [(cu(3, 5), 2.0, 5), (cu(3, 5), 0.1, 5), (cu(2), 0.1, 2), (cu(2), 1.9, 4), (cu(3, 5), 2.8, 10)],
+    ("use", "load1", "result", "can_decrease"),
+    [
+        (cu(3, 5), 2.0, 5, False),
+        (cu(3, 5), 0.1, 5, False),
+        (cu(2), 0.1, 2, False),
+        (cu(2), 1.9, 4, False),
+        (cu(3, 5), 2.8, 10, False),
+        (UNIT, 0.0, 0, True),  # halving may end at nothing
+        (cu(2.5, 2), 1.5, 3, True),  # between 2 and 3, the upper: sizes are covered by whole units
+    ],
 )
 def test_where_it_may_not_shrink_neither_halving_nor_the_ratio_lowers_it(
-    use: Resources, load1: float, result: int
+    use: Resources, load1: float, result: int, can_decrease: bool
 ) -> None:
-    assert _units(Sizing(use, UNIT, EIGHT, can_decrease=False), load1) == result
-
-
-def test_halving_may_end_at_nothing() -> None:
-    assert _units(Sizing(UNIT, UNIT, EIGHT), 0.0) == 0
+    assert _units(Sizing(use, UNIT, EIGHT, can_decrease=can_decrease), load1) == result
 
 
 def test_thresholds_count_cpus_whatever_the_unit() -> None:
     quarter = Resources(250, GIB)  # the load was once compared with units, four times too low
     sizing = Sizing(quarter * 8, quarter, EIGHT)
     assert [_units(sizing, load1) for load1 in (0.79, 0.81, 1.79, 1.81)] == [4, 8, 8, 16]
-
-
-def test_sizes_are_covered_by_whole_units() -> None:
-    sizing = Sizing(Resources(2500, 2 * GIB), UNIT, EIGHT)
-    assert _units(sizing, 1.5) == 3  # between 2 and 3, the upper
 
 
 @pytest.mark.parametrize(
