@@ -80,6 +80,13 @@ def test_a_target_is_seen_by_a_look_begun_after_the_sending_only() -> None:
     assert early.in_use() == cu(6), "what was there before is not its doing, so it may still come"
 
 
+def growing(*by_hand: type[object]) -> Driver:
+    """A VM of 2 units whose load is one for 5."""
+    driver = steady().load(5)
+    driver.by_hand = set(by_hand)
+    return driver
+
+
 def stuck(driver: Driver) -> Condition:
     return condition(driver.state, driver.plan(), driver.now_s, TIMING)
 
@@ -95,9 +102,7 @@ def failing(driver: Driver, seconds: int) -> None:
 def test_resizes_that_are_refused_for_ever_are_named_within_two_ticks_and_tried_again_with_a_back_off() -> (
     None
 ):
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.load(5)
+    driver = growing(events.Resize)
     failing(driver, int(TIMING.metrics_s + 2 * TIMING.tick_s) + 1)
     found = stuck(driver)
     assert (found.health, found.peers, driver.size) == (Health.STUCK, ("VM",), cu(2))
@@ -112,9 +117,7 @@ def test_resizes_that_are_refused_for_ever_are_named_within_two_ticks_and_tried_
 
 
 def test_resizes_that_fail_are_of_no_account_once_nothing_is_wanted() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.load(5)
+    driver = growing(events.Resize)
     failing(driver, 2)
     driver.load(2)
     failing(driver, int(3 * TIMING.tick_s))
@@ -122,9 +125,7 @@ def test_resizes_that_fail_are_of_no_account_once_nothing_is_wanted() -> None:
 
 
 def test_a_growth_that_took_effect_and_lost_its_answer_is_no_failure() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.load(5)
+    driver = growing(events.Resize)
     driver.wait(TIMING.metrics_s)
     driver.size = driver.target = cu(5)
     driver.finish(events.Resize, events.ResizeFailed("no answer", CHANCE))
@@ -136,9 +137,7 @@ def test_a_growth_that_took_effect_and_lost_its_answer_is_no_failure() -> None:
 
 
 def test_a_growth_that_failed_once_and_is_not_permitted_any_more_is_denied_and_not_stuck() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.load(5)
+    driver = growing(events.Resize)
     driver.wait(TIMING.metrics_s)
     driver.scheduler = lambda request: grant(
         request, request.resources.min(cu(2)), sent_s=driver.now_s, reasons=FULL
@@ -152,9 +151,7 @@ def test_a_growth_that_failed_once_and_is_not_permitted_any_more_is_denied_and_n
 
 
 def test_a_vm_whose_looks_and_resizes_both_fail_is_one_peer() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize, events.Observe}
-    driver.load(5)
+    driver = growing(events.Resize, events.Observe)
     for _ in range(600):
         driver.wait(0.25)
         if driver.is_flying(events.Resize):
