@@ -69,6 +69,12 @@ async def test_this_machine_is_served_and_with_a_token_who_shows_it(tmp_path: Pa
     async with opened(tmp_path) as server:
         assert await server.status(f"{server.plain}/v1/vms") == 200
         assert server.protected is None
+        port = int(server.plain.rpartition(":")[2])
+        taken = ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), None, NONE)
+        other = AgentServer(taken, recorded()[0], [], [], [])
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            await other.open()
+        await other.close()
     async with opened(tmp_path, token=TOKEN) as server:
         for wrong in (None, TOKEN[:-1], "\u00e4" * 16):
             assert await server.status(f"{server.plain}/v1/vms", wrong) == 401
