@@ -186,7 +186,7 @@ def test_the_title_says_what_is_seen() -> None:
 
 
 def test_what_is_no_vm_is_counted_and_left_out() -> None:
-    wrong = (vm("b", vm=None), vm("c", vm="x" * 600), vm("d", vm="\x00"), None, [], "web")
+    wrong: tuple[Any, ...] = (vm("b", vm=None), vm("c", vm="x" * 600), vm("d", vm="\x00"), None, [], "web")
     listed: list[Any] = [vm("a"), vm("a", 4), *wrong]
     found, unreadable = rows_of(AGENT, {"node": 7, "vms": listed})
     assert ([row.cell(Column.SIZE) for row in found], unreadable) == (["2/2Gi"], 7)
