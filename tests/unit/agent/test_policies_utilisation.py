@@ -183,6 +183,9 @@ def test_a_window_on_one_side_moves_the_mean_to_its_own() -> None:
     # The window that the old sample began is no witness; the next one is whole.
     assert _track(100, *[104, 106] * 12).mean == 105
     assert _track(100, *[95] * 24).mean == 95
+    for before in (101, 107, 115, 124, 126, 999, 0):
+        assert _track(before, *[107] * 25).mean == 107, "that of a constant load is that load"
+    assert _track(100, *[95, 109] * 500).mean == 100, "samples on both sides never move it"
 
 
 def test_a_window_with_few_samples_goes_on() -> None:
