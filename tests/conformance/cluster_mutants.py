@@ -1,7 +1,8 @@
 """Adapters that are broken on purpose, each with the clause of the suite that must catch it."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -38,6 +39,38 @@ class Wrapped:
         return batch
 
 
+def retelling(what: str, change: Callable[[Batch], Iterable[events.Input]]) -> type[Wrapped]:
+    """An adapter around another that tells something else."""
+    name = "".join(word.capitalize() for word in re.findall(r"\w+", what))
+    return type(name, (Wrapped,), {"__doc__": what, "changed": lambda _, batch: tuple(change(batch))})
+
+
+_ENDS: Final = (events.VmGone, events.PodGone, events.NodeGone, events.ClusterRead)
+TELLS_ENDS_LAST: Final = retelling(
+    "Tells ends last", lambda batch: sorted(batch, key=lambda event: isinstance(event, _ENDS))
+)
+SAYS_TOO_SOON: Final = retelling(
+    "Says too soon that all was told",
+    lambda batch: (
+        events.ClusterRead(now_s()) if isinstance(each, events.ClusterRead) else each for each in batch
+    ),
+)
+SAYS_FIRST: Final = retelling(
+    "Says first that all was told",
+    lambda batch: sorted(batch, key=lambda event: not isinstance(event, events.ClusterRead)),
+)
+NEVER_SAYS: Final = retelling(
+    "Never says that all was told",
+    lambda batch: (event for event in batch if not isinstance(event, events.ClusterRead)),
+)
+CALLS_NOTHING_NEW: Final = retelling(
+    "Calls nothing new",
+    lambda batch: (
+        replace(each, is_new=False) if isinstance(each, events.VmSeen) else each for each in batch
+    ),
+)
+
+
 # ---------------------------------------------------------------- versions
 
 
@@ -57,14 +90,6 @@ class EndsWhateverHasTheName(WatchedCluster):
         if thing is None and key in self._known:
             self._known[key] = replace(self._known[key], thing=None)
             self._changed.add(key)
-
-
-class TellsEndsLast(Wrapped):
-    """Tells what there is before what went."""
-
-    def changed(self, batch: Batch) -> Batch:
-        ends = (events.VmGone, events.PodGone, events.NodeGone, events.ClusterRead)
-        return tuple(sorted(batch, key=lambda event: isinstance(event, ends)))
 
 
 class ForgetsWhatWent(WatchedCluster):
@@ -162,29 +187,6 @@ class DatesEachAnswerAlone(WatchedCluster):
             self._known[key] = replace(self._known[key], begun_s=begun_s)
 
 
-class SaysFirstThatAllWasTold(Wrapped):
-    """Tells `ClusterRead` before what it stands for."""
-
-    def changed(self, batch: Batch) -> Batch:
-        return tuple(sorted(batch, key=lambda event: not isinstance(event, events.ClusterRead)))
-
-
-class SaysTooSoonThatAllWasTold(Wrapped):
-    """Goes by the end of the read of everything."""
-
-    def changed(self, batch: Batch) -> Batch:
-        return tuple(
-            events.ClusterRead(now_s()) if isinstance(event, events.ClusterRead) else event for event in batch
-        )
-
-
-class NeverSaysThatAllWasTold(Wrapped):
-    """Tells no `ClusterRead`."""
-
-    def changed(self, batch: Batch) -> Batch:
-        return tuple(event for event in batch if not isinstance(event, events.ClusterRead))
-
-
 class AnswersFromItsView(WatchedCluster):
     """Reads nothing, and tells what it knows."""
 
@@ -232,15 +234,6 @@ class CallsAllNew(Wrapped):
         ]
         self.uids |= {event.vm.uid for event in batch if isinstance(event, events.VmSeen)}
         return tuple(told)
-
-
-class CallsNothingNew(Wrapped):
-    """Says of no VM that it is new."""
-
-    def changed(self, batch: Batch) -> Batch:
-        return tuple(
-            replace(event, is_new=False) if isinstance(event, events.VmSeen) else event for event in batch
-        )
 
 
 # ---------------------------------------------------------------- errors and looks
@@ -334,46 +327,43 @@ class ClusterMutant:
 
 
 _FILE: Final = "file that goes"
+_END: Final = "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"
+_AGAIN: Final = "what_was_told_is_not_told_again_where_nothing_has_changed"
+_MISSING: Final = "begun_s_lies_before_whatever_is_missing"
+_LAST: Final = "cluster_read_comes_last_when_everything_before_it_was_told"
+_NEW: Final = "is_new_is_what_a_list_after_the_beginning_did_not_hold"
+_ERRORS: Final = "errors_leave_what_was_told_in_force_and_lose_nothing"
+_READ: Final = "a_read_begins_after_the_call"
 MUTANTS: Final = (
     ClusterMutant(TakesWhateverComes, "an_older_description_is_never_told_after_a_newer_one"),
-    ClusterMutant(
-        EndsWhateverHasTheName, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"
-    ),
-    ClusterMutant(
-        TellsEndsLast, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"
-    ),
-    ClusterMutant(
-        TellsEndsLast, "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after", _FILE
-    ),
+    ClusterMutant(EndsWhateverHasTheName, _END),
+    ClusterMutant(TELLS_ENDS_LAST, _END),
+    ClusterMutant(TELLS_ENDS_LAST, _END, _FILE),
     ClusterMutant(ForgetsWhatWent, "what_went_does_not_come_back"),
-    ClusterMutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed"),
-    ClusterMutant(TellsAllAgain, "what_was_told_is_not_told_again_where_nothing_has_changed", _FILE),
-    ClusterMutant(BeginsAnewAfterGaps, "what_was_told_is_not_told_again_where_nothing_has_changed"),
+    ClusterMutant(TellsAllAgain, _AGAIN),
+    ClusterMutant(TellsAllAgain, _AGAIN, _FILE),
+    ClusterMutant(BeginsAnewAfterGaps, _AGAIN),
     ClusterMutant(MissesWhatListsLack, "what_changed_while_nothing_was_shown_is_told"),
-    ClusterMutant(DatesEventsAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
-    ClusterMutant(DatesAnswersAtTheirArrival, "begun_s_lies_before_whatever_is_missing"),
+    ClusterMutant(DatesEventsAtTheirArrival, _MISSING),
+    ClusterMutant(DatesAnswersAtTheirArrival, _MISSING),
     ClusterMutant(TakesAnObjectsVersionForTheStores, "a_read_of_one_object_says_nothing_of_another"),
-    ClusterMutant(DatesReadsAtTheirEnd, "begun_s_lies_before_whatever_is_missing", _FILE),
+    ClusterMutant(DatesReadsAtTheirEnd, _MISSING, _FILE),
     ClusterMutant(
         TrustsWhatItFinds, "begun_s_of_sizes_lies_before_the_start_where_nobody_has_written_since", _FILE
     ),
     ClusterMutant(DatesEachAnswerAlone, "begun_s_never_goes_back"),
-    ClusterMutant(SaysFirstThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
-    ClusterMutant(SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told"),
-    ClusterMutant(
-        SaysTooSoonThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE
-    ),
-    ClusterMutant(
-        NeverSaysThatAllWasTold, "cluster_read_comes_last_when_everything_before_it_was_told", _FILE
-    ),
-    ClusterMutant(AnswersFromItsView, "a_read_begins_after_the_call"),
-    ClusterMutant(SharesReads, "a_read_begins_after_the_call", _FILE),
-    ClusterMutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
-    ClusterMutant(CallsAllNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold", _FILE),
-    ClusterMutant(CallsNothingNew, "is_new_is_what_a_list_after_the_beginning_did_not_hold"),
-    ClusterMutant(LosesWhatItHolds, "errors_leave_what_was_told_in_force_and_lose_nothing"),
-    ClusterMutant(HidesErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
-    ClusterMutant(ShowsNothingAfterErrors, "errors_leave_what_was_told_in_force_and_lose_nothing", _FILE),
+    ClusterMutant(SAYS_FIRST, _LAST),
+    ClusterMutant(SAYS_TOO_SOON, _LAST),
+    ClusterMutant(SAYS_TOO_SOON, _LAST, _FILE),
+    ClusterMutant(NEVER_SAYS, _LAST, _FILE),
+    ClusterMutant(AnswersFromItsView, _READ),
+    ClusterMutant(SharesReads, _READ, _FILE),
+    ClusterMutant(CallsAllNew, _NEW),
+    ClusterMutant(CallsAllNew, _NEW, _FILE),
+    ClusterMutant(CALLS_NOTHING_NEW, _NEW),
+    ClusterMutant(LosesWhatItHolds, _ERRORS),
+    ClusterMutant(HidesErrors, _ERRORS, _FILE),
+    ClusterMutant(ShowsNothingAfterErrors, _ERRORS, _FILE),
     ClusterMutant(WaitsForEver, "a_source_that_hangs_is_unreachable_in_time"),
     ClusterMutant(GivesAwayTooSoon, "whoever_gives_up_waiting_costs_no_change", _FILE),
     ClusterMutant(LooksAhead, "look_shows_what_was_told_last"),

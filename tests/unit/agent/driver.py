@@ -96,8 +96,7 @@ class Driver:
         self.now_s = 1000.0
         self.size = self.target = size
         self.timing = timing
-        self.busy_cpus = 0.75 * size.vcpu_milli / 1000 - 0.1
-        """What keeps the goal at `size`."""
+        self.load(size.vcpu_milli / 1000)
         self.by_hand = set(by_hand)
         self.log: list[events.Action] = []
         self.flying: list[events.Action] = []
@@ -114,6 +113,11 @@ class Driver:
         self._busy_until_s = self.now_s
         self.state = RunnerState(vm, LIFE)
         self.state = replace(self.state, scheduler=replace(self.state.scheduler, seen_epoch=seen_epoch))
+
+    def load(self, units: float) -> "Driver":
+        """From now on the load is one for so many units."""
+        self.busy_cpus = 0.75 * units - 0.1
+        return self
 
     # ---------------------------------------------------------------- the clock
 

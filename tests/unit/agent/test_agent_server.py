@@ -1,6 +1,5 @@
 """The agent's ports: who is served what, with and without TLS and token."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -66,18 +65,21 @@ async def opened(
         await server.close()
 
 
-async def test_without_a_token_this_machine_is_served(tmp_path: Path) -> None:
+async def test_this_machine_is_served_and_with_a_token_who_shows_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as server:
         assert await server.status(f"{server.plain}/v1/vms") == 200
-        assert await server.status(f"{server.plain}/healthz") == 200
         assert server.protected is None
-
-
-async def test_with_a_token_who_shows_it_is_served(tmp_path: Path) -> None:
+        port = int(server.plain.rpartition(":")[2])
+        taken = ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), None, NONE)
+        other = AgentServer(taken, recorded()[0], [], [], [])
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            await other.open()
+        await other.close()
     async with opened(tmp_path, token=TOKEN) as server:
         for wrong in (None, TOKEN[:-1], "\u00e4" * 16):
             assert await server.status(f"{server.plain}/v1/vms", wrong) == 401
         assert await server.status(f"{server.plain}/v1/vms", TOKEN) == 200
+        assert await server.status(f"{server.plain}/healthz") == 200
         assert server.lines == []
 
 
@@ -107,15 +109,3 @@ async def test_a_token_that_would_travel_unprotected_is_warned_of(tmp_path: Path
         ]
     async with opened(tmp_path, token=TOKEN, host="0.0.0.0", with_tls=True) as server:
         assert server.lines == []
-
-
-async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    async with opened(tmp_path) as server:
-        port = int(server.plain.rpartition(":")[2])
-        log, _ = recorded()
-        other = AgentServer(
-            ServerSettings("127.0.0.1", port, Advertised("127.0.0.1"), None, NONE), log, [], [], []
-        )
-        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-            await other.open()
-        await asyncio.wait_for(other.close(), 20)

@@ -24,7 +24,9 @@ scheduler: ftp://x
 stateDirectory: /tmp/parley
 colour: red
 periods: {tick: 26}
-policies: [{name: utilisation, args: {cpuTarget: 0}}]
+policies:
+- {name: utilisation, args: {cpuTarget: 75}}
+- {name: load-average, args: {high: 0.9, low: 0.5}, colour: red}
 windows: [{name: night}]
 vms:
   - {namespace: default, name: a, uid: u1, informant: nowhere,
@@ -50,30 +52,20 @@ def test_a_good_file_gives_vms_in_exact_amounts() -> None:
 
 
 def test_every_fault_is_named_at_once() -> None:
-    text = "\n".join(_faults(BAD))
-    for path in (
-        "node",
-        "scheduler",
-        "colour",
-        "periods.tick",
-        "policies[0].args.cpuTarget",
-        "windows[0].from",
-        "vms[0].informant",
+    found = _faults(BAD)
+    assert {fault.partition(": ")[0] for fault in found} >= {
+        "node", "scheduler", "colour", "periods.tick", "windows[0].from", "vms[0].informant",
+    }  # fmt: skip
+    for fault in (
+        "policies[0].args.cpuTarget: must be a number from 0.01 to 1 with at most six decimals, such as 0.75 (found 75)",
+        "policies[1].colour: there is no such setting",
+        "policies[1].args.low: must be at most half of high: 0.5 is above 0.45",
+        "vms[1].min: must not exceed max in either resource: 8 CPU / 512Mi does not fit in 4 CPU / 4Gi",
     ):
-        assert f"{path}:" in text
-    assert (
-        "vms[1].min: must not exceed max in either resource: 8 CPU / 512Mi does not fit in 4 CPU / 4Gi"
-        in text
-    )
+        assert fault in found
+    text = "\n".join(found)
     assert "vms[2].computeUnit: must be above zero in both resources" in text
     assert "'default/a' is used more than once" in text
-
-
-def test_faults_within_one_vm_come_together() -> None:
-    entry = GOOD.replace("cpu: 250m", "cpu: 8").replace("computeUnit: {cpu: 1,", "computeUnit: {cpu: 0,")
-    text = "\n".join(_faults(entry))
-    assert "min" in text
-    assert "computeUnit" in text
 
 
 def test_a_rule_is_told_beside_the_faults_of_other_fields() -> None:
@@ -96,21 +88,6 @@ def test_seconds_are_numbers_and_nothing_else(path: str, value: str) -> None:
 def test_a_back_end_that_does_not_exist_is_refused_with_those_that_do() -> None:
     (fault,) = _faults(f"{GOOD}backend: abacus\n")
     assert fault.startswith("backend: must be one of simulated")
-
-
-def test_a_target_out_of_range_is_told_as_it_is_written() -> None:
-    (fault,) = _faults(f"{GOOD}policies: [{{name: utilisation, args: {{cpuTarget: 75}}}}]\n")
-    assert fault == (
-        "policies[0].args.cpuTarget: must be a number from 0.01 to 1 with at most six decimals, such as 0.75 (found 75)"
-    )
-
-
-def test_the_args_of_a_policy_are_judged_beside_its_other_faults() -> None:
-    found = _faults(f"{GOOD}policies: [{{name: load-average, args: {{high: 0.9, low: 0.5}}, colour: red}}]\n")
-    assert found == [
-        "policies[0].colour: there is no such setting",
-        "policies[0].args.low: must be at most half of high: 0.5 is above 0.45",
-    ]
 
 
 def test_urls_are_told_apart_by_who_speaks_what() -> None:

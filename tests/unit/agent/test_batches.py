@@ -78,33 +78,27 @@ async def peer() -> AsyncIterator[Peer]:
         await server.close()
 
 
-def granted(got: list[object]) -> bool:
-    return all(isinstance(event, events.PermitGranted) and event.permit == cu(2) for event in got)
+def granted(got: list[object], ask: PermitRequest = RENEWAL) -> bool:
+    return all(isinstance(event, events.PermitGranted) and event.permit == ask.resources for event in got)
 
 
-async def test_nothing_is_collected_before_batches_are_offered(peer: Peer) -> None:
-    peer.offer = {}
-    assert granted(await peer.ask_all(VMS[:5]))
-    assert (peer.singles, peer.sizes) == (5, [])
-
-
-async def test_renewals_travel_together_in_batches_of_what_is_offered(peer: Peer) -> None:
+@pytest.mark.parametrize(
+    ("offer", "count", "ask", "singles", "sizes"),
+    [
+        ({}, 5, RENEWAL, 6, []),
+        (OFFER, 300, RENEWAL, 1, [44, 128, 128]),
+        ({"Parley-Batch": "10"}, 25, RENEWAL, 1, [5, 10, 10]),
+        (OFFER, 3, GROWTH, 4, []),
+    ],
+    ids=["nothing is offered", "as offered", "fewer", "growth travels alone"],
+)
+async def test_renewals_travel_together_in_batches_of_what_is_offered(
+    peer: Peer, offer: dict[str, str], count: int, ask: PermitRequest, singles: int, sizes: list[int]
+) -> None:
+    peer.offer = offer
     await peer.ask_all(VMS[:1])
-    assert granted(await peer.ask_all(VMS))
-    assert (peer.singles, sorted(peer.sizes)) == (1, [44, 128, 128])
-
-
-async def test_a_smaller_offer_counts(peer: Peer) -> None:
-    peer.offer = {"Parley-Batch": "10"}
-    await peer.ask_all(VMS[:1])
-    assert granted(await peer.ask_all(VMS[:25]))
-    assert sorted(peer.sizes) == [5, 10, 10]
-
-
-async def test_growth_travels_alone(peer: Peer) -> None:
-    await peer.ask_all(VMS[:1])
-    await peer.ask_all(VMS[:3], GROWTH)
-    assert (peer.singles, peer.sizes) == (4, [])
+    assert granted(await peer.ask_all(VMS[:count], ask), ask)
+    assert (peer.singles, sorted(peer.sizes)) == (singles, sizes)
 
 
 async def test_each_answer_goes_to_its_own_request(peer: Peer) -> None:

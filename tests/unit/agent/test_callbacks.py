@@ -43,24 +43,20 @@ async def _call(
     return answer.status, json.loads(answer.body) if answer.status == 200 else None
 
 
-async def test_good_answers_are_numbered_from_one_for_each_registration() -> None:
-    runner, callbacks = registered()
+@pytest.mark.parametrize("phase", [RegistrationPhase.REGISTERING, RegistrationPhase.ACTIVE])
+async def test_good_answers_are_numbered_from_one_for_each_registration(phase: RegistrationPhase) -> None:
+    runner, callbacks = registered(phase=phase)
     numbers = []
-    for name in ("id", "suspend", "resume", "try-upscale"):
+    assert (await _call(callbacks, "resume", expectedID=str(OTHER)))[0] == 404
+    assert (await _call(callbacks, "resume", expectedID="x"))[0] == 400
+    names = ["id", "suspend", "resume", *["try-upscale"] * (phase is RegistrationPhase.ACTIVE)]
+    for name in names:
         status, body = await _call(callbacks, name, cpu=True, memory=False, expectedID=str(REGISTRATION))
         assert (status, body["data"]) == (200, {"agentID": str(REGISTRATION)})
         numbers.append(body["sequenceNumber"])
     _register(runner, OTHER)
     _, body = await _call(callbacks, "id", OTHER)
-    assert [*numbers, body["sequenceNumber"]] == [1, 2, 3, 4, 1]
-
-
-async def test_errors_take_no_number() -> None:
-    _, callbacks = registered()
-    assert (await _call(callbacks, "resume", expectedID=str(OTHER)))[0] == 404
-    assert (await _call(callbacks, "resume", expectedID="x"))[0] == 400
-    _, body = await _call(callbacks, "id")
-    assert body["sequenceNumber"] == 1
+    assert [*numbers, body["sequenceNumber"]] == [*range(1, len(names) + 1), 1], "errors take none"
 
 
 @pytest.mark.parametrize("name", ["id", "suspend", "resume", "try-upscale"])
@@ -88,26 +84,20 @@ async def test_another_id_in_the_path_or_the_body_is_not_found() -> None:
     assert runner._inbox.empty()
 
 
-async def test_a_try_upscale_is_no_part_of_the_first_version() -> None:
-    runner, callbacks = registered()
-    link = replace(runner.state.informant, version=InformantProtoVersion.V1_0)
-    runner.state = replace(runner.state, informant=link)
+@pytest.mark.parametrize(
+    ("version", "phase"),
+    [
+        (InformantProtoVersion.V1_0, RegistrationPhase.ACTIVE),
+        (InformantProtoVersion.V1_1, RegistrationPhase.SUSPENDED),
+    ],
+    ids=["in the first version", "while suspended"],
+)
+async def test_no_try_upscale_is_taken(version: InformantProtoVersion, phase: RegistrationPhase) -> None:
+    runner, callbacks = registered(phase=phase)
+    runner.state = replace(runner.state, informant=replace(runner.state.informant, version=version))
     call: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
     assert (await _call(callbacks, "try-upscale", REGISTRATION, **call))[0] == 400
     assert runner._inbox.empty()
-
-
-async def test_a_suspended_agent_takes_no_try_upscale() -> None:
-    runner, callbacks = registered(phase=RegistrationPhase.SUSPENDED)
-    call: dict[str, object] = {"cpu": True, "memory": True, "expectedID": str(REGISTRATION)}
-    assert (await _call(callbacks, "try-upscale", REGISTRATION, **call))[0] == 400
-    assert runner._inbox.empty()
-
-
-async def test_a_call_during_the_registration_is_taken() -> None:
-    _, callbacks = registered(phase=RegistrationPhase.REGISTERING)
-    assert (await _call(callbacks, "id"))[0] == 200
-    assert (await _call(callbacks, "resume", expectedID=str(REGISTRATION)))[0] == 200
 
 
 async def test_a_runner_that_has_fallen_behind_says_so() -> None:

@@ -23,10 +23,6 @@ def settled() -> Driver:
     return driver
 
 
-def test_a_runner_that_has_what_it_wants_is_ok() -> None:
-    assert now(settled()).health is Health.OK
-
-
 def test_a_new_one_is_starting_for_as_long_as_it_may_take() -> None:
     state = RunnerState(VM, LIFE, began_s=100.0)
     assert condition(state, None, 100.0 + PATIENCE_S - 1, TIMING).health is Health.STARTING
@@ -66,19 +62,6 @@ def test_a_refusal_is_a_reason_and_not_stuck() -> None:
     found = now(driver)
     assert (found.health, found.reasons) == (Health.DENIED, (str(FULL[0]),))
     assert driver.size == cu(2)
-
-
-def test_a_superseded_one_is_dormant_whatever_else() -> None:
-    driver = settled()
-    state = replace(driver.state, superseded_at_ms=5)
-    assert condition(state, None, driver.now_s + 1000, TIMING).health is Health.DORMANT
-
-
-def test_one_whose_vm_is_being_moved_says_so() -> None:
-    driver = settled()
-    driver.scheduler = lambda request: replace(grant(request, sent_s=driver.now_s), migrate=True)
-    driver.wait(20)
-    assert now(driver).health is Health.MIGRATING
 
 
 @pytest.mark.parametrize("tick_s", [1.0, 2.0, 5.0, 15.0])

@@ -77,32 +77,18 @@ class World:
 
 
 @virtually
-async def test_each_vm_is_prepared_and_run_once() -> None:
+async def test_each_vm_is_prepared_and_run_once_told_of_other_bounds_and_ended_when_it_goes() -> None:
     world = World()
     await world.tell(spec("a"), spec("b"))
     await world.tell(spec("a"))
     assert (world.prepared, world.notes()) == (["a", "b"], [["run"], ["run"]])
     assert [runner.vm.name for runner in world.fleet.runners()] == ["default/a", "default/b"]
-    await world.fleet.close()
-
-
-@virtually
-async def test_a_vm_that_goes_is_ended_and_says_good_bye() -> None:
-    world = World()
-    await world.tell(spec("a"), spec("b"))
+    await world.tell(spec("b", most=8))
     await world.tell("a", "never-seen")
-    assert world.notes() == [["run", "ended", "goodbye"], ["run"]]
+    assert world.notes() == [["run", "ended", "goodbye"], ["run", "max 8 CPU / 8Gi"]]
     assert world.fleet.find("default/a") is None
     await world.fleet.close()
-
-
-@virtually
-async def test_other_bounds_are_told_to_the_runner_that_lives() -> None:
-    world = World()
-    await world.tell(spec("a"))
-    await world.tell(spec("a", most=8))
-    assert world.notes() == [["run", "max 8 CPU / 8Gi"]]
-    await world.fleet.close()
+    assert world.notes()[1][2:] == ["ended", "goodbye"]
 
 
 @pytest.mark.parametrize(
@@ -141,11 +127,3 @@ async def test_a_runner_that_was_never_started_is_ended_as_well() -> None:
     assert world.fleet.runners() == []
     assert all("goodbye" in notes for notes in world.notes())
     await world.fleet.close()
-
-
-@virtually
-async def test_closing_ends_all() -> None:
-    world = World()
-    await world.tell(spec("a"), spec("b"))
-    await world.fleet.close()
-    assert world.notes() == [["run", "ended", "goodbye"]] * 2

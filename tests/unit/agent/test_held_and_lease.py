@@ -2,50 +2,33 @@
 
 from dataclasses import replace
 
+import pytest
+
 from agent.core import events
-from protocol.values import ZERO
+from protocol.values import ZERO, Resources
 from tests.support.amounts import cu
-from tests.unit.agent.driver import CHANCE, FULL, VM, Driver, grant, steady
-
-
-def test_nothing_is_held_before_the_first_answer() -> None:
-    driver = Driver(by_hand=[events.RequestPermit]).settle()
-    assert driver.held() == ZERO
-    assert driver.request().claim == cu(2)  # in use counts in the claim
+from tests.unit.agent.driver import FULL, VM, grant, steady
 
 
 def test_asking_for_less_lowers_held_before_the_answer() -> None:
     driver = steady(cu(4))
     driver.by_hand = {events.RequestPermit}
-    driver.busy_cpus = 0.75 * 3 - 0.1
-    driver.wait(11)
+    driver.load(3).wait(11)
     assert driver.size == cu(3)
     assert (driver.request().resources, driver.request().claim) == (cu(3), cu(4))
     assert driver.held() == cu(3)
 
 
-def test_asking_for_more_leaves_held() -> None:
+@pytest.mark.parametrize("units", [3, 2.5])
+def test_a_partial_permit_is_used_even_in_fractions_and_more_is_asked_for_after_a_while(units: float) -> None:
     driver = steady()
-    driver.by_hand = {events.RequestPermit}
-    driver.busy_cpus = 2.9
-    driver.wait(6)
-    assert (driver.request().resources, driver.held(), driver.size) == (cu(4), cu(2), cu(2))
-
-
-def test_a_partial_permit_is_used_and_more_is_asked_for_after_a_while() -> None:
-    driver = steady()
-    driver.scheduler = lambda request: grant(request, cu(3), sent_s=driver.now_s, reasons=FULL)
-    driver.busy_cpus = 2.9
-    driver.wait(6)
+    driver.scheduler = lambda request: grant(request, cu(units), sent_s=driver.now_s, reasons=FULL)
+    driver.load(4).wait(6)
     count = len(driver.requests())
-    assert (driver.size, driver.held()) == (cu(3), cu(3))
-    driver.wait(driver.timing.denied_s / 2)
-    assert len(driver.requests()) <= count + 1
+    assert (driver.size, driver.held()) == (cu(units), cu(units))
     driver.wait(60)
     seconds_each = 60 / (len(driver.requests()) - count)
     assert driver.timing.denied_s * 0.9 <= seconds_each <= driver.timing.denied_s * 2
-    driver.scheduler = driver.grants
-    assert driver.wait(3).size == cu(4)
 
 
 def test_less_than_was_denied_is_asked_at_once() -> None:
@@ -63,21 +46,15 @@ def test_less_than_was_denied_is_asked_at_once() -> None:
     assert driver.request().resources == cu(4)
 
 
-def test_a_permit_of_zero_stops_growth_and_shrinks_nothing() -> None:
+@pytest.mark.parametrize(("permit", "goal"), [(ZERO, 5), (cu(1), 2)], ids=["of nothing", "below the use"])
+def test_a_permit_that_is_too_small_stops_growth_and_shrinks_nothing_and_the_use_is_still_named(
+    permit: Resources, goal: int
+) -> None:
     driver = steady()
-    driver.scheduler = lambda request: grant(request, ZERO, sent_s=driver.now_s, reasons=FULL)
-    driver.busy_cpus = 3.9
-    driver.wait(30)
-    assert (driver.size, driver.held(), driver.resizes()) == (cu(2), ZERO, [])
+    driver.scheduler = lambda request: grant(request, permit, sent_s=driver.now_s, reasons=FULL)
+    driver.load(goal).wait(40)
+    assert (driver.size, driver.held(), driver.resizes()) == (cu(2), permit, [])
     assert all(cu(2).fits_in(request.resources) for request in driver.requests())
-
-
-def test_a_permit_below_the_use_shrinks_nothing_and_the_use_is_still_named() -> None:
-    driver = steady()
-    driver.scheduler = lambda request: grant(request, cu(1), sent_s=driver.now_s, reasons=FULL)
-    driver.wait(40)
-    assert driver.resizes() == []
-    assert all(request.resources == cu(2) for request in driver.requests())
 
 
 def test_a_permit_above_the_request_is_refused_and_reported() -> None:
@@ -89,30 +66,6 @@ def test_a_permit_above_the_request_is_refused_and_reported() -> None:
     assert "exceeds the request" in driver.state.scheduler.fault
     driver.scheduler = driver.grants
     assert driver.wait(6).size == cu(4)
-
-
-def test_when_the_lease_runs_out_nothing_is_raised_and_the_use_still_counts() -> None:
-    driver = steady()
-    driver.scheduler = lambda request: events.PermitFailed(request.number, "down", CHANCE)
-    driver.tell(events.PermitGranted(0, cu(8), cu(1), driver.now_s))  # an answer to nobody
-    driver.wait(31)
-    assert driver.held() == ZERO
-    driver.busy_cpus = 3.9
-    driver.wait(20)
-    assert driver.resizes() == []
-    assert (driver.request().claim, driver.request().resources) == (cu(2), cu(2))
-
-
-def test_while_the_lease_lasts_the_vm_may_return_to_what_is_held() -> None:
-    driver = steady(cu(4))
-    driver.by_hand = {events.Resize, events.RequestPermit}
-    driver.busy_cpus = 3.7
-    driver.wait(5.5)
-    assert driver.request().resources == cu(5)
-    driver.answer(driver.grants).finish(events.Resize, events.ResizeFailed("busy", CHANCE))
-    driver.by_hand = {events.RequestPermit}
-    driver.wait(6)
-    assert (driver.size, driver.held()) == (cu(5), cu(5))
 
 
 def test_the_lease_counts_from_the_sending_of_the_attempt_that_was_answered() -> None:

@@ -72,7 +72,6 @@ class Row:
         self.instance = UUID(int=self.instance.int + 1)
 
     def answer(self, request: PermitRequest, now_s: float, bound: Resources) -> events.Event:
-        """Judge a request."""
         if self.life is not None and request.life.agent_id != self.life.agent_id:
             if request.life.started_at_ms <= self.life.started_at_ms:
                 named = self.life.started_at_ms
@@ -141,7 +140,6 @@ class World(Driver):
                 return
 
     def begin_again(self) -> None:
-        """Another life begins."""
         self.lives += 1
         self.flying.clear()
         self._inbox.clear()
@@ -247,24 +245,16 @@ class World(Driver):
 
     # ------------------------------------------------------------ happenings
 
-    def load(self, units: float) -> None:
-        """The load asks for so many units."""
-        self.busy_cpus = units * 0.75 - 0.1
-
     def bound(self, most: float) -> None:
-        """The maximum becomes so much."""
         self.hear(events.VmChanged(replace(VM, bounds=Bounds(UNIT, cu(most)))))
 
     def scheduler_restarts(self) -> None:
-        """Another process takes over."""
         self.row.restart(self.size.max(self.target), self.state.vm.bounds.max, self.now_s)
 
     def guest_goes(self) -> None:
-        """The informant ends, and forgets everybody."""
         self.inside.is_up, self.inside.knows, self.is_heard = False, None, False
 
     def guest_comes(self) -> None:
-        """The informant is there again."""
         self.inside.is_up = True
 
     def wants(self, *, cpu: bool = False, memory: bool = False) -> None:
@@ -273,7 +263,6 @@ class World(Driver):
             self.hear(events.TryUpscaleReceived(self.inside.knows, MoreResources(cpu, memory)))
 
     def has_room(self, units: float) -> None:
-        """The node has room for so much in all."""
         self.row.room = cu(units)
 
     def migrates(self, *, is_on: bool) -> None:
@@ -285,7 +274,7 @@ class World(Driver):
         self.inside.needs = cu(units)
 
 
-Happening = Callable[[World], None]
+Happening = Callable[[World], object]
 
 
 @dataclass(frozen=True)

@@ -74,27 +74,20 @@ async def peer() -> AsyncIterator[Peer]:
         await server.close()
 
 
-async def test_an_ask_travels_whole_and_names_the_agent_in_a_header(peer: Peer) -> None:
-    await peer.scheduler().ask(VM, ASK)
+async def test_an_ask_travels_whole_and_a_permit_becomes_an_event_with_what_it_echoes(peer: Peer) -> None:
+    asked = request_of(VM, ASK)
+    assert asked.extension is not None
+    peer.reply = [permit(asked.extension)]
+    event = await peer.scheduler().ask(VM, ASK)
     (request,) = peer.seen
     assert request.headers[AGENT_HEADER.lower()] == str(LIFE.agent_id)
-    assert codec.decode(type(request_of(VM, ASK)), request.body) == request_of(VM, ASK)
-
-
-async def test_a_permit_becomes_an_event_with_what_it_echoes(peer: Peer) -> None:
-    extension = request_of(VM, ASK).extension
-    assert extension is not None
-    peer.reply = [permit(extension)]
-    event = await peer.scheduler().ask(VM, ASK)
+    assert codec.decode(type(asked), request.body) == asked
     assert isinstance(event, events.PermitGranted)
     assert (event.number, event.echoed_number, event.permit) == (5, 5, cu(2))
-
-
-async def test_a_published_permit_is_read_in_slots(peer: Peer) -> None:
     peer.reply = [Reply(200, b'{"permit":{"vCPUs":2,"mem":2},"resourceUnit":{"vCPUs":1,"mem":1}}')]
-    event = await peer.scheduler().ask(VM, ASK)
-    assert isinstance(event, events.PermitGranted)
-    assert (event.permit, event.unit, event.instance) == (cu(2), cu(1), None)
+    published = await peer.scheduler().ask(VM, ASK)
+    assert isinstance(published, events.PermitGranted)
+    assert (published.permit, published.unit, published.instance) == (cu(2), cu(1), None), "in slots"
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)
@@ -185,6 +178,7 @@ REASONS = [
     (Reply(500, "\u00e9".encode() * 5000, "text/plain"), "\u00e9" * 300),
     (Reply(400, b" \n"), None),
     (Reply(400), None),
+    (Reply(404), None),
 ]
 
 
@@ -198,13 +192,7 @@ async def test_why_the_informant_refuses_is_told_in_one_short_line(
     for event in (registered, await link.ask_downscale(cu(1)), await link.announce_upscale(cu(1))):
         assert isinstance(event, events.RegisterFailed | events.InformantFailed)
         assert event.error == told
-
-
-async def test_an_informant_that_does_not_know_us_is_lost(peer: Peer) -> None:
-    peer.reply = [Reply(404)]
-    event = await peer.informant().ask_downscale(cu(1))
-    assert isinstance(event, events.InformantFailed)
-    assert event.is_lost
+        assert not isinstance(event, events.InformantFailed) or event.is_lost == (reply.status == 404)
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from agent.core import events
 from agent.core.apply import lapse
 from agent.core.state import RegistrationPhase
@@ -15,25 +17,16 @@ def _phase(driver: Driver) -> RegistrationPhase:
     return driver.state.informant.phase
 
 
-def test_a_resume_before_the_register_answer_counts() -> None:
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_calls_before_the_register_answer_count(is_suspended: bool) -> None:
     driver = Driver(by_hand=[events.Register]).settle()
     driver.resumes = False
-    driver.tell(events.Resumed(driver.registrations[-1]))
+    mine = driver.registrations[-1]
+    driver.tell(events.Resumed(mine), *[events.Suspended(mine)] * is_suspended)
     driver.finish(events.Register, *driver.registered())
-    assert _phase(driver) is RegistrationPhase.ACTIVE
-
-
-def test_resumed_and_suspended_before_the_register_answer_is_suspended_and_alive() -> None:
-    driver = Driver(by_hand=[events.Register]).settle()
-    driver.resumes = False
-    driver.tell(events.Resumed(driver.registrations[-1]), events.Suspended(driver.registrations[-1]))
-    driver.finish(events.Register, *driver.registered())
-    assert _phase(driver) is RegistrationPhase.SUSPENDED
-    assert driver.state.informant.version is InformantProtoVersion.V1_1
-    driver.by_hand.clear()
-    driver.tell(events.Resumed(driver.registrations[-1]))
-    driver.busy_cpus = 2.9
-    driver.wait(12)
+    phase = RegistrationPhase.SUSPENDED if is_suspended else RegistrationPhase.ACTIVE
+    assert (_phase(driver), driver.state.informant.version) == (phase, InformantProtoVersion.V1_1)
+    driver.tell(events.Resumed(mine)).load(4).wait(12)
     assert driver.size == cu(4)
 
 
@@ -42,16 +35,6 @@ def test_suspended_before_a_register_answer_that_never_came_registers_again() ->
     driver.tell(events.Suspended(driver.registrations[-1]))
     driver.finish(events.Register, events.RegisterFailed("no answer", CHANCE)).wait(6)
     assert len(driver.registrations) == 2
-
-
-def test_calls_under_an_older_registration_mean_nothing() -> None:
-    driver = steady()
-    old = driver.registrations[-1]
-    driver.is_heard = False
-    driver.wait(26)
-    assert len(driver.registrations) == 2
-    driver.tell(events.Suspended(old))
-    assert _phase(driver) is RegistrationPhase.ACTIVE
 
 
 def test_while_suspended_nothing_is_resized_or_told() -> None:
@@ -89,7 +72,7 @@ def test_an_approval_from_before_a_suspension_is_worth_nothing_after_it() -> Non
     assert driver.resizes() == []
 
 
-def test_a_silent_informant_is_registered_with_anew() -> None:
+def test_a_silent_informant_is_registered_with_anew_and_its_older_registration_means_nothing() -> None:
     driver = steady()
     driver.is_heard = False
     driver.wait(24)
@@ -97,6 +80,8 @@ def test_a_silent_informant_is_registered_with_anew() -> None:
     driver.wait(2)
     assert len(driver.registrations) == 2
     assert driver.of(events.AnnounceUpscale) == [events.AnnounceUpscale(cu(2))]
+    driver.tell(events.Suspended(driver.registrations[0]))
+    assert _phase(driver) is RegistrationPhase.ACTIVE
 
 
 def test_silence_ends_at_the_very_moment_for_which_the_plan_wakes_up() -> None:
@@ -118,23 +103,6 @@ def test_silence_during_a_call_is_no_busy_loop() -> None:
     assert len(driver.registrations) == 2
 
 
-def test_a_lost_informant_is_registered_with_again_and_growth_goes_on() -> None:
-    driver = steady()
-    driver.by_hand = {events.ReadMetrics, events.Register}
-    driver.wait(5)
-    driver.finish(events.ReadMetrics, events.MetricsFailed("refused", True, CHANCE))
-    assert _phase(driver) is RegistrationPhase.UNREGISTERED
-    driver.wait(1)
-    assert _phase(driver) is RegistrationPhase.REGISTERING
-    for _ in range(5):
-        driver.finish(events.Register, events.RegisterFailed("refused", CHANCE)).wait(6)
-    assert _phase(driver) is RegistrationPhase.REGISTERING
-    driver.by_hand.clear()
-    driver.finish(events.Register, *driver.registered())
-    driver.busy_cpus = 2.9
-    assert driver.wait(12).size == cu(4)
-
-
 def test_an_informant_that_forgot_us_is_registered_with_again() -> None:
     driver = steady(cu(3))
     driver.guest = lambda _: events.InformantFailed("status 404", True, CHANCE)
@@ -142,12 +110,6 @@ def test_an_informant_that_forgot_us_is_registered_with_again() -> None:
     driver.wait(11)
     assert len(driver.registrations) > 1
     assert driver.size == cu(3)
-
-
-def test_a_try_upscale_grows_by_one_unit_of_what_it_names_and_the_guest_is_told() -> None:
-    driver = steady().try_upscale(memory=True)
-    assert driver.size == cu(2, 3)
-    assert driver.of(events.AnnounceUpscale) == [events.AnnounceUpscale(cu(2, 3))]
 
 
 def test_a_try_upscale_that_was_met_stands_for_its_time_and_then_the_guest_decides() -> None:
@@ -193,7 +155,7 @@ def test_what_a_try_upscale_brought_stays_for_the_down_window_when_nothing_is_wa
 
 def test_a_try_upscale_at_the_maximum_does_not_stop_a_later_shrink() -> None:
     driver = steady(cu(8)).try_upscale(cpu=True, memory=True)
-    driver.busy_cpus = 0.75 * 7 - 0.1
+    driver.load(7)
     assert driver.wait(25).size == cu(7)
 
 

@@ -94,29 +94,16 @@ def test_a_use_that_is_out_of_ratio_is_asked_for_in_whole_units() -> None:
     assert driver.size == cu(3, 8)
 
 
-def test_a_permit_of_zero_from_such_a_peer_is_a_fault() -> None:
-    driver = Driver()
-    driver.scheduler = lambda request: grant(request, cu(0), sent_s=driver.now_s, instance=None)
-    driver.wait(6)
-    assert "is zero" in driver.state.scheduler.fault
-
-
-def test_a_published_peer_that_replaces_ours_is_served_as_one() -> None:
+def test_a_published_peer_that_replaces_ours_is_served_as_one_and_the_other_way_round() -> None:
     driver = Driver().wait(6)
-    plugin = Published(driver, UNIT * 2, is_strict=False)
-    driver.scheduler = plugin
+    driver.scheduler = Published(driver, UNIT * 2, is_strict=False)
     driver.busy_cpus = 2.1
-    driver.wait(40)
-    assert driver.size == cu(4)
-
-
-def test_one_of_ours_that_replaces_a_published_peer_is_served_as_one() -> None:
-    driver, _ = _driver(cu(2), VM, UNIT * 2)
-    driver.wait(6)
+    assert driver.wait(40).size == cu(4)
     driver.scheduler = driver.grants
-    driver.busy_cpus = 2.1
     driver.wait(40)
     assert (driver.size, driver.state.scheduler.unit) == (cu(3), None)
+    driver.scheduler = lambda request: grant(request, cu(0), sent_s=driver.now_s, instance=None)
+    assert "is zero" in driver.wait(16).state.scheduler.fault
 
 
 def test_a_maximum_below_the_unit_of_a_published_peer_is_a_reason_and_moves_nothing() -> None:

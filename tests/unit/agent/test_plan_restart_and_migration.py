@@ -16,7 +16,7 @@ def started(want: float = 4) -> Driver:
     """A driver whose VM has grown to `want` units and whose requests are answered by hand from now on."""
     driver = Driver()
     driver.wait(1)
-    driver.busy_cpus = want * 0.75 - 0.1
+    driver.load(want)
     driver.wait(30)
     assert driver.size == cu(want)
     driver.by_hand = {events.RequestPermit}
@@ -32,7 +32,7 @@ def asked(driver: Driver) -> PermitRequest:
 
 def growing(driver: Driver, want: float) -> PermitRequest:
     """Give the VM a load for `want` units and answer ticks until that is what is asked for."""
-    driver.busy_cpus = want * 0.75 - 0.1
+    driver.load(want)
     for _ in range(200):
         if not driver.is_flying(events.RequestPermit):
             driver.wait(0.25)
@@ -88,17 +88,6 @@ def test_a_vm_that_is_being_migrated_keeps_its_size_until_the_migration_is_over(
         answer(driver, replace(grant(request, sent_s=driver.now_s), migrate=True))
     assert len(driver.resizes()) == resizes
     assert driver.plan().reason == "the VM is being migrated away"
-
-
-def test_after_a_migration_that_failed_the_vm_grows_again() -> None:
-    driver = started()
-    answer(driver, replace(grant(asked(driver), sent_s=driver.now_s), migrate=True))
-    driver.busy_cpus = 5 * 0.75 - 0.1
-    driver.wait(20)
-    answer(driver, grant(asked(driver), sent_s=driver.now_s))
-    driver.by_hand = set()
-    driver.wait(30)
-    assert driver.size == cu(5)
 
 
 # ------------------------------------------------------------ when to ask again

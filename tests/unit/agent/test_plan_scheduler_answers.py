@@ -49,7 +49,7 @@ def test_after_a_time_out_or_an_error_status_the_same_bytes_are_sent_again(statu
 
 def test_a_goal_that_fell_gets_a_new_number() -> None:
     driver = _asking()
-    driver.busy_cpus = 0.75 * 3 - 0.1
+    driver.load(3)
     driver.wait(10.1).answer(_lost).wait(1)
     first, second = driver.requests()
     assert (first.number + 1, second.resources) == (second.number, cu(3))
@@ -114,17 +114,6 @@ def test_a_conflict_that_names_the_last_number_of_all_trips_nothing() -> None:
     assert driver.state.superseded_at_ms is None
 
 
-def test_a_superseded_life_does_nothing_more() -> None:
-    driver = _asking()
-    driver.by_hand = {events.RequestPermit, events.Observe, events.ReadMetrics}
-    driver.answer(lambda request: refusal(request, 409, ErrorCode.AGENT_SUPERSEDED, started_ms=5))
-    assert driver.state.superseded_at_ms == 5
-    driver.forget()
-    driver.busy_cpus = 8
-    driver.wait(100)
-    assert driver.log == []
-
-
 @pytest.mark.parametrize(
     ("named_s", "waits_s"), [(9.0, 9.0), (3000.0, 15.0)], ids=["as named", "a tick at most"]
 )
@@ -187,25 +176,19 @@ def test_a_plain_400_after_a_success_is_a_refusal() -> None:
     assert driver.wait(6).held() == cu(2)
 
 
-def test_a_lower_epoch_is_refused_and_the_same_number_goes_to_the_next_one() -> None:
+def test_a_lower_epoch_or_none_is_refused_and_the_same_number_goes_to_the_next_one() -> None:
     driver = steady(scheduler=lambda request: grant(request, sent_s=1000.0, epoch=7))
     driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, epoch=6, instance=OTHER_INSTANCE)
-    driver.busy_cpus = 2.9
-    driver.wait(12)
+    driver.load(4).wait(12)
     assert driver.size == cu(2)
     assert "epoch 6 is below 7" in driver.state.scheduler.fault
+    driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, instance=None)
+    driver.wait(12)
+    assert driver.size == cu(2)
     assert len({request.number for request in driver.requests()}) == 1
     driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, epoch=8, instance=OTHER_INSTANCE)
     driver.wait(6)
     assert (driver.size, driver.state.scheduler.seen_epoch) == (cu(4), 8)
-
-
-def test_a_reply_without_an_epoch_is_refused_where_one_was_seen() -> None:
-    driver = steady(scheduler=lambda request: grant(request, sent_s=1000.0, epoch=7))
-    driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, instance=None)
-    driver.busy_cpus = 2.9
-    driver.wait(12)
-    assert driver.size == cu(2)
 
 
 @pytest.mark.parametrize(

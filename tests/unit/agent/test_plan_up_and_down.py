@@ -1,89 +1,41 @@
-"""Growth goes scheduler, VM, guest; shrinking goes guest, VM, scheduler; either may turn round in the middle."""
+"""What is told follows what was seen, and growing or shrinking may turn round in the middle.
+
+The order of each is told in tests/scenarios/test_agent_stories.py."""
+
+import pytest
 
 from agent.core import events
-from tests.support.amounts import UNIT, cu
-from tests.unit.agent.driver import CHANCE, Driver, grant, steady
-
-
-def _grow(driver: Driver, busy: float = 2.9) -> Driver:
-    driver.busy_cpus = busy
-    return driver
+from tests.support.amounts import cu
+from tests.unit.agent.driver import CHANCE, Driver, steady
 
 
 def _goal(driver: Driver, units: int) -> Driver:
     """A goal of `units` now, and the older ones forgotten."""
-    driver.busy_cpus = 0.75 * units - 0.1
-    return driver.wait(10.1)
+    return driver.load(units).wait(10.1)
 
 
-def test_growth_asks_then_resizes_then_tells_the_guest() -> None:
-    driver = _grow(steady()).wait(5)
-    order = driver.kinds()
-    assert order[:3] == ["RequestPermit", "Resize", "AnnounceUpscale"]
-    assert (driver.size, driver.held()) == (cu(4), cu(4))
-    assert driver.of(events.AnnounceUpscale) == [events.AnnounceUpscale(cu(4))]
-
-
-def test_nothing_is_resized_while_the_request_is_under_way() -> None:
-    driver = steady()
-    driver.by_hand = {events.RequestPermit}
-    _grow(driver).wait(14)
-    assert driver.resizes() == []
-    assert len(driver.requests()) == 1
-
-
-def test_the_guest_is_told_only_of_what_was_seen() -> None:
+def test_the_guest_is_told_of_growth_and_the_scheduler_of_a_shrink_when_it_was_seen() -> None:
     driver = steady()
     driver.obeys = False
-    _grow(driver).wait(8)
-    assert driver.resizes() == [cu(4)]
-    assert driver.of(events.AnnounceUpscale) == []
+    driver.load(4).wait(8)
+    assert (driver.resizes(), driver.of(events.AnnounceUpscale)) == ([cu(4)], [])
     driver.size = driver.target
     driver.wait(1)
     assert driver.of(events.AnnounceUpscale) == [events.AnnounceUpscale(cu(4))]
-
-
-def test_a_shrink_asks_the_guest_then_resizes_then_tells_the_scheduler() -> None:
-    driver = _goal(steady(cu(3)), 2)
-    assert driver.kinds() == ["AskDownscale", "Resize", "RequestPermit"]
-    assert (driver.size, driver.held(), driver.request().resources) == (cu(2), cu(2), cu(2))
-    assert driver.request().claim == cu(3)
-
-
-def test_a_shrink_goes_one_unit_at_a_time_and_asks_once_for_each() -> None:
-    driver = _goal(steady(cu(5)), 2)
-    assert driver.resizes() == [cu(4), cu(3), cu(2)]
-    assert driver.of(events.AskDownscale) == [events.AskDownscale(cu(n)) for n in (4, 3, 2)]
-
-
-def test_a_shrink_has_happened_when_it_is_seen() -> None:
-    driver = steady(cu(3))
-    driver.obeys = False
-    _goal(driver, 2)
-    assert driver.resizes() == [cu(2)]
-    assert all(request.resources == cu(3) for request in driver.requests())
-    assert driver.held() == cu(3)
+    driver.forget()
+    _goal(driver, 3)
+    assert driver.resizes() == [cu(3)]
+    assert {request.resources for request in driver.requests()} <= {cu(4)}
+    assert driver.held() == cu(4)
     driver.size = driver.target
     driver.wait(1)
-    assert driver.request().resources == cu(2)
-
-
-def test_a_guest_that_refuses_is_asked_again_after_the_cool_down() -> None:
-    driver = steady(cu(3))
-    driver.guest = lambda amount: events.DownscaleDenied(amount, "memory is in use")
-    _goal(driver, 2)
-    assert driver.resizes() == []
-    count = len(driver.of(events.AskDownscale))
-    driver.wait(20)
-    assert len(driver.of(events.AskDownscale)) - count in (4, 5)
-    driver.guest = events.DownscaleApproved
-    assert driver.wait(6).size == cu(2)
+    assert driver.request().resources == cu(3)
 
 
 def test_up_turns_to_down_while_the_permit_is_under_way() -> None:
     driver = steady()
     driver.by_hand = {events.RequestPermit}
-    _goal(_grow(driver).wait(5), 2)
+    _goal(driver.load(4).wait(5), 2)
     driver.by_hand.clear()
     driver.answer(driver.grants)
     driver.wait(5)
@@ -117,8 +69,7 @@ def test_down_turns_to_up_while_the_guest_is_asked() -> None:
 
 def test_cpu_may_grow_while_memory_shrinks() -> None:
     driver = Driver(cu(2, 4))
-    driver.busy_cpus = 0.75 * 3 - 0.1
-    driver.wait(30)
+    driver.load(3).wait(30)
     assert driver.size == cu(3)
     assert events.AskDownscale(cu(2, 3)) in driver.log
 
@@ -169,45 +120,22 @@ def test_somebody_elses_resize_is_let_end() -> None:
     assert driver.size == cu(2)
 
 
-def test_a_resize_that_failed_still_counts_until_it_cannot_happen_any_more() -> None:
-    driver = steady()
-    driver.by_hand = {events.Resize}
-    _grow(driver).wait(5)
-    driver.finish(events.Resize, events.ResizeFailed("cut", CHANCE))
-    driver.wait(4)
-    assert driver.state.in_use() == cu(4)
-    assert driver.resizes() == [cu(4)]
-    driver.wait(2)
-    assert len(driver.resizes()) == 2
-
-
-def test_a_failed_resize_does_not_end_the_look_that_is_under_way() -> None:
-    driver = steady()
-    driver.by_hand = {events.Observe}
-    driver.wait(10.5)
-    assert driver.is_flying(events.Observe)
-    driver.by_hand = {events.Observe, events.Resize}
-    driver.try_upscale(cpu=True, memory=True)
-    assert driver.is_flying(events.Resize)
-    driver.finish(events.Resize, events.ResizeFailed("busy", CHANCE))
-    driver.wait(6)  # asserts that no second look is started
-
-
-def test_a_failed_look_does_not_end_the_resize_that_is_under_way() -> None:
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        (events.Resize, events.ResizeFailed("busy", CHANCE)),
+        (events.Observe, events.ObserveFailed("later", CHANCE)),
+    ],
+)
+def test_a_resize_or_a_look_that_failed_does_not_end_the_other(
+    kind: type[object], failure: events.Event
+) -> None:
     driver = steady()
     driver.by_hand = {events.Observe}
     driver.wait(10.5)
     driver.by_hand = {events.Observe, events.Resize}
     driver.try_upscale(cpu=True, memory=True)
-    driver.finish(events.Observe, events.ObserveFailed("later", CHANCE))
-    driver.by_hand = {events.Resize}
-    driver.wait(20)  # asserts that no second resize is started
+    driver.finish(kind, failure)
+    driver.by_hand -= {events.Observe} if kind is events.Observe else set()
+    driver.wait(6)  # asserts that what is under way is not started again
     assert driver.resizes() == [cu(3)]
-
-
-def test_a_permit_in_fractions_is_used_in_fractions() -> None:
-    driver = steady()
-    driver.scheduler = lambda request: grant(request, request.resources.min(cu(2.5)), sent_s=driver.now_s)
-    _grow(driver).wait(5)
-    assert driver.size == cu(2.5)
-    assert driver.size != UNIT * 2

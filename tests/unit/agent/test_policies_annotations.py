@@ -51,19 +51,14 @@ def test_without_annotations_nothing_is_replaced() -> None:
 def test_policies_and_windows_of_a_vm() -> None:
     chosen = ["pressure", {"name": "utilisation", "args": {"cpuTarget": 0.5}}]
     found, faults = _read(config={"policies": chosen, "windows": [OFFICE]})
-    assert faults == []
+    assert (faults, found.bounds) == ([], None)
     assert found.policies is not None
-    assert found.policies.policies == (
-        ("pressure", Pressure()),
-        ("utilisation", Utilisation(cpu_target=500_000)),
-    )
-    assert found.windows is not None
-    assert [timed.window.name for timed in found.windows] == ["office"]
-    assert found.bounds is None
-
-
-def test_an_empty_list_of_windows_takes_the_configured_ones_away() -> None:
-    assert _read(config={"windows": []})[0].windows == ()
+    assert dict(found.policies.policies) == {
+        "pressure": Pressure(),
+        "utilisation": Utilisation(cpu_target=500_000),
+    }
+    assert [timed.window.name for timed in found.windows or ()] == ["office"]
+    assert _read(config={"windows": []})[0].windows == (), "the configured ones are taken away"
 
 
 def test_a_bad_policy_leaves_the_configured_ones_and_the_windows_count() -> None:
@@ -115,15 +110,10 @@ def test_an_annotation_that_is_no_text_is_reported() -> None:
     assert [fault.partition(": ")[0] for fault in faults] == [CONFIG, BOUNDS, NEON_BOUNDS]
 
 
-def test_bounds_of_a_vm() -> None:
-    found, faults = _read(bounds={"min": _amount("500m", "512Mi"), "max": _amount(4, "4Gi")})
-    assert faults == []
-    assert found.bounds == Bounds(cu(0.5), cu(4))
-
-
 @pytest.mark.parametrize(
     ("bounds", "expected", "paths"),
     [
+        ({"min": _amount("500m", "512Mi"), "max": _amount(4, "4Gi")}, Bounds(cu(0.5), cu(4)), []),
         ({"min": _amount(2, "2Gi")}, Bounds(cu(2), cu(8)), []),
         ({"max": _amount(16, "16Gi")}, Bounds(cu(1), cu(16)), []),
         ({"min": _amount(2, "x"), "max": _amount(4, "4Gi")}, Bounds(cu(1), cu(4)), ["min.memory"]),
@@ -239,8 +229,7 @@ def test_each_published_value_counts_by_itself() -> None:
 @pytest.mark.parametrize("value", [0, -1, 2.1, True, None, "0.9", [], {}, 1e308])
 def test_a_published_target_out_of_range_does_not_count(value: object) -> None:
     found, faults = _read(NEON, neon_config={"loadAverageFractionTarget": value})
-    assert found.policies is None
-    assert _paths(faults) == [f"{NEON_CONFIG}: loadAverageFractionTarget"]
+    assert (found.policies, _paths(faults)) == (None, [f"{NEON_CONFIG}: loadAverageFractionTarget"])
 
 
 def test_published_targets_leave_the_other_configured_policies_and_args() -> None:

@@ -52,11 +52,6 @@ def test_thresholds_count_cpus_whatever_the_unit() -> None:
     assert [_units(sizing, load1) for load1 in (0.79, 0.81, 1.79, 1.81)] == [4, 8, 8, 16]
 
 
-def test_sizes_are_covered_by_whole_units() -> None:
-    sizing = Sizing(Resources(2500, 2 * GIB), UNIT, EIGHT)
-    assert _units(sizing, 1.5) == 3  # between 2 and 3, the upper
-
-
 @pytest.mark.parametrize(
     ("cpus", "load1", "result"),
     [

@@ -48,14 +48,6 @@ def test_a_window_is_open_from_until(at: str, has_floor: bool, has_ceiling: bool
     assert of([OFFICE, NIGHT]).at(_s(at)) == WindowLimits(floor, ceiling)
 
 
-def test_the_zone_of_a_window_counts() -> None:
-    schedule = of([{**OFFICE, "zone": "Europe/Berlin"}])
-    assert schedule.at(_s("2026-01-05T06:59:59")) == WindowLimits()
-    assert schedule.at(_s("2026-01-05T07:00:00")).floor is not None
-    assert schedule.at(_s("2026-07-06T06:00:00")).floor is not None  # summer time: an hour earlier
-    assert schedule.at(_s("2026-07-06T05:59:59")) == WindowLimits()
-
-
 @pytest.mark.parametrize(
     ("expression", "at", "before", "after"),
     [
@@ -109,28 +101,24 @@ def test_forwards_and_backwards_agree_around_a_change_of_the_clock(
         assert following(expression, zone, (before + after) // 2) == after
 
 
-def test_a_window_over_a_gap_still_closes() -> None:
-    schedule = of([{**NIGHT, "from": "0 1 * * *", "until": "30 2 * * *", "zone": "Europe/Berlin"}])
-    found = [schedule.at(_s(f"2026-03-29T{at}")).ceiling for at in ("00:59", "01:00", "01:01")]
-    assert [each is not None for each in found] == [True, False, False]
-
-
-def test_a_window_within_the_gap_is_never_open() -> None:
-    schedule = of([{**NIGHT, "from": "10 2 * * *", "until": "50 2 * * *", "zone": "Europe/Berlin"}])
-    night = (_s("2026-03-29T00:00") + 60 * minute for minute in range(180))
-    assert [at_s for at_s in night if schedule.at(at_s) != WindowLimits()] == []
-
-
-def test_a_window_in_the_hour_that_comes_twice_opens_once() -> None:
-    schedule = of([{**NIGHT, "from": "15 2 * * *", "until": "45 2 * * *", "zone": "Europe/Berlin"}])
-    night = [_s("2026-10-25T00:00") + 60 * minute for minute in range(180)]
-    assert [at_s for at_s in night if schedule.at(at_s) != WindowLimits()] == night[15:45]
-
-
-def test_a_quarter_finds_the_last_and_the_next() -> None:
-    at_s = _s("2026-10-25T01:31")
-    assert last("*/15 * * * *", BERLIN, at_s) == at_s - 60
-    assert following("*/15 * * * *", BERLIN, at_s) == at_s + 14 * 60
+@pytest.mark.parametrize(
+    ("begin", "start", "end", "opened"),
+    [
+        # The clock leaves out 02:00 to 03:00: what should end there ends at 01:00 UTC.
+        ("2026-03-29T00:00", "0 1 * * *", "30 2 * * *", [0, 60]),
+        ("2026-03-29T00:00", "10 2 * * *", "50 2 * * *", []),
+        # 02:00 to 03:00 comes twice, and the window once.
+        ("2026-10-25T00:00", "15 2 * * *", "45 2 * * *", [15, 45]),
+        ("2026-01-05T06:00", "0 8 * * *", "30 8 * * *", [60, 90]),
+        ("2026-07-06T05:00", "0 8 * * *", "30 8 * * *", [60, 90]),  # in summer an hour earlier
+    ],
+)
+def test_a_window_goes_by_the_clock_of_its_zone(begin: str, start: str, end: str, opened: list[int]) -> None:
+    """`opened` are the minutes after `begin`, in UTC."""
+    schedule = of([{**NIGHT, "from": start, "until": end, "zone": "Europe/Berlin"}])
+    minutes = [_s(begin) + 60 * minute for minute in range(180)]
+    found = [at_s for at_s in minutes if schedule.at(at_s) != WindowLimits()]
+    assert found == (minutes[opened[0] : opened[1]] if opened else [])
 
 
 def test_a_schedule_asks_again_only_at_the_next_change(monkeypatch: pytest.MonkeyPatch) -> None:

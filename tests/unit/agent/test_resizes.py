@@ -25,7 +25,7 @@ def test_a_shrink_does_not_undo_what_an_operator_has_lowered_since_the_last_look
     driver.by_hand = {events.Observe}
     driver.wait(TIMING.observe_idle_s)
     driver.size = driver.target = cu(2)
-    driver.busy_cpus = 0.75 * 4 - 0.1
+    driver.load(4)
     driver.wait(TIMING.down_window_s + TIMING.metrics_s)
     assert (driver.of(events.Resize)[0].target, driver.of(events.Resize)[0].seen) == (cu(4), cu(5))
     assert driver.target == cu(2), "written over an edit"
@@ -39,7 +39,7 @@ def test_without_a_lease_no_target_is_raised_not_even_back_to_the_size() -> None
     """A guest that keeps its memory has a size above its target; what it gives back meanwhile may be somebody else's."""
     driver = cut_off(steady(cu(5)))
     driver.size, driver.target = cu(5), cu(3)
-    driver.busy_cpus = 0.75 * 6 - 0.1
+    driver.load(6)
     driver.wait(3 * TIMING.stall_s)
     assert all(target.fits_in(cu(3)) for target in driver.resizes())
 
@@ -51,7 +51,7 @@ def test_growth_is_written_as_long_as_its_lease_lasts_and_a_shrink_as_long_as_a_
         driver.state, scheduler=replace(link, held=cu(4), lease_until_s=driver.now_s + 1.5)
     )
     driver.by_hand = {events.Resize}
-    driver.busy_cpus = 0.75 * 4 - 0.1
+    driver.load(4)
     driver.wait(TIMING.metrics_s)
     lease_until_s = driver.state.scheduler.lease_until_s
     (growth,) = driver.of(events.Resize)
@@ -80,6 +80,13 @@ def test_a_target_is_seen_by_a_look_begun_after_the_sending_only() -> None:
     assert early.in_use() == cu(6), "what was there before is not its doing, so it may still come"
 
 
+def growing(*by_hand: type[object]) -> Driver:
+    """A VM of 2 units whose load is one for 5."""
+    driver = steady().load(5)
+    driver.by_hand = set(by_hand)
+    return driver
+
+
 def stuck(driver: Driver) -> Condition:
     return condition(driver.state, driver.plan(), driver.now_s, TIMING)
 
@@ -95,9 +102,7 @@ def failing(driver: Driver, seconds: int) -> None:
 def test_resizes_that_are_refused_for_ever_are_named_within_two_ticks_and_tried_again_with_a_back_off() -> (
     None
 ):
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver = growing(events.Resize)
     failing(driver, int(TIMING.metrics_s + 2 * TIMING.tick_s) + 1)
     found = stuck(driver)
     assert (found.health, found.peers, driver.size) == (Health.STUCK, ("VM",), cu(2))
@@ -112,19 +117,15 @@ def test_resizes_that_are_refused_for_ever_are_named_within_two_ticks_and_tried_
 
 
 def test_resizes_that_fail_are_of_no_account_once_nothing_is_wanted() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver = growing(events.Resize)
     failing(driver, 2)
-    driver.busy_cpus = 0.75 * 2 - 0.1
+    driver.load(2)
     failing(driver, int(3 * TIMING.tick_s))
     assert stuck(driver).health is Health.OK
 
 
 def test_a_growth_that_took_effect_and_lost_its_answer_is_no_failure() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver = growing(events.Resize)
     driver.wait(TIMING.metrics_s)
     driver.size = driver.target = cu(5)
     driver.finish(events.Resize, events.ResizeFailed("no answer", CHANCE))
@@ -136,9 +137,7 @@ def test_a_growth_that_took_effect_and_lost_its_answer_is_no_failure() -> None:
 
 
 def test_a_growth_that_failed_once_and_is_not_permitted_any_more_is_denied_and_not_stuck() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize}
-    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver = growing(events.Resize)
     driver.wait(TIMING.metrics_s)
     driver.scheduler = lambda request: grant(
         request, request.resources.min(cu(2)), sent_s=driver.now_s, reasons=FULL
@@ -152,9 +151,7 @@ def test_a_growth_that_failed_once_and_is_not_permitted_any_more_is_denied_and_n
 
 
 def test_a_vm_whose_looks_and_resizes_both_fail_is_one_peer() -> None:
-    driver = steady(cu(2))
-    driver.by_hand = {events.Resize, events.Observe}
-    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver = growing(events.Resize, events.Observe)
     for _ in range(600):
         driver.wait(0.25)
         if driver.is_flying(events.Resize):

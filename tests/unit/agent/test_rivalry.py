@@ -61,7 +61,7 @@ def test_a_life_that_is_fenced_off_begins_anew_though_nobody_supersedes_it() -> 
     """A daemon that started, fenced the VM and died before its first request leaves the older life without effect."""
     driver = steady(cu(2))
     driver.by_hand = {events.Resize}
-    driver.busy_cpus = 0.75 * 5 - 0.1
+    driver.load(5)
     driver.wait(TIMING.metrics_s)
     driver.finish(events.Resize, events.FencedOff())
     assert driver.state.superseded_at_ms == LIFE.started_at_ms

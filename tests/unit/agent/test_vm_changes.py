@@ -15,7 +15,7 @@ from tests.unit.agent.driver import TIMING, UTILISATION, VM, Driver
 def grown(units: float = 6) -> Driver:
     driver = Driver()
     driver.wait(1)
-    driver.busy_cpus = units * 0.75 - 0.1
+    driver.load(units)
     driver.wait(40)
     assert driver.size == cu(units)
     return driver
@@ -49,7 +49,7 @@ def test_a_maximum_above_what_is_in_use_cuts_what_is_held_at_once() -> None:
 
 def test_a_higher_maximum_is_used_and_asked_for_first() -> None:
     driver = grown(8)
-    driver.busy_cpus = 12 * 0.75 - 0.1
+    driver.load(12)
     driver.wait(20)
     assert driver.size == cu(8), "the maximum"
     driver.forget().tell(events.VmChanged(with_max(cu(12))))

@@ -1,5 +1,7 @@
 """A VM that does not finish a resize, because its guest keeps a part of its memory: it is not waited for without end."""
 
+import pytest
+
 from agent.core import events
 from protocol.values import Resources
 from tests.support.amounts import GIB, cu
@@ -20,37 +22,21 @@ class Stubborn(Driver):
 def stuck() -> Stubborn:
     driver = Stubborn()
     driver.wait(1)
-    driver.busy_cpus = 4 * 0.75 - 0.1
+    driver.load(4)
     driver.wait(60)
     assert (driver.size, driver.target) == (ODD, cu(4))
     return driver
 
 
-def test_its_guest_is_told_what_has_come() -> None:
+@pytest.mark.parametrize(("goal", "within_s"), [(2, 60), (6, 10)])
+def test_it_is_left_alone_and_follows_its_load(goal: int, within_s: float) -> None:
     driver = stuck()
-    announced = [action.amount for action in driver.of(events.AnnounceUpscale)]
-    assert announced[-1] == ODD
-
-
-def test_nothing_is_sent_again_and_again() -> None:
-    driver = stuck()
+    assert driver.of(events.AnnounceUpscale)[-1].amount == ODD, "the guest is told what has come"
     driver.forget().wait(120)
     assert driver.resizes() == []
     assert len(driver.of(events.Observe)) < 20, "it is looked at as seldom as one that rests"
-
-
-def test_it_shrinks_when_its_load_is_gone() -> None:
-    driver = stuck()
-    driver.busy_cpus = 2 * 0.75 - 0.1
-    driver.wait(60)
-    assert (driver.size, driver.target, driver.held()) == (cu(2), cu(2), cu(2))
-
-
-def test_it_grows_beyond_that_at_once() -> None:
-    driver = stuck()
-    driver.busy_cpus = 6 * 0.75 - 0.1
-    driver.wait(10)
-    assert driver.size == cu(6)
+    driver.load(goal).wait(within_s)
+    assert (driver.size, driver.target, driver.held()) == (cu(goal), cu(goal), cu(goal))
 
 
 def test_a_target_of_somebody_else_that_is_never_reached_is_taken_back() -> None:

@@ -12,7 +12,6 @@ from yarl import URL
 from hosting.addresses import (
     AddressError,
     advertised,
-    endpoint,
     interfaces_of_this_machine,
     is_loopback,
     is_own,
@@ -148,12 +147,3 @@ def test_a_name_that_cannot_be_resolved_is_no_wildcard(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     assert not is_wildcard("node-7.example")
-
-
-def test_brackets_stand_around_ipv6_only() -> None:
-    assert [endpoint(host, 1) for host in ("a", "1.2.3.4", "::1", "[::1]")] == [
-        "a:1",
-        "1.2.3.4:1",
-        "[::1]:1",
-        "[::1]:1",
-    ]

@@ -66,31 +66,25 @@ async def test_an_answer_comes_with_status_body_and_lower_case_headers() -> None
     assert got == Answered(409, b"no", {"x-kind": "Test", "content-length": "2"})
 
 
-async def test_what_is_sent_arrives_as_it_is() -> None:
+async def test_what_is_sent_arrives_as_it_is_over_one_connection_and_cookies_are_not_kept() -> None:
     seen: list[Request] = []
 
     async def keep(request: Request) -> Reply:
         seen.append(request)
-        return Reply(204)
+        return Reply(204, headers={"Set-Cookie": "a=b"})
 
     async with serving(Route("PUT", "/x", keep)) as running, HttpClient() as client:
-        headers = {"Parley-Agent": "me"}
-        got = await client.call("PUT", running.url("/x?a=b"), body=b"{}", headers=headers, deadline_s=LONG_S)
-        assert isinstance(got, Answered)
-        assert got.status == 204
-    (request,) = seen
-    assert (request.method, request.body, request.query) == ("PUT", b"{}", {"a": "b"})
-    assert request.headers["content-type"] == "application/json"
-    assert request.headers["parley-agent"] == "me"
-    assert "user-agent" not in request.headers
-    assert "accept-encoding" not in request.headers
-
-
-async def test_calls_reuse_their_connection() -> None:
-    async with serving() as running, HttpClient() as client:
+        headers, url = {"Parley-Agent": "me"}, running.url("/x?a=b")
         for _ in range(5):
-            assert isinstance(await client.call("GET", running.url("/hello"), deadline_s=LONG_S), Answered)
+            got = await client.call("PUT", url, body=b"{}", headers=headers, deadline_s=LONG_S)
+            assert isinstance(got, Answered)
+            assert got.status == 204
         assert running.server.open_connections() == 1
+    for request in seen:
+        assert (request.method, request.body, request.query) == ("PUT", b"{}", {"a": "b"})
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["parley-agent"] == "me"
+        assert not any(name in request.headers for name in ("user-agent", "accept-encoding", "cookie"))
 
 
 async def test_no_more_connections_are_opened_than_allowed() -> None:
@@ -111,54 +105,61 @@ async def test_nobody_listening_is_connect() -> None:
     assert got.message != ""
 
 
-async def test_a_peer_that_never_answers_is_timeout() -> None:
-    assert await call(_silent, 0.05) == Unanswered("timeout", "no answer within 0.05 s")
-
-
-async def test_a_body_that_never_ends_in_time_is_timeout() -> None:
-    got = await call(_half_then_silent, 0.05)
-    assert isinstance(got, Unanswered)
-    assert got.kind == "timeout"
-
-
-CUT = {
-    "at once": answering(b""),
-    "within the head": answering(OK + b"Content-Le"),
-    "within the body": answering(OK + b"Content-Length: 10\r\n\r\nhalf"),
-    "within a chunk": answering(OK + b"Transfer-Encoding: chunked\r\n\r\nA\r\nhalf"),
-    "by a reset": _reset,
+UNANSWERED: dict[str, tuple[Behaviour, str, str, float]] = {
+    "silence": (_silent, "timeout", "no answer within 0.05 s", 0.05),
+    "a body that does not end in time": (_half_then_silent, "timeout", "", 0.05),
+    "cut at once": (answering(b""), "cut", "", LONG_S),
+    "cut within the head": (answering(OK + b"Content-Le"), "cut", "", LONG_S),
+    "cut within the body": (answering(OK + b"Content-Length: 10\r\n\r\nhalf"), "cut", "", LONG_S),
+    "cut within a chunk": (answering(OK + b"Transfer-Encoding: chunked\r\n\r\nA\r\nhalf"), "cut", "", LONG_S),
+    "cut by a reset": (_reset, "cut", "", LONG_S),
+    "no HTTP": (answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "garbage", "", LONG_S),
+    "no status": (answering(b"HTTP/1.1 xyz\r\n\r\n"), "garbage", "", LONG_S),
+    "two lengths": (
+        answering(OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx"),
+        "garbage",
+        "",
+        LONG_S,
+    ),
+    "a long header": (answering(OK + b"A: " + b"x" * 100_000 + b"\r\n\r\n"), "garbage", "", LONG_S),
+    "an answer beyond the limit": (_never_ending, "too-large", "the answer exceeds 1000 bytes", LONG_S),
 }
 
 
-@pytest.mark.parametrize("behaviour", CUT.values(), ids=CUT)
-async def test_a_connection_that_ends_too_early_is_cut(behaviour: Behaviour) -> None:
-    got = await call(behaviour)
+@pytest.mark.parametrize(("behaviour", "kind", "message", "deadline_s"), UNANSWERED.values(), ids=UNANSWERED)
+async def test_an_answer_that_does_not_come_whole_has_a_kind(
+    behaviour: Behaviour, kind: str, message: str, deadline_s: float
+) -> None:
+    got = await call(behaviour, deadline_s)
     assert isinstance(got, Unanswered)
-    assert got.kind == "cut"
+    assert got.kind == kind
+    assert got.message == message or not message
 
 
-GARBAGE = {
-    "no HTTP": answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
-    "no status": answering(b"HTTP/1.1 xyz\r\n\r\n"),
-    "two lengths": answering(OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx"),
-    "a long header": answering(OK + b"A: " + b"x" * 100_000 + b"\r\n\r\n"),
-}
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        (b"HTTP/1.1 302 Found\r\nLocation: /other\r\n", b"", 302),
+        (OK, b"x" * 1000, 200),
+        (OK + b"Content-Encoding: gzip\r\n", b"abcd", 200),
+    ],
+    ids=["a redirect, not followed", "exactly the limit", "compressed, not unpacked"],
+)
+async def test_an_answer_is_told_as_it_came(head: bytes, body: bytes, status: int) -> None:
+    got = await call(answering(head + b"Content-Length: %d\r\n\r\n" % len(body) + body))
+    assert isinstance(got, Answered)
+    assert (got.status, got.body) == (status, body)
 
 
-@pytest.mark.parametrize("behaviour", GARBAGE.values(), ids=GARBAGE)
-async def test_what_is_no_http_is_garbage(behaviour: Behaviour) -> None:
-    got = await call(behaviour)
-    assert isinstance(got, Unanswered)
-    assert got.kind == "garbage"
-
-
-ADDRESSES = ["http://", "http://a b/", "http://127.0.0.1:99999/", "http://[::1/", "ftp://x/", "no address"]
-
-
-@pytest.mark.parametrize("url", ADDRESSES)
-async def test_an_address_that_is_none_is_an_outcome_too(url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["http://", "http://a b/", "http://127.0.0.1:99999/", "http://[::1/", "ftp://x/", "no address"]
+)
+async def test_an_address_or_header_that_cannot_travel_is_an_outcome_too(url: str) -> None:
     async with HttpClient() as client:
         assert isinstance(await client.call("GET", url, deadline_s=LONG_S), Unanswered)
+        headers = {"A": "b\r\nC: d"}
+        got = await client.call("GET", "http://127.0.0.1:1/", headers=headers, deadline_s=LONG_S)
+        assert isinstance(got, Unanswered)
 
 
 @settings(max_examples=50, deadline=None)
@@ -171,47 +172,6 @@ def test_no_address_that_a_peer_may_tell_raises(address: str) -> None:
             return await client.call("GET", f"http://127.0.0.1:0{address}", deadline_s=LONG_S)
 
     assert isinstance(asyncio.run(attempt()), Unanswered)
-
-
-async def test_headers_that_cannot_travel_are_an_outcome_too() -> None:
-    async with HttpClient() as client:
-        got = await client.call("GET", "http://127.0.0.1:1/", headers={"A": "b\r\nC: d"}, deadline_s=LONG_S)
-        assert isinstance(got, Unanswered)
-
-
-async def test_a_redirect_is_an_answer_and_not_followed() -> None:
-    got = await call(answering(b"HTTP/1.1 302 Found\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"))
-    assert isinstance(got, Answered)
-    assert (got.status, got.headers["location"]) == (302, "/other")
-
-
-async def test_an_answer_beyond_the_limit_is_too_large_and_its_rest_is_not_read() -> None:
-    assert await call(_never_ending) == Unanswered("too-large", "the answer exceeds 1000 bytes")
-
-
-async def test_an_answer_of_exactly_the_limit_passes() -> None:
-    got = await call(answering(OK + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000))
-    assert isinstance(got, Answered)
-    assert len(got.body) == 1000
-
-
-async def test_a_compressed_answer_is_not_unpacked() -> None:
-    got = await call(answering(OK + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd"))
-    assert isinstance(got, Answered)
-    assert got.body == b"abcd"
-
-
-async def test_cookies_are_not_kept() -> None:
-    seen: list[Request] = []
-
-    async def tell(request: Request) -> Reply:
-        seen.append(request)
-        return Reply(200, headers={"Set-Cookie": "a=b"})
-
-    async with serving(Route("GET", "/x", tell)) as running, HttpClient() as client:
-        for _ in range(2):
-            await client.call("GET", running.url("/x"), deadline_s=LONG_S)
-    assert all("cookie" not in request.headers for request in seen)
 
 
 async def test_cancellation_passes_through_and_closes_the_connection() -> None:

@@ -63,17 +63,12 @@ def test_what_cannot_be_called_is_refused(factory: Any) -> None:
     assert found.names() == ()
 
 
-def test_an_unknown_name_is_an_error_that_says_which_there_are() -> None:
-    with pytest.raises(RegistryError, match=r"thing 'quote' is not registered \(there are: ip, quota\)"):
-        known(quota=make, ip=make).get("quote")
+@pytest.mark.parametrize("name", ["quote", "Quota", " quota", "quota ", ""])
+def test_an_unknown_name_is_an_error_that_says_which_there_are(name: str) -> None:
+    with pytest.raises(RegistryError, match=rf"thing '{name}' is not registered \(there are: ip, quota\)"):
+        known(quota=make, ip=make).get(name)
     with pytest.raises(RegistryError, match="none"):
         known().get("quota")
-
-
-@pytest.mark.parametrize("name", ["Quota", " quota", "quota ", ""])
-def test_names_are_taken_as_they_are_written(name: str) -> None:
-    with pytest.raises(RegistryError):
-        known(quota=make).get(name)
 
 
 # ------------------------------------------------------------ entry points
@@ -135,26 +130,21 @@ def test_a_module_that_ends_the_program_does_not_end_it(monkeypatch: pytest.Monk
         loaded(monkeypatch, ("quota", f"{HERE}:at_once")).get("quota")
 
 
-def test_two_entry_points_of_one_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RegistryError, match="'quota' is registered already"):
-        loaded(monkeypatch, ("quota", "one:make"), ("quota", "two:make"))
-
-
-def test_an_entry_point_does_not_replace_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, ("quota", f"{HERE}:at_once"))
-    found = known(quota=make)
-    with pytest.raises(RegistryError, match="'quota' is registered already"):
-        found.load_entry_points(GROUP)
-    assert found.get("quota") is make
-
-
-def test_an_entry_point_without_a_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RegistryError, match="empty"):
-        loaded(monkeypatch, ("", f"{HERE}:at_once"))
-
-
-def test_another_group_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, ("quota", f"{HERE}:at_once"))
-    found = known()
+@pytest.mark.parametrize(
+    ("known_already", "entries", "words"),
+    [
+        ({}, ["quota", "quota"], "'quota' is registered already"),
+        ({"quota": make}, ["quota"], "'quota' is registered already"),
+        ({}, [""], "empty"),
+    ],
+)
+def test_an_entry_point_whose_name_is_taken_or_empty_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, known_already: dict[str, Any], entries: list[str], words: str
+) -> None:
+    offer(monkeypatch, *((name, f"{HERE}:at_once") for name in entries))
+    found = known(**known_already)
     found.load_entry_points("parley.others")
-    assert found.names() == ()
+    assert found.names() == tuple(known_already), "another group offers nothing"
+    with pytest.raises(RegistryError, match=words):
+        found.load_entry_points(GROUP)
+    assert not known_already or found.get("quota") is make

@@ -48,6 +48,7 @@ class Child:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
+            await asyncio.sleep(0)  # whoever ends a child waits for its cleanup
             self.cancelled = True
             raise
 
@@ -66,25 +67,21 @@ async def test_a_failing_child_is_reported_and_restarted_and_its_sibling_goes_on
         ]
 
 
-async def test_the_wait_grows_with_each_failure_in_a_row() -> None:
+@pytest.mark.parametrize(
+    ("healthy_after_s", "waits_s"), [(1000.0, [0.001, 0.002, 0.004, 0.004]), (0.0, [0.001] * 4)]
+)
+async def test_the_wait_grows_with_each_failure_since_the_last_healthy_run(
+    healthy_after_s: float, waits_s: list[float]
+) -> None:
     backoff = Backoff(base_s=0.001, factor=2, cap_s=0.004, jitter=0)
-    async with supervising(backoff) as (supervisor, lines):
+    async with supervising(backoff, healthy_after_s) as (supervisor, lines):
         failing = Child(failures=4)
         supervisor.start("failing", failing)
         await until(lambda: failing.runs == 5)
-        assert [line["restart_in_s"] for line in lines] == [0.001, 0.002, 0.004, 0.004]
+        assert [line["restart_in_s"] for line in lines] == waits_s
 
 
-async def test_a_failure_after_a_healthy_run_counts_as_the_first() -> None:
-    backoff = Backoff(base_s=0.001, factor=2, cap_s=1, jitter=0)
-    async with supervising(backoff, healthy_after_s=0) as (supervisor, lines):
-        failing = Child(failures=4)
-        supervisor.start("failing", failing)
-        await until(lambda: failing.runs == 5)
-        assert [line["restart_in_s"] for line in lines] == [0.001] * 4
-
-
-async def test_a_child_that_returns_is_gone_and_its_name_is_free() -> None:
+async def test_a_name_is_taken_while_its_child_runs_and_free_when_it_has_returned() -> None:
     async def short() -> None:
         return
 
@@ -93,15 +90,9 @@ async def test_a_child_that_returns_is_gone_and_its_name_is_free() -> None:
         await until(lambda: supervisor.names() == ())
         assert lines == []
         supervisor.start("short", Child())
-        assert supervisor.names() == ("short",)
-
-
-async def test_a_name_is_taken_while_its_child_runs() -> None:
-    async with supervising() as (supervisor, _):
-        supervisor.start("one", Child())
         with pytest.raises(AssertionError, match="runs already"):
-            supervisor.start("one", Child())
-        assert supervisor.names() == ("one",)
+            supervisor.start("short", Child())
+        assert supervisor.names() == ("short",)
 
 
 async def test_one_child_can_be_ended_while_the_others_go_on() -> None:
@@ -111,15 +102,9 @@ async def test_one_child_can_be_ended_while_the_others_go_on() -> None:
         supervisor.start("other", other)
         await until(lambda: one.runs == other.runs == 1)
         await supervisor.end("one")
+        await supervisor.end("nobody")
         assert (one.cancelled, other.cancelled) == (True, False)
         assert supervisor.names() == ("other",)
-
-
-async def test_ending_an_unknown_child_is_no_fault() -> None:
-    async with supervising() as (supervisor, _):
-        await supervisor.end("nobody")
-        await supervisor.stop()
-        assert supervisor.names() == ()
 
 
 async def test_stop_ends_all_children_and_the_waits_of_failed_ones() -> None:
@@ -131,23 +116,6 @@ async def test_stop_ends_all_children_and_the_waits_of_failed_ones() -> None:
         await supervisor.stop()
         assert [child.cancelled for child in children] == [True, True, False]
         assert supervisor.names() == ()
-
-
-async def test_stop_waits_for_the_cleanup_of_its_children() -> None:
-    cleaned: list[str] = []
-
-    async def tidy() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            cleaned.append("tidy")
-
-    async with supervising() as (supervisor, _):
-        supervisor.start("tidy", tidy)
-        await asyncio.sleep(0)
-        await supervisor.stop()
-        assert cleaned == ["tidy"]
 
 
 async def test_a_child_that_is_ended_before_its_first_step_is_gone_too() -> None:

@@ -1,6 +1,8 @@
 """TLS: servers and clients speak it from files, follow the files, and say what is wrong with them."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,17 @@ def loaded(files: TlsFiles) -> Tls:
     return tls
 
 
+@asynccontextmanager
+async def listening(tls: Tls | None = None) -> AsyncIterator[int]:
+    """The port of a server."""
+    server = Server(recorded()[0], (HELLO,))
+    port = await server.start("127.0.0.1", 0, tls.server() if tls is not None else None)
+    try:
+        yield port
+    finally:
+        await server.close()
+
+
 async def ask(port: int, tls: Tls | None) -> Answered | Unanswered:
     """Ask a server over a connection of its own."""
     async with HttpClient(tls=tls) as client:
@@ -51,10 +64,7 @@ async def ask(port: int, tls: Tls | None) -> Answered | Unanswered:
 
 async def test_a_client_that_believes_the_authority_is_served_and_others_say_why_not(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
-    log, _ = recorded()
-    server = Server(log, (HELLO,))
-    port = await server.start("127.0.0.1", 0, loaded(ours.issue(tmp_path)).server())
-    try:
+    async with listening(loaded(ours.issue(tmp_path))) as port:
         found = await ask(port, loaded(TlsFiles(ca=ours.ca)))
         assert isinstance(found, Answered)
         assert found.status == 200
@@ -67,53 +77,35 @@ async def test_a_client_that_believes_the_authority_is_served_and_others_say_why
         async with HttpClient() as client:
             plain = await client.call("GET", f"http://127.0.0.1:{port}/hello", deadline_s=20)
             assert isinstance(plain, Unanswered)
-    finally:
-        await server.close()
-
-
-async def test_who_speaks_no_tls_is_named_so() -> None:
-    log, _ = recorded()
-    server = Server(log, (HELLO,))
-    port = await server.start("127.0.0.1", 0)
-    try:
+    async with listening() as port:
         found = await ask(port, None)
         assert isinstance(found, Unanswered)
         assert found.message.startswith("no TLS with it: ")
-    finally:
-        await server.close()
 
 
 async def test_renewed_files_hold_for_new_connections_on_both_sides(tmp_path: Path) -> None:
     """A certificate by another authority: the server shows it without listening anew, the client believes it."""
-    log, _ = recorded()
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     files = old.issue(tmp_path)
     believed = tmp_path / "believed.ca"
     believed.write_bytes(old.ca.read_bytes())
     shown, tls = loaded(files), loaded(TlsFiles(ca=believed))
-    server = Server(log, (HELLO,))
-    port = await server.start("127.0.0.1", 0, shown.server())
-    try:
-        async with HttpClient(tls=tls) as client:
+    async with listening(shown) as port, HttpClient(tls=tls) as client:
 
-            async def status() -> int | str:
-                found = await client.call("GET", f"https://127.0.0.1:{port}/hello", deadline_s=20)
-                return found.status if isinstance(found, Answered) else found.message
+        async def status() -> int | str:
+            found = await client.call("GET", f"https://127.0.0.1:{port}/hello", deadline_s=20)
+            return found.status if isinstance(found, Answered) else found.message
 
-            assert await status() == 200
-            assert not await shown.refresh()
-            new.issue(tmp_path)
-            assert await shown.refresh()
-            assert "not trusted" in str(await ask(port, tls))
-            believed.write_bytes(new.ca.read_bytes() + b"\n")
-            assert await tls.refresh()
-            assert (
-                await status() == 200
-            )  # by a new connection: the one with the old authority is not used again
-            assert isinstance(await ask(port, tls), Answered)
-            assert "not trusted" in str(await ask(port, loaded(TlsFiles(ca=old.ca))))
-    finally:
-        await server.close()
+        assert await status() == 200
+        assert not await shown.refresh()
+        new.issue(tmp_path)
+        assert await shown.refresh()
+        assert "not trusted" in str(await ask(port, tls))
+        believed.write_bytes(new.ca.read_bytes() + b"\n")
+        assert await tls.refresh()
+        assert await status() == 200  # by a new connection: the one with the old authority is not used again
+        assert isinstance(await ask(port, tls), Answered)
+        assert "not trusted" in str(await ask(port, loaded(TlsFiles(ca=old.ca))))
 
 
 async def test_files_that_cannot_be_used_are_named_and_the_old_ones_stay(tmp_path: Path) -> None:
@@ -164,14 +156,9 @@ async def test_a_peer_that_never_shakes_hands_holds_up_nobody(
 ) -> None:
     monkeypatch.setattr("hosting.server.HANDSHAKE_S", 0.05)
     authority = Authority(tmp_path, "ca")
-    log, _ = recorded()
-    server = Server(log, (HELLO,))
-    port = await server.start("127.0.0.1", 0, loaded(authority.issue(tmp_path)).server())
-    try:
+    async with listening(loaded(authority.issue(tmp_path))) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(20):
             assert await reader.read() == b""
         writer.close()
         assert isinstance(await ask(port, loaded(TlsFiles(ca=authority.ca))), Answered)
-    finally:
-        await server.close()

@@ -58,9 +58,15 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(tmp_path / "file.yaml", monkeypatch)
 
 
-async def test_a_write_in_the_same_step_of_the_clock_is_seen(disk: Disk) -> None:
+async def test_a_write_in_the_same_step_of_the_clock_is_seen_and_one_of_the_same_and_no_rename(
+    disk: Disk,
+) -> None:
     assert await disk.refresh(1) == 1
     assert await disk.refresh(2) == 2
+    assert await disk.refresh() is None
+    disk.times = disk.times._replace(st_mtime_ns=6)
+    assert await disk.refresh(2) == 2
+    disk.times = disk.times._replace(st_ctime_ns=6)
     assert await disk.refresh() is None
 
 
@@ -71,18 +77,6 @@ async def test_a_file_that_was_left_alone_for_a_while_is_not_read_again(disk: Di
     read = disk.reads
     assert await disk.refresh() is None
     assert disk.reads == read
-
-
-async def test_what_is_written_as_it_was_is_written(disk: Disk) -> None:
-    assert await disk.refresh(1) == 1
-    disk.times = disk.times._replace(st_mtime_ns=6)
-    assert await disk.refresh(1) == 1
-
-
-async def test_a_rename_writes_nothing(disk: Disk) -> None:
-    assert await disk.refresh(1) == 1
-    disk.times = disk.times._replace(st_ctime_ns=6)
-    assert await disk.refresh() is None
 
 
 async def test_a_file_whose_times_were_set_back_is_seen(tmp_path: Path) -> None:

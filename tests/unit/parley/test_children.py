@@ -21,22 +21,18 @@ sys.exit(3)
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
     """What a person is told; restarts come at once."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(module, "RESTART", Backoff(base_s=0.01, cap_s=0.02, jitter=0))
     return []
 
 
-def program(directory: Path, code: str) -> ProgramSpec:
-    """A program of this code, found by its module's name."""
-    (directory / "short_lived.py").write_text(code)
-    return ProgramSpec("a", "short_lived", ())
-
-
 async def run(directory: Path, said: list[tuple[str, str]], code: str, enough: int) -> Children:
-    """Keep such a program running until so much was said."""
+    """Keep a program of this code running until so much was said."""
+    (directory / "short_lived.py").write_text(code)
     children = Children(directory / "logs", lambda name, text: said.append((name, text)), logs.logger("test"))
-    children.start(program(directory, code))
+    children.start(ProgramSpec("a", "short_lived", ()))
     try:
         await until(lambda: len(said) >= enough)
     finally:
@@ -45,28 +41,21 @@ async def run(directory: Path, said: list[tuple[str, str]], code: str, enough: i
 
 
 async def test_a_program_that_ends_is_told_with_its_last_line_and_again_when_it_runs(
-    tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, said: list[tuple[str, str]]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     await run(tmp_path, said, FAILING, 3)
     name = "a ended with code 3 (cannot go on: no disk)"
     assert said[:2] == [("a", f"{name}; it starts again in 0.0 s"), ("a", f"{name}; it runs again")]
 
 
-async def test_a_program_that_is_killed_has_no_last_line(
-    tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+async def test_a_program_that_is_killed_has_no_last_line(tmp_path: Path, said: list[tuple[str, str]]) -> None:
     code = f"import os\nprint('fine', flush=True)\nos.kill(os.getpid(), {int(signal.SIGKILL)})"
     await run(tmp_path, said, code, 1)
     assert said[0] == ("a", "a was killed by signal 9; it starts again in 0.0 s")
 
 
-async def test_last_line_are_those_of_the_last_life(
-    tmp_path: Path, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_last_line_are_those_of_the_last_life(tmp_path: Path, said: list[tuple[str, str]]) -> None:
     """A program that fails without a word is not given those of the life before; a log that is gone is no fault."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "a.log").write_text("what was before\n")
     children = await run(tmp_path, said, "raise SystemExit(5)", 1)

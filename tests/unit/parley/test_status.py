@@ -66,22 +66,20 @@ def status(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["status", *arguments])
 
 
-def test_a_vm_is_a_line() -> None:
+def test_a_vm_is_a_line_and_no_vm_and_no_agent_are_said() -> None:
     with agent() as served:
         done = status("--agent", served.url)
         assert served.tokens == [None]
-    assert done.exit_code == 0
-    assert len(done.output.splitlines()) == 1
-    assert "permit" in done.output
-
-
-def test_no_vm_is_said() -> None:
+    assert (done.exit_code, len(done.output.splitlines()), "permit" in done.output) == (0, 1, True)
     with agent(body=json.dumps(document()).encode()) as served:
         done = status("--agent", served.url)
         listed = status("--agent", served.url, "--output", "json")
     assert done.exit_code == 0
     assert "the agent answers, and has no VMs" in done.output
     assert json.loads(listed.output)["vms"] == []
+    gone = status("--agent", served.url)
+    assert gone.exit_code == 1
+    assert "no agent answers: connection refused" in gone.stderr
 
 
 @pytest.mark.parametrize("command", ["status", "kubectl"])
@@ -109,14 +107,6 @@ def test_what_goes_wrong_is_said_with_the_address(answer: tuple[int, bytes], wor
     assert done.stderr.startswith(f"{served.url}: ")
     assert words in done.stderr
     assert done.stdout == ""
-
-
-def test_nobody_there_is_said() -> None:
-    with agent() as served:
-        url = served.url
-    done = status("--agent", url)
-    assert done.exit_code == 1
-    assert "no agent answers: connection refused" in done.stderr
 
 
 def test_an_authority_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hosting import options
 from parley import asking
 from parley.top import command
 
@@ -17,11 +16,6 @@ from parley.top import command
 def call(*arguments: str) -> Result:
     """Run the command without a terminal."""
     return CliRunner().invoke(command.top, list(arguments))
-
-
-def address(given: str) -> str:
-    """What the command makes of an address."""
-    return asking.Address().convert(given, None, None)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +29,7 @@ def address(given: str) -> str:
     ],
 )
 def test_an_address_is_a_url_or_host_and_port(given: str, url: str) -> None:
-    assert address(given) == url
+    assert asking.Address().convert(given, None, None) == url
 
 
 @pytest.mark.parametrize(
@@ -43,26 +37,28 @@ def test_an_address_is_a_url_or_host_and_port(given: str, url: str) -> None:
     ["", "http://", "ftp://a", "http://a:b", "http://a:99999", "http://a:0", "http://u:secret@a", "http://a/v1/vms",
      "http://a?x", "http://a#x", "http://a b", "http://[::1", "http://\u00fc", "http://a\x1b[2J"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(given: str) -> None:
+def test_what_is_no_address_and_too_many_are_refused(given: str) -> None:
     done = call("--agent", given)
     assert done.exit_code == 2
     assert "no address of an agent" in done.output
     assert "\x1b" not in done.output
+    many = call(*(f"--agent=node-{number}" for number in range(command.MAX_AGENTS + 1)))
+    assert (many.exit_code, "at most 64 agents" in many.output) == (2, True)
 
 
 def test_help_names_keys_and_exit_codes_and_needs_no_textual() -> None:
     done = call("--help")
     assert done.exit_code == 0
     said = " ".join(done.output.split())
-    for words in (
+    words = (
         "--agent",
         "--token-file",
         "16 to 512 printable",
         "http://127.0.0.1:10300",
         "enter",
         "Exit codes",
-    ):
-        assert words in said
+    )
+    assert [each for each in words if each not in said] == []
 
 
 @pytest.mark.parametrize(
@@ -83,25 +79,6 @@ def test_a_file_without_a_token_is_refused_and_not_quoted(tmp_path: Path, conten
     said = " ".join(done.output.split())
     assert f"a token of 16 to 512 printable characters without blanks; {found}" in said
     assert "secret" not in said
-
-
-def test_a_token_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    done = call("--token-file", str(tmp_path / "none"))
-    assert done.exit_code == 2
-    assert "does not exist" in done.output
-
-
-def test_a_token_is_read_without_its_line_end(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("0123456789abcdef\n")
-    assert options.TokenFile().convert(str(file), None, None) == "0123456789abcdef"
-
-
-def test_too_many_agents_are_refused() -> None:
-    many = [part for number in range(command.MAX_AGENTS + 1) for part in ("--agent", f"node-{number}")]
-    done = call(*many)
-    assert done.exit_code == 2
-    assert "at most 64 agents" in done.output
 
 
 def test_without_textual_it_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
