@@ -13,7 +13,7 @@ from hosting.settings import SettingsError
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, ChainError, Named, Registries, build_chain
-from scheduler.pools.chain.plugin import BasePlugin, FrameworkHandle, Handle
+from scheduler.pools.chain.plugin import FrameworkHandle, Handle
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard
 from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
 from scheduler.pools.service import PoolService
@@ -139,16 +139,6 @@ def test_all_faults_are_told_at_once_with_their_paths() -> None:
     assert "'quote' is not registered (there are: a, listed, told)" in found[2]
     assert "pools.plugins[1]" in found[5]
     assert "\n" not in "".join(found)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [None, "quota", object(), BasePlugin, Doorman(label=""), Doorman(label=cast("str", None))],
-    ids=["nothing", "text", "object", "class", "no name", "name that is no text"],
-)
-def test_what_is_no_plugin_is_a_fault_of_its_place(made: object) -> None:
-    (fault,) = faults(ChainConfig((Named("a"),)), registries(a=lambda *_: made))
-    assert fault.startswith("pools.plugins")
 
 
 def test_a_plugin_whose_name_fails_is_a_fault() -> None:

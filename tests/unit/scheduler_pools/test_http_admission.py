@@ -257,12 +257,6 @@ async def test_a_good_answer_admits() -> None:
         assert play.lines == []
 
 
-async def test_the_chain_finds_the_largest_number_that_is_admitted() -> None:
-    async with scene(saying(429, {"admitted": 6, "message": "six fit"}, Retry_After="9")) as play:
-        said = await PluginManager(play.plugin, timeout_s=PATIENCE_S).pre_update_pool(CTX, POOL, ())
-        assert (said.admitted, said.retry_after_s, said.plugin) == (6, 9.0, "http-admission")
-
-
 @pytest.mark.parametrize("hooks", [["create"], ["delete"], ["update", "create", "delete"]])
 async def test_only_the_hooks_that_are_named_ask(hooks: list[str]) -> None:
     async with scene(GOOD, hooks=hooks) as play:

@@ -296,18 +296,6 @@ async def test_what_the_hook_of_a_deletion_changes_is_stored_before_the_pool_goe
     assert steps == [[{"exported": "yes"}], []]
 
 
-@virtually
-async def test_a_deletion_twice_asks_twice_and_changes_nothing_more() -> None:
-    doorman = Doorman()
-    world = await PoolWorld(doorman).open()
-    await world.change(finalizers=("keep",))
-    await world.objects.delete("bank")
-    before = world.objects.find("bank")
-    await world.objects.delete("bank")
-    assert world.objects.find("bank") == before
-    assert [hook for hook, _ in doorman.written].count("delete") == 2
-
-
 # ------------------------------------------------------------ storing
 
 

@@ -133,11 +133,6 @@ def test_anything_but_a_want_of_resources_ends_it_at_once(
     assert found.is_complete
 
 
-def test_a_plugin_with_gaps_is_searched_as_if_it_had_none() -> None:
-    found, asked = run(0, 12, lambda n: ADMITTED if n % 4 == 0 and n < 10 else Admission(error=FULL))
-    assert (asked, found.accepted) == ([12, 6, 3, 1], 0)
-
-
 @pytest.mark.parametrize(("current", "candidate"), [(5, 5), (5, 4), (5, 0), (0, 0), (0, -1)])
 def test_what_is_not_above_current_is_never_asked(current: int, candidate: int) -> None:
     found, asked = run(current, candidate, refusing(-1))
@@ -189,11 +184,6 @@ def test_the_cap_beside_an_error_is_asked_about_next() -> None:
 
 
 # ------------------------------------------------------------ waits
-
-
-def test_a_wait_of_zero_is_a_wait() -> None:
-    assert scripted(0, 1, Admission(error=FULL, retry_after_s=0.0))[0].retry_after_s == 0.0
-    assert scripted(0, 1, Admission(error=FULL))[0].retry_after_s is None
 
 
 # ------------------------------------------------------------ interrupts
