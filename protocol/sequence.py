@@ -1,7 +1,7 @@
-"""Sequence numbers: the source that counts, and the two gates that judge what arrives.
+"""Sequence numbers: the source that counts, and the two gates that check what arrives.
 
 `AgentGate` is the scheduler's, one per pod: it orders the requests of one agent life and lets a life that started
-later supersede. `AnswerGate` is the informant's: it orders an agent's answers. Both are values; judging never writes.
+later supersede. `AnswerGate` is the informant's: it orders an agent's answers. Both are values; checking never writes.
 """
 
 import enum
@@ -85,7 +85,7 @@ class AgentGate(Value, frozen=True):
     body: object = None
     undecided: bool = False
 
-    def judge(self, life: Life, number: int, body: object) -> Judgement:
+    def check(self, life: Life, number: int, body: object) -> Judgement:
         """How a request of `life` with `number` stands to what is known; nothing changes."""
         assert number >= 1, number
         known = self.life
@@ -104,7 +104,7 @@ class AgentGate(Value, frozen=True):
         return Passed.NEW if self.undecided else Retry()
 
     def take(self, life: Life, number: int, body: object) -> "AgentGate":
-        """The gate after a request that passed (`judge`) was taken into progress."""
+        """The gate after a request that passed (`check`) was taken into progress."""
         return AgentGate(life, number, body)
 
     def fail(self) -> "AgentGate":
@@ -127,7 +127,7 @@ class AnswerGate:
 
     last: int = 0
 
-    def judge(self, number: int) -> tuple[AnswerOrder, "AnswerGate"]:
+    def check(self, number: int) -> tuple[AnswerOrder, "AnswerGate"]:
         """Whether `number` is fresh, and the gate after it."""
         if number == 0:
             return AnswerOrder.INVALID, self

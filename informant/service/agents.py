@@ -304,7 +304,7 @@ class AgentSet:
         known = self._sessions.find(session.agent_id)
         if known is None or known.serial != session.serial:
             return _Failure("it was dropped meanwhile")
-        order, gate = known.gate.judge(answer.sequence_number)
+        order, gate = known.gate.check(answer.sequence_number)
         match order:
             case AnswerOrder.INVALID:
                 return _Failure("sequence number 0")

@@ -46,7 +46,7 @@ def gate(
         or life.started_at_ms != extension.agent_started_at_ms
     ):
         life = sequence.Life(extension.agent_id, extension.agent_started_at_ms)
-    judged = known.judge(life, extension.sequence_number, request)
+    judged = known.check(life, extension.sequence_number, request)
     raw = extension.raw
     unit = core.compute_unit(record, raw.compute_unit)
     decision = Decision(core, record, ticket, request, now_s, raw.resources, unit, record.row.state)

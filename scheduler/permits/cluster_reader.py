@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
+from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.settings import SettingsError
 from protocol.wire import PodName
@@ -32,7 +33,9 @@ class ClusterReader:
         self._stats = stats
         self._log = log
         self._entering = asyncio.Lock()
-        self._fault = ""
+        self._faults = FaultLog(
+            log, "cluster not readable, what was read before stays in force", "cluster readable again"
+        )
 
     async def load(self) -> None:
         """Bring the core up to date. Raises `ClusterUnreachableError`, or `SettingsError` with every fault."""
@@ -62,18 +65,11 @@ class ClusterReader:
         try:
             await self._take_all(await read())
         except (ClusterUnreachableError, SettingsError) as error:
-            if str(error) != self._fault:
-                self._log.warning(
-                    "cluster not readable, what was read before stays in force", error=str(error)
-                )
-            self._fault = str(error)
-            self._stats.cluster_stale = True
-            return False
-        if self._fault:
-            self._log.info("cluster readable again")
-        self._fault = ""
-        self._stats.cluster_stale = False
-        return True
+            self._faults.failed(error)
+        else:
+            self._faults.worked()
+        self._stats.cluster_stale = self._faults.is_present
+        return not self._faults.is_present
 
     async def _take_all(self, changes: Iterable[events.Input]) -> None:
         is_whole = True

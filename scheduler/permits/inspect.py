@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from hosting import server
-from protocol import extension
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO
 from scheduler.core.core import Core
 from scheduler.core.ledger import NodeAccount, Row
 from scheduler.core.model import Kind
@@ -52,13 +51,13 @@ class Inspection:
         pod, rules = record.spec.pod, self._core.state.rules
         shown |= {
             "settled": record.settled,
-            "max": _amount(record.spec.bounds.max),
+            "max": record.spec.bounds.max.written(),
             "recommendOnly": rules.is_recommend_only(pod.namespace, pod.name),
         }
         if record.spec.pool is not None:
             shown |= {"pool": record.spec.pool, "poolUnits": row.units}
         if record.reply is not None:
-            shown["lastRequest"] = _amount(record.reply.request)
+            shown["lastRequest"] = record.reply.request.written()
             shown["lastReasons"] = [
                 {"code": reason.code.value, "message": reason.message} for reason in record.reply.reasons
             ]
@@ -72,14 +71,14 @@ def _sums(account: NodeAccount) -> dict[str, Any]:
     capacity = account.capacity
     return {
         "node": capacity.name,
-        "reservable": _amount(capacity.reservable),
-        "reserved": _amount(account.reserved),
-        "free": _amount((capacity.reservable - account.reserved).max(ZERO)),
-        "buffer": _amount(account.buffer),
-        "pressure": _amount(account.pressure),
-        "pressureAccountedFor": _amount(account.accounted),
-        "watermark": _amount(capacity.watermark),
-        "computeUnit": _amount(capacity.compute_unit) if capacity.compute_unit is not None else None,
+        "reservable": capacity.reservable.written(),
+        "reserved": account.reserved.written(),
+        "free": (capacity.reservable - account.reserved).max(ZERO).written(),
+        "buffer": account.buffer.written(),
+        "pressure": account.pressure.written(),
+        "pressureAccountedFor": account.accounted.written(),
+        "watermark": capacity.watermark.written(),
+        "computeUnit": capacity.compute_unit.written() if capacity.compute_unit is not None else None,
         "overFullBecauseOf": [cause.value for cause in account.over],
     }
 
@@ -89,20 +88,14 @@ def _shown_row(row: Row, now_s: float) -> dict[str, Any]:
         "kind": row.holder.kind.value,
         "uid": row.holder.uid,
         "name": row.name,
-        "current": _amount(row.state.current),
-        "reserved": _amount(row.reserved),
-        "pressure": _amount(row.state.pressure),
+        "current": row.state.current.written(),
+        "reserved": row.reserved.written(),
+        "pressure": row.state.pressure.written(),
         "migrating": row.state.migrating,
         "floors": [
-            {"cause": floor.cause.value, "amount": _amount(floor.amount)}
+            {"cause": floor.cause.value, "amount": floor.amount.written()}
             | ({"about": floor.about} if floor.about else {})
             | ({"endsInSeconds": round(floor.until_s - now_s, 1)} if floor.until_s is not None else {})
             for floor in row.state.floors
         ],
     }
-
-
-def _amount(amount: Resources) -> dict[str, str]:
-    """Quantities; a negative amount, which only a broken account has, as it is."""
-    raw = extension.RawAmount.from_resources(amount)
-    return {"cpu": raw.cpu.canonical(), "memory": raw.memory.canonical()}

@@ -34,7 +34,7 @@ def _run(gate: AgentGate, step: Step) -> AgentGate:
     """The gate after `step`, which is a request or the failure of the one in progress."""
     if isinstance(step, str):
         return gate.fail() if gate.life is not None else gate
-    return gate.take(*step) if isinstance(gate.judge(*step), Passed) else gate
+    return gate.take(*step) if isinstance(gate.check(*step), Passed) else gate
 
 
 @relaxed
@@ -44,7 +44,7 @@ def test_accepted_numbers_of_one_life_rise_unless_the_last_ended_undecided(histo
     accepted: dict[UUID, int] = {}
     for step in history:
         before, gate = gate, _run(gate, step)
-        if isinstance(step, str) or not isinstance(before.judge(*step), Passed):
+        if isinstance(step, str) or not isinstance(before.check(*step), Passed):
             continue
         life, number, body = step
         last = accepted.get(life.agent_id, 0)
@@ -60,8 +60,8 @@ def test_what_does_not_pass_leaves_the_gate_alone_and_names_what_is_known(histor
     gate = AgentGate()
     for step in history:
         if not isinstance(step, str):
-            judgement = gate.judge(*step)
-            assert gate.judge(*step) == judgement, "judging changes nothing"
+            judgement = gate.check(*step)
+            assert gate.check(*step) == judgement, "judging changes nothing"
             match judgement:
                 case Stale(last):
                     assert step[1] < last == gate.last
@@ -87,11 +87,11 @@ def test_a_superseded_life_is_never_accepted_again(history: list[Step]) -> None:
         before, gate = gate, _run(gate, step)
         if isinstance(step, str):
             continue
-        if before.judge(*step) is Passed.SUPERSEDES:
+        if before.check(*step) is Passed.SUPERSEDES:
             assert before.life is not None
             superseded.add(before.life.agent_id)
         if step[0].agent_id in superseded:
-            assert isinstance(before.judge(*step), Superseded)
+            assert isinstance(before.check(*step), Superseded)
             assert gate == before
 
 
@@ -104,9 +104,9 @@ def test_a_retry_is_the_last_request_of_the_current_life_with_an_equal_body(
     for step in history:
         gate = _run(gate, step)
     equal = gate.life is not None and request == (gate.life, gate.last, gate.body)
-    assert isinstance(gate.judge(*request), Retry) == (equal and not gate.undecided)
+    assert isinstance(gate.check(*request), Retry) == (equal and not gate.undecided)
     if equal and gate.undecided:
-        assert gate.judge(*request) is Passed.NEW
+        assert gate.check(*request) is Passed.NEW
 
 
 @relaxed
@@ -125,7 +125,7 @@ def test_the_start_of_the_current_life_never_falls(history: list[Step]) -> None:
 def test_an_answer_is_fresh_exactly_when_it_is_above_all_before(numbers: list[int]) -> None:
     gate, highest = AnswerGate(), 0
     for number in numbers:
-        order, gate = gate.judge(number)
+        order, gate = gate.check(number)
         wanted = AnswerOrder.FRESH if number > highest else AnswerOrder.OLD
         assert order is (wanted if number else AnswerOrder.INVALID)
         highest = max(highest, number)

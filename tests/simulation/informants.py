@@ -282,7 +282,7 @@ class Informant:
         known = self.sessions.find(session.agent_id)
         if known is None or known.serial != session.serial:
             return False
-        order, gate = known.gate.judge(number)
+        order, gate = known.gate.check(number)
         if order is AnswerOrder.FRESH:
             self.sessions = self.sessions.answered(session.agent_id, gate)
         return order is AnswerOrder.FRESH

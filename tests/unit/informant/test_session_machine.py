@@ -118,7 +118,7 @@ class SessionMachine(RuleBasedStateMachine):
         if answer == "fresh":
             agent.number += 1
         number = {"fresh": agent.number, "old": known.gate.last, "zero": 0}[answer]
-        order, gate = known.gate.judge(number)
+        order, gate = known.gate.check(number)
         assert (order is AnswerOrder.FRESH) == (answer == "fresh")
         if order is AnswerOrder.FRESH:
             self.sessions = self.sessions.answered(session.agent_id, gate)
