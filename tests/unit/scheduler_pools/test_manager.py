@@ -396,8 +396,10 @@ class Stuck:
 
 @pytest.mark.parametrize(
     "answer",
-    [None, ADMITTED, {}, PodAdmission(error=cast("Any", "full")), PodAdmission(pod={"spec": Stuck()})]
-    + [PodAdmission(pod=cast("Any", pod)) for pod in (7, "pod", [], True, PodAdmission)],
+    [
+        *(None, ADMITTED, {}, PodAdmission(error=cast("Any", "full")), PodAdmission(pod={"spec": Stuck()})),
+        *(PodAdmission(pod=cast("Any", pod)) for pod in (7, "pod", [], True, PodAdmission)),
+    ],
     ids=lambda answer: type(getattr(answer, "pod", answer)).__name__,
 )
 async def test_what_is_no_answer_about_a_pod_is_internal(answer: object) -> None:
