@@ -394,12 +394,16 @@ class Stuck:
         raise TypeError("cannot be copied")
 
 
+NO_PODS: list[Any] = [7, "pod", [], True, PodAdmission]
+NO_POD_ANSWERS: list[Any] = [
+    *(None, ADMITTED, {}, PodAdmission(error=cast("Any", "full")), PodAdmission(pod={"spec": Stuck()})),
+    *(PodAdmission(pod=pod) for pod in NO_PODS),
+]
+
+
 @pytest.mark.parametrize(
     "answer",
-    [
-        *(None, ADMITTED, {}, PodAdmission(error=cast("Any", "full")), PodAdmission(pod={"spec": Stuck()})),
-        *(PodAdmission(pod=cast("Any", pod)) for pod in (7, "pod", [], True, PodAdmission)),
-    ],
+    NO_POD_ANSWERS,
     ids=lambda answer: type(getattr(answer, "pod", answer)).__name__,
 )
 async def test_what_is_no_answer_about_a_pod_is_internal(answer: object) -> None:
