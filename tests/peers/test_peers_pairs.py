@@ -80,18 +80,6 @@ async def test_growth() -> None:
         assert (4, 4) in asked
 
 
-async def test_growth_that_is_denied_in_part() -> None:
-    """Sections 2.3 and 3.3: the permit is what there is; the request is repeated with every page of metrics."""
-    async with house(total=4) as it:
-        it.scheduler.state.cpu.reserved += 1  # another pod came
-        it.load(4.0)
-        await until(lambda: it.vm.patches == [Resources(3, 4)])
-        await it.asked()
-        assert it.scheduler.state.pods[POD].cpu.pressure == 1
-        assert it.agent.last_approved == (3, 4)
-        assert it.agent.panicked is None
-
-
 async def test_shrinking() -> None:
     """Section 1.6, downscale: `/downscale`, patch, and the scheduler hears of it with the next AgentRequest."""
     async with house() as it:
@@ -270,15 +258,6 @@ async def test_a_second_agent_takes_over() -> None:
             assert len(it.agent.journal.sent("GET /metrics")) == pages
 
 
-async def test_the_old_agent_comes_back_when_the_new_one_dies() -> None:
-    """Sections 1.6 and 4.1: its health check fails, and the newest that is left is resumed."""
-    async with house(health_period=0.05) as it:
-        second = PublishedAgent(VM(LOW, HIGH, Resources(2, 2), *POD), it.informant.address, agent_knobs())
-        async with running(second):
-            await until(lambda: it.agent.mode == "suspended")
-        await until(lambda: it.agent.mode == "running")
-
-
 async def test_an_agent_restarts() -> None:
     """Section 1.8: a new ID; the old one is dropped when its suspension fails; the last permit is lost."""
     async with house() as it:
@@ -337,30 +316,6 @@ async def test_without_a_scheduler_an_agent_moves_up_to_its_last_permit() -> Non
         await until(lambda: len(it.scheduler.journal.exchanges) > asked)
         first = json.loads(it.scheduler.journal.exchanges[asked].body)
         assert first["resources"] == {"vCPUs": 4, "mem": 4}
-
-
-async def test_a_scheduler_that_dies_and_comes_back_on_its_address() -> None:
-    """Section 1.7: a refused connection is not fatal; what comes back has forgotten the unit and the metrics."""
-    async with house() as it:
-        await it.scheduler.die()
-        await until(lambda: it.agent.journal.noted("scheduler failed"))
-        await it.scheduler.start()
-        assert it.scheduler.state.pods[POD].reserved == HIGH
-        await until(lambda: it.scheduler.state.pods[POD].reserved == (2, 2))
-
-
-@pytest.mark.parametrize(
-    ("agent", "informant", "chosen"), [((1, 2), (1, 1), 1), ((1, 1), (1, 1), 1), ((1, 2), (2, 2), 2)]
-)
-async def test_versions_that_fit(agent: tuple[int, int], informant: tuple[int, int], chosen: int) -> None:
-    """Section 5.2: the highest shared version."""
-    peer = PublishedInformant(informant_knobs(versions=informant))
-    async with running(peer):
-        other = PublishedAgent(VM(LOW, HIGH, LOW), peer.address, agent_knobs(informant_versions=agent))
-        async with running(other):
-            await until(lambda: other.mode == "running")
-            assert other.server is not None
-            assert other.server.version == chosen
 
 
 async def test_versions_that_do_not_fit() -> None:

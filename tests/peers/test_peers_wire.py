@@ -12,7 +12,6 @@ import pytest
 from tests.peers.gojson import (
     METRICS,
     NAMED,
-    RAW_RESOURCES,
     BadJSONError,
     Message,
     decode,
@@ -147,12 +146,6 @@ def test_a_number_that_is_none_cannot_be_encoded() -> None:
     for number in (math.nan, math.inf, -math.inf):
         with pytest.raises(BadJSONError):
             encode(METRICS, {"loadAvg1M": number, "loadAvg5M": 0.0})
-
-
-def test_memory_goes_out_with_the_largest_suffix_that_leaves_an_integer() -> None:
-    """Section 1.3: 4 slots of 1Gi, 3 of 512Mi."""
-    assert encode(RAW_RESOURCES, Resources(2, 4).raw("1Gi")) == b'{"cpu":"2","memory":"4Gi"}'
-    assert encode(RAW_RESOURCES, Resources(2, 3).raw("512Mi")) == b'{"cpu":"2","memory":"1536Mi"}'
 
 
 @pytest.mark.parametrize(

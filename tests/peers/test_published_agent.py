@@ -164,16 +164,6 @@ async def test_the_race_of_resume_and_the_register_answer() -> None:
         assert len(agent.journal.noted("agent server")) >= 2
 
 
-async def test_a_register_that_fails_without_a_status_keeps_its_id() -> None:
-    """Section 1.7: again with the same agentID after registerRetrySeconds."""
-    peer = informant()
-    peer.faults += [Fault("POST /register", drop=True, times=2)]
-    async with agent_beside(peer) as agent:
-        await until(lambda: agent.mode == "running")
-        bodies = {x.body for x in agent.journal.sent("POST /register")}
-        assert (len(agent.journal.sent("POST /register")), len(bodies)) == (3, 1)
-
-
 async def test_a_refused_register_makes_a_new_server() -> None:
     """Sections 1.6 and 1.7: a new ID after the normal wait; the DELETE goes out although nothing was registered."""
     peer = informant()
@@ -184,13 +174,32 @@ async def test_a_refused_register_makes_a_new_server() -> None:
         assert [x.status for x in agent.journal.sent("DELETE /unregister")] == [404]
 
 
-async def test_a_register_answer_that_came_too_late_is_met_with_409() -> None:
-    """Sections 1.6 and 7.29: registered there, unknown here; the retry with the same ID is refused."""
+@pytest.mark.parametrize(
+    ("fault", "statuses"),
+    [
+        (Fault(drop=True), [0, 200]),
+        (Fault(drop=True, processed=True), [0, 409, 200]),
+        (Fault(status=200, body=b'{"protoVersion":2,"metricsMethod":{}}', processed=True), [200, 409, 200]),
+        (
+            Fault(status=200, body=b'{"protoVersion":2,"metricsMethod":{"prometheus":{"port":9100}}}'),
+            [200, 200],
+        ),
+    ],
+    ids=("no status", "answer lost", "invalid desc", "without a look at the ID"),
+)
+async def test_a_register_without_a_good_answer(fault: Fault, statuses: list[int]) -> None:
+    """Sections 1.6, 1.7 and 7.29: tried again with the same ID, and with a new one after a 409 or a violation."""
     peer = informant(resume_delay=0.2)
-    peer.faults += [Fault("POST /register", drop=True, processed=True)]
+    peer.faults.append(replace(fault, request="POST /register"))
     async with agent_beside(peer) as agent:
         await until(lambda: agent.mode == "running")
-        assert [x.status for x in agent.journal.sent("POST /register")][:2] == [0, 409]
+        sent = agent.journal.sent("POST /register")
+        assert [x.status for x in sent] == statuses
+        is_violation = not fault.drop and not fault.processed
+        assert (sent[0].body == sent[1].body) is not is_violation
+        assert len({x.body for x in sent}) == 1 + (409 in statuses or is_violation)
+        if is_violation:
+            assert modes(agent)[0] == ("exited", "registered without a look at /id")
 
 
 async def test_an_orphan_is_left_when_the_process_ends_before_a_status() -> None:
@@ -202,29 +211,6 @@ async def test_an_orphan_is_left_when_the_process_ends_before_a_status() -> None
             await until(lambda: agent.mode == "suspended")
         assert len(peer.by_id) == 1
         assert agent.journal.sent("DELETE /unregister") == []
-
-
-async def test_an_invalid_desc_leads_to_409_and_a_new_server() -> None:
-    """Section 1.7: retried with the same ID."""
-    peer = informant()
-    wrong = b'{"protoVersion":2,"metricsMethod":{}}'
-    peer.faults += [Fault("POST /register", status=200, body=wrong, processed=True)]
-    peer.knobs.resume_delay = 0.2
-    async with agent_beside(peer) as agent:
-        await until(lambda: agent.mode == "running")
-        statuses = [x.status for x in agent.journal.sent("POST /register")]
-        assert statuses[:2] == [200, 409]
-        assert len({x.body for x in agent.journal.sent("POST /register")}) == 2
-
-
-async def test_registered_without_a_look_at_the_id() -> None:
-    """Section 1.6: a protocol violation; the server is replaced."""
-    peer = informant()
-    hasty = b'{"protoVersion":2,"metricsMethod":{"prometheus":{"port":9100}}}'
-    peer.faults += [Fault("POST /register", status=200, body=hasty)]
-    async with agent_beside(peer) as agent:
-        await until(lambda: agent.mode == "running")
-        assert modes(agent)[0] == ("exited", "registered without a look at /id")
 
 
 async def test_no_metrics_no_traffic() -> None:
@@ -357,19 +343,6 @@ async def test_an_invalid_permit_ends_the_runner_for_good(
         await peer.request_upscale()  # one that nobody is there to hear
         await until(lambda: not peer.by_id)
         assert len(agent.journal.sent("POST /")) == 1
-
-
-async def test_a_load_that_is_no_number_is_not_sent() -> None:
-    """Section 1.3: encoding fails before the request, so the scheduler hears nothing."""
-    peer, plugin = informant(), scheduler()
-    async with agent_beside(peer, plugin) as agent:
-        agent.set_scheduler(plugin.address)
-        await until(lambda: agent.unit is not None and agent.metrics is not None)
-        peer.knobs.load = (float("nan"), 1.0)
-        await until(lambda: len(agent.journal.noted("scheduler failed")) >= 2)
-        asked = len(agent.journal.sent("POST /"))
-        peer.knobs.load = (1.0, 1.0)
-        await until(lambda: len(agent.journal.sent("POST /")) > asked)
 
 
 async def test_redirects_are_followed() -> None:

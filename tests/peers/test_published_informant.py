@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.peers.published_informant import MIB, V1_0, InformantKnobs, PublishedInformant
-from tests.peers.recording import Exchange, Fault, UnansweredError
+from tests.peers.recording import Exchange, Fault
 from tests.peers.support import BareAgent, Client, informant_knobs, running
 from tests.support.waiting import until
 
@@ -47,15 +47,6 @@ async def test_registration_as_the_agent_sees_it() -> None:
         assert answer.answer_header("Content-Type") == SNIFFED  # section 1.2: JSON that goes out as text
 
 
-async def test_resume_before_the_register_answer() -> None:
-    """Section 1.6, the race: `/resume` can come while the agent still waits for its register answer."""
-    peer, client, agent = informant(resume_order="before", resume_delay=0.0), Client(), BareAgent()
-    async with running(peer, client, agent):
-        answer = await client(peer.address, "POST /register", agent.desc)
-        assert agent.requests == ["GET /id", "POST /resume"]
-        assert agent.journal.exchanges[1].ended < answer.ended
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "status", "chosen"),
     [
@@ -80,22 +71,6 @@ async def test_negotiation(
             assert json.loads(answer.answer)["protoVersion"] == chosen
         else:
             assert agent.requests == []
-
-
-async def test_refusals() -> None:
-    """Section 1.4: 405 that names the method, 400 for bad JSON, 404 for a path that is not there."""
-    peer, client = informant(), Client()
-    cases = [
-        ("GET /register", b"{}", 405), ("POST /unregister", b"{}", 405), ("POST /downscale", b"{}", 405),
-        ("POST /upscale", b"{}", 405), ("POST /register", b"{", 400), ("DELETE /unregister", None, 400),
-        ("PUT /downscale", b"[]", 400), ("PUT /upscale", b"", 400), ("POST /register", b'{"agentID":""}', 400),
-        ("GET /health-check", None, 404),
-    ]  # fmt: skip
-    async with running(peer, client):
-        for request, body, status in cases:
-            answer = await client(peer.address, request, body)
-            assert (answer.status, answer.answer_header("Content-Type")) == (status, SNIFFED), request
-        assert b"DELETE" in peer.journal.exchanges[1].answer
 
 
 async def test_an_agent_registers_once_and_versions_come_first() -> None:
@@ -298,21 +273,6 @@ async def test_downscale_without_and_with_a_cgroup() -> None:
         assert json.loads(answer.answer)["Ok"] is False
 
 
-async def test_a_cgroup_that_fails_and_a_null_that_panics() -> None:
-    """Sections 1.3 and 1.4: 500; `null` memory closes the connection where a cgroup is configured."""
-    peer, client = informant(), Client()
-    async with running(peer, client):
-        null = b'{"cpu":null,"memory":null}'
-        assert (await client(peer.address, "PUT /downscale", null)).status == 200
-        peer.knobs.memory_in_use = 0
-        for request in ("PUT /downscale", "PUT /upscale"):
-            with pytest.raises(UnansweredError):
-                await client(peer.address, request, null)
-        peer.knobs.cgroup_fails = True
-        assert (await client(peer.address, "PUT /downscale", b'{"memory":1}')).status == 500
-        assert (await client(peer.address, "PUT /upscale", b'{"memory":1}')).status == 500
-
-
 async def test_a_restart_forgets_every_agent() -> None:
     """Section 1.8: on the same address, with an empty list; a wish then has nobody to go to."""
     peer, client, agent = informant(), Client(), BareAgent()
@@ -326,11 +286,3 @@ async def test_a_restart_forgets_every_agent() -> None:
         assert (await client(address, "PUT /downscale", b"{}")).status == 200
         assert (await client(address, "DELETE /unregister", agent.desc)).status == 404
         assert (await register(client, peer, agent)).status == 200
-
-
-async def test_the_exporter_beside_it() -> None:
-    """Section 3.6: load under the shipped prefix, without a request body."""
-    peer, client = informant(load=(1.5, 0.25)), Client()
-    async with running(peer, client):
-        page = await client(f"127.0.0.1:{peer.metrics_port}", "GET /metrics")
-    assert b"host_load1 1.5\nhost_load5 0.25\n" in page.answer

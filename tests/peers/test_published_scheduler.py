@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.peers.published_scheduler import ClusterVM, PublishedScheduler, SchedulerKnobs, StartUpFailedError
-from tests.peers.recording import Exchange, Fault, UnansweredError
+from tests.peers.recording import Exchange, UnansweredError
 from tests.peers.resources import Resources
 from tests.peers.support import LOADS, Client, agent_request, running
 
@@ -40,54 +40,6 @@ async def test_a_permit_on_the_wire() -> None:
     got = scheduler.journal.received("POST /any/path")[0]
     assert got.body == agent_request(Resources(1, 1))
     assert got.status == 200
-
-
-async def test_refusals_of_a_request() -> None:
-    """Section 1.4: 400 for the method as well, plain texts, the order of the checks."""
-    scheduler, client = PublishedScheduler(knobs(), {A: vm()}), Client()
-    cases = [
-        ("GET /", None, (400, b"must be POST", "text/plain; charset=utf-8")),
-        ("POST /", b"{", (400, b"bad JSON", "text/plain")),
-        ("POST /", b"", (400, b"bad JSON", "text/plain")),
-        ("POST /", b"{}", (400, b"Invalid protocol version <invalid: zero>", "text/plain")),
-        ("POST /", agent_request(Resources(1, 1), pod=("ns", "?")), (404, b"pod not found", "text/plain")),
-    ]
-    async with running(scheduler, client):
-        for request, body, wanted in cases:
-            assert said(await client(scheduler.address, request, body)) == wanted
-        newer = await client(scheduler.address, "POST /", agent_request(Resources(1, 1), version=3))
-        assert (newer.status, b"v1.0 to v1.1" in newer.answer) == (400, True)
-
-
-async def test_null_metrics_are_for_v1_1() -> None:
-    """Sections 1.4 and 5.1: v1.0 must bring metrics, and is asked before the pod is looked up."""
-    scheduler, client = PublishedScheduler(knobs(), {A: vm()}), Client()
-    async with running(scheduler, client):
-        for version, status in ((1, 400), (2, 200)):
-            body = agent_request(Resources(1, 1), version, metrics=None)
-            assert (await client(scheduler.address, "POST /", body)).status == status
-        old = agent_request(Resources(1, 1), 1, LOADS)
-        assert (await client(scheduler.address, "POST /", old)).status == 200
-
-
-async def test_an_old_plugin_refuses_the_newer_version() -> None:
-    """Section 5.1: a plugin of v1.0 alone."""
-    scheduler, client = PublishedScheduler(knobs(versions=(1, 1)), {A: vm()}), Client()
-    async with running(scheduler, client):
-        answer = await client(scheduler.address, "POST /", agent_request(Resources(1, 1), 2))
-        assert said(answer) == (400, b"Protocol version mismatch: Need v1.0 but got v1.1", "text/plain")
-        assert (await client(scheduler.address, "POST /", agent_request(Resources(1, 1), 1))).status == 200
-
-
-async def test_one_kibibyte_is_read_and_one_value() -> None:
-    """Section 1.2: a longer body is cut and so becomes bad JSON; what follows the first value is ignored."""
-    scheduler, client = PublishedScheduler(knobs(), {A: vm()}), Client()
-    body = agent_request(Resources(1, 1))
-    async with running(scheduler, client):
-        exact = b" " * (1024 - len(body)) + body
-        assert (await client(scheduler.address, "POST /", exact)).status == 200
-        assert (await client(scheduler.address, "POST /", b" " + exact)).answer == b"bad JSON"
-        assert (await client(scheduler.address, "POST /", body + b"x" * 5000)).status == 200
 
 
 async def test_the_first_request_after_a_start_lowers_the_maximum() -> None:
@@ -222,30 +174,3 @@ async def test_a_pod_with_a_buffer_that_migrates_panics_the_handler() -> None:
         with pytest.raises(UnansweredError):
             await client(scheduler.address, "POST /", agent_request(Resources(8, 8)))
         assert (await client(scheduler.address, "POST /", agent_request(Resources(1, 1)))).status == 500
-
-
-async def test_a_migrate_in_the_answer() -> None:
-    """Section 1.3: an empty object, left out where there is none."""
-    scheduler, client = PublishedScheduler(knobs(send_migrate=True), {A: vm()}), Client()
-    async with running(scheduler, client):
-        answer = await client(scheduler.address, "POST /", agent_request(Resources(1, 1)))
-    assert b'"migrate":{},"resourceUnit"' in answer.answer
-
-
-async def test_faults_to_order() -> None:
-    """The knobs: garbage, a refusal, a lost answer to a request that was processed."""
-    scheduler, client = PublishedScheduler(knobs(), {A: vm()}), Client()
-    async with running(scheduler, client):
-        scheduler.faults += [
-            Fault(status=200),
-            Fault(status=503, body=b"no"),
-            Fault(drop=True, processed=True),
-        ]
-        body = agent_request(Resources(1, 1))
-        assert (await client(scheduler.address, "POST /", body)).answer == b"garbage\x00"
-        assert (await client(scheduler.address, "POST /", body)).status == 503
-        assert scheduler.state.pods[A].reserved == (4, 4)
-        with pytest.raises(UnansweredError):
-            await client(scheduler.address, "POST /", body)
-        assert scheduler.state.pods[A].reserved == (1, 1)
-        assert [exchange.status for exchange in scheduler.journal.exchanges] == [200, 503, 0]

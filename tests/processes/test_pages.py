@@ -1,14 +1,11 @@
 """The commands of the documents, typed in their order, print what is shown."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.processes.pages import (
     ROOT,
-    STAND_INS,
     Block,
     Command,
     Reader,
@@ -18,7 +15,6 @@ from tests.processes.pages import (
     files,
     is_like,
 )
-from tests.support.processes import cluster_file, free_port, running
 
 PAGES = ("README.md", "docs/informant.md", "docs/operations.md", "docs/plugins.md", "docs/protocol.md")
 """Every document with a session that is run; `tests/tidy/test_docs_blocks.py` finds one that is missing."""
@@ -136,27 +132,3 @@ def test_nothing_is_kept_outside_the_readers_directory(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------ the stand-in for curl
-
-
-def test_the_stand_in_for_curl_answers_as_curl_does(tmp_path: Path) -> None:
-    """It is used where there is no curl; here for a session of its own."""
-    port = free_port()
-    curl = [sys.executable, str(STAND_INS / "curl.py")]
-
-    def ask(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run([*curl, *arguments], capture_output=True, text=True, timeout=60, check=False)
-        return done.returncode, done.stdout
-
-    assert ask("-s", f"127.0.0.1:{port}/readyz")[0] == 7
-    cluster = cluster_file(tmp_path / "cluster.yaml", ["a"])
-    arguments = ("--cluster", str(cluster), "--port", str(port))
-    with running("scheduler", *arguments, output=tmp_path / "scheduler.log"):
-        page = f"http://127.0.0.1:{port}"
-        waiting = ("--retry", "60", "--retry-delay", "1", "--retry-connrefused")
-        assert ask("-s", *waiting, f"{page}/readyz") == (0, "ok\n")
-        assert ask("-sf", f"{page}/v1/pools/none") == (22, "")
-        pool = '{"name": "a", "computeUnit": {"cpu": 1, "memory": 1}}'
-        assert '"name":"a"' in ask("-s", "-X", "POST", f"{page}/v1/pools", "-d", pool)[1]
-        assert ask("-i", "-H", "Origin: x", "-X", "DELETE", f"{page}/v1/pools/a")[1].startswith(
-            "HTTP/1.1 403"
-        )

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from hosting import client as http
-from hosting import server
 from tests.peers.published_agent import VM, PublishedAgent
 from tests.peers.published_scheduler import PublishedScheduler, SchedulerKnobs
 from tests.peers.recording import Exchange
@@ -34,7 +32,6 @@ from tests.processes.pairings import (
     together,
     units,
 )
-from tests.support.servers import answering
 from tests.support.waiting import shown, until
 
 HEALTH = {"health": {"every": 0.3}}
@@ -282,52 +279,3 @@ async def test_our_agent_and_informant_beside_a_published_agent(tmp_path: Path) 
 
         await shown("its room", kept)
     ours.keeps_the_law(units(8))
-
-
-@asynccontextmanager
-async def registering(informant: OurInformant) -> AsyncIterator[tuple[str, list[str]]]:
-    """An address that passes calls on to an informant, and the IDs that were registered there: no log tells them."""
-    found: list[str] = []
-    async with http.HttpClient() as peer:
-
-        async def forward(request: server.Request) -> server.Reply:
-            if request.path == "/register":
-                found.append(json.loads(request.body)["agentID"])
-            url = f"http://{informant.address}{request.path}"
-            outcome = await peer.call(request.method, url, body=request.body, deadline_s=5.0)
-            if isinstance(outcome, http.Answered):
-                return server.Reply(outcome.status, outcome.body)
-            return server.text(502, outcome.message)
-
-        async with answering(forward) as address:
-            yield address.removeprefix("http://"), found
-
-
-async def test_our_agent_and_our_informant_that_restarts_under_a_standing_wish(tmp_path: Path) -> None:
-    """The node has no room for the wish. Our agent finds its informant's next life by itself, and the wish ends by itself."""
-    scheduler = OurScheduler(tmp_path / "scheduler", 1, vms=("a",))
-    informant = OurInformant(tmp_path / "informant", 0.5, "--approve-all", settings=HEALTH)
-    waits = {"informant_silence_s": 2.5, "retry_cap_s": 0.5, "try_upscale_s": 3.0}
-    client = Client()
-    async with registering(informant) as (address, registrations), running(client):
-        ours = OurAgent(tmp_path / "agent", scheduler.address, [entry("a", address)], waits=waits)
-        await _restarts_under_a_wish(scheduler, informant, ours, registrations, client)
-
-
-async def _restarts_under_a_wish(
-    scheduler: OurScheduler, informant: OurInformant, ours: OurAgent, registrations: list[str], client: Client
-) -> None:
-    async with together(scheduler, informant, ours):
-        await ours.listens("a")
-        await ours.shows("its permit", "a", lambda vm: vm["permit"] is not None)
-        wish = {"expectedID": registrations[-1], "cpu": False, "memory": True}
-        path = f"/agents/{registrations[-1]}/try-upscale"
-        assert (await client(ours.address, f"POST {path}", json.dumps(wish).encode())).status == 200
-        await ours.shows("the wish", "a", lambda vm: vm["goal"] == quantities(Resources(1, 2)))
-        await informant.restart()
-        await until(lambda: len(informant.lines("agent registered")) > 1)
-        await ours.shows("no wish", "a", lambda vm: vm["goal"] == quantities(UNIT))
-        await ours.listens("a")
-        await knows_one(informant)
-        assert (await ours.vms())["a"]["size"] == quantities(UNIT)
-    ours.keeps_the_law(UNIT)

@@ -154,33 +154,3 @@ async def test_our_scheduler_is_killed_and_comes_back_to_sizes_that_are_out_of_d
             return await it.scheduler.reserved("b") == units(2)
 
         await shown("the end of what the other one might have had", freed)
-
-
-async def test_our_scheduler_comes_back_while_both_sides_of_a_full_node_are_out_of_date(
-    tmp_path: Path,
-) -> None:
-    """A node that was full, shown as nearly empty: each agent keeps what it has, and nothing is granted twice."""
-    house = PublishedHouse(tmp_path, 8)
-    for name in ("a", "b"):
-        house.add(name, load=4.0, high=units(6))
-    async with house.lives() as it:
-        agents = it.agents.values()
-        await until(lambda: sum(agent.vm.use.cpu for agent in agents) == 8)
-        had = [agent.vm.use for agent in agents]
-        it.load(0.75 * had[0].cpu, "a")  # each is content with what it has
-        it.load(0.75 * had[1].cpu, "b")
-        for name in it.agents:
-            await it.further(name)
-        await it.scheduler.kill()
-        it.scheduler.cluster.fall_behind(a=UNIT, b=UNIT)
-        await it.scheduler.start()
-        await lasting(it)
-        assert [agent.vm.use for agent in agents] == had
-        it.scheduler.cluster.catch_up()
-        for name in it.agents:
-            await permitted(it, name, len(permits(it, name)))
-        assert [agent.vm.use for agent in agents] == had
-        it.load(0.1, "a")
-        await it.reaches(UNIT, "a")
-        it.load(6.0, "b")
-        await it.reaches(units(6), "b")

@@ -35,25 +35,6 @@ async def test_growth_decrease_and_the_shape_of_answers(version: int, tmp_path: 
             assert exchange.answer_header("Content-Type") == "application/json"
 
 
-async def test_growth_beyond_the_room_is_granted_in_part_and_freed_room_is_found(tmp_path: Path) -> None:
-    """Two want four each of six: together they never have more than six; a decrease serves the other, once it is seen."""
-    house = PublishedHouse(tmp_path, 6)
-    house.add("a", load=4.0)
-    house.add("b", load=4.0)
-    async with house.lives() as it:
-        agents = it.agents.values()
-        await until(lambda: sum(agent.vm.use.cpu for agent in agents) == 6)
-        short = "a" if it.agents["a"].vm.use != MOST else "b"
-        other = "b" if short == "a" else "a"
-        await it.further(short)
-        assert sum(agent.vm.use.cpu for agent in agents) == 6
-        it.load(0.1, other)
-        await it.reaches(UNIT, other)
-        await it.reaches(MOST, short)
-        assert [agent.panicked for agent in agents] == [None, None]
-        assert [agent.deadlocked for agent in agents] == [False, False]
-
-
 async def test_a_refused_downscale_is_asked_for_without_decreases(tmp_path: Path) -> None:
     """Their agent keeps the size and says so; what it keeps stays reserved."""
     house = PublishedHouse(tmp_path, 8)

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def shows(size: Resources, fault: str) -> Callable[[dict[str, Any]], bool]:
     return lambda vm: vm["size"] == quantities(size) and fault in str(vm["faults"])
 
 
+@asynccontextmanager
+async def our_agent(
+    directory: Path, theirs: dict[str, PublishedInformant], *, initial: Resources = UNIT, **waits: float
+) -> AsyncIterator[OurAgent]:
+    """Our scheduler and agent beside published informants, on a node that has room for the most of every VM."""
+    scheduler = OurScheduler(directory / "scheduler", 4 * len(theirs), vms=tuple(theirs))
+    async with running(*theirs.values()):
+        entries = [entry(name, informant.address, initial=initial) for name, informant in theirs.items()]
+        agent = OurAgent(directory / "agent", scheduler.address, entries, waits=waits or None)
+        async with together(scheduler, agent):
+            yield agent
+    agent.keeps_the_law(units(4 * len(theirs)))
+
+
 async def alone(informant: PublishedInformant) -> None:
     """Wait until one agent is left of those that registered."""
     await until(lambda: len(informant.by_id) == 1)
@@ -63,37 +78,32 @@ async def test_from_register_to_unregister_with_every_order_of_resume(tmp_path: 
     slow = theirs["new-slow"] = PublishedInformant(knobs(resume_delay=0.0))
     slow.faults.append(Fault("POST /register", latency=0.5, processed=True))
     vms = tuple(theirs)
-    scheduler = OurScheduler(tmp_path / "scheduler", 4 * len(vms), vms=vms)
-    async with running(*theirs.values()):
-        entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries)
-        async with together(scheduler, agent):
-            await agent.listens(*vms)
-            await agent.reaches(UNIT, *vms)
-            set_load(4.0, *theirs.values())
-            await agent.reaches(MOST, *vms)
-            for informant in theirs.values():
-                await heard(informant.journal, "PUT /upscale")
-            set_load(0.1, *theirs.values())
-            await agent.reaches(UNIT, *vms)
-            assert await agent.end() == 0
-        for name, informant in theirs.items():
-            journal = informant.journal
-            (registered,) = journal.received("POST /register")
-            desc = json.loads(registered.body)
-            assert (registered.status, desc["minProtoVersion"], desc["maxProtoVersion"]) == (200, 1, 2), name
-            assert desc["agentServeAddr"] == f"{agent.address}/agents/{desc['agentID']}"
-            answers = [json.loads(x.answer) for x in journal.exchanges if x.side == "sent"]
-            assert [answer["sequenceNumber"] for answer in answers] == list(range(1, len(answers) + 1))
-            assert {answer["data"]["agentID"] for answer in answers} == {desc["agentID"]}
-            assert len(called(journal, "/resume")) == 1
-            assert journal.received("GET /metrics")
-            assert bodies(journal.received("PUT /upscale"))[-1] == quantities(MOST)
-            assert bodies(journal.received("PUT /downscale"))[-1] == quantities(UNIT)
-            (left,) = journal.received("DELETE /unregister")
-            assert (left.status, left.answer) == (200, b'{"wasActive":true}')
-            assert [note["why"] for note in journal.noted("unregistered")] == ["unregistered"]
-    agent.keeps_the_law(units(4 * len(vms)))
+    async with our_agent(tmp_path, theirs) as agent:
+        await agent.listens(*vms)
+        await agent.reaches(UNIT, *vms)
+        set_load(4.0, *theirs.values())
+        await agent.reaches(MOST, *vms)
+        for informant in theirs.values():
+            await heard(informant.journal, "PUT /upscale")
+        set_load(0.1, *theirs.values())
+        await agent.reaches(UNIT, *vms)
+        assert await agent.end() == 0
+    for name, informant in theirs.items():
+        journal = informant.journal
+        (registered,) = journal.received("POST /register")
+        desc = json.loads(registered.body)
+        assert (registered.status, desc["minProtoVersion"], desc["maxProtoVersion"]) == (200, 1, 2), name
+        assert desc["agentServeAddr"] == f"{agent.address}/agents/{desc['agentID']}"
+        answers = [json.loads(x.answer) for x in journal.exchanges if x.side == "sent"]
+        assert [answer["sequenceNumber"] for answer in answers] == list(range(1, len(answers) + 1))
+        assert {answer["data"]["agentID"] for answer in answers} == {desc["agentID"]}
+        assert len(called(journal, "/resume")) == 1
+        assert journal.received("GET /metrics")
+        assert bodies(journal.received("PUT /upscale"))[-1] == quantities(MOST)
+        assert bodies(journal.received("PUT /downscale"))[-1] == quantities(UNIT)
+        (left,) = journal.received("DELETE /unregister")
+        assert (left.status, left.answer) == (200, b'{"wasActive":true}')
+        assert [note["why"] for note in journal.noted("unregistered")] == ["unregistered"]
 
 
 async def test_a_wish_is_met_expires_and_can_be_repeated(tmp_path: Path) -> None:
@@ -133,29 +143,23 @@ async def test_a_guest_that_cannot_give_so_much(tmp_path: Path) -> None:
         "partly": PublishedInformant(knobs(4.0, memory_in_use=GIB)),
         "broken": PublishedInformant(knobs(4.0, cgroup_fails=True)),
     }
-    scheduler = OurScheduler(tmp_path / "scheduler", 12, vms=tuple(theirs))
-    async with running(*theirs.values()):
-        entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        waits = {"downscale_cooldown_s": 0.3, "retry_cap_s": 0.5}
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries, waits=waits)
-        async with together(scheduler, agent):
-            await agent.listens(*theirs)
-            await agent.reaches(MOST, *theirs)
-            set_load(0.1, *theirs.values())
-            for name, size, why in (
-                ("never", MOST, "refused as ordered"),
-                ("partly", units(2), "memory.high"),
-                ("broken", MOST, "status 500"),
-            ):
-                await agent.shows(
-                    "a refusal",
-                    name,
-                    shows(size, why),
-                )
-            theirs["never"].knobs.refuse_downscale = theirs["broken"].knobs.cgroup_fails = False
-            theirs["partly"].knobs.memory_in_use = GIB // 4
-            await agent.reaches(UNIT, *theirs)
-    agent.keeps_the_law(units(12))
+    async with our_agent(tmp_path, theirs, downscale_cooldown_s=0.3, retry_cap_s=0.5) as agent:
+        await agent.listens(*theirs)
+        await agent.reaches(MOST, *theirs)
+        set_load(0.1, *theirs.values())
+        for name, size, why in (
+            ("never", MOST, "refused as ordered"),
+            ("partly", units(2), "memory.high"),
+            ("broken", MOST, "status 500"),
+        ):
+            await agent.shows(
+                "a refusal",
+                name,
+                shows(size, why),
+            )
+        theirs["never"].knobs.refuse_downscale = theirs["broken"].knobs.cgroup_fails = False
+        theirs["partly"].knobs.memory_in_use = GIB // 4
+        await agent.reaches(UNIT, *theirs)
 
 
 async def test_a_published_agent_beside_ours_takes_over_and_goes(tmp_path: Path) -> None:
@@ -163,61 +167,50 @@ async def test_a_published_agent_beside_ours_takes_over_and_goes(tmp_path: Path)
     theirs = {
         name: PublishedInformant(knobs(1.5, health_period=0.2, versions=v)) for name, v in VERSIONS.items()
     }
-    scheduler = OurScheduler(tmp_path / "scheduler", 8, vms=tuple(theirs))
-    async with running(*theirs.values()):
-        entries = [entry(name, informant.address, initial=units(2)) for name, informant in theirs.items()]
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries)
-        async with together(scheduler, agent):
-            await agent.listens(*theirs)
-            others = [
-                PublishedAgent(VM(UNIT, MOST, units(2), NAMESPACE, name), informant.address, quick())
-                for name, informant in theirs.items()
-            ]
-            async with running(*others):
-                for name, other in zip(theirs, others, strict=True):
-                    await in_use(other)
-                    await agent.shows("the pause", name, lambda vm: vm["informant"] == "suspended")
-                set_load(4.0, *theirs.values())
-                for name in theirs:
-                    shown = await agent.shows(
-                        "why",
-                        name,
-                        lambda vm: "has not resumed this agent" in vm["reason"] and vm["load"]["load1"] == 4,
-                    )
-                    assert shown["size"] == quantities(units(2))
-            await agent.listens(*theirs)
-            await agent.reaches(MOST, *theirs)
-        for informant in theirs.values():
-            assert {x.status for x in called(informant.journal, "/suspend")} == {200}
-            assert len(informant.journal.received("POST /register")) == 2
-    agent.keeps_the_law(units(8))
+    async with our_agent(tmp_path, theirs, initial=units(2)) as agent:
+        await agent.listens(*theirs)
+        others = [
+            PublishedAgent(VM(UNIT, MOST, units(2), NAMESPACE, name), informant.address, quick())
+            for name, informant in theirs.items()
+        ]
+        async with running(*others):
+            for name, other in zip(theirs, others, strict=True):
+                await in_use(other)
+                await agent.shows("the pause", name, lambda vm: vm["informant"] == "suspended")
+            set_load(4.0, *theirs.values())
+            for name in theirs:
+                shown = await agent.shows(
+                    "why",
+                    name,
+                    lambda vm: "has not resumed this agent" in vm["reason"] and vm["load"]["load1"] == 4,
+                )
+                assert shown["size"] == quantities(units(2))
+        await agent.listens(*theirs)
+        await agent.reaches(MOST, *theirs)
+    for informant in theirs.values():
+        assert {x.status for x in called(informant.journal, "/suspend")} == {200}
+        assert len(informant.journal.received("POST /register")) == 2
 
 
 async def test_an_informant_that_restarts_or_dies(tmp_path: Path) -> None:
     """Amnesia in no time is noticed by its silence; a death at once, with a reason; both end in use again."""
     theirs = {name: PublishedInformant(knobs(health_period=0.2)) for name in ("restarts", "dies")}
-    scheduler = OurScheduler(tmp_path / "scheduler", 8, vms=tuple(theirs))
-    async with running(*theirs.values()):
-        entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        waits = {"informant_silence_s": 2.5, "retry_cap_s": 0.5}
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries, waits=waits)
-        async with together(scheduler, agent):
-            await agent.listens(*theirs)
-            await theirs["restarts"].restart()
-            await theirs["dies"].die()
-            set_load(4.0, *theirs.values())
-            await agent.reaches(MOST, "restarts")  # its wishes to grow do not need a registration
-            shown = await agent.shows(
-                "trouble",
-                "dies",
-                lambda vm: vm["state"] == "stuck" and "informant: " in str(vm["stateReasons"]),
-            )
-            assert shown["size"] == quantities(UNIT)
-            await until(lambda: theirs["restarts"].current)
-            await theirs["dies"].start()
-            await agent.reaches(MOST, "dies")
-            await agent.listens(*theirs)
-    agent.keeps_the_law(units(8))
+    async with our_agent(tmp_path, theirs, informant_silence_s=2.5, retry_cap_s=0.5) as agent:
+        await agent.listens(*theirs)
+        await theirs["restarts"].restart()
+        await theirs["dies"].die()
+        set_load(4.0, *theirs.values())
+        await agent.reaches(MOST, "restarts")  # its wishes to grow do not need a registration
+        shown = await agent.shows(
+            "trouble",
+            "dies",
+            lambda vm: vm["state"] == "stuck" and "informant: " in str(vm["stateReasons"]),
+        )
+        assert shown["size"] == quantities(UNIT)
+        await until(lambda: theirs["restarts"].current)
+        await theirs["dies"].start()
+        await agent.reaches(MOST, "dies")
+        await agent.listens(*theirs)
 
 
 async def test_an_informant_in_trouble(tmp_path: Path) -> None:
@@ -244,64 +237,32 @@ async def test_an_informant_in_trouble(tmp_path: Path) -> None:
     for name, faults in troubles.items():
         theirs[name] = PublishedInformant(knobs(health_period=0.5))
         theirs[name].faults += faults
-    room = 4 * len(theirs)
-    scheduler = OurScheduler(tmp_path / "scheduler", room, vms=tuple(theirs))
-    async with running(*theirs.values()):
-        entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        waits = {"retry_cap_s": 0.5, "informant_silence_s": 10.0}
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries, waits=waits)
-        async with together(scheduler, agent):
-            await agent.listens(*theirs)
-            set_load(4.0, *theirs.values())
-            await agent.reaches(MOST, *theirs)
-            for informant in theirs.values():
-                await heard(informant.journal, "PUT /upscale")
-            set_load(0.1, *theirs.values())
-            await agent.reaches(UNIT, *theirs)
-            await agent.listens(*theirs)
-            assert [fault for i in theirs.values() for fault in i.faults if fault.times] == []
-    agent.keeps_the_law(units(room))
+    async with our_agent(tmp_path, theirs, retry_cap_s=0.5, informant_silence_s=10.0) as agent:
+        await agent.listens(*theirs)
+        set_load(4.0, *theirs.values())
+        await agent.reaches(MOST, *theirs)
+        for informant in theirs.values():
+            await heard(informant.journal, "PUT /upscale")
+        set_load(0.1, *theirs.values())
+        await agent.reaches(UNIT, *theirs)
+        await agent.listens(*theirs)
+        assert [fault for i in theirs.values() for fault in i.faults if fault.times] == []
 
 
 async def test_our_agent_is_killed_ended_and_started_again(tmp_path: Path) -> None:
     """A new ID each time; whom it was before is dropped; the VM keeps its size and reaches its goal."""
     theirs = {name: PublishedInformant(knobs(4.0, versions=v)) for name, v in VERSIONS.items()}
-    scheduler = OurScheduler(tmp_path / "scheduler", 8, vms=tuple(theirs))
-    async with running(*theirs.values()):
-        entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries)
-        async with together(scheduler, agent):
-            await agent.reaches(MOST, *theirs)
-            await agent.restart(signal.SIGKILL)
-            await agent.listens(*theirs)
-            await agent.reaches(MOST, *theirs)
-            for informant in theirs.values():
-                await alone(informant)
-            await agent.restart(signal.SIGTERM)
-            set_load(0.1, *theirs.values())
-            await agent.reaches(UNIT, *theirs)
+    async with our_agent(tmp_path, theirs) as agent:
+        await agent.reaches(MOST, *theirs)
+        await agent.restart(signal.SIGKILL)
+        await agent.listens(*theirs)
+        await agent.reaches(MOST, *theirs)
         for informant in theirs.values():
-            registered = bodies(informant.journal.received("POST /register"))
-            assert len({desc["agentID"] for desc in registered}) == 3
-            assert len(informant.journal.received("DELETE /unregister")) == 1
-    agent.keeps_the_law(units(8))
-
-
-async def test_both_die_and_the_informant_comes_back_first_or_last(tmp_path: Path) -> None:
-    """Whoever is there first waits for the other; nothing is needed from outside."""
-    theirs = {name: PublishedInformant(knobs()) for name in ("first", "last")}
-    scheduler = OurScheduler(tmp_path / "scheduler", 8, vms=tuple(theirs))
-    async with running(*theirs.values()):
-        entries = [entry(name, informant.address) for name, informant in theirs.items()]
-        waits = {"retry_cap_s": 0.5}
-        agent = OurAgent(tmp_path / "agent", scheduler.address, entries, waits=waits)
-        async with together(scheduler, agent):
-            await agent.listens(*theirs)
-            await asyncio.gather(agent.kill(), *(informant.die() for informant in theirs.values()))
-            set_load(4.0, *theirs.values())
-            await theirs["first"].start()
-            await agent.start()
-            await agent.reaches(MOST, "first")
-            await theirs["last"].start()
-            await agent.reaches(MOST, "last")
-    agent.keeps_the_law(units(8))
+            await alone(informant)
+        await agent.restart(signal.SIGTERM)
+        set_load(0.1, *theirs.values())
+        await agent.reaches(UNIT, *theirs)
+    for informant in theirs.values():
+        registered = bodies(informant.journal.received("POST /register"))
+        assert len({desc["agentID"] for desc in registered}) == 3
+        assert len(informant.journal.received("DELETE /unregister")) == 1

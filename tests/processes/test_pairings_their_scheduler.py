@@ -1,8 +1,7 @@
 """Our agent with a published scheduler (v1.0 and v1.1) and published informants: all theirs but our agent."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -202,46 +201,6 @@ async def test_answers_that_are_none(tmp_path: Path) -> None:
         it.load(4.0)
         await it.agent.shows("the wish", "a", lambda vm: vm["faults"] and vm["goal"] != vm["size"])
         assert (await it.agent.vms())["a"]["size"] != quantities(MOST)
-        it.scheduler.faults.clear()
-        await it.agent.reaches(MOST, "a")
-
-
-def faulty(why: str) -> Callable[[dict[str, Any]], bool]:
-    """Whether a VM shows a fault."""
-    return lambda vm: why in str(vm["faults"])
-
-
-def permit(cpus: int, slots: int, unit: tuple[int, int] = (1, 1), **more: object) -> bytes:
-    content = {
-        "permit": {"vCPUs": cpus, "mem": slots},
-        "resourceUnit": {"vCPUs": unit[0], "mem": unit[1]},
-    }
-    return json.dumps(content | more).encode()
-
-
-async def test_permits_that_no_scheduler_should_give(tmp_path: Path) -> None:
-    """Above the request, zero, a zero unit: refused with a reason. Below the use: nothing grows, nothing breaks."""
-    async with AgentHouse(tmp_path, initial=units(2), load=1.5, total=units(8)).lives() as it:
-        await it.agent.reaches(units(2), "a")
-        for body, why in (
-            (permit(9, 9), "exceeds the request"),
-            (permit(2, 9), "exceeds the request"),
-            (permit(0, 0), "is zero"),
-            (permit(2, 0), "is zero"),
-            (permit(2, 2, (0, 0)), "compute unit"),
-            (b'{"resourceUnit":{"vCPUs":1,"mem":1}}', "is zero"),
-        ):
-            it.scheduler.faults[:] = [Fault(status=200, body=body, times=-1)]
-            await it.agent.shows(f"fault {why}", "a", faulty(why))
-            assert (await it.agent.vms())["a"]["size"] == quantities(units(2))
-            it.scheduler.faults.clear()
-            await it.agent.shows("no fault", "a", lambda vm: not vm["faults"])
-        it.load(4.0)
-        it.scheduler.faults[:] = [Fault(status=200, body=permit(1, 1), times=-1)]
-        await it.agent.shows("a permit below the use", "a", lambda vm: vm["permit"] == quantities(UNIT))
-        await it.further()
-        assert (await it.agent.vms())["a"]["size"] == quantities(units(2))
-        assert it.asked()[-1] == MOST
         it.scheduler.faults.clear()
         await it.agent.reaches(MOST, "a")
 

@@ -169,8 +169,6 @@ def test_a_plugin_from_elsewhere_decides_and_pools_are_written_over_http(site: P
         status, made = send(port, "POST", "", {"name": "none", "computeUnit": amount(1)})
         assert (status, made["status"]["members"]) == (201, 1)
         assert c.ask(2) == (2, [])
-        assert send(port, "POST", "", {"name": "x" * 600_000})[0] == 413
-        assert send(port, "POST", "", {"name": "None!"})[0] == 400
         assert send(port, "DELETE", "/none") == (200, {"name": "none", "deleted": True})
         assert c.ask(3) == (2, ["pool"])
         page = fetch(port, "/metrics").decode()

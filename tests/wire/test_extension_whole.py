@@ -73,34 +73,62 @@ def test_without_any_field_of_the_extension_it_is_a_published_message(
     assert codec.decode(message, json.dumps(published).encode()).extension is None
 
 
-@pytest.mark.parametrize("name", ["resources", "lastPermit", "computeUnit"])
-def test_a_partial_raw_request_names_what_is_missing(name: str) -> None:
-    raw = _without(REQUEST["raw"], {name})
-    assert set(_faults(wire.AgentRequest, {**REQUEST, "raw": raw})) == {f"raw.{name}"}
+def _raw(**changes: object) -> dict[str, Any]:
+    """A change of `raw`; `...` leaves a field out."""
+    return {"raw": {name: value for name, value in (REQUEST["raw"] | changes).items() if value is not ...}}
 
 
-@pytest.mark.parametrize("name", ["permit", "computeUnit"])
-def test_a_partial_raw_reply_names_what_is_missing(name: str) -> None:
-    raw = _without(REPLY["raw"], {name})
-    assert set(_faults(wire.PluginResponse, {**REPLY, "raw": raw})) == {f"raw.{name}"}
+IN_REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
+    *((_raw(**{name: ...}), {f"raw.{name}"}) for name in REQUEST["raw"]),
+    *((_raw(**{name: {"cpu": "1"}}), {f"raw.{name}.memory"}) for name in REQUEST["raw"]),
+    *((_raw(**{name: {"memory": "1"}}), {f"raw.{name}.cpu"}) for name in REQUEST["raw"]),
+    *(({name: None}, {name}) for name in REQUEST_FIELDS if name not in NULLABLE),
+    # Faults of published and extended fields come together.
+    *(
+        ({"protoVersion": "2", "pod": 5, name: []}, {"protoVersion", "pod", name})
+        for name in ("resources", "podUID", "agentID")
+    ),
+    *(({"sequenceNumber": wrong}, {"sequenceNumber"}) for wrong in (0, 2**64, "1")),
+    *(({"agentStartedAtMs": wrong}, {"agentStartedAtMs"}) for wrong in (-1, 1.5)),
+    *(({"podUID": wrong}, {"podUID"}) for wrong in ("", "x" * 65, 7)),
+    ({"seenEpoch": True}, {"seenEpoch"}),
+    ({"agentID": "not a UUID"}, {"agentID"}),
+    ({"schedulerInstance": ""}, {"schedulerInstance"}),
+    ({"raw": []}, {"raw"}),
+    # Amounts are whole and in range.
+    *(
+        (_raw(resources={"cpu": cpu, "memory": "1Gi"}), {"raw.resources"})
+        for cpu in ("1.0005", "-1", "1e300")
+    ),
+    *(
+        (_raw(resources={"cpu": "1", "memory": memory}), {"raw.resources"})
+        for memory in ("1500m", "-1Ki", "9223372036854775808")
+    ),
+]
+POOL = {"code": "pool", "message": "m"}
+IN_REPLIES: list[tuple[dict[str, Any], set[str]]] = [
+    *(({"raw": _without(REPLY["raw"], {name})}, {f"raw.{name}"}) for name in ("permit", "computeUnit")),
+    *(({name: None}, {name}) for name in REPLY_FIELDS),
+    ({"reasons": [{"message": "m"}]}, {"reasons[0].code"}),
+    ({"reasons": [POOL, {"code": "pool"}]}, {"reasons[1].message"}),
+    ({"reasons": [{"code": "", "message": "m"}]}, {"reasons[0].code"}),
+    ({"reasons": [POOL | {"resource": 3}]}, {"reasons[0].resource"}),
+    ({"reasons": [POOL | {"retryAfterSeconds": True}]}, {"reasons[0].retryAfterSeconds"}),
+    ({"reasons": [None, POOL]}, {"reasons[0]"}),
+    ({"reasons": {"code": "pool"}}, {"reasons"}),
+]
 
 
-@pytest.mark.parametrize("amount", ["resources", "lastPermit", "computeUnit"])
-@pytest.mark.parametrize("resource", ["cpu", "memory"])
-def test_half_an_amount_names_the_other_half(amount: str, resource: str) -> None:
-    raw = {**REQUEST["raw"], amount: {resource: "1"}}
-    other = "memory" if resource == "cpu" else "cpu"
-    assert set(_faults(wire.AgentRequest, {**REQUEST, "raw": raw})) == {f"raw.{amount}.{other}"}
-
-
-@pytest.mark.parametrize("name", [name for name in REQUEST_FIELDS if name not in NULLABLE])
-def test_null_in_a_request_is_refused_where_a_value_must_be(name: str) -> None:
-    assert set(_faults(wire.AgentRequest, {**REQUEST, name: None})) == {name}
-
-
-@pytest.mark.parametrize("name", REPLY_FIELDS)
-def test_null_in_a_reply_is_refused(name: str) -> None:
-    assert set(_faults(wire.PluginResponse, {**REPLY, name: None})) == {name}
+@pytest.mark.parametrize(
+    ("message", "content", "changes", "paths"),
+    [(wire.AgentRequest, REQUEST, *row) for row in IN_REQUESTS]
+    + [(wire.PluginResponse, REPLY, *row) for row in IN_REPLIES],
+    ids=lambda value: str(value)[:60] if isinstance(value, dict) and len(value) < 4 else "",
+)
+def test_what_is_wrong_is_named_by_its_place(
+    message: type[wire.Message], content: dict[str, Any], changes: dict[str, Any], paths: set[str]
+) -> None:
+    assert set(_faults(message, content | changes)) == paths
 
 
 def test_null_is_read_where_nothing_may_be_known_yet() -> None:
@@ -112,68 +140,9 @@ def test_null_is_read_where_nothing_may_be_known_yet() -> None:
     assert (own.scheduler_instance, own.last_permit, own.compute_unit) == (None, None, None)
 
 
-@pytest.mark.parametrize("resource", ["resources", "podUID", "agentID"])
-def test_faults_of_published_and_extended_fields_come_together(resource: str) -> None:
-    faults = _faults(wire.AgentRequest, {**REQUEST, "protoVersion": "2", "pod": 5, resource: []})
-    assert set(faults) == {"protoVersion", "pod", resource}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("sequenceNumber", 0),
-        ("sequenceNumber", 2**64),
-        ("sequenceNumber", "1"),
-        ("agentStartedAtMs", -1),
-        ("agentStartedAtMs", 1.5),
-        ("seenEpoch", True),
-        ("podUID", ""),
-        ("podUID", "x" * 65),
-        ("podUID", 7),
-        ("agentID", "not a UUID"),
-        ("schedulerInstance", ""),
-        ("raw", []),
-    ],
-)
-def test_a_wrong_field_of_the_extension_is_named(name: str, value: object) -> None:
-    assert set(_faults(wire.AgentRequest, {**REQUEST, name: value})) == {name}
-
-
-@pytest.mark.parametrize(
-    "amount",
-    [
-        {"cpu": "1.0005", "memory": "1Gi"},
-        {"cpu": "1", "memory": "1500m"},
-        {"cpu": "-1", "memory": "1Gi"},
-        {"cpu": "1", "memory": "-1Ki"},
-        {"cpu": "1", "memory": "9223372036854775808"},
-        {"cpu": "1e300", "memory": "1Gi"},
-    ],
-)
-def test_amounts_are_whole_and_in_range(amount: dict[str, str]) -> None:
-    faults = _faults(wire.AgentRequest, {**REQUEST, "raw": {**REQUEST["raw"], "resources": amount}})
-    assert set(faults) == {"raw.resources"}
-
-
 def test_an_unknown_reason_keeps_its_text_and_names_its_code() -> None:
     reasons = [{"code": "moon-phase", "message": "full moon"}]
     read = codec.decode(wire.PluginResponse, json.dumps({**REPLY, "reasons": reasons}).encode())
     assert read.extension is not None
     (reason,) = read.extension.reasons
     assert (reason.code.value, reason.message) == ("other", "moon-phase: full moon")
-
-
-@pytest.mark.parametrize(
-    ("reasons", "paths"),
-    [
-        ([{"message": "m"}], {"reasons[0].code"}),
-        ([{"code": "pool", "message": "m"}, {"code": "pool"}], {"reasons[1].message"}),
-        ([{"code": "", "message": "m"}], {"reasons[0].code"}),
-        ([{"code": "pool", "message": "m", "resource": 3}], {"reasons[0].resource"}),
-        ([{"code": "pool", "message": "m", "retryAfterSeconds": True}], {"reasons[0].retryAfterSeconds"}),
-        ([None, {"code": "pool", "message": "m"}], {"reasons[0]"}),
-        ({"code": "pool"}, {"reasons"}),
-    ],
-)
-def test_a_wrong_reason_is_named_by_its_place(reasons: object, paths: set[str]) -> None:
-    assert set(_faults(wire.PluginResponse, {**REPLY, "reasons": reasons})) == paths

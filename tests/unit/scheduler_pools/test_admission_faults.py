@@ -5,9 +5,7 @@ A plugin that is a plain function and blocks holds the whole process, and nothin
 
 import asyncio
 import gc
-import json
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,12 +21,6 @@ from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, Says, hangs, raises, until
 
 TICK_S = 0.01
-
-
-def reasons(got: object) -> str:
-    """What a reply says for people."""
-    assert isinstance(got, Reply)
-    return " | ".join(reason["message"] for reason in json.loads(got.body)["reasons"])
 
 
 def later(say: Says, after_s: float = 0.1) -> Says:
@@ -53,22 +45,7 @@ FAILURES: dict[str, Says] = {
 
 @pytest.mark.parametrize("say", FAILURES.values(), ids=FAILURES)
 @virtually
-async def test_whatever_a_plugin_does_the_agent_keeps_its_permit_and_is_told(say: Says) -> None:
-    doorman = Doorman()
-    doorman.says = say
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b", units=3)
-    got = await asyncio.wait_for(world.post(world.body("a", 5)), 2 + TICK_S)
-    assert permit(got) == (3, ["pool-failed"])
-    assert not world.is_pending()
-    doorman.says = None
-    assert await world.grow("b", 5) == (5, [])
-    assert await world.clean()
-
-
-@pytest.mark.parametrize("say", FAILURES.values(), ids=FAILURES)
-@virtually
-async def test_whatever_a_plugin_does_who_waits_behind_is_answered_too(say: Says) -> None:
+async def test_whatever_a_plugin_does_agents_keep_their_permits_and_are_told_in_time(say: Says) -> None:
     doorman = Doorman(100, 0.1)
     world = await PoolWorld(doorman).open()
     world.born("a", "b", "c", units=3)
@@ -78,6 +55,9 @@ async def test_whatever_a_plugin_does_who_waits_behind_is_answered_too(say: Says
     assert permit(await first) == (5, [])
     got = await asyncio.wait_for(asyncio.gather(*rest), 2 + TICK_S)
     assert [permit(each) for each in got] == [(3, ["pool-failed"])] * 2
+    assert not world.is_pending()
+    doorman.says = None
+    assert await world.grow("b", 5) == (5, [])
     assert await world.clean()
 
 
@@ -116,22 +96,6 @@ async def test_a_pool_that_hangs_beside_one_that_does_not() -> None:
 
 
 # ------------------------------------------------------------ deadlines
-
-
-@virtually
-async def test_who_waits_behind_others_has_the_answer_by_the_deadline_of_its_own_arrival() -> None:
-    doorman = Doorman(100, 0.45)
-    doorman.most = 3
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b", most=100)
-    first = await world.growing("a", 90)
-    await until(1.0)
-    second = await world.growing("b", 3)
-    assert permit(await first)[1] in (["pool"], ["probe-deadline"])
-    assert now_s() <= 2.0 + TICK_S
-    assert permit(await second)[1] != []
-    assert now_s() <= 3.0 + TICK_S
-    assert await world.clean()
 
 
 @virtually
@@ -244,51 +208,23 @@ async def test_a_vm_that_has_left_its_batch_may_still_be_named() -> None:
     assert await world.clean()
 
 
-Phase = Callable[[PoolWorld, Doorman], Any]
-
-
-async def _first_question(world: PoolWorld, doorman: Doorman) -> None:
-    await turns()
-
-
-async def _later_question(world: PoolWorld, doorman: Doorman) -> None:
-    await until(0.6)
-
-
-async def _after_a_verdict(world: PoolWorld, doorman: Doorman) -> None:
-    doorman.says = None
-    await until(0.45)
-
-
-async def _deleted(world: PoolWorld, doorman: Doorman) -> None:
-    await turns()
-    await world.objects.delete("bank")
-
-
-async def _made_anew(world: PoolWorld, doorman: Doorman) -> None:
-    await turns()
-    await world.objects.delete("bank")
-    await world.open()
-
-
-PHASES: dict[str, Phase] = {
-    "within the first question": _first_question,
-    "within a later question": _later_question,
-    "after a verdict": _after_a_verdict,
-    "when the pool was deleted": _deleted,
-    "when the pool was made anew": _made_anew,
-}
-
-
-@pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
+@pytest.mark.parametrize(
+    "phase", ["the first question", "a later question", "a verdict", "deleted", "made anew"]
+)
 @virtually
-async def test_at_the_end_nobody_waits_and_no_task_is_left(phase: Phase) -> None:
+async def test_at_the_end_nobody_waits_and_no_task_is_left(phase: str) -> None:
     doorman = Doorman(5, 0.4)
     world = await PoolWorld(doorman).open()
     world.born("a", "b", "c")
     bodies = [world.body(name, 50) for name in ("a", "b", "c")]
     tasks = [asyncio.ensure_future(_awaited(world.service.decide(body))) for body in bodies]
-    await phase(world, doorman)
+    if phase == "a verdict":
+        doorman.says = None
+    await until({"a later question": 0.6, "a verdict": 0.45}.get(phase, 0.0))
+    if phase in ("deleted", "made anew"):
+        await world.objects.delete("bank")
+    if phase == "made anew":
+        await world.open()
     await world.service.close()
     await turns()
     left = {task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("pool ")}

@@ -1,13 +1,11 @@
 """The queue where growth waits for its pool: batches, order, what is remembered between them, and who is asked what."""
 
-import json
-
 import pytest
 
 from protocol.wire import PodName
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.errors import Scope, new_invalid_spec
-from scheduler.pools.core.values import Admission, Purpose
+from scheduler.pools.core.values import Purpose
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import permit
@@ -46,27 +44,6 @@ async def test_what_computes_only_is_asked_and_answered_within_the_call() -> Non
     assert await world.clean()
 
 
-@virtually
-async def test_without_plugins_a_pool_holds_nobody_up() -> None:
-    world = await PoolWorld().open(most=5)
-    world.born("a", "b")
-    assert permit(world.service.decide(world.body("a", 4))) == (4, [])
-    assert permit(world.service.decide(world.body("b", 4))) == (1, ["pool"])
-    assert await world.clean()
-
-
-@virtually
-async def test_a_cap_that_a_plugin_states_is_granted_after_one_more_question() -> None:
-    doorman = Doorman()
-    doorman.says = lambda *_: Admission(admitted=7, message="seven", reason="Lucky")
-    world = await PoolWorld(doorman).open()
-    world.born("a")
-    got = await world.reply(world.body("a", 50))
-    assert permit(got) == (7, ["pool"])
-    assert doorman.replicas == [50, 7]
-    assert "seven" in json.loads(got.body)["reasons"][0]["message"]
-
-
 # ------------------------------------------------------------ together, in order
 
 
@@ -79,21 +56,9 @@ async def test_who_comes_meanwhile_is_asked_about_together_and_served_in_the_ord
     got = [permit(await task) for task in tasks]
     assert [units for units, _ in got] == [4, 4, 3, 1], "first come, first served"
     assert [question.names for question in doorman.heard][:2] == [("a",), ("b", "c", "d")]
+    assert doorman.replicas[:2] == [7, 16], "what was granted counts, though its VM still shows one unit"
     assert world.units() == 12
     assert await world.clean()
-
-
-@virtually
-async def test_what_was_granted_a_moment_ago_counts_in_the_next_question() -> None:
-    """The reply of the first one has not been used yet: its VM still shows one unit."""
-    doorman = Doorman(10, 0.1)
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b")
-    first, second = await world.growing("a", 9), await world.growing("b", 9)
-    assert permit(await first)[0] == 9
-    assert permit(await second) == (1, ["pool"])
-    assert doorman.heard[1].replicas == 18
-    assert world.units() == 10
 
 
 @virtually
@@ -154,33 +119,17 @@ async def test_members_are_those_that_are_there_now() -> None:
 
 
 @virtually
-async def test_members_of_a_pool_that_was_looked_at_before_it_was_there_are_those_of_now() -> None:
-    """A plugin may look at any name; what it saw then must not stay when pool and VM have come and gone."""
+async def test_looking_at_a_pool_before_it_is_there_remembers_nothing_of_it() -> None:
     world = await PoolWorld(Doorman()).open()
+    for number in range(50):
+        assert world.queue.members(f"nobody-{number}") == ()
+    assert len(world.queue._queues) <= 1
     world.born("early", pool="late")
     assert [member.pod.name for member in world.queue.members("late")] == ["early"]
     world.gone("early")
     await world.open("late")
     world.born("now", pool="late")
     assert [member.pod.name for member in world.queue.members("late")] == ["now"]
-
-
-@virtually
-async def test_members_of_a_pool_that_was_made_anew_are_complete() -> None:
-    world = await PoolWorld(Doorman()).open()
-    world.born("a", "b")
-    assert len(world.queue.members("bank")) == 2
-    await world.objects.delete("bank")
-    await world.open()
-    assert sorted(member.pod.name for member in world.queue.members("bank")) == ["a", "b"]
-
-
-@virtually
-async def test_looking_at_any_name_remembers_nothing_of_it() -> None:
-    world = await PoolWorld(Doorman()).open()
-    for number in range(50):
-        assert world.queue.members(f"nobody-{number}") == ()
-    assert len(world.queue._queues) <= 1
 
 
 # ------------------------------------------------------------ a full pool
@@ -275,47 +224,28 @@ async def test_a_pool_that_is_wrong_is_parked_until_it_is_changed() -> None:
 
 
 @virtually
-async def test_a_vm_that_is_wrong_is_parked_alone() -> None:
+async def test_a_vm_is_parked_alone_until_it_is_freed_described_otherwise_or_gone() -> None:
     doorman = Doorman()
-    wrong = new_invalid_spec("too wide", scope=Scope.VM)
     world = await PoolWorld(doorman).open()
     world.born("a", "b")
-    doorman.says = raises(wrong)
-    assert await world.grow("a", 5) == (1, ["pool-parked"])
-    doorman.says = None
+
+    async def park() -> None:
+        doorman.says = raises(new_invalid_spec("too wide", scope=Scope.VM))
+        assert await world.grow("a", 5) == (1, ["pool-parked"])
+        doorman.says = None
+
+    await park()
     assert await world.grow("b", 5) == (5, [])
-    assert await world.grow("a", 5) == (1, ["pool-parked"])
-    assert world.queue.unpark("bank")
-    assert await world.grow("a", 5) == (5, [])
-
-
-@virtually
-async def test_a_parked_vm_that_is_described_otherwise_is_asked_about_again() -> None:
-    doorman = Doorman()
-    world = await PoolWorld(doorman).open()
-    world.born("a")
-    doorman.says = raises(new_invalid_spec("too wide", scope=Scope.VM))
-    assert await world.grow("a", 5) == (1, ["pool-parked"])
-    doorman.says = None
     world.born("a")
     assert await world.grow("a", 5) == (1, ["pool-parked"]), "it is what it was"
     world.born("a", most=50)
     assert await world.grow("a", 5) == (5, [])
-
-
-@virtually
-async def test_what_is_parked_of_a_vm_that_has_gone_is_forgotten() -> None:
-    doorman = Doorman()
-    world = await PoolWorld(doorman).open()
-    world.born("a", "b")
-    doorman.says = raises(new_invalid_spec("too wide", scope=Scope.VM))
-    await world.grow("a", 5)
-    assert set(world.queue.state_of("bank").parked_vms) == {"uid-a"}
+    await world.grow("a", 1)
+    await park()
+    assert world.queue.unpark("bank")
+    assert await world.grow("a", 5) == (5, [])
+    await world.grow("a", 1)
+    await park()
     world.gone("a")
-    doorman.says = None
-    await world.grow("b", 5)
+    await world.grow("b", 6)
     assert world.queue.state_of("bank").parked_vms == {}
-    assert not world.queue.state_of("bank").is_parked
-
-
-# ------------------------------------------------------------ decreases

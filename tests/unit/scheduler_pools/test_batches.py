@@ -288,13 +288,3 @@ def test_never_a_total_that_was_refused_and_what_is_granted_never_shrinks_the_bo
         held = max(held, verdict.total)
     if 9 in budgets:
         assert held >= min(wanted, most), "one of them had the time for all questions"
-
-
-@given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 60))
-def test_one_search_with_all_the_time_finds_the_limit(held: int, more: int, most: int) -> None:
-    asked = batches.question(PoolAdmissionState(), held, (growth("a", 0, more),))
-    result, _ = _searched(asked, most, 100)
-    after, verdict = batches.answered(PoolAdmissionState(), "bank", asked, result, 0.0, COOLDOWN_S)
-    expected = held + more if most >= held + more else most if most > held else 0
-    assert verdict.total == expected
-    assert (after.refusal is None) is (most >= held + more)

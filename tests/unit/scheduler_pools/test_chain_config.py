@@ -13,9 +13,9 @@ from hosting.settings import FaultsError, SettingsError
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, Registries, build_chain
-from scheduler.pools.chain.plugin import BasePlugin, FrameworkHandle, Handle
+from scheduler.pools.chain.plugin import FrameworkHandle, Handle
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard
-from scheduler.pools.core.providers import NoInstanceTypes, NoQuota, Providers
+from scheduler.pools.core.providers import NoInstanceTypes, Providers
 from scheduler.pools.service import PoolService
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.hosting.raw_peers import Lines, recorded
@@ -107,18 +107,6 @@ def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
     assert len({ChainConfig((Named("a", 1, each),)).fingerprint for each in ("", "x", "y")}) == 3
 
 
-def test_without_anything_there_is_no_chain_and_no_op_providers() -> None:
-    assert not build_chain(ChainConfig(), registries(), HANDLE)
-    seen: list[Providers] = []
-
-    def factory(handle: Handle, providers: Providers, args: Any) -> Doorman:
-        seen.append(providers)
-        return Doorman()
-
-    build_chain(ChainConfig((Named("a"),)), registries(a=factory), HANDLE)
-    assert isinstance(seen[0].quota, NoQuota)
-
-
 def test_all_faults_are_told_at_once_with_their_paths() -> None:
     known = registries(a=door("a"), listed=refuses(ListedError()), told=refuses(ValueError("two\n lines")))
     config = ChainConfig(
@@ -139,16 +127,6 @@ def test_all_faults_are_told_at_once_with_their_paths() -> None:
     assert "'quote' is not registered (there are: a, listed, told)" in found[2]
     assert "pools.plugins[1]" in found[5]
     assert "\n" not in "".join(found)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [None, "quota", object(), BasePlugin, Doorman(label=""), Doorman(label=cast("str", None))],
-    ids=["nothing", "text", "object", "class", "no name", "name that is no text"],
-)
-def test_what_is_no_plugin_is_a_fault_of_its_place(made: object) -> None:
-    (fault,) = faults(ChainConfig((Named("a"),)), registries(a=lambda *_: made))
-    assert fault.startswith("pools.plugins")
 
 
 def test_a_plugin_whose_name_fails_is_a_fault() -> None:
@@ -266,21 +244,6 @@ async def test_a_chain_that_does_not_start_leaves_the_old_one_in_force_and_nothi
     assert process.life[1:] == ["start b", "start sick", "stop b"], "what was started is stopped again"
     await process.pools.close()
     assert process.life[-1] == "stop a"
-
-
-@virtually
-async def test_a_start_that_hangs_is_given_up() -> None:
-    process = Process()
-
-    class Hanging(Doorman):
-        async def start(self, _: Handle) -> None:
-            await asyncio.sleep(10_000)
-
-    process.pools._registries = lambda: registries(a=lambda *_: Hanging())
-    with pytest.raises(SettingsError):
-        await process.configure("a")
-    assert now_s() <= 31
-    await process.pools.close()
 
 
 @virtually

@@ -4,7 +4,7 @@ from scheduler.pools.chain.admission_queue import WAKE_S
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S, Claims
 from scheduler.pools.core.errors import new_internal
-from scheduler.pools.core.values import Admission, PoolLimits
+from scheduler.pools.core.values import Admission
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_permits.service_worlds import permit
 from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises, until
@@ -109,15 +109,6 @@ async def test_failures_leave_no_claim_and_take_none_away() -> None:
 
 
 @virtually
-async def test_who_asks_for_less_claims_no_more_than_that() -> None:
-    world = await PoolWorld(Doorman(10)).open()
-    world.born("a")
-    await world.grow("a", 20)
-    await world.grow("a", 12)
-    assert world.objects.claims() == {"bank": 2}
-
-
-@virtually
 async def test_who_gives_back_at_once_what_was_granted_claims_nothing() -> None:
     world = await PoolWorld(Doorman(10)).open()
     world.born("a")
@@ -200,12 +191,3 @@ async def test_another_pool_that_is_changed_wakes_who_waits() -> None:
     assert await world.grow("a", 20) == (10, ["pool-saturated"])
     await world.change("other")
     assert await world.grow("a", 20) == (12, ["pool"])
-
-
-@virtually
-async def test_a_limit_of_the_pool_itself_leaves_nothing_to_claim() -> None:
-    world = await PoolWorld(Doorman()).open()
-    world.born("a")
-    await world.change(limits=PoolLimits(max_units=3))
-    assert permit(await world.reply(world.body("a", 9))) == (3, ["pool"])
-    assert world.objects.claims() == {}

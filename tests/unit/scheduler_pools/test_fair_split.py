@@ -67,10 +67,6 @@ def test_of_equal_remainders_the_name_that_sorts_first_gets_the_unit() -> None:
     assert fair_split.fair_split(5, claims) == {"a": 2, "b": 2, "c": 1}
 
 
-def test_a_larger_remainder_comes_before_a_name() -> None:
-    assert fair_split.fair_split(3, [Demand("a", 3), Demand("z", 5)]) == {"a": 1, "z": 2}
-
-
 # ------------------------------------------------------------ the tree
 
 

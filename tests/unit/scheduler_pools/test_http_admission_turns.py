@@ -194,19 +194,6 @@ async def test_a_service_that_wants_to_know_is_told_what_became_of_its_questions
         assert figures == {"asked": 9, "admitted": 8, "committed": 2, "released": 1}
 
 
-async def test_an_outcome_is_told_again_until_the_service_takes_it() -> None:
-    async with scene(GOOD, DOWN, Reply(429), Reply(401), Reply(204), reportOutcomes=True) as play:
-        assert play.plugin._outcomes is not None
-        play.plugin._outcomes._retry = NO_PAUSE
-        await update(play.plugin, asking("q1"))
-        play.plugin.probe_ended(ended("q1"))
-        await until(lambda: play.plugin.status().untold == 0)
-        assert [json.loads(request.body)["hook"] for request in play.service.asked] == ["update"] + 4 * [
-            "outcome"
-        ]
-        assert play.plugin.status().failures == 0, "the breaker is for questions"
-
-
 async def test_of_a_question_that_never_got_its_turn_the_service_hears_nothing() -> None:
     gate = asyncio.Event()
     async with scene(gate, GOOD, connections=1, reportOutcomes=True) as play:
@@ -219,14 +206,6 @@ async def test_of_a_question_that_never_got_its_turn_the_service_hears_nothing()
         assert play.plugin.status().untold == 0
         play.plugin.probe_ended(ended("q1"))
         await until(lambda: len(play.service.asked) == 2)
-
-
-async def test_without_the_argument_nobody_is_told() -> None:
-    async with scene(GOOD) as play:
-        await update(play.plugin, asking("q1"))
-        play.plugin.probe_ended(ended("q1"))
-        await update(play.plugin, asking("q2"))
-        assert len(play.service.asked) == 2
 
 
 async def test_of_more_outcomes_than_may_wait_the_oldest_are_lost_and_counted(

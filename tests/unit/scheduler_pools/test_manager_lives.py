@@ -272,30 +272,6 @@ async def test_abandoned_calls_of_one_plugin_do_not_silence_another_of_the_same_
     await turns()
 
 
-async def test_calls_at_once_do_not_disturb_each_other() -> None:
-    async def by_number(pool: Any) -> Admission:
-        await asyncio.sleep(0)
-        return Admission(admitted=pool.replicas)
-
-    chain = PluginManager(Talker("a", by_number), Talker("b", labelled(one="1")))
-    found = await asyncio.gather(
-        *(asking(chain, "pre_update_pool", POOL.with_replicas(number)) for number in range(20))
-    )
-    assert [answer.admitted for answer in found] == list(range(20))
-
-
-async def test_one_call_that_hangs_does_not_hold_up_another() -> None:
-    slow = Slow("slow")
-    chain = PluginManager(slow)
-    first = asyncio.ensure_future(asking(chain, "pre_create_pool"))
-    await slow.begun.wait()
-    slow.say = lambda _: ADMITTED
-    assert await asking(chain, "pre_update_pool") is ADMITTED
-    assert not first.done()
-    slow.open.set()
-    assert (await first).error is None
-
-
 # ------------------------------------------------------------ cancellation
 
 
@@ -341,29 +317,6 @@ async def test_a_caller_that_was_cancelled_at_the_moment_of_the_answer_still_end
         await caller
     await turns()
     assert chain.abandoned == 0
-
-
-async def test_a_plugin_may_leave_tasks_behind() -> None:
-    left: list[asyncio.Task[None]] = []
-    closed = asyncio.Event()
-
-    async def forever() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            closed.set()
-
-    async def leave(_: object) -> Admission:
-        left.append(asyncio.ensure_future(forever()))
-        await asyncio.sleep(0)
-        return ADMITTED
-
-    chain = PluginManager(Talker("a", leave))
-    assert await asking(chain, "pre_update_pool") is ADMITTED
-    assert chain.abandoned == 0
-    assert not left[0].done()
-    left[0].cancel()
-    await closed.wait()
 
 
 # ------------------------------------------------------------ deadlines

@@ -296,18 +296,6 @@ async def test_what_the_hook_of_a_deletion_changes_is_stored_before_the_pool_goe
     assert steps == [[{"exported": "yes"}], []]
 
 
-@virtually
-async def test_a_deletion_twice_asks_twice_and_changes_nothing_more() -> None:
-    doorman = Doorman()
-    world = await PoolWorld(doorman).open()
-    await world.change(finalizers=("keep",))
-    await world.objects.delete("bank")
-    before = world.objects.find("bank")
-    await world.objects.delete("bank")
-    assert world.objects.find("bank") == before
-    assert [hook for hook, _ in doorman.written].count("delete") == 2
-
-
 # ------------------------------------------------------------ storing
 
 
@@ -372,24 +360,7 @@ async def test_a_writer_that_goes_away_while_it_is_stored_leaves_one_truth(step:
 
 
 @virtually
-async def test_parking_is_stored_and_goes_with_the_generation() -> None:
-    store, doorman = MemoryStore(), Doorman()
-    doorman.says = raises(new_invalid_spec("no such team"))
-    world = await PoolWorld(doorman, store=store).open()
-    world.born("a")
-    await world.grow("a", 3)
-    await world.objects.flush()
-    (entry,) = store.saved[-1]
-    assert entry.parked == Parking(1, "no such team", "doorman")
-    await world.change(labels={"team": "b"})
-    (entry,) = store.saved[-1]
-    assert (entry.pool.generation, entry.parked) == (2, None), (
-        "it is not parked any more, nor after a restart"
-    )
-
-
-@virtually
-async def test_what_is_parked_is_stored_again_where_that_failed() -> None:
+async def test_parking_is_stored_again_where_that_failed_and_goes_with_the_generation() -> None:
     store, doorman = MemoryStore(), Doorman()
     doorman.says = raises(new_invalid_spec("no such team"))
     world = await PoolWorld(doorman, store=store).open()
@@ -405,6 +376,11 @@ async def test_what_is_parked_is_stored_again_where_that_failed() -> None:
     await world.objects.flush()
     await world.objects.flush()
     assert len(store.saved) == saved + 1
+    (entry,) = store.saved[-1]
+    assert entry.parked == Parking(1, "no such team", "doorman")
+    await world.change(labels={"team": "b"})
+    (entry,) = store.saved[-1]
+    assert (entry.pool.generation, entry.parked) == (2, None), "nor is it parked after a restart"
 
 
 @virtually

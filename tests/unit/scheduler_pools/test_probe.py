@@ -104,17 +104,6 @@ def test_the_sequence_is_that_of_the_seed_and_no_refusal_is_lost(
 
 
 @pytest.mark.parametrize(
-    ("delta", "most"),
-    [
-        *((1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (7, 4), (8, 4), (15, 5), (16, 5)),
-        *((30, 6), (31, 6), (63, 7), (64, 7), (128, 8), (1000, 11)),
-    ],
-)
-def test_the_most_calls_are_those_of_the_seed(delta: int, most: int) -> None:
-    assert max(run(7, 7 + delta, refusing(limit))[0].calls for limit in range(6, 8 + delta)) == most
-
-
-@pytest.mark.parametrize(
     ("answers", "asked", "kind", "accepted", "error"),
     [
         ([DOWN], [16], INTERNAL, 0, DOWN),
@@ -133,11 +122,6 @@ def test_anything_but_a_want_of_resources_ends_it_at_once(
     assert found.is_complete
 
 
-def test_a_plugin_with_gaps_is_searched_as_if_it_had_none() -> None:
-    found, asked = run(0, 12, lambda n: ADMITTED if n % 4 == 0 and n < 10 else Admission(error=FULL))
-    assert (asked, found.accepted) == ([12, 6, 3, 1], 0)
-
-
 @pytest.mark.parametrize(("current", "candidate"), [(5, 5), (5, 4), (5, 0), (0, 0), (0, -1)])
 def test_what_is_not_above_current_is_never_asked(current: int, candidate: int) -> None:
     found, asked = run(current, candidate, refusing(-1))
@@ -145,14 +129,6 @@ def test_what_is_not_above_current_is_never_asked(current: int, candidate: int) 
 
 
 # ------------------------------------------------------------ caps
-
-
-@pytest.mark.parametrize("limit", range(50, 80))
-def test_a_cap_is_verified_by_one_call(limit: int) -> None:
-    found, asked = run(50, 80, capping(limit, reason="Full", message="quota", plugin="p"))
-    assert asked == ([80, limit] if limit > 50 else [80])
-    assert (found.kind, found.accepted, found.refused) == (INSUFFICIENT, limit, limit + 1)
-    assert (str(found.error), found.plugin, found.calls) == ("quota", "p", len(asked))
 
 
 @pytest.mark.parametrize("limit", [80, 81, 1000])
@@ -189,11 +165,6 @@ def test_the_cap_beside_an_error_is_asked_about_next() -> None:
 
 
 # ------------------------------------------------------------ waits
-
-
-def test_a_wait_of_zero_is_a_wait() -> None:
-    assert scripted(0, 1, Admission(error=FULL, retry_after_s=0.0))[0].retry_after_s == 0.0
-    assert scripted(0, 1, Admission(error=FULL))[0].retry_after_s is None
 
 
 # ------------------------------------------------------------ interrupts

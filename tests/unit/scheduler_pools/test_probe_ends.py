@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from hosting.server import Reply
 from scheduler.pools.core.errors import new_internal, new_invalid_spec
 from scheduler.pools.core.values import ADMITTED, Admission, ProbeEnd
 from tests.support.virtual_time import virtually
@@ -74,19 +73,6 @@ async def test_a_search_that_begins_anew_ends_twice() -> None:
     assert permit(await task) == (5, [])
     assert listener.figures == [(5, 5, 0, 1), (5, 5, 4, 5)]
     assert listener.has_one_end_for_each_question
-
-
-@virtually
-async def test_who_waits_no_longer_gets_nothing_of_what_was_admitted() -> None:
-    listener = Listener(100, 0.1)
-    world = await PoolWorld(listener).open()
-    world.born("a")
-    overtaken = await world.growing("a", 5)
-    assert await world.grow("a", 3) == (3, [])
-    assert isinstance(await overtaken, Reply)
-    assert [end.committed for end in listener.ends] == [0, 2]
-    assert listener.has_one_end_for_each_question
-    assert await world.clean()
 
 
 @virtually

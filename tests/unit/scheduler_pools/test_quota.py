@@ -11,10 +11,7 @@ import yaml
 from hosting import settings
 from hosting.settings import FaultsError, SettingsError, check
 from protocol.values import Resources
-from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.probing import probe_accepted_replicas
 from scheduler.pools.core.errors import PluginErrorKind, Scope, detail_of, kind_from_app_error
-from scheduler.pools.core.probe import ProbeResultKind
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits, Purpose
 from scheduler.pools.shipped import quota
@@ -360,16 +357,6 @@ def test_without_reserved_shares_the_first_takes_what_is_there() -> None:
     world.claimed = {"q": 3}
     assert asked(plugin(world), pool("p", "ci"), 99).admitted == 14
     assert asked(plugin(world, WHOLE + "reserveFairShares: false"), pool("p", "ci"), 99).admitted == 15
-
-
-async def test_a_probe_needs_two_calls() -> None:
-    world = QuotaHost(pool("p", "alone", 2))
-    manager = PluginManager(plugin(world))
-    assert manager.names == ("quota",)
-    await manager.start(world)
-    found = await probe_accepted_replicas(manager, pool("p", "alone", 2), (), 2, 50)
-    assert (found.kind, found.accepted, found.calls) == (ProbeResultKind.INSUFFICIENT_RESOURCES, 10, 2)
-    assert (found.plugin, found.retry_after_s) == ("quota", 30)
 
 
 def test_the_start_says_what_is_in_force() -> None:

@@ -48,12 +48,6 @@ def test_a_factory_gets_the_handle_the_args_and_a_provider_in_every_place() -> N
     assert (providers.quota.enabled, providers.instance_type.enabled) == (False, False)
 
 
-def test_one_factory_can_be_built_twice() -> None:
-    found = known(quota=Made)
-    one, two = (registry.build("quota", HANDLE, NOTHING, None, found) for _ in range(2))
-    assert one is not two
-
-
 @pytest.mark.parametrize(
     ("error", "words"),
     [
