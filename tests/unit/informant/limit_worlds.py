@@ -116,7 +116,7 @@ class PlannedGuest:
     def free(self) -> None:
         """The kernel has freed what it was asked for: the slow write that was begun first ends."""
         write, error = self._slow.pop(0)
-        self.take(events.Done(write) if error is None else failed(write, error))
+        self.take(ended(write, error))
 
     def look(self) -> None:
         """It is time to look, or a file has changed."""
@@ -193,11 +193,12 @@ class PlannedGuest:
         if write.is_slow:
             self._slow.append((write, error))
             return events.WriteBegun(write)
-        return events.Done(write) if error is None else failed(write, error)
+        return ended(write, error)
 
 
-def failed(write: Write, error: OSError) -> events.WriteFailed:
-    return events.WriteFailed(write, str(error.strerror), isinstance(error, FileNotFoundError))
+def ended(write: Write, error: OSError | None) -> events.WriteEnded:
+    reason = "" if error is None else str(error.strerror)
+    return events.WriteEnded(write, reason, isinstance(error, FileNotFoundError))
 
 
 def reach_limit(group: FakeCgroup, guard: Guard) -> None:

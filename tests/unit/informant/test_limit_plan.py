@@ -256,7 +256,7 @@ def test_page_cache_that_is_at_work_is_given_back_and_left_in_peace_for_a_while(
     guest.up(4000, 4 * GIB)
     guest.passes(0.9)
     guest.down(4000, 2 * GIB)
-    assert phase(guest) is RequestPhase.ON_TRIAL
+    assert phase(guest) is RequestPhase.READING
     guest.passes(0.29)
     assert len(guest.answers) == 1
     guest.passes(0.02)
