@@ -132,7 +132,7 @@ def test_a_wish_waits_while_there_is_nobody_to_tell(sessions: Sessions) -> None:
 
 def test_an_agent_that_did_not_answer_is_left_in_peace_for_a_while() -> None:
     wishes = NONE.seen_short(CPU, 100.0)
-    sessions = using(1).undelivered(UUID(int=1), 103.0)
+    sessions = using(1).undelivered(1, 103.0)
     assert wishes.next_call(sessions, 102.9) is None
     assert due(wishes, sessions, 103.0).resources == CPU
 
@@ -148,7 +148,7 @@ def test_an_agent_that_may_or_may_not_have_heard_is_told_whatever_is_wanted_then
     before: MoreResources,
 ) -> None:
     """Nothing included: it may have heard of a wish that was met since."""
-    sessions = using(1, delivered=before).undelivered(UUID(int=1), 103.0)
+    sessions = using(1, delivered=before).undelivered(1, 103.0)
     assert due(NONE, sessions, 103.0).resources == NOTHING
     assert due(delivered(NONE.seen_short(CPU, 100.0), 1, 100.0), sessions, 103.0).resources == CPU
 
@@ -158,17 +158,17 @@ def test_how_often_an_agent_did_not_hear_is_counted_until_it_does() -> None:
         return [each.undelivered for each in sessions.all]
 
     sessions = Sessions((agent(1), agent(2, SessionPhase.WAITING)))
-    silent = sessions.undelivered(UUID(int=1), 101.0).undelivered(UUID(int=1), 102.0)
+    silent = sessions.undelivered(1, 101.0).undelivered(1, 102.0)
     assert (count(sessions), count(silent)) == ([0, 0], [2, 0])
-    assert count(silent.delivered(UUID(int=1), NOTHING)) == [0, 0]
-    assert sessions.undelivered(UUID(int=3), 101.0) is sessions
+    assert count(silent.delivered(1, NOTHING)) == [0, 0]
+    assert sessions.undelivered(3, 101.0) is sessions
 
 
 def test_an_agent_that_is_told_is_remembered_to_know() -> None:
     sessions = Sessions((agent(1), agent(2, SessionPhase.WAITING)))
-    after = sessions.delivered(UUID(int=1), BOTH)
+    after = sessions.delivered(1, BOTH)
     assert [each.delivered for each in after.all] == [BOTH, NOTHING]
-    assert sessions.delivered(UUID(int=3), BOTH) is sessions
+    assert sessions.delivered(3, BOTH) is sessions
 
 
 # ------------------------------------------------------------ how it is met
@@ -388,7 +388,7 @@ def test_to_be_told_anew_keeps_no_wish_alive() -> None:
         if ask is not None:
             wishes, sessions, delivered = (
                 wishes.delivered(ask, now_s),
-                sessions.delivered(UUID(int=1), ask.resources),
+                sessions.delivered(1, ask.resources),
                 delivered + 1,
             )
         due_s = wishes.due_s()
