@@ -58,29 +58,23 @@ class SessionEvent(enum.Enum):
 GONE: Final = None
 TABLE: Final = MappingProxyType(
     {
+        **{
+            (phase, event): GONE
+            for phase in SessionPhase
+            for event in (SessionEvent.FAILED, SessionEvent.LEFT)
+        },
         (SessionPhase.CHECKING, SessionEvent.CHECKED): SessionPhase.WAITING,
-        (SessionPhase.CHECKING, SessionEvent.FAILED): GONE,
-        (SessionPhase.CHECKING, SessionEvent.LEFT): GONE,
         (SessionPhase.WAITING, SessionEvent.RESUME_SENT): SessionPhase.RESUMING,
-        (SessionPhase.WAITING, SessionEvent.FAILED): GONE,
-        (SessionPhase.WAITING, SessionEvent.LEFT): GONE,
         (SessionPhase.RESUMING, SessionEvent.RESUMED): SessionPhase.ACTIVE,
         (SessionPhase.RESUMING, SessionEvent.UNANSWERED): SessionPhase.DOUBTFUL,
-        (SessionPhase.RESUMING, SessionEvent.FAILED): GONE,
-        (SessionPhase.RESUMING, SessionEvent.LEFT): GONE,
         (SessionPhase.ACTIVE, SessionEvent.SUSPEND_SENT): SessionPhase.SUSPENDING,
-        (SessionPhase.ACTIVE, SessionEvent.FAILED): GONE,
-        (SessionPhase.ACTIVE, SessionEvent.LEFT): GONE,
         (SessionPhase.DOUBTFUL, SessionEvent.RESUME_SENT): SessionPhase.RESUMING,
         (SessionPhase.DOUBTFUL, SessionEvent.SUSPEND_SENT): SessionPhase.SUSPENDING,
-        (SessionPhase.DOUBTFUL, SessionEvent.FAILED): GONE,
-        (SessionPhase.DOUBTFUL, SessionEvent.LEFT): GONE,
         (SessionPhase.SUSPENDING, SessionEvent.SUSPENDED): SessionPhase.WAITING,
         (SessionPhase.SUSPENDING, SessionEvent.UNANSWERED): SessionPhase.DOUBTFUL,
-        (SessionPhase.SUSPENDING, SessionEvent.FAILED): GONE,
-        (SessionPhase.SUSPENDING, SessionEvent.LEFT): GONE,
     }
 )
+"""The phase after an event. An agent may fail or leave at any time; no other event has a meaning elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,16 +114,15 @@ class AgentSet:
         self._serial += 1
         session = Session(desc.agent_id, desc.server_addr, version, serial=self._serial)
         self._sessions = self._sessions.add(session)
+        event = SessionEvent.FAILED
         try:
             wrong = await self._check_id(session)
-        except BaseException:
-            self._apply(session, SessionEvent.FAILED)
-            raise
+            event = SessionEvent.CHECKED if wrong is None else event
+        finally:
+            self._apply(session, event)
         if wrong is not None:
-            self._apply(session, SessionEvent.FAILED)
             self._log.warning("agent not registered", agent=_short(desc.agent_id), error=wrong.why)
             return text(400, f"the check of /id failed: {wrong.why}")
-        self._apply(session, SessionEvent.CHECKED)
         self._sessions = self._sessions.spared(session.serial, self._now_s() + _GRACE_S)
         self._log.info("agent registered", agent=_short(desc.agent_id), version=str(version))
         method = wire.InformantMetricsMethod(wire.MetricsMethodPrometheus(self.metrics_port))
@@ -208,17 +207,14 @@ class AgentSet:
             case _:
                 assert_never(action)
         self._apply(session, sent)
+        outcome = SessionEvent.FAILED  # in between, the agent would keep every other one from use
         try:
             wrong = await self._call(session, "POST", path, body, deadline_s)
-        except BaseException:
-            self._apply(session, SessionEvent.FAILED)  # in between, it would keep every other agent from use
-            raise
-        if wrong is None:
-            self._apply(session, done)
-        elif wrong.is_final:
-            self._apply(session, SessionEvent.FAILED)
-        else:
-            self._apply(session, SessionEvent.UNANSWERED)
+            if wrong is None or not wrong.is_final:
+                outcome = done if wrong is None else SessionEvent.UNANSWERED
+        finally:
+            self._apply(session, outcome)
+        if outcome is SessionEvent.UNANSWERED:
             self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng))
         self._log.info(
             "agent asked",

@@ -212,7 +212,7 @@ class LimitController:
 
     def _adopt(self, action: AdoptSize) -> GuestEvent:
         size = action.size
-        self._source.resized(size.vcpu_milli, size.memory_bytes)
+        self._source.resized(size)
         if self._approvals is not None:
             try:
                 self._approvals.keep(Agreed(size, action.hidden_bytes))

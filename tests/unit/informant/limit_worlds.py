@@ -54,8 +54,8 @@ class Machine:
         free = max(0, self.total_bytes - self.others_bytes - (group.needed_bytes or 0))
         return Reading(0.5, 0.5, 0.5, 1.0, 4, self.total_bytes, free, cgroup=group)
 
-    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
-        self.sizes.append((vcpu_milli, memory_bytes))
+    def resized(self, size: Resources) -> None:
+        self.sizes.append((size.vcpu_milli, size.memory_bytes))
 
 
 @dataclass
