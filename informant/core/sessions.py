@@ -58,11 +58,6 @@ class SessionEvent(enum.Enum):
 GONE: Final = None
 TABLE: Final = MappingProxyType(
     {
-        **{
-            (phase, event): GONE
-            for phase in SessionPhase
-            for event in (SessionEvent.FAILED, SessionEvent.LEFT)
-        },
         (SessionPhase.CHECKING, SessionEvent.CHECKED): SessionPhase.WAITING,
         (SessionPhase.WAITING, SessionEvent.RESUME_SENT): SessionPhase.RESUMING,
         (SessionPhase.RESUMING, SessionEvent.RESUMED): SessionPhase.ACTIVE,
@@ -72,6 +67,11 @@ TABLE: Final = MappingProxyType(
         (SessionPhase.DOUBTFUL, SessionEvent.SUSPEND_SENT): SessionPhase.SUSPENDING,
         (SessionPhase.SUSPENDING, SessionEvent.SUSPENDED): SessionPhase.WAITING,
         (SessionPhase.SUSPENDING, SessionEvent.UNANSWERED): SessionPhase.DOUBTFUL,
+        **{
+            (phase, event): GONE
+            for phase in SessionPhase
+            for event in (SessionEvent.FAILED, SessionEvent.LEFT)
+        },
     }
 )
 """The phase after an event. An agent may fail or leave at any time; no other event has a meaning elsewhere."""

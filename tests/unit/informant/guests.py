@@ -10,13 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from hosting.client import Answered, HttpClient, Outcome, Unanswered
-from hosting.server import Reply, Request
+from hosting.server import Reply, Request, Server, ServerLimits
 from informant.core.report import Reading
 from informant.core.sessions import SessionPhase
 from informant.guest.machine import GIB
 from informant.service.informant import Informant
 from informant.service.limits import Guest
-from informant.settings import InformantSettings
+from informant.settings import HealthSettings, InformantSettings
 from protocol.values import Resources
 from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import Lines, recorded
@@ -186,6 +186,20 @@ async def running(
     informant.agents.metrics_port = 10301
     async with _at_work(informant):
         yield RunningInformant(informant, network, machine, lines)
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    """The address of an informant with sockets, in real time, whose checks of health do not come in between."""
+    log, _ = recorded()
+    settings = InformantSettings(health=HealthSettings(every=1000))
+    async with HttpClient() as client:
+        informant = Informant(Guest(Machine()), settings, client, log, random.Random(1))
+        server = Server(log, informant.routes(), limits=ServerLimits(drain_s=0.2))
+        informant.agents.metrics_port = await server.start("127.0.0.1", 0)
+        async with _at_work(informant):
+            yield f"127.0.0.1:{informant.agents.metrics_port}"
+        await server.close()
 
 
 @asynccontextmanager
