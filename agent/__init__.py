@@ -1,1 +1,5 @@
-"""The daemon on each node, one runner per VM: `core` decides, `links` and `backends` act, `runner` drives, `daemon` wires."""
+"""The daemon on each node, with one runner for each VM.
+
+`core` decides (pure). `sources` says which VMs are on the node, `peers` calls other programs, `backends` resizes. `runner` drives
+the core of one VM, `daemon` puts all of it together, and `program` is the command line.
+"""

@@ -1,4 +1,5 @@
-"""The program inside the VM: reports load, approves downscales, and speaks to the agent that is in use.
+"""The program inside the VM: reports load, approves downscales, and asks its agent for more.
 
-`informant.core` decides (pure); `machine` reads /proc, `service` listens and calls agents, `cli` is the program.
+`core` decides (pure). `guest` reads and writes what belongs to the guest, `service` serves and calls agents, `diagnose` tells what
+is seen and controlled (`--once`), and `program` is the command line.
 """

@@ -1,1 +1,1 @@
-"""The command line: `parley demo` starts the programs on one machine; `parley status` shows an agent's VMs."""
+"""The command line `parley`: the demo, the status and the live view of an agent's VMs, the replay of a journal."""

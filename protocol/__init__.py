@@ -1,1 +1,1 @@
-"""The words that the three parties exchange: values, versions, messages, codec. No I/O."""
+"""What the three parties exchange: values, versions, messages, codec. No I/O."""

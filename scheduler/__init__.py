@@ -1,1 +1,5 @@
-"""The permit server: `scheduler.core` decides (pure), `scheduler.permits` listens, reads the cluster and answers."""
+"""The permit server.
+
+`core` decides (pure), `ports` says what the shell needs of the world, `pools` and `clusters` implement that. `permits` turns bytes
+into answers, and `program` is the command line.
+"""

@@ -313,7 +313,7 @@ class Program:
 @click.option(
     "--first-start",
     is_flag=True,
-    help="Neither a scheduler nor an agent has run here before: keep nothing for what one may still hold.",
+    help="Neither a scheduler nor an agent has run here before: keep nothing for what agents may still hold.",
 )
 @click.option(
     "--journal",
@@ -334,7 +334,7 @@ def main(log_level: str, **options: Unpack[Options]) -> None:
     """Parley's permit server: keeps a ledger per node and answers agents that want their VMs to grow.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the directory of the journal or the state cannot be
-    used, 2 for a wrong command line, cluster file, configuration or state.
+    used, 2 for a wrong command line, cluster file, configuration or state, or a plugin that is not there.
     """
     logs.configure(log_level)
     try:

@@ -1,1 +1,1 @@
-"""What resizes a VM: adapters of the port `VmBackend`."""
+"""Back ends, which resize VMs: adapters of the port `VmBackend`."""

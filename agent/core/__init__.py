@@ -1,1 +1,1 @@
-"""Every decision of an agent, without I/O: `apply(state, event)` and `plan(state, now, policy)`."""
+"""Every decision of an agent, without I/O: `step` applies what has happened (`apply`) and makes a plan (`plan`)."""

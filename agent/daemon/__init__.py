@@ -1,1 +1,1 @@
-"""The program `parley-agent`: wiring, callbacks, status, and its life."""
+"""The agent put together: its runners, callbacks, pages, settings and policies."""

@@ -1,1 +1,1 @@
-"""The agent's links to its peers: the scheduler, the informant, the metrics exporter."""
+"""Calls to the agent's peers: the scheduler, the informant, the exporter of metrics."""

@@ -1,1 +1,1 @@
-"""Drives the core of one VM: takes events, plans, starts one task per action."""
+"""The runner of one VM: it takes events, lets the core plan, and starts one task for each action."""

@@ -1,1 +1,1 @@
-"""The informant's decisions, without I/O: which agent is in use, whether a downscale fits, what a workload does."""
+"""The informant's decisions, without I/O: agents and wishes, limits and downscales, shortages, synthetic workloads."""

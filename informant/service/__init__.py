@@ -1,1 +1,1 @@
-"""The informant at work: agents that are called, sizes that are agreed on, the guest that is looked at."""
+"""The informant at work: its routes, its calls to agents, and the performer of the plans for the guest."""

@@ -1,1 +1,1 @@
-"""Where nodes, VMs and pods are read from: one adapter of the port `Cluster` each."""
+"""Sources of nodes, VMs and pods: adapters of the port `Cluster`, one module each."""

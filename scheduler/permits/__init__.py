@@ -1,1 +1,1 @@
-"""The scheduler's shell: the cluster adapter, the permit service, metrics, and the program `parley-scheduler`."""
+"""The permit service: bytes to answers, batches, what must wait, the configuration, the journal's files, metrics."""

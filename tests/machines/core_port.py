@@ -22,7 +22,7 @@ from scheduler.core.state import SchedulerConfig
 
 if TYPE_CHECKING:
     from tests.machines.pool_laws import PoolLaws
-    from tests.machines.pool_models import Word
+    from tests.machines.pool_models import ChainVerdict
 
 __all__ = ["Holder", "Kept", "Observation", "PodSpec", "PoolSpec", "VmSpec"]
 
@@ -69,7 +69,7 @@ class LookWanted:
     """The core wants a fresh look at the cluster before it answers."""
 
 
-class Consult(NamedTuple):
+class AdmissionCall(NamedTuple):
     """What a pool is to be asked: whether the VM may have `wanted`."""
 
     ticket: int
@@ -80,10 +80,10 @@ class Consult(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Waits:
-    """The request waits for its pool's word: `consult`, or None where it waits for the answer to an earlier sending."""
+    """The request waits for its pool's verdict: `call`, or None where it waits for the answer to an earlier sending."""
 
     ticket: int
-    consult: Consult | None
+    call: AdmissionCall | None
 
 
 Answer: TypeAlias = Permitted | Rejected | HungUp
@@ -109,7 +109,7 @@ class Glance(NamedTuple):
 def vm_spec(
     name: PodName, uid: str, node: str, bounds: Bounds, unit: Resources | None, pool: str | None
 ) -> VmSpec:
-    """A VM as the core is told of it. GrowthSwitches of one with a pool waits for the pool's word."""
+    """A VM as the core is told of it. Growth of one with a pool waits for the pool's verdict."""
     return VmSpec(name, uid, node, bounds, SLOT_BYTES, unit, pool=pool)
 
 
@@ -140,7 +140,7 @@ class CorePort:
                 is_first_start=is_first,
             )
         )
-        self._tickets = instance.int << 32  # so that words for an earlier process find nobody
+        self._tickets = instance.int << 32  # so that verdicts for an earlier process find nobody
         self._now_s = 0.0
         self.laws: PoolLaws | None = None
         self.told: list[tuple[int, Answer]] = []
@@ -203,15 +203,17 @@ class CorePort:
         self._check()
         return [output.pod for output in outputs if isinstance(output, events.ReadNeeded)]
 
-    def consult_ends(self, ticket: int, word: "Word | None", now_s: float) -> None:
-        """The pool's word is here; None where it could not be asked."""
+    def admission_ended(self, ticket: int, verdict: "ChainVerdict | None", now_s: float) -> None:
+        """The pool's verdict is here; None where it could not be asked."""
         self._now_s = now_s
-        said = events.PoolVerdict(word.total, generation=word.generation) if word is not None else None
+        said = (
+            events.PoolVerdict(verdict.total, generation=verdict.generation) if verdict is not None else None
+        )
         before = len(self.told)
         self._take(self._core.apply(events.AdmissionCallEnded(ticket, said, now_s)))
         if self.laws is not None:
             answers = [answer for told, answer in self.told[before:] if told == ticket]
-            self.laws.told(ticket, word, answers[0] if answers else None)
+            self.laws.told(ticket, verdict, answers[0] if answers else None)
 
     def _check(self) -> None:
         """After an input that is about no VM: what pools hold does not rise by it."""
@@ -252,7 +254,7 @@ class CorePort:
         assert answer is not None
         if self.laws is not None:
             if isinstance(answer, Waits):
-                self.laws.asked(request, None, answer.consult)
+                self.laws.asked(request, None, answer.call)
             else:
                 self.laws.asked(request, None if isinstance(answer, LookWanted) else answer, None)
         return answer
@@ -274,7 +276,9 @@ class CorePort:
             case events.LookNeeded():
                 return _LOOK_WANTED
             case events.AdmissionCallNeeded():
-                return Waits(answer.ticket, Consult(answer.ticket, answer.uid, answer.pool, answer.wanted))
+                return Waits(
+                    answer.ticket, AdmissionCall(answer.ticket, answer.uid, answer.pool, answer.wanted)
+                )
             case events.Joined():
                 return Waits(answer.ticket, None)
 
@@ -320,7 +324,7 @@ class CorePort:
 
     @staticmethod
     def firm(kept: Kept) -> Resources:
-        """What a row keeps for good: its permit and every floor but what only waits for a pool's word."""
+        """What a row keeps for good: its permit and every floor but what only waits for a pool's verdict."""
         amount = kept.current
         for floor in kept.floors:
             if floor.cause is not Cause.PENDING:

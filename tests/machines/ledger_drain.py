@@ -3,7 +3,7 @@
 First every VM wants much: it gets it or carries a reason. Then one VM of each node wants all the rest and the others
 little, which the node can bear and for which the chains of the pools have just enough room: everybody gets exactly that,
 so what was released must have been given back. At the end every row is settled, no floor keeps more than a permit, no
-runner is dormant, and nobody waits for a word that never came.
+runner is dormant, and nobody waits for a verdict that never came.
 """
 
 from protocol.values import ZERO, Resources
@@ -17,7 +17,7 @@ from tests.machines.published_models import Phase, PublishedAgent
 ROUND_S = 6.0
 HELD_S = 4.0
 _GREEDY_ROUNDS = 5
-# Longer than a hand-over, a silence and a command deadline after the last word of anybody from before.
+# Longer than a hand-over, a silence and a command deadline after anybody from before was last heard.
 _MODEST_ROUNDS = 15
 
 
@@ -57,7 +57,7 @@ def _end_faults(world: World) -> None:
     world.packets, world.answers = [], []
     world.switch_growth(is_stopped=False)
     for pool in world.pools.all.values():
-        pool.waiting, pool.round, pool.is_prompt = [], None, False  # no word comes for those who wait
+        pool.waiting, pool.round, pool.is_prompt = [], None, False  # no verdict comes for those who wait
         pool.max_units = pool.max_units_per_vm = None
         if pool.is_there and not pool.is_deleting:
             world.pools.change(pool)
@@ -85,10 +85,10 @@ def _end_faults(world: World) -> None:
 
 
 def _check_nobody_waits(world: World) -> None:
-    """Whoever waits for a word that does not come is answered by the clock."""
+    """Whoever waits for a verdict that does not come is answered by the clock."""
     world.pass_time(ROUND_S)
     if world.asking or world.port.is_pending():
-        raise LawBrokenError("a request waits for ever for a word that does not come")
+        raise LawBrokenError("a request waits for ever for a verdict that does not come")
 
 
 def _fit_pools(world: World, goals: dict[str, Resources]) -> None:

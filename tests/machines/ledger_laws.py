@@ -66,7 +66,7 @@ def check_growth(node: Node, before: Glance, after: Glance, claim: Resources) ->
 
 def check_bystander(answer: Permitted, before: Glance, reading: Observation | None) -> None:
     """A caller beside an agent with the extension gets what is current or in use, never what is pending."""
-    use = reading.use if reading is not None else answer.permit  # without sizes its word counts
+    use = reading.use if reading is not None else answer.permit  # without sizes what it is told counts
     if answer.permit.exceeds(before.current.max(use).max(before.shown)):
         raise LawBrokenError(
             f"a bystander got {answer.permit} where {before.current} was current, {use} in use"

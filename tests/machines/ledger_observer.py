@@ -8,7 +8,7 @@ still land, or what other pods use. At every line, for each node and resource:
 `unseen` is what a documented cause did behind the scheduler's back and the scheduler was not told yet (an external
 edit, a birth or a pod that bypassed it, two kinds of agent on one VM): the sum may rise by exactly that. `excess` is
 what such causes, once told, and a smaller configuration left of the ledger above what is reservable: it rises by a
-cause only, and falls with the ledger's own sum. So the scheduler's word may end an excuse and never gives one.
+cause only, and falls with the ledger's own sum. So what the scheduler says may end an excuse and never gives one.
 
 A line costs O(1): each VM keeps its maximum, each node its sum.
 """

@@ -263,8 +263,8 @@ class World:
 
     def _waits(self, answer: Waits, asking: Asking) -> None:
         self.asking[answer.ticket] = asking
-        if answer.consult is not None:
-            self.pools.asked(answer.consult)
+        if answer.call is not None:
+            self.pools.asked(answer.call)
 
     def tell_waiting(self) -> None:
         """Answers to requests that waited are on their way, or lost with who asked."""

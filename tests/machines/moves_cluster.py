@@ -119,7 +119,7 @@ def start_agent(world: World, vm: Vm, *, is_published: bool) -> None:
         world.new_life(vm, round(world.now_s * 1000))
 
 
-def late_word(world: World, which: int) -> None:
+def late_news(world: World, which: int) -> None:
     """A birth, a death or a pod is told at last."""
     if world.untold_births:
         vm = world.untold_births.pop(which % len(world.untold_births))

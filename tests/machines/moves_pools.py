@@ -25,18 +25,18 @@ def pool_answers(world: World, pool: int, how: int) -> None:
     world.pools.answer(pick_pool(world, pool), HOWS[how])
 
 
-def pool_word_is_formed(world: World, pool: int, how: int) -> None:
-    """A chain is asked for all who wait; its word is applied later."""
+def pool_verdict_is_formed(world: World, pool: int, how: int) -> None:
+    """A chain is asked for all who wait; its verdict is applied later."""
     world.pools.form(pick_pool(world, pool), HOWS[how])
 
 
-def pool_word_is_applied(world: World, pool: int, at: int) -> None:
-    """A word reaches the next one whom it was formed for, or, out of order, another one."""
+def pool_verdict_is_applied(world: World, pool: int, at: int) -> None:
+    """A verdict reaches the next one whom it was formed for, or, out of order, another one."""
     world.pools.serve(pick_pool(world, pool), max(0, at - 3))
 
 
-def pool_word_is_late(world: World, which: int) -> None:
-    """A word comes once more, or long after nobody waits for it."""
+def pool_verdict_is_late(world: World, which: int) -> None:
+    """A verdict comes once more, or long after nobody waits for it."""
     past = world.pools.past
     if past:
         world.pools.tell(*past[which % len(past)])

@@ -289,7 +289,7 @@ def old_event_ends_silence() -> Iterator[None]:
 
 
 def others_forgotten_at_commit() -> Patch:
-    """A word's total is taken for what the asking VM alone may hold."""
+    """A verdict's total is taken for what the asking VM alone may hold."""
     total = pools.total
 
     def total_for_one(record: Any, account: PoolAccount, *rest: Any) -> Limit | None:
@@ -298,8 +298,8 @@ def others_forgotten_at_commit() -> Patch:
     return _patch(pools, "total", total_for_one)
 
 
-def word_for_another_generation() -> Patch:
-    """A word counts whatever became of the pool since it was formed."""
+def verdict_for_another_generation() -> Patch:
+    """A verdict counts whatever became of the pool since it was formed."""
     admitted = pools.admitted
 
     def admitted_for_any(ledger: Ledger, record: Any, way: Growth, call: Any) -> list[Limit]:
@@ -342,7 +342,7 @@ def pending_counts_in_the_pool() -> Patch:
 
 @contextlib.contextmanager
 def own_limits_not_looked_at_again() -> Iterator[None]:
-    """The pool's own limits are looked at when a request comes, and not when its word does."""
+    """The pool's own limits are looked at when a request comes, and not when its verdict does."""
     bounds, judge = pools.bounds, decision.judge
     is_at_commit = False
 
@@ -359,7 +359,7 @@ def own_limits_not_looked_at_again() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def floor_needs_no_word() -> Iterator[None]:
+def floor_needs_no_verdict() -> Iterator[None]:
     """Growth within what the VM's own floors keep asks nobody."""
     judge, must_be_asked = decision.judge, pools.must_be_asked
     kept = ZERO
@@ -388,8 +388,8 @@ def growth_in_a_pool_that_is_above() -> Patch:
     return _patch(pools, "total", total_without_a_look)
 
 
-def word_of_the_pool_it_left() -> Patch:
-    """A word counts for a VM that belongs to another pool by now."""
+def verdict_of_the_pool_it_left() -> Patch:
+    """A verdict counts for a VM that belongs to another pool by now."""
     admitted = pools.admitted
 
     def admitted_there(ledger: Ledger, record: Any, way: Growth, call: Any) -> list[Limit]:
@@ -434,14 +434,14 @@ MUTANTS: Final = (
     Mutant(18, resize_forgotten_at_its_deadline, 16),
     Mutant(19, old_event_ends_silence, 60),
     Mutant(20, others_forgotten_at_commit, 9),
-    Mutant(21, word_for_another_generation, 88),
+    Mutant(21, verdict_for_another_generation, 88),
     Mutant(22, births_not_counted, 39),
     Mutant(23, label_leaves_units_behind, 12),
     Mutant(24, pending_counts_in_the_pool, 37),
     Mutant(25, own_limits_not_looked_at_again, 90),
-    Mutant(26, floor_needs_no_word, 8),
+    Mutant(26, floor_needs_no_verdict, 8),
     Mutant(27, growth_in_a_pool_that_is_above, 1),
-    Mutant(28, word_of_the_pool_it_left, 498),
+    Mutant(28, verdict_of_the_pool_it_left, 498),
     Mutant(29, handover_dies_with_the_scheduler, 30),
     Mutant(30, blind_write, 790),
 )

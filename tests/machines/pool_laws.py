@@ -2,10 +2,10 @@
 
 A VM's part of its pool is the most units of the pool that its permit or any floor but `pending` takes. The laws:
 
-- *No grant that the chain refused.* A permit that takes more of the pool needs a word that was formed for this very
-  description of the pool, and all that the pool holds after it is within that word and within what the chain admitted
-  when the word was formed. The pool's own limits hold as well; nothing at all grows in a pool that is absent or being
-  deleted. What needs no word takes no more of the pool than the permit did before.
+- *No grant that the chain refused.* A permit that takes more of the pool needs a verdict that was formed for this very
+  description of the pool, and all that the pool holds after it is within that verdict and within what the chain admitted
+  when the verdict was formed. The pool's own limits hold as well; nothing at all grows in a pool that is absent or being
+  deleted. What needs no verdict takes no more of the pool than the permit did before.
 - *A pool's total rises by grants and by documented causes only*: a birth, a label, another unit (`_enter`, `_join`,
   `recount`); the start-up floor when a larger maximum is told; what a read has shown; a claim; what a published caller
   uses. Each is bounded by what the model knows of it. As a grant's total is within what was admitted, nothing grows in a
@@ -23,23 +23,23 @@ from protocol.extension import RequestExtension
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest, PodName
-from tests.machines.core_port import UNIT, Answer, Consult, Holder, Kept, Observation, Permitted, VmSpec
+from tests.machines.core_port import UNIT, AdmissionCall, Answer, Holder, Kept, Observation, Permitted, VmSpec
 from tests.machines.ledger_observer import LawBrokenError
 
 if TYPE_CHECKING:
     from tests.machines.core_port import CorePort
-    from tests.machines.pool_models import Pool, Word
+    from tests.machines.pool_models import ChainVerdict, Pool
 
 
 @dataclass(slots=True, frozen=True)
 class Cause:
-    """What an input documents: up to where the subject's permit and its floors may rise without any word."""
+    """What an input documents: up to where the subject's permit and its floors may rise without any verdict."""
 
     name: str
     permit: Resources = ZERO
     floors: Resources = ZERO
-    consult: Consult | None = None
-    word: "Word | None" = None
+    call: AdmissionCall | None = None
+    verdict: "ChainVerdict | None" = None
 
 
 _NO_CAUSE: Final = Cause("what was none of its business")
@@ -71,8 +71,8 @@ class PoolLaws:
         self._members: dict[PodName, Member] = {}
         self._pooled: list[Member] = []
         self.totals: dict[str, int] = dict.fromkeys(pools, 0)
-        self.waits: dict[int, tuple[Consult, AgentRequest, int]] = {}
-        """Who waits for a word: what for, with which request, and in which life of the pool it began."""
+        self.waits: dict[int, tuple[AdmissionCall, AgentRequest, int]] = {}
+        """Who waits for a verdict: what for, with which request, and in which life of the pool it began."""
 
     # ------------------------------------------------------------ inputs
 
@@ -121,10 +121,10 @@ class PoolLaws:
                 self.totals[name] += member.units
         self.nothing_else()
 
-    def asked(self, request: AgentRequest, answer: Answer | None, consult: Consult | None) -> None:
-        """A request was taken. `consult` where it waits from now on."""
-        if consult is not None:
-            self.waits[consult.ticket] = consult, request, self._pools[consult.pool].life
+    def asked(self, request: AgentRequest, answer: Answer | None, call: AdmissionCall | None) -> None:
+        """A request was taken. `call` where it waits from now on."""
+        if call is not None:
+            self.waits[call.ticket] = call, request, self._pools[call.pool].life
         member = self._members.get(request.pod)
         if member is None:
             self.nothing_else()
@@ -142,26 +142,26 @@ class PoolLaws:
                 self._check_refusal(member, before, request.extension, answer, None)
             member.answered = request
 
-    def told(self, ticket: int, word: "Word | None", answer: Answer | None) -> None:
-        """A word was applied. One for nobody changes nothing."""
+    def told(self, ticket: int, verdict: "ChainVerdict | None", answer: Answer | None) -> None:
+        """A verdict was applied. One for nobody changes nothing."""
         waited = self.waits.pop(ticket, None)
         if waited is None:
             if answer is not None:
-                raise LawBrokenError(f"a word for nobody is answered with {answer}")
+                raise LawBrokenError(f"a verdict for nobody is answered with {answer}")
             self.nothing_else()
             return
-        consult, request, life = waited
+        call, request, life = waited
         member = self._members.get(request.pod)
         if member is None:
-            raise LawBrokenError(f"{request.pod.name} waits for pool {consult.pool} and is gone")
+            raise LawBrokenError(f"{request.pod.name} waits for pool {call.pool} and is gone")
         before = self._before(member)
         use = ZERO if request.extension is not None else member.shown
-        self.nothing_else(member, Cause("a word", use, member.shown, consult, word))
+        self.nothing_else(member, Cause("a verdict", use, member.shown, call, verdict))
         if request.extension is not None and isinstance(answer, Permitted):
             member.answered = request
-            is_same = life == self._pools[consult.pool].life
-            if word is not None and is_same and not self._is_void(member, consult, word):
-                self._check_refusal(member, before, request.extension, answer, (consult, word))
+            is_same = life == self._pools[call.pool].life
+            if verdict is not None and is_same and not self._is_void(member, call, verdict):
+                self._check_refusal(member, before, request.extension, answer, (call, verdict))
 
     def nothing_else(self, subject: Member | None = None, cause: Cause = _NO_CAUSE) -> None:
         """After any input: what has changed is the subject, as far as its cause goes, or has not risen."""
@@ -231,24 +231,24 @@ class PoolLaws:
             raise LawBrokenError(f"{who} pool {pool.name} holds {total} of at most {pool.max_units} units")
 
     def _check_grant(self, pool: "Pool", who: str, member: Member, total: int, cause: Cause) -> None:
-        """What takes more of the pool has a word for just that, and is not too much for one VM."""
-        word, consult = cause.word, cause.consult
-        if word is None or consult is None:
+        """What takes more of the pool has a verdict for just that, and is not too much for one VM."""
+        verdict, call = cause.verdict, cause.call
+        if verdict is None or call is None:
             raise LawBrokenError(f"{who} nobody asked pool {pool.name}")
-        if self._is_void(member, consult, word):
-            raise LawBrokenError(f"{who} the word was not formed for what pool {pool.name} is now")
+        if self._is_void(member, call, verdict):
+            raise LawBrokenError(f"{who} the verdict was not formed for what pool {pool.name} is now")
         if pool.max_units_per_vm is not None and member.permit_units > pool.max_units_per_vm:
             raise LawBrokenError(f"{who} pool {pool.name} allows a VM {pool.max_units_per_vm} units")
-        for most in (word.total, word.admitted):
+        for most in (verdict.total, verdict.admitted):
             if most is not None and total > most:
                 raise LawBrokenError(
                     f"{who} pool {pool.name} holds {total} of {most} units that were admitted"
                 )
 
-    def _is_void(self, member: Member, consult: Consult, word: "Word") -> bool:
-        """Whether a word is about another pool, or about what the pool was before it was changed."""
-        pool = self._pools[consult.pool]
-        return consult.pool != member.spec.pool or (word.life, word.generation) != (
+    def _is_void(self, member: Member, call: AdmissionCall, verdict: "ChainVerdict") -> bool:
+        """Whether a verdict is about another pool, or about what the pool was before it was changed."""
+        pool = self._pools[call.pool]
+        return call.pool != member.spec.pool or (verdict.life, verdict.generation) != (
             pool.life,
             pool.generation,
         )
@@ -259,7 +259,7 @@ class PoolLaws:
         before: tuple[Resources, int],
         request: RequestExtension,
         answer: Permitted,
-        told: "tuple[Consult, Word] | None",
+        told: "tuple[AdmissionCall, ChainVerdict] | None",
     ) -> None:
         """Where the pool binds, one step more would have been too much for it."""
         name = member.spec.pool
@@ -271,11 +271,11 @@ class PoolLaws:
         step = _next(member.spec, current.max(request.last_permit or ZERO), request.resources, permit)
         need = step.units(pool.unit)
         total = max(held, self.totals[name] + max(need - member.units, 0))
-        consult, word = told if told is not None else (None, None)
-        mosts = [pool.max_units, word.total if word is not None else None]
+        call, verdict = told if told is not None else (None, None)
+        mosts = [pool.max_units, verdict.total if verdict is not None else None]
         is_too_much = any(most is not None and total > most for most in mosts)
         is_large = pool.max_units_per_vm is not None and need > pool.max_units_per_vm
-        if not (is_too_much or is_large or (consult is not None and step.exceeds(consult.wanted))):
+        if not (is_too_much or is_large or (call is not None and step.exceeds(call.wanted))):
             raise LawBrokenError(
                 f"{member.spec.pod.name} is refused {step} by pool {name}, which has room: {total} of {mosts}"
             )

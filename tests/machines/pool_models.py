@@ -1,7 +1,7 @@
-"""Pools, the chains behind them that nobody sees into, and the room in which growth waits for a chain's word.
+"""Pools, the chains behind them that nobody sees into, and the room in which growth waits for a chain's verdict.
 
 A chain says how many units its pool may hold together. It changes its mind (`limit` moves), admits less than it could,
-refuses, fails, or says nothing. The room asks in rounds: one word for all who wait, formed at one moment and applied to
+refuses, fails, or says nothing. The room asks in rounds: one verdict for all who wait, formed at one moment and applied to
 one after the other at later ones; who comes meanwhile waits for the next round.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.values import Resources
 from tests.machines.cluster_models import UNIT, Vm, cu
-from tests.machines.core_port import POOL, Consult, PoolSpec
+from tests.machines.core_port import POOL, AdmissionCall, PoolSpec
 from tests.machines.pool_laws import PoolLaws
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ _MOST_PAST: Final = 8
 
 
 @dataclass(slots=True, eq=False, frozen=True)
-class Word:
-    """A chain's word, as it was formed: the total that it says (None: all of it) and the most that it admitted then.
+class ChainVerdict:
+    """A chain's verdict, as it was formed: the total that it says (None: all of it) and the most that it admitted then.
 
     `life` counts how often the pool was made; `generation` begins anew with each.
     """
@@ -38,9 +38,9 @@ class Word:
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """A word that was formed (None: the chain failed) and who it is still to be applied to."""
+    """A verdict that was formed (None: the chain failed) and who it is still to be applied to."""
 
-    word: Word | None
+    verdict: ChainVerdict | None
     tickets: list[int]
 
 
@@ -48,7 +48,7 @@ class Round:
 class Pool:
     """A pool as it is described, its chain's limit (None: it admits everything), and who waits for it.
 
-    A prompt chain only computes: its word is there at once, where no round is under way.
+    A prompt chain only computes: its verdict is there at once, where no round is under way.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Pool:
             self.name, self.unit, self.generation, self.max_units, self.max_units_per_vm, self.is_deleting
         )
 
-    def says(self, base: int, candidate: int, how: int) -> Word:
+    def says(self, base: int, candidate: int, how: int) -> ChainVerdict:
         """What the chain says to a total of `candidate` where `base` units are held: never more than its limit."""
         total: int | None = candidate
         if how == NONE or self.is_deleting or not self.is_there:
@@ -82,7 +82,7 @@ class Pool:
             total = None
         if total is not None and self.limit is not None:
             total = min(total, self.limit)
-        return Word(total, self.limit, self.life, self.generation)
+        return ChainVerdict(total, self.limit, self.life, self.generation)
 
 
 class Pools:
@@ -91,19 +91,19 @@ class Pools:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.all: dict[str, Pool] = {POOL: Pool(POOL, UNIT), OTHER: Pool(OTHER, cu(2))}
-        self.admission_calls: dict[int, Consult] = {}
-        self.past: deque[tuple[int, Word | None]] = deque(maxlen=_MOST_PAST)
+        self.admission_calls: dict[int, AdmissionCall] = {}
+        self.past: deque[tuple[int, ChainVerdict | None]] = deque(maxlen=_MOST_PAST)
 
     # ------------------------------------------------------------ what becomes of pools
 
     def begin(self) -> None:
-        """A scheduler process begins: nobody waits, and words that were on their way come too late."""
+        """A scheduler process begins: nobody waits, and verdicts that were on their way come too late."""
         port = self._world.port
         port.laws = PoolLaws(port, self.all)
         self.admission_calls = {}
         for pool in self.all.values():
             if pool.round is not None:
-                self.past.extend((ticket, pool.round.word) for ticket in pool.round.tickets)
+                self.past.extend((ticket, pool.round.verdict) for ticket in pool.round.tickets)
             pool.waiting, pool.round = [], None
             if pool.is_there:
                 port.pool_seen(pool.terms)
@@ -131,16 +131,16 @@ class Pools:
 
     # ------------------------------------------------------------ the room
 
-    def asked(self, consult: Consult) -> None:
+    def asked(self, call: AdmissionCall) -> None:
         """A request waits for its pool from now on."""
-        self.admission_calls[consult.ticket] = consult
-        pool = self.all[consult.pool]
-        pool.waiting.append(consult.ticket)
+        self.admission_calls[call.ticket] = call
+        pool = self.all[call.pool]
+        pool.waiting.append(call.ticket)
         if pool.is_prompt:
             self.answer(pool)
 
     def form(self, pool: Pool, how: int = ALL) -> None:
-        """The chain is asked for all who wait; its word is applied later. One round at a time."""
+        """The chain is asked for all who wait; its verdict is applied later. One round at a time."""
         if pool.round is not None:
             return
         tickets, pool.waiting = pool.waiting, []
@@ -149,21 +149,21 @@ class Pools:
         port = self._world.port
         base = candidate = port.pool_units(pool.name)
         for ticket in tickets:
-            consult = self.admission_calls[ticket]
+            call = self.admission_calls[ticket]
             if ticket in self._world.asking:
-                has = port.row_units(consult.uid, pool.name)
-                candidate += max(consult.wanted.units(pool.unit) - has, 0)
-        word = pool.says(base, candidate, how) if how != FAILED else None
-        pool.round = Round(word, tickets)
+                has = port.row_units(call.uid, pool.name)
+                candidate += max(call.wanted.units(pool.unit) - has, 0)
+        verdict = pool.says(base, candidate, how) if how != FAILED else None
+        pool.round = Round(verdict, tickets)
 
     def serve(self, pool: Pool, at: int = 0) -> None:
-        """The word is applied to the next of those whom it was formed for, or to another one of them."""
+        """The verdict is applied to the next of those whom it was formed for, or to another one of them."""
         if pool.round is not None:
             ticket = pool.round.tickets.pop(at % len(pool.round.tickets))
-            word = pool.round.word
+            verdict = pool.round.verdict
             if not pool.round.tickets:
                 pool.round = None
-            self.tell(ticket, word)
+            self.tell(ticket, verdict)
 
     def answer(self, pool: Pool, how: int = ALL) -> None:
         """The round under way ends, else a whole one begins and ends."""
@@ -172,16 +172,16 @@ class Pools:
         while round_ is not None and pool.round is round_:
             self.serve(pool)
 
-    def tell(self, ticket: int, word: Word | None) -> None:
-        """A word reaches the core; whoever waits for it is answered."""
-        self.past.append((ticket, word))
+    def tell(self, ticket: int, verdict: ChainVerdict | None) -> None:
+        """A verdict reaches the core; whoever waits for it is answered."""
+        self.past.append((ticket, verdict))
         world = self._world
-        world.port.consult_ends(ticket, word, world.now_s)
+        world.port.admission_ended(ticket, verdict, world.now_s)
         world.tell_waiting()
         for node in world.nodes:
             world.ledger_changed(node)
 
-    def word_for(self, ticket: int, total: int | None, *, admitted: int | None = None) -> Word:
-        """A word that is formed now for one request alone. `admitted` where the chain had room for more than it says."""
+    def verdict_for(self, ticket: int, total: int | None, *, admitted: int | None = None) -> ChainVerdict:
+        """A verdict that is formed now for one request alone. `admitted` where the chain had room for more than it says."""
         pool = self.all[self.admission_calls[ticket].pool]
-        return Word(total, total if admitted is None else admitted, pool.life, pool.generation)
+        return ChainVerdict(total, total if admitted is None else admitted, pool.life, pool.generation)

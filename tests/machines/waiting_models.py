@@ -21,7 +21,7 @@ class Waiting:
 
 @dataclass(slots=True, eq=False, frozen=True)
 class Asking:
-    """A request that waits for its pool's word, of either kind of agent; `is_taken` says that its answer arrives."""
+    """A request that waits for its pool's verdict, of either kind of agent; `is_taken` says that its answer arrives."""
 
     packet: Packet | None
     waiting: Waiting | None

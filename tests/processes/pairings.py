@@ -30,17 +30,17 @@ Entry = dict[str, Any]
 
 AGENT_WAITS = """
 from dataclasses import replace
-from agent import cli
+from agent import program
 from agent.daemon import settings
 given = settings.AgentSettings.timing
 settings.AgentSettings.timing = lambda self: replace(given(self), **{waits!r})
-cli.main()
+program.main()
 """
 SCHEDULER_WAITS = """
 from functools import partial
-from scheduler import cli
-cli.SchedulerConfig = partial(cli.SchedulerConfig, **{waits!r})
-cli.main()
+from scheduler import program
+program.SchedulerConfig = partial(program.SchedulerConfig, **{waits!r})
+program.main()
 """
 CODES = {"agent": AGENT_WAITS, "scheduler": SCHEDULER_WAITS}
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.processes import Program, agent_file, cluster_file, fetch, free_port, running, vms
 from tests.support.waiting import shown_blocking
 
-LOADED = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); import agent.program as cli; cli.main()"
+LOADED = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); from agent import program; program.main()"
 
 
 @contextmanager

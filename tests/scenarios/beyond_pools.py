@@ -37,13 +37,13 @@ def story_20_others_forgotten_at_commit(story: Story) -> None:
     story.agent_holds("a1", cu(3))
 
 
-def story_21_word_for_another_generation(story: Story) -> None:
+def story_21_verdict_for_another_generation(story: Story) -> None:
     """Five units were admitted when a unit was half as large."""
     _begin(story)
     story.agent_asks("a1", cu(4))
-    story.pool_word_is_formed("a", 5, "old")
+    story.pool_verdict_is_formed("a", 5, "old")
     story.pool_is_changed(POOL, unit=cu(2))
-    story.pool_word_is_told("old")
+    story.pool_verdict_is_told("old")
     story.agent_holds("a1", cu(1))
 
 
@@ -69,11 +69,11 @@ def story_24_pending_counts_in_the_pool(story: Story) -> None:
     _begin(story)
     story.agent_asks("a1", cu(3))
     story.agent_asks("b1", cu(3))
-    story.pool_word_is_formed("a", 3, "for a")
-    story.pool_word_is_formed("b", 3, "for b")
-    story.pool_word_is_told("for a")
+    story.pool_verdict_is_formed("a", 3, "for a")
+    story.pool_verdict_is_formed("b", 3, "for b")
+    story.pool_verdict_is_told("for a")
     story.agent_holds("a1", cu(2))
-    story.pool_word_is_told("for b")
+    story.pool_verdict_is_told("for b")
     story.agent_holds("b1", cu(1))
 
 
@@ -86,7 +86,7 @@ def story_25_own_limits_not_looked_at_again(story: Story) -> None:
     story.agent_holds("a1", cu(2))
 
 
-def story_26_floor_needs_no_word(story: Story) -> None:
+def story_26_floor_needs_no_verdict(story: Story) -> None:
     """What an edit put into use counts, and makes no permit: the pool refuses that."""
     _begin(story)
     _edited(story)
@@ -104,11 +104,11 @@ def story_27_growth_in_a_pool_that_is_above(story: Story) -> None:
     story.agent_holds("a1", cu(1))
 
 
-def story_28_word_of_the_pool_it_left(story: Story) -> None:
-    """A VM is labelled with another pool while it waits, and grows there by the word of the first one."""
+def story_28_verdict_of_the_pool_it_left(story: Story) -> None:
+    """A VM is labelled with another pool while it waits, and grows there by the verdict of the first one."""
     _begin(story)
     story.agent_asks("a1", cu(4))
-    story.pool_word_is_formed("a", 5, "of the first")
+    story.pool_verdict_is_formed("a", 5, "of the first")
     story.vm_is_labelled("a", OTHER)
-    story.pool_word_is_told("of the first")
+    story.pool_verdict_is_told("of the first")
     story.agent_holds("a1", cu(1))

@@ -128,7 +128,7 @@ def story_07_one_hand_over_floor(story: Story) -> None:
 def story_08_bounds_cut_below_use(story: Story) -> None:
     """A maximum that fell cuts a request below what is in use, and the difference is granted to somebody else.
 
-    The request wants more memory, which waits for the pool's word; the CPUs that the bug takes away are free at once.
+    The request wants more memory, which waits for the pool's verdict; the CPUs that the bug takes away are free at once.
     """
     story.node("n1", cu(6))
     story.scheduler_starts()
@@ -152,7 +152,7 @@ def story_08_bounds_cut_below_use(story: Story) -> None:
 
 
 def story_09_bystander_gets_what_is_pending(story: Story) -> None:
-    """A bystander is told what waits for the pool's word, and keeps it when the pool refuses.
+    """A bystander is told what waits for the pool's verdict, and keeps it when the pool refuses.
 
     Two kinds of agent on one VM are a documented cause, which excuses the sum, and the VM has left its pool by then: the
     law is the one of bystanders.

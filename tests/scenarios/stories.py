@@ -11,7 +11,7 @@ from tests.machines.agent_models import ExtendedAgent, Packet, Returned
 from tests.machines.cluster_models import Command, Node, Snapshot, Vm
 from tests.machines.core_port import Answer, HungUp, Permitted, Rejected
 from tests.machines.ledger_world import BORN, World
-from tests.machines.pool_models import Word
+from tests.machines.pool_models import ChainVerdict
 from tests.machines.published_models import Phase, PublishedAgent
 from tests.scenarios.telling import Telling
 
@@ -34,7 +34,7 @@ class Story(Telling):
         self._answers: dict[str, Returned] = {}
         self._reads: dict[str, Snapshot] = {}
         self._commands: dict[str, tuple[Vm, Command]] = {}
-        self._words: dict[str, tuple[int, Word | None]] = {}
+        self._verdicts: dict[str, tuple[int, ChainVerdict | None]] = {}
 
     def _now_s(self) -> float:
         return self.world.now_s
@@ -148,7 +148,7 @@ class Story(Telling):
             return
         returned = self.world.deliver(packet, is_taken=not (answer_held_back or is_lost))
         if returned is None:
-            self._then(", which waits for the pool's word")
+            self._then(", which waits for the pool's verdict")
             return
         self._then(_told(returned.answer))
         if is_lost:
@@ -160,22 +160,22 @@ class Story(Telling):
             self.world.takes(returned)
 
     def pool_answers(self, vm: str, units: int | None) -> None:
-        """The word on the growth of a VM that waits for its pool: all of it, or so many units."""
+        """The verdict on the growth of a VM that waits for its pool: all of it, or so many units."""
         admitted = "all of it" if units is None else f"{units} unit{'s' * (units != 1)} in all"
         with self._step(f"the pool of VM {vm} admits {admitted}"):
             ticket = self._ticket(vm)
-            self.world.pools.tell(ticket, self.world.pools.word_for(ticket, units))
+            self.world.pools.tell(ticket, self.world.pools.verdict_for(ticket, units))
 
-    def pool_word_is_formed(self, vm: str, units: int, name: str) -> None:
-        """The word on the growth of a VM is formed; it reaches the scheduler later."""
+    def pool_verdict_is_formed(self, vm: str, units: int, name: str) -> None:
+        """The verdict on the growth of a VM is formed; it reaches the scheduler later."""
         with self._step(f'the chain of the pool of VM {vm} admits {units} units in all ("{name}")'):
             ticket = self._ticket(vm)
-            self._words[name] = ticket, self.world.pools.word_for(ticket, units)
+            self._verdicts[name] = ticket, self.world.pools.verdict_for(ticket, units)
 
-    def pool_word_is_told(self, name: str) -> None:
-        """A word that was formed reaches the scheduler."""
-        with self._step(f'the word "{name}" reaches the scheduler'):
-            self.world.pools.tell(*self._words[name])
+    def pool_verdict_is_told(self, name: str) -> None:
+        """A verdict that was formed reaches the scheduler."""
+        with self._step(f'the verdict "{name}" reaches the scheduler'):
+            self.world.pools.tell(*self._verdicts[name])
 
     def pool_is_changed(
         self, name: str, *, unit: Resources | None = None, max_units: int | None = None

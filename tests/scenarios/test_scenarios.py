@@ -16,14 +16,14 @@ LAWS: Final = {
     2: r"expected 5 CPU / 5Gi, found 1 CPU / 1Gi",
     9: "a bystander got",
     20: "pool pool holds 5 of 4 units that were admitted",
-    21: "the word was not formed for what pool pool is now",
+    21: "the verdict was not formed for what pool pool is now",
     22: "pool pool holds 4 of 3 units that were admitted",
     23: "pool pool holds 4 of 3 units that were admitted",
     24: "is refused 2 CPU / 2Gi by pool pool, which has room",
     25: "pool pool holds 5 of at most 3 units",
     26: "nobody asked pool pool",
     27: "pool pool holds 5 of 3 units that were admitted",
-    28: "the word was not formed for what pool other is now",
+    28: "the verdict was not formed for what pool other is now",
 }
 """What breaks where it is not the sum of what may be in use."""
 

@@ -1,1 +1,1 @@
-"""What is decided about pools: admission state, probing, claims, values. Pure."""
+"""Decisions about pools: admission state, batches, the search, claims, fair shares. Pure."""

@@ -315,7 +315,7 @@ def rules(
     migration: bool = False,
     **growth: Any,
 ) -> Rules:
-    """Rules with the same watermark for both resources; `growth` are the switches of `GrowthSwitches`."""
+    """Rules with the same watermark for both resources; `growth` are fields of `GrowthSwitches`."""
     ppm = round(watermark * 1_000_000)
     return Rules(NodeRules(system, Watermark(ppm, ppm), unit), overrides, GrowthSwitches(**growth), migration)
 

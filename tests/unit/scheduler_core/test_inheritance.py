@@ -15,7 +15,7 @@ from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, HERE, World
 
 UNIX_S = 1_790_000_000.0
-TERMS = SchedulerConfig(HERE, unix_offset_s=UNIX_S)
+CONFIG = SchedulerConfig(HERE, unix_offset_s=UNIX_S)
 """A process that may have had one before it; its clock begins at `UNIX_S`."""
 
 
@@ -24,7 +24,7 @@ def started_ms(at: float) -> int:
     return round((UNIX_S + at) * 1000)
 
 
-def started(config: SchedulerConfig = TERMS) -> World:
+def started(config: SchedulerConfig = CONFIG) -> World:
     """A process that serves since 100 s and found one VM of 2 units."""
     world = World(config=config)
     world.vm("vm", cu(2), is_new=False, at=99.0)
@@ -96,7 +96,7 @@ def test_a_life_that_this_process_heard_needs_no_such_floor() -> None:
 
 
 def test_where_nothing_ran_before_nothing_is_inherited() -> None:
-    world = settled(started(replace(TERMS, is_first_start=True)), began=90.0, knew=None)
+    world = settled(started(replace(CONFIG, is_first_start=True)), began=90.0, knew=None)
     assert world.floors() == []
 
 
@@ -113,7 +113,7 @@ def test_no_vm_is_new_right_after_a_start(at: float, is_settled: bool) -> None:
 
 
 def test_none_is_new_before_everything_was_listed() -> None:
-    world = World(config=TERMS)
+    world = World(config=CONFIG)
     world.vm("early", UNIT, at=500.0)
     assert not world.record("early").settled
 
@@ -145,7 +145,7 @@ def test_a_refusal_of_the_node_says_for_how_long_an_earlier_agent_may_hold_its_r
 
 @pytest.mark.parametrize(("at", "says"), [(110.0, "6 of its 8 units are kept"), (161.0, "")])
 def test_a_refusal_of_the_pool_says_how_much_of_it_is_kept(at: float, says: str) -> None:
-    world = World(cu(40), config=TERMS)
+    world = World(cu(40), config=CONFIG)
     world.apply(events.PoolSeen(PoolSpec("blue", UNIT, max_units=2)))
     world.vm("vm", cu(2), is_new=False, at=99.0)
     world.see("vm", None, at=99.0, pool="blue")

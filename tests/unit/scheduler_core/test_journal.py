@@ -174,7 +174,7 @@ def test_every_kind_of_output_is_told_and_replayed() -> None:
 # ------------------------------------------------------------ in the middle of things
 
 
-def consulting(world: RecordingWorld) -> None:
+def asking_pools(world: RecordingWorld) -> None:
     """Two requests wait for pools, one with a duplicate; another caller is of the published kind."""
     world.vm("a")
     world.vm("b")
@@ -186,9 +186,9 @@ def consulting(world: RecordingWorld) -> None:
     world.take_published("b", SlotResources(4, 4), 13, at=2.0)
 
 
-def middle_of_a_consult(world: RecordingWorld) -> Callable[[], None]:
-    """The words come after the snapshot; a duplicate joins after it, too."""
-    consulting(world)
+def middle_of_an_admission_call(world: RecordingWorld) -> Callable[[], None]:
+    """The verdicts come after the snapshot; a duplicate joins after it, too."""
+    asking_pools(world)
 
     def after() -> None:
         world.take(world.request("a", cu(5, 3), seq=1), 14, at=3.0)
@@ -198,9 +198,9 @@ def middle_of_a_consult(world: RecordingWorld) -> Callable[[], None]:
     return after
 
 
-def consult_given_up(world: RecordingWorld) -> Callable[[], None]:
+def admission_call_given_up(world: RecordingWorld) -> Callable[[], None]:
     """The clock of the replay gives up what began before the snapshot."""
-    consulting(world)
+    asking_pools(world)
 
     def after() -> None:
         _some(world.ticked(8.0))
@@ -209,9 +209,9 @@ def consult_given_up(world: RecordingWorld) -> Callable[[], None]:
     return after
 
 
-def consult_undecided(world: RecordingWorld) -> Callable[[], None]:
+def admission_call_undecided(world: RecordingWorld) -> Callable[[], None]:
     """The gate remembers that the last number ended undecided."""
-    consulting(world)
+    asking_pools(world)
     world.pool_says(11, None, at=2.0)
     return lambda: _some(world.take(world.request("a", cu(5, 3), seq=1), 15, at=3.0))
 
@@ -316,9 +316,9 @@ def _some(outputs: tuple[events.Output, ...]) -> None:
 
 
 MIDDLES = [
-    middle_of_a_consult,
-    consult_given_up,
-    consult_undecided,
+    middle_of_an_admission_call,
+    admission_call_given_up,
+    admission_call_undecided,
     placements,
     retired_gates,
     over_full,
@@ -338,7 +338,7 @@ def test_a_replay_may_begin_in_the_middle(begin: Callable[[RecordingWorld], Call
 
 
 @pytest.mark.parametrize("rules_", [RULES, rules(), rules(stopped=True, unit=None)])
-def test_the_rules_and_terms_are_kept(rules_: Rules) -> None:
+def test_the_rules_and_the_configuration_are_kept(rules_: Rules) -> None:
     world = RecordingWorld()
     world.configure(rules_)
     world.cut()
@@ -349,7 +349,7 @@ def test_the_rules_and_terms_are_kept(rules_: Rules) -> None:
 
 def test_what_is_restored_twice_is_shared_by_nobody() -> None:
     world = RecordingWorld()
-    consulting(world)
+    asking_pools(world)
     taken = journal.snapshot_of(world.core)
     before = journal.snapshot_line(taken)
     one, other = journal.restore(taken), journal.restore(taken)
@@ -430,7 +430,7 @@ def test_another_decision_is_found_and_told() -> None:
         ('{"request":[],"outputs":[]}', "a value in it is not of the kind that belongs there"),
         ('{"request":{"ticket":1,"now_s":0,"look":null,"body":"nonsense"},"outputs":[]}', "JSON"),
         (
-            '{"input":{"type":"AdmissionCallEnded","ticket":1,"word":{"type":"Nonsense"},"now_s":1},"outputs":[]}',
+            '{"input":{"type":"AdmissionCallEnded","ticket":1,"verdict":{"type":"Nonsense"},"now_s":1},"outputs":[]}',
             "Nonsense",
         ),
         ('{"input":{"type":"MigrationStarted","uid":{"enum":"Kind","value":"none"}},"outputs":[]}', ""),

@@ -52,10 +52,6 @@ def test_a_decrease_is_exact_whatever_the_unit_and_the_room() -> None:
     assert granted(cu(8), request, limit(0), unit=None) == limits.Grant(request)
 
 
-def test_the_current_amount_again_is_granted_without_reasons() -> None:
-    assert in_room(cu(3), cu(3), cu(-100)) == limits.Grant(cu(3))
-
-
 @pytest.mark.parametrize(
     ("current", "request_", "units", "permit"),
     [
@@ -81,37 +77,42 @@ def test_permit_of_n_units_lies_between_current_and_request(
 # ------------------------------------------------------------ growth
 
 
-def test_growth_that_fits_is_granted_in_full_without_reasons() -> None:
-    assert in_room(cu(1), cu(4), cu(4)) == limits.Grant(cu(4))
+ROOM, BOUNDS = ReasonCode.NODE_HEADROOM, ReasonCode.VM_BOUNDS
 
 
-def test_growth_is_cut_to_whole_units() -> None:
-    grant = in_room(cu(1), cu(5), cu(3.9))
-    assert grant.permit == cu(3)
-    assert codes(grant) == [ReasonCode.NODE_HEADROOM]
+@pytest.mark.parametrize(
+    ("current", "request_", "room", "bound", "permit", "why"),
+    [
+        (cu(3), cu(3), cu(-100), WIDE, cu(3), []),
+        (cu(1), cu(4), cu(4), WIDE, cu(4), []),
+        (cu(1), cu(5), cu(3.9), WIDE, cu(3), [ROOM]),
+        (cu(1), cu(6), cu(6, 3), WIDE, cu(3), [ROOM]),  # units are of both resources together
+        (cu(3, 5), cu(4, 4), cu(4, 1), WIDE, cu(4, 4), []),  # what shrinks frees and limits nothing
+        (cu(3, 5), cu(4, 4), cu(3, 9), WIDE, cu(3, 4), [ROOM]),
+        (cu(3, 5), cu(5, 5), cu(5, 0), WIDE, cu(5, 5), []),  # nor does what stays
+        (cu(2.5), cu(5), cu(3.2), WIDE, cu(3), [ROOM]),  # the third unit fits, the fourth does not
+        (cu(2.5), cu(3.2), cu(3.2), WIDE, cu(3.2), []),
+        (cu(1), cu(9), WIDE, cu(3.5), cu(3.5), [BOUNDS]),
+        (cu(4), cu(4), WIDE, cu(2), cu(4), []),  # bounds below current take nothing away
+        (cu(4), cu(6), WIDE, cu(2), cu(4), [BOUNDS]),
+        (cu(1), cu(6), WIDE, cu(2, 9), cu(2, 6), [BOUNDS]),
+        (cu(1), cu(9), cu(3), cu(5), cu(3), [ROOM, BOUNDS]),
+    ],
+)
+def test_growth_is_cut_to_the_room_in_whole_units_and_to_the_bounds(
+    current: Resources,
+    request_: Resources,
+    room: Resources,
+    bound: Resources,
+    permit: Resources,
+    why: list[ReasonCode],
+) -> None:
+    grant = in_room(current, request_, room, bound=bound)
+    assert (grant.permit, codes(grant)) == (permit, why)
 
 
-def test_units_may_be_fractions_of_a_cpu() -> None:
-    unit = Resources(250, GIB // 2)
-    assert in_room(cu(0.25, 0.5), cu(2, 4), Resources(1_100, 9 * GIB), unit=unit).permit == cu(1, 2)
-
-
-def test_the_scarcer_resource_holds_the_other_back_too() -> None:
-    """Growth comes in units of CPU and memory together."""
-    grant = in_room(cu(1), cu(6), cu(6, 3))
-    assert grant.permit == cu(3)
-    assert [(reason.code, reason.resource) for reason in grant.reasons] == [
-        (ReasonCode.NODE_HEADROOM, "memory")
-    ]
-
-
-def test_a_resource_that_shrinks_frees_nothing_and_limits_nothing() -> None:
-    assert in_room(cu(3, 5), cu(4, 4), cu(4, 1)) == limits.Grant(cu(4, 4))
-    assert in_room(cu(3, 5), cu(4, 4), cu(3, 9)).permit == cu(3, 4)
-
-
-def test_an_equal_resource_without_room_does_not_stop_the_other() -> None:
-    assert in_room(cu(3, 5), cu(5, 5), cu(5, 0)) == limits.Grant(cu(5, 5))
+def test_the_scarcer_resource_is_named() -> None:
+    assert [reason.resource for reason in in_room(cu(1), cu(6), cu(6, 3)).reasons] == ["memory"]
 
 
 @pytest.mark.parametrize("room", [cu(0), cu(-7), Resources(-1, -1), cu(2), cu(2.999)])
@@ -122,74 +123,23 @@ def test_without_room_for_one_more_unit_current_is_kept(room: Resources) -> None
     assert "-" not in grant.reasons[0].message
 
 
-def test_growth_to_a_whole_unit_never_takes_more_than_the_room() -> None:
-    """2.5 units are held, 3.2 are free: the third unit fits, the fourth does not."""
-    assert in_room(cu(2.5), cu(5), cu(3.2)).permit == cu(3)
-    assert in_room(cu(2.5), cu(3.2), cu(3.2)) == limits.Grant(cu(3.2))
-
-
-# ------------------------------------------------------------ bounds
-
-
-def test_bounds_cut_growth_also_to_what_is_no_multiple() -> None:
-    grant = in_room(cu(1), cu(9), cu(100), bound=cu(3.5))
-    assert grant.permit == cu(3.5)
-    assert codes(grant) == [ReasonCode.VM_BOUNDS]
-
-
-def test_bounds_below_current_take_nothing_away() -> None:
-    assert in_room(cu(4), cu(4), cu(100), bound=cu(2)) == limits.Grant(cu(4))
-    grant = in_room(cu(4), cu(6), cu(100), bound=cu(2))
-    assert grant.permit == cu(4)
-    assert codes(grant) == [ReasonCode.VM_BOUNDS]
-
-
-def test_bounds_cut_each_resource_by_itself() -> None:
-    assert in_room(cu(1), cu(6), cu(100), bound=cu(2, 9)).permit == cu(2, 6)
-
-
-def test_a_node_tighter_than_the_bounds_is_named_first() -> None:
-    grant = in_room(cu(1), cu(9), cu(3), bound=cu(5))
-    assert grant.permit == cu(3)
-    assert codes(grant) == [ReasonCode.NODE_HEADROOM, ReasonCode.VM_BOUNDS]
-
-
 # ------------------------------------------------------------ units and limits
 
 
 @pytest.mark.parametrize("unit", [None, cu(0), Resources(1000, 0), Resources(0, GIB)])
 def test_without_a_usable_unit_nothing_grows_and_decreases_pass(unit: Resources | None) -> None:
-    grant = granted(cu(3, 5), cu(4, 4), unit=unit)
-    assert grant.permit == cu(3, 4)
-    assert codes(grant) == [ReasonCode.COMPUTE_UNIT]
+    for bound, why in ((WIDE, []), (cu(3.5), [BOUNDS])):
+        grant = granted(cu(3, 5), cu(4, 4), unit=unit, bound=bound)
+        assert grant.permit == cu(3, 4)
+        assert codes(grant) == [ReasonCode.COMPUTE_UNIT, *why]
 
 
-def test_without_a_unit_the_bounds_are_listed_after_it() -> None:
-    grant = granted(cu(1), cu(9), unit=None, bound=cu(5))
-    assert grant.permit == cu(1)
-    assert codes(grant) == [ReasonCode.COMPUTE_UNIT, ReasonCode.VM_BOUNDS]
-
-
-def test_the_smallest_limit_binds_and_all_below_the_request_are_listed() -> None:
-    grant = granted(
-        cu(1),
-        cu(6),
-        limit(5, ReasonCode.STOPPED),
-        limit(2, ReasonCode.NODE_HEADROOM),
-        limit(6, ReasonCode.MIGRATING),
-        limit(3, ReasonCode.POOL),
-    )
-    assert grant.permit == cu(2)
-    assert codes(grant) == [ReasonCode.NODE_HEADROOM, ReasonCode.POOL, ReasonCode.STOPPED]
-
-
-def test_a_tie_goes_to_the_earlier_limit() -> None:
-    grant = granted(cu(1), cu(6), limit(3, ReasonCode.NODE_HEADROOM), limit(3, ReasonCode.POOL))
-    assert codes(grant) == [ReasonCode.NODE_HEADROOM, ReasonCode.POOL]
-
-
-def test_limits_say_nothing_where_nothing_grows() -> None:
-    assert granted(cu(4), cu(3), limit(0)) == limits.Grant(cu(3))
+def test_the_smallest_limit_binds_ties_go_to_the_earlier_and_all_below_the_request_are_listed() -> None:
+    units = {ReasonCode.STOPPED: 5, ROOM: 2, ReasonCode.MIGRATING: 6, ReasonCode.POOL: 2}
+    found = [limit(most, code) for code, most in units.items()]
+    grant = granted(cu(1), cu(6), *found)
+    assert (grant.permit, codes(grant)) == (cu(2), [ROOM, ReasonCode.POOL, ReasonCode.STOPPED])
+    assert granted(cu(4), cu(3), limit(0)) == limits.Grant(cu(3)), "nothing grows"
 
 
 def test_a_limit_that_cuts_no_growth_is_not_listed() -> None:

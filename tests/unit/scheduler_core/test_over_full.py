@@ -217,7 +217,7 @@ def test_a_vms_own_uncertainty_does_not_stop_it() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_while_over_full_the_sum_rises_only_by_what_is_documented(seed: int) -> None:
-    """Requests, words of pools, the clock and placements never raise an over-full resource."""
+    """Requests, verdicts of pools, the clock and placements never raise an over-full resource."""
     dice, world, now_s = random.Random(seed), World(), 0.0
     for name in "abc":
         world.vm(name, cu(dice.randint(1, 3)), is_new=dice.random() < 0.5)

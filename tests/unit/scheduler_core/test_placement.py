@@ -3,10 +3,10 @@
 import pytest
 
 from protocol.reasons import ReasonCode
-from protocol.values import ZERO, Bounds, Resources
+from protocol.values import ZERO, Resources
 from scheduler.core import events
 from scheduler.core.ledger import Cause, OverCause
-from scheduler.core.model import Holder, Kind, PodSpec, VmSpec
+from scheduler.core.model import Holder, Kind, PodSpec
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, codes, pod, world_with_vm
 
@@ -65,20 +65,15 @@ def test_what_does_not_fit_whole_keeps_nothing(kind: Kind, amount: Resources, re
     assert world.passed(100.0) == ()
 
 
-def test_a_refusal_names_the_floors_in_the_way_and_vms_that_stay_unsettled() -> None:
+def test_a_refusal_names_the_floors_in_the_way_and_an_over_full_node_leaves_nothing_and_not_less() -> None:
     world = world_with_vm(cu(2), is_new=False)
-    refused = refusal(world.assume(holder(), cu(3), at=119.0))
-    assert "default/vm 6 CPU (start-up)" in refused.reason.message
-    refused = refusal(world.assume(holder(), cu(3), at=120.0))
-    assert "default/vm 6 CPU (start-up, unsettled for 120 s)" in refused.reason.message
-
-
-def test_an_over_full_node_leaves_nothing_and_not_less() -> None:
-    world = World()
+    for at, late in ((119.0, ""), (120.0, ", unsettled for 120 s")):
+        refused = refusal(world.assume(holder(), cu(3), at=at))
+        assert f"default/vm 6 CPU (start-up{late})" in refused.reason.message
     world.other_pod("filler", cu(50))
     refused = refusal(world.assume(holder(), UNIT))
-    assert "-" not in refused.reason.message.replace("default/", "")
-    assert world.node_reserved() == cu(50)
+    assert "leave 0 CPU" in refused.reason.message
+    assert world.node_reserved() == cu(58)
 
 
 @pytest.mark.parametrize("amount", [ZERO, Resources(0, 2 * GIB)])
@@ -88,13 +83,6 @@ def test_nothing_at_all_of_a_resource_fits_wherever_that_is_used_up(amount: Reso
     world.other_pod("filler", cu(50, 5))
     assert world.assume(holder(), amount) == PLACED
     assert world.node_reserved() == cu(50, 5) + amount
-
-
-def test_an_unknown_node_places_nothing() -> None:
-    world = World()
-    refused = refusal(world.assume(holder(), UNIT, node="n9"))
-    assert "n9" in refused.reason.message
-    assert list(world.core.ledger.rows()) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,20 +107,37 @@ def test_placement_sees_what_growth_waits_for() -> None:
 # ------------------------------------------------------------ again
 
 
+@pytest.mark.parametrize(
+    ("amount", "node", "n1", "n2"),
+    [
+        (cu(3), "n1", cu(3), ZERO),  # the same again
+        (cu(5), "n1", cu(5), ZERO),
+        (UNIT, "n1", UNIT, ZERO),
+        (cu(3), "n2", ZERO, cu(3)),  # another node moves it whole
+        (cu(11), "n1", None, None),
+        (cu(4), "n2", None, None),
+        (cu(3), "n9", None, None),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_repeat_keeps_the_same_once(kind: Kind) -> None:
+def test_asked_again_it_takes_another_amount_or_node_and_time_where_that_fits(
+    kind: Kind, amount: Resources, node: str, n1: Resources | None, n2: Resources | None
+) -> None:
     world = placed(kind)
-    assert world.assume(holder(kind), cu(3)) == PLACED
-    assert world.node_reserved() == cu(3)
-
-
-def test_a_repeat_counts_its_time_anew() -> None:
-    world = placed(until=10.0)
-    world.assume(holder(), cu(3), until=20.0, at=9.0)
-    world.passed(19.9)
-    assert world.node_reserved() == cu(3)
+    world.node("n2", cu(3))
+    output = world.assume(holder(kind), amount, node=node, until=20.0, at=9.0)
+    if n1 is None:
+        assert (node in refusal(output).reason.message) is (node == "n9"), "no such node"
+    else:
+        assert output == PLACED
+    kept = (world.node_reserved("n1"), world.node_reserved("n2"))
+    assert kept == ((n1, n2) if n1 is not None else (cu(3), ZERO))
+    world.passed(10.0)
+    assert (world.node_reserved("n1"), world.node_reserved("n2")) == (
+        kept if n1 is not None else (ZERO, ZERO)
+    )
     world.passed(20.0)
-    assert world.node_reserved() == ZERO
+    assert list(world.core.ledger.rows()) == []
 
 
 def test_a_repeat_finds_its_room_also_where_the_node_is_over_full_by_now() -> None:
@@ -146,36 +151,6 @@ def test_a_repeat_finds_its_room_also_where_the_node_is_over_full_by_now() -> No
     assert world.node_reserved() == cu(52)
 
 
-@pytest.mark.parametrize(("amount", "reserved"), [(cu(5), cu(5)), (UNIT, UNIT), (cu(10), cu(10))])
-def test_another_amount_takes_the_place_of_the_first(amount: Resources, reserved: Resources) -> None:
-    world = placed()
-    assert world.assume(holder(), amount) == PLACED
-    assert world.node_reserved() == reserved
-
-
-def test_another_amount_that_does_not_fit_leaves_the_first() -> None:
-    world = placed()
-    world.other_pod("filler", cu(4))
-    refusal(world.assume(holder(), cu(7)))
-    assert world.state("new").reserved == cu(3)
-    world.passed(10.0)
-    assert world.node_reserved() == cu(4)
-
-
-def test_another_node_moves_it_whole() -> None:
-    world = placed()
-    world.node("n2", cu(3))
-    assert world.assume(holder(), cu(3), node="n2") == PLACED
-    assert (world.node_reserved("n1"), world.node_reserved("n2")) == (ZERO, cu(3))
-
-
-def test_another_node_without_room_leaves_it_where_it_is() -> None:
-    world = placed()
-    world.node("n2", cu(2))
-    refusal(world.assume(holder(), cu(3), node="n2"))
-    assert (world.node_reserved("n1"), world.node_reserved("n2")) == (cu(3), ZERO)
-
-
 # ------------------------------------------------------------ the end
 
 
@@ -186,6 +161,9 @@ def test_it_is_forgotten_when_a_read_begun_after_its_time_does_not_show_it(kind:
     assert world.node_reserved() == cu(3)
     world.passed(10.0)
     assert (world.node_reserved(), world.core.state.placements) == (ZERO, {})
+    for late in (events.PlacementConfirmed(holder(kind)), events.PlacementForgotten(holder(kind))):
+        assert world.apply(late) == (), "what nobody assumes any more is none of our business"
+        assert list(world.core.ledger.rows()) == []
 
 
 def test_neither_the_clock_nor_an_older_read_ends_it() -> None:
@@ -204,14 +182,8 @@ def test_what_is_confirmed_stays(kind: Kind) -> None:
     world = confirmed(kind)
     assert (world.state("new").current, world.floors("new")) == (cu(3), [])
     world.apply(events.PlacementConfirmed(holder(kind)))
+    assert world.assume(holder(kind), cu(3), until=20.0, at=5.0) == PLACED, "a late repeat"
     world.passed(1000.0)
-    assert world.node_reserved() == cu(3)
-
-
-def test_a_late_repeat_takes_no_confirmation_back() -> None:
-    world = confirmed()
-    assert world.assume(holder(), cu(3), until=20.0, at=5.0) == PLACED
-    world.passed(20.0)
     assert world.node_reserved() == cu(3)
 
 
@@ -223,20 +195,6 @@ def test_it_may_be_forgotten_before_and_after_it_is_confirmed(is_confirmed: bool
     assert (world.node_reserved(), world.core.state.placements) == (ZERO, {})
     world.apply(events.PlacementConfirmed(holder()))
     assert list(world.core.ledger.rows()) == []
-
-
-def test_what_nobody_assumed_is_not_ours() -> None:
-    world = World()
-    assert world.apply(events.PlacementConfirmed(holder())) == ()
-    assert world.apply(events.PlacementForgotten(holder())) == ()
-    assert list(world.core.ledger.rows()) == []
-
-
-def test_a_confirmation_after_its_time_keeps_nothing() -> None:
-    world = placed()
-    world.passed(10.0)
-    world.apply(events.PlacementConfirmed(holder()))
-    assert world.node_reserved() == ZERO
 
 
 def test_it_survives_its_node() -> None:
@@ -276,21 +234,36 @@ def test_a_holder_that_the_cluster_shows_elsewhere_is_told_so() -> None:
     assert "n1" in refused.reason.message
 
 
+@pytest.mark.parametrize("amount", [cu(2), cu(3)], ids=["less", "exactly that"])
 @pytest.mark.parametrize("is_confirmed", [False, True])
-def test_a_pod_takes_its_row_over(is_confirmed: bool) -> None:
+def test_a_pod_takes_its_row_over(is_confirmed: bool, amount: Resources) -> None:
     world = confirmed() if is_confirmed else placed()
-    world.other_pod("new", cu(2))
-    assert (world.state("new").current, world.floors("new")) == (cu(2), [])
+    world.other_pod("new", amount)
+    assert (world.state("new").current, world.floors("new")) == (amount, [])
     world.passed(10.0)
     world.apply(events.PlacementForgotten(holder()))
-    assert world.node_reserved() == cu(2)
+    assert world.node_reserved() == amount
 
 
-def test_a_pod_of_exactly_the_assumed_amount_takes_its_row_over() -> None:
-    world = confirmed()
-    world.other_pod("new", cu(3))
-    world.apply(events.PlacementForgotten(holder()))
-    assert world.node_reserved() == cu(3)
+@pytest.mark.parametrize("is_confirmed", [False, True])
+@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize("kind", [Kind.POD, Kind.VM])
+def test_what_ended_before_it_was_seen_frees_its_room(
+    kind: Kind, is_listed: bool, is_confirmed: bool
+) -> None:
+    world = confirmed(kind) if is_confirmed else placed(kind)
+    spec = PodSpec(pod("new"), "uid-new", "n1", cu(3), terminal=True)
+    if kind is Kind.POD:
+        world.apply(events.PodSeen(spec) if is_listed else events.PodGone(spec))
+    elif is_listed:
+        world.see_ended("new", at=1.0)
+    else:
+        world.apply(events.VmGone(spec.pod, spec.uid, 1.0))
+    assert (world.node_reserved(), world.core.state.placements) == (ZERO, {})
+    assert world.passed(10.0) == ()
+    world.apply(events.PlacementConfirmed(holder(kind)))
+    world.apply(events.PlacementForgotten(holder(kind)))
+    assert list(world.core.ledger.rows()) == []
 
 
 def test_a_pod_that_went_elsewhere_takes_its_row_along() -> None:
@@ -317,30 +290,6 @@ def test_an_unsettled_vm_takes_its_row_over_at_its_maximum() -> None:
     assert world.core.state.placements == {}
 
 
-@pytest.mark.parametrize("is_confirmed", [False, True])
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_pod_that_ended_before_it_was_seen_frees_its_room(is_confirmed: bool, terminal: bool) -> None:
-    world = confirmed() if is_confirmed else placed()
-    spec = PodSpec(pod("new"), "uid-new", "n1", cu(3), terminal)
-    world.apply(events.PodSeen(spec) if terminal else events.PodGone(spec))
-    assert world.node_reserved() == ZERO
-    assert world.passed(10.0) == ()
-    world.apply(events.PlacementConfirmed(holder()))
-    world.apply(events.PlacementForgotten(holder()))
-    assert list(world.core.ledger.rows()) == []
-
-
-@pytest.mark.parametrize("is_confirmed", [False, True])
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_vm_that_ended_before_it_was_seen_frees_its_room(is_confirmed: bool, terminal: bool) -> None:
-    world = confirmed(Kind.VM) if is_confirmed else placed(Kind.VM)
-    spec = VmSpec(pod("new"), "uid-new", "n1", Bounds(UNIT, cu(8)), GIB, terminal=terminal)
-    seen = events.VmSeen(spec, None, 1.0)
-    world.apply(seen if terminal else events.VmGone(spec.pod, spec.uid, 1.0))
-    assert world.node_reserved() == ZERO
-    assert world.core.state.placements == {}
-
-
 # ------------------------------------------------------------ names
 
 
@@ -348,13 +297,6 @@ def test_a_vm_that_ended_before_it_was_seen_frees_its_room(is_confirmed: bool, t
 def test_rows_are_named_as_their_placement_says(kind: Kind) -> None:
     row = placed(kind).core.ledger.require(holder(kind))
     assert (row.name, row.node, row.holder) == ("default/placed", "n1", holder(kind))
-
-
-def test_rows_of_the_cluster_are_named_by_namespace_and_name() -> None:
-    world = World()
-    world.other_pod("filler", UNIT)
-    world.vm("vm")
-    assert sorted(row.name for row in world.core.ledger.rows()) == ["default/filler", "default/vm"]
 
 
 def test_kinds_of_one_uid_are_holders_of_their_own() -> None:

@@ -10,7 +10,10 @@ from protocol.values import Bounds, Resources
 from protocol.wire import SlotResources
 from scheduler.core import events
 from scheduler.core.ledger import Cause
-from scheduler.core.model import PoolSpec
+from scheduler.core.model import POOL_LABEL, PoolSpec
+from scheduler.core.rules import DEFAULT_RULES as RULES
+from scheduler.core.rules import DefaultPool, Rules
+from scheduler.core.state import SchedulerConfig
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, HERE, World, codes
 
@@ -391,3 +394,91 @@ def test_fewer_units_of_another_size_are_no_room() -> None:
     account = world.core.ledger.pool("blue")
     assert account is not None
     assert (account.units, account.freed_units, world.core.ledger.freed_units) == (2, 0, before)
+
+
+# ---------------------------------------------------------------- births beyond a limit
+
+
+@pytest.mark.parametrize(
+    ("is_first_start", "count", "units", "beyond"), [(True, 45, 45, 35), (False, 3, 24, 0)]
+)
+def test_who_comes_beyond_the_limit_is_counted_and_who_may_have_been_there_before_is_not(
+    is_first_start: bool, count: int, units: int, beyond: int
+) -> None:
+    """VMs of one unit are born into a pool of 10: nobody can be asked, so each beyond is counted, and none grows.
+
+    In the first minute of a process that is not the first one they may have been there before.
+    """
+    world = World(cu(100), config=SchedulerConfig(HERE, is_first_start=is_first_start))
+    pool(world, max_units=10)
+    world.tick(0.0)
+    for number in range(count):
+        world.vm(f"vm-{number}", at=1.0, pool="blue")
+    account = world.core.ledger.pool("blue")
+    assert account is not None
+    assert (account.units, account.came_beyond) == (units, beyond)
+    if beyond:
+        refused(world, "vm-0", cu(2))
+        refused(world, f"vm-{count - 1}", cu(2))
+        world.vm("old", cu(3), is_new=False, pool="blue")
+        assert (account.excess_units, account.came_beyond) == (account.units - 10, beyond)
+
+
+# ---------------------------------------------------------------- pools of VMs that name none
+
+
+def by_default(world: World, *defaults: DefaultPool) -> None:
+    """The configuration names these pools."""
+    world.configure(Rules(RULES.node, default_pools=defaults))
+
+
+def pool_of(world: World, name: str) -> str | None:
+    """Where a VM is counted."""
+    record = world.record(name)
+    assert record.spec.pool == record.row.pool
+    return record.spec.pool
+
+
+def test_a_vm_that_names_no_pool_belongs_to_that_of_its_namespace_or_labels() -> None:
+    world = World(cu(40))
+    pool(world, "red")
+    by_default(world, DefaultPool("red", labels=(("team", "a"),)), DefaultPool("blue", ("d*",)))
+    world.vm("a", cu(2))
+    assert (pool_of(world, "a"), held(world)) == ("blue", 2)
+    world.see("a", None, at=0.0, labels=(("team", "a"), ("x", "y")))
+    assert (pool_of(world, "a"), held(world), held(world, "red")) == ("red", 0, 2)
+    waits(world, "a", cu(3), 1)
+
+
+@pytest.mark.parametrize(("own", "found"), [("red", "red"), ("", None)])
+def test_the_own_label_of_a_vm_goes_before_the_configuration(own: str, found: str | None) -> None:
+    world = World(cu(40))
+    pool(world, "red")
+    world.vm("a")
+    world.see("a", None, at=0.0, pool=own or None, labels=((POOL_LABEL, own),))
+    by_default(world, DefaultPool("blue", ("*",)))
+    assert pool_of(world, "a") == found
+
+
+def test_a_changed_configuration_moves_the_vms_that_name_no_pool() -> None:
+    world = World(cu(40))
+    pool(world, "red")
+    world.vm("a", cu(2))
+    member(world, "b", cu(3), "red")
+    by_default(world, DefaultPool("blue", ("*",)))
+    assert (held(world), held(world, "red")) == (2, 3)
+    by_default(world, DefaultPool("red", ("*",)))
+    assert (held(world), held(world, "red")) == (0, 5)
+    by_default(world, DefaultPool("blue", ("elsewhere",)))
+    assert (pool_of(world, "a"), pool_of(world, "b")) == (None, "red")
+
+
+def test_a_word_for_the_pool_of_before_is_void_once_the_configuration_names_another_one() -> None:
+    world = World(cu(40))
+    pool(world, "red", max_units=3)
+    by_default(world, DefaultPool("blue", ("*",)))
+    world.vm("a", UNIT)
+    waits(world, "a", cu(6), 1)
+    by_default(world, DefaultPool("red", ("*",)))
+    answer = gets(world, 1, 6)
+    assert (answer.permit, set(codes(answer))) == (UNIT, {ReasonCode.POOL})

@@ -32,33 +32,36 @@ def asked(world: World, want: Resources, claim: Resources | None = None) -> even
 # ------------------------------------------------------------ nodes
 
 
-def test_the_system_share_is_taken_off_what_may_be_reserved() -> None:
+@pytest.mark.parametrize(
+    ("system", "watermark", "reservable", "mark"),
+    [
+        (cu(2, 1), 1.0, cu(8, 9), cu(8, 9)),
+        (cu(2), 0.5, cu(8), cu(4)),  # the watermark is a share of what may be reserved
+        (cu(11, 3), 1.0, cu(0, 7), cu(0, 7)),  # a share beyond the node leaves nothing, and never less
+    ],
+)
+def test_the_system_share_is_taken_off_what_may_be_reserved(
+    system: Resources, watermark: float, reservable: Resources, mark: Resources
+) -> None:
     world = world_of()
-    world.configure(rules(system=cu(2, 1)))
-    assert world.account().capacity.reservable == cu(8, 9)
-
-
-def test_a_share_beyond_the_node_leaves_nothing_and_never_less() -> None:
-    world = world_of()
-    world.configure(rules(system=cu(11, 3)))
-    assert world.account().capacity.reservable == cu(0, 7)
-    assert world.account().capacity.watermark.vcpu_milli == 0
-
-
-def test_the_watermark_is_a_share_of_what_may_be_reserved() -> None:
-    world = world_of()
-    world.configure(rules(system=cu(2), watermark=0.5))
-    assert world.account().capacity.watermark == cu(4)
+    world.configure(rules(system=system, watermark=watermark))
+    capacity = world.account().capacity
+    assert (capacity.reservable, capacity.watermark) == (reservable, mark)
 
 
 def test_a_nodes_own_values_go_first() -> None:
     own = NodeSpec("n2", cu(10), cu(2), ZERO)
     world = world_of(own, NodeSpec("n3", cu(10)))
-    world.configure(rules(system=cu(3), unit=cu(0.5)))
-    terms = {account.capacity.name: account.capacity for account in world.core.ledger.nodes()}
-    assert (terms["n2"].reservable, terms["n2"].compute_unit) == (cu(10), cu(2))
-    assert (terms["n3"].reservable, terms["n3"].compute_unit) == (cu(7), cu(0.5))
-    assert (terms["n1"].reservable, terms["n1"].compute_unit) == (cu(7), UNIT)
+    world.configure(rules(system=cu(9), stopped=True))
+    world.configure(rules(system=cu(3), unit=cu(0.5)))  # rules replace each other whole
+    world.apply(events.NodeSeen(NodeSpec("n4", cu(10))))
+    capacities = {account.capacity.name: account.capacity for account in world.core.ledger.nodes()}
+    assert (capacities["n2"].reservable, capacities["n2"].compute_unit) == (cu(10), cu(2))
+    assert (capacities["n3"].reservable, capacities["n3"].compute_unit) == (cu(7), cu(0.5))
+    assert (capacities["n1"].reservable, capacities["n1"].compute_unit) == (cu(7), UNIT)
+    assert (capacities["n4"].reservable, capacities["n4"].compute_unit) == (cu(7), cu(0.5))
+    world.vm("vm")
+    assert codes(asked(world, cu(2))) == []
 
 
 def test_overrides_hold_for_the_nodes_that_they_name() -> None:
@@ -73,20 +76,10 @@ def test_overrides_hold_for_the_nodes_that_they_name() -> None:
             ),
         )
     )
-    terms = {account.capacity.name: account.capacity for account in world.core.ledger.nodes()}
-    assert [terms[name].reservable for name in ("n1", "big-1", "big-2")] == [cu(9), cu(6), cu(6)]
-    assert terms["big-1"].watermark == cu(3)
-    assert [terms[name].compute_unit for name in ("big-1", "big-2")] == [cu(2), cu(4)]
-
-
-def test_a_node_that_comes_later_has_the_rules_of_now() -> None:
-    world = world_of()
-    world.configure(rules(system=cu(3), unit=cu(2)))
-    world.apply(events.NodeSeen(NodeSpec("n2", cu(10))))
-    assert (world.account("n2").capacity.reservable, world.account("n2").capacity.compute_unit) == (
-        cu(7),
-        cu(2),
-    )
+    capacities = {account.capacity.name: account.capacity for account in world.core.ledger.nodes()}
+    assert [capacities[name].reservable for name in ("n1", "big-1", "big-2")] == [cu(9), cu(6), cu(6)]
+    assert capacities["big-1"].watermark == cu(3)
+    assert [capacities[name].compute_unit for name in ("big-1", "big-2")] == [cu(2), cu(4)]
 
 
 def test_the_unit_of_the_rules_is_the_step_of_growth() -> None:
@@ -96,14 +89,6 @@ def test_the_unit_of_the_rules_is_the_step_of_growth() -> None:
     world.configure(rules(unit=cu(2.5)))
     answer = asked(world, cu(7), cu(2))
     assert (answer.permit, answer.unit) == (cu(5), cu(2.5))
-
-
-def test_rules_replace_each_other_whole() -> None:
-    world = world_of()
-    world.configure(rules(system=cu(5), stopped=True))
-    world.configure(rules())
-    world.vm("vm")
-    assert asked(world, cu(10)).permit == cu(8)
 
 
 # ------------------------------------------------------------ a node that shrinks
@@ -123,24 +108,10 @@ def test_a_shrinking_node_is_over_full_by_configuration_and_grants_decreases_onl
     assert asked(world, cu(4), cu(5)).permit == cu(4)
     world.read("vm", cu(4), at=1.0)
     assert world.over() == set()
-
-
-def test_rules_that_take_nothing_away_are_no_cause() -> None:
-    world = world_of()
     world.other_pod("filler", cu(12))
-    for harmless in (rules(), rules(), rules(watermark=0.1), rules(stopped=True)):
+    for harmless in (rules(system=cu(6)), rules(), rules(watermark=0.1), rules(stopped=True)):
         world.configure(harmless)
-        assert world.over() == {OverCause.BYPASSED}
-
-
-def test_rules_that_give_room_back_clear_the_cause() -> None:
-    world = world_of()
-    world.vm("vm", cu(6))
-    world.configure(rules(system=cu(6)))
-    world.configure(rules(system=cu(5)))
-    assert world.over() == {OverCause.CONFIGURATION}
-    world.configure(rules(system=cu(4)))
-    assert world.over() == set()
+        assert world.over() == {OverCause.BYPASSED}, "rules that take nothing away are no cause"
 
 
 # ------------------------------------------------------------ growth that is held back
@@ -158,6 +129,8 @@ def test_rules_that_give_room_back_clear_the_cause() -> None:
 def test_growth_is_refused_and_decreases_pass(held_back: Rules, code: ReasonCode) -> None:
     world = world_of()
     world.vm("vm", cu(3))
+    world.configure(rules(recommend_only_namespaces=("prod",), recommend_only_vms=("default/other",)))
+    assert (asked(world, cu(4)).permit, asked(world, cu(3)).permit) == (cu(4), cu(3))  # others are meant
     world.configure(held_back)
     answer = asked(world, cu(5), cu(3))
     assert (answer.permit, codes(answer)) == (cu(3), [code])
@@ -166,16 +139,6 @@ def test_growth_is_refused_and_decreases_pass(held_back: Rules, code: ReasonCode
     assert codes(asked(world, cu(2, 3))) == []
     assert asked(world, cu(1)).permit == UNIT
     world.configure(rules())
-    assert asked(world, cu(5)).permit == cu(5)
-
-
-@pytest.mark.parametrize(
-    "others", [rules(recommend_only_namespaces=("prod",)), rules(recommend_only_vms=("default/other",))]
-)
-def test_others_grow_as_before(others: Rules) -> None:
-    world = world_of()
-    world.vm("vm")
-    world.configure(others)
     assert asked(world, cu(5)).permit == cu(5)
 
 
@@ -189,15 +152,7 @@ def test_recommend_only_tells_what_would_be_permitted(want: Resources, others: R
     world.configure(rules(recommend_only=True))
     (only, *_) = asked(world, want).reasons
     assert f"; {would} would be permitted" in only.message
-
-
-def test_what_is_only_recommended_is_not_reserved() -> None:
-    world = world_of()
-    world.vm("vm")
-    world.configure(rules(recommend_only=True))
-    asked(world, cu(9))
-    assert world.node_reserved() == UNIT
-    assert world.account().pressure == ZERO
+    assert (world.state().reserved, world.account().pressure) == (UNIT, ZERO), "it is not reserved"
 
 
 # ------------------------------------------------------------ the order of limits
@@ -245,27 +200,18 @@ def test_the_smallest_binds_and_every_limit_below_the_request_is_listed() -> Non
     assert limited(rules(), cu(9), most=cu(3), free=cu(9)) == [BOUNDS]
 
 
-def test_the_pool_comes_last() -> None:
+@pytest.mark.parametrize(("free", "why"), [(cu(4), [ROOM, POOL, BOUNDS]), (cu(5), [POOL, ROOM, BOUNDS])])
+def test_a_pool_comes_after_the_node_where_it_allows_no_less(free: Resources, why: list[ReasonCode]) -> None:
     world = world_of()
-    world.vm("vm", cu(2))
-    world.see("vm", None, at=0.0, pool="blue")
-    world.other_pod("filler", cu(6))
+    world.vm("vm", cu(2), pool="blue")
+    world.other_pod("filler", cu(10) - free)
     world.take(world.request("vm", cu(9), claim=cu(2)), 11)
     (answer,) = world.pool_says(11, events.PoolVerdict(4))
-    assert codes(answer) == [ROOM, POOL, BOUNDS]
+    assert codes(answer) == why
+    if free != cu(4):
+        return
     world.take(world.request("vm", cu(9), claim=cu(4)), 12)
     assert world.pool_says(12, events.PoolVerdict(4)) == ()  # nothing could grow, so the pool was not asked
-
-
-def test_a_pool_below_the_node_binds() -> None:
-    world = world_of()
-    world.vm("vm", cu(2))
-    world.see("vm", None, at=0.0, pool="blue")
-    world.other_pod("filler", cu(5))
-    world.take(world.request("vm", cu(8), claim=cu(2)), 11)
-    (answer,) = world.pool_says(11, events.PoolVerdict(4))
-    assert isinstance(answer, events.Decided)
-    assert (answer.permit, codes(answer)) == (cu(4), [POOL, ROOM])
 
 
 @pytest.mark.parametrize("most", [cu(2), UNIT])
@@ -296,18 +242,17 @@ def test_an_unsettled_vm_keeps_what_it_claims_while_growth_is_stopped() -> None:
 # ------------------------------------------------------------ bounds at run time
 
 
-def test_a_settled_vm_follows_bounds_up_and_down() -> None:
+@pytest.mark.parametrize(
+    ("most", "want", "permit"),
+    [(cu(5), cu(6), cu(5)), (cu(2), cu(6), cu(3)), (cu(2), cu(3), cu(3)), (cu(2), cu(2.5), cu(2.5))],
+)
+def test_a_settled_vm_follows_bounds_up_and_down(most: Resources, want: Resources, permit: Resources) -> None:
     world = world_of()
-    world.vm("vm", most=cu(3))
-    assert asked(world, cu(5)).permit == cu(3)
-    world.vm("vm", cu(3), most=cu(5))
-    assert world.state().reserved == cu(3)
-    assert asked(world, cu(5), cu(3)).permit == cu(5)
-    world.vm("vm", cu(5), most=cu(2))
-    assert world.state().reserved == cu(5)
-    assert codes(asked(world, cu(6), cu(5))) == [BOUNDS]
-    assert asked(world, cu(5)).permit == cu(5)
-    assert asked(world, cu(4)).permit == cu(4)
+    world.vm("vm", cu(3), most=cu(3))
+    world.vm("vm", cu(3), most=most)
+    assert world.state().reserved == cu(3), "nothing is taken or given by that"
+    answer = asked(world, want, cu(3))
+    assert (answer.permit, codes(answer)) == (permit, [] if permit == want else [BOUNDS])
 
 
 def test_an_unsettled_vm_may_use_a_raised_maximum_already() -> None:

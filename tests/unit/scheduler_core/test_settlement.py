@@ -70,7 +70,7 @@ def test_a_request_that_names_another_process_keeps_what_it_claims(
         (TWO, ZERO, cu(2), cu(6), cu(2)),  # it may already shrink
         (TWO, cu(7), cu(6), cu(2), cu(3)),  # growth beyond the claim is judged by the node
         (TWO, cu(7), cu(6), cu(5), cu(5)),  # a claim above the node is kept
-        (cu(2, 6), ZERO, cu(5), cu(5, 1), cu(5)),  # the use counts where it is above the claim
+        (cu(2, 6), cu(5, 6), cu(5), cu(5, 1), cu(5)),  # the use counts where it is above the claim
         (None, ZERO, cu(3), cu(3), cu(3)),
     ],
 )

@@ -289,7 +289,7 @@ async def test_items_wait_side_by_side() -> None:
 
 
 @virtually
-async def test_a_look_and_a_consult_after_it_have_one_deadline_together() -> None:
+async def test_a_look_and_a_pool_asked_after_it_have_one_deadline_together() -> None:
     world = ServiceWorld("a")
     world.cluster.changes = (seen("late"),)
     world.cluster.before = lambda: asyncio.sleep(1.5)

@@ -108,7 +108,7 @@ async def test_a_migration_that_hangs_is_given_up_after_five_seconds() -> None:
 
 FAILURES = {
     "as the port says": (MigratorError("no other node"), "no other node"),
-    "without a word": (MigratorError(), "MigratorError()"),
+    "without a message": (MigratorError(), "MigratorError()"),
     "otherwise": (RuntimeError("the adapter is broken"), "the adapter is broken"),
     "with a task of its own that was cancelled": (asyncio.CancelledError(), "CancelledError()"),
 }

@@ -114,7 +114,7 @@ async def test_a_pool_that_never_answers_holds_nobody_up_for_ever(monkeypatch: p
     assert refusal(await task) == (500, "internal")
     assert world.record().row.reserved == cu(1)
     answers[0](PoolVerdict())
-    assert world.record().row.reserved == cu(1), "the word came too late"
+    assert world.record().row.reserved == cu(1), "the verdict came too late"
     assert await world.is_clean()
 
 
