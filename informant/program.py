@@ -31,6 +31,7 @@ from informant.service import event_sources
 from informant.service.informant import Informant
 from informant.service.limits import Guest
 from informant.settings import InformantSettings
+from protocol.values import Resources
 
 MAX_CONNECTIONS: Final = 64
 ANSWER_S: Final = 3.5
@@ -65,7 +66,7 @@ def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> GuestSourc
     low_cpus = wanted["low_cpus"]
     high_cpus = wanted["high_cpus"] or max(low_cpus, drawn_cpus)
     made = Workload(Shape(wanted["workload"]), wanted["seed"], low_cpus, high_cpus, period_s)
-    return WorkloadSource(made, vcpu_milli=1000, memory_bytes=GIB)
+    return WorkloadSource(made, Resources(1000, GIB))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from informant.service.informant import Informant
 from informant.service.limits import Guest as Seen
 from informant.settings import InformantSettings
 from protocol import codec, wire
+from protocol.values import Resources
 
 GIB: Final = 2**30
 USED_BYTES: Final = GIB + GIB // 10
@@ -47,10 +48,10 @@ class Guest:
         stalls_s = dict.fromkeys(names, 0.125)
         return Reading(load, load, load, self._busy_s, round(self._cpus), self._memory_bytes, free, stalls_s)
 
-    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+    def resized(self, size: Resources) -> None:
         """From now on it has this size."""
         self._advance()
-        self._cpus, self._memory_bytes = vcpu_milli / 1000, memory_bytes
+        self._cpus, self._memory_bytes = size.vcpu_milli / 1000, size.memory_bytes
 
     def _advance(self) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -1,19 +1,18 @@
 """`apply(state, event, now_s)`: the guest's size and limits after something happened. What to do next is for `plan` to say.
 
-A downscale goes from ASKED to JUDGED, LOWERING, LOWERED, perhaps ON_TRIAL, and AGREED, and from each of them to TAKEN_BACK; an
-upscale from ASKED to AGREED.
+A request goes from READING to AGREED and DECIDED. A downscale that takes memory is LOWERING in between, and READING once or twice
+more. Where it does not come about, it is DECIDED at once.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
 from informant.core import events
-from informant.core.events import GuestEvent
-from informant.core.limits import Control, GroupLimits, Write
+from informant.core.events import GuestEvent, ReportShortage
+from informant.core.limits import Control, GroupLimits
 from informant.core.report import Reading
 from informant.core.state import GuestState, GuestStats, RequestInProgress, RequestPhase
-from protocol.wire import MoreResources
+from protocol.wire import DownscaleResult, MoreResources
 
 _MEMORY = MoreResources(cpu=False, memory=True)
 
@@ -31,7 +30,7 @@ def lapse(state: GuestState, now_s: float) -> GuestState:
     if guard is not state.guard:
         state = replace(state, guard=guard)
     pending = state.pending
-    if pending is not None and pending.phase is RequestPhase.LOWERING and now_s >= pending.until_s:
+    if pending is not None and pending.phase is RequestPhase.LOWERING and now_s >= pending.due_s:
         reclaim_s = state.guard.settings.reclaim_s
         return _taken_back(state, pending, f"the kernel did not free enough memory within {reclaim_s:g} s")
     return state
@@ -53,16 +52,21 @@ def _reduce(state: GuestState, event: GuestEvent, now_s: float) -> GuestState:
         case events.ProgramEnding():
             return replace(state, guard=state.guard.ended(), refused={})
         case events.Done(action):
-            return _done(state, action)
+            return (
+                replace(state, shortage=None)
+                if isinstance(action, ReportShortage)
+                else _answered(state, action)
+            )
         case events.WriteBegun(write):
-            return _begun(state, write, now_s)
-        case events.WriteFailed():
-            return _failed(state, event)
+            under_way = {**state.under_way, write.falls: state.written.high_bytes}
+            return replace(state, written=state.written.after(write), under_way=under_way)
+        case events.WriteEnded():
+            return _write_ended(state, event)
         case events.GuestRead(reading, error):
             return _read(state, reading, error, now_s)
         case events.SizeAdopted(met):
             assert state.pending is not None
-            pending = replace(state.pending, is_adopted=True)
+            pending = replace(state.pending, phase=RequestPhase.DECIDED)
             return replace(state, guard=state.guard.met(met, now_s), pending=pending)
         case _:
             assert_never(event)
@@ -138,7 +142,7 @@ def _next(state: GuestState) -> GuestState:
     state = replace(state, pending=RequestInProgress(request), waiting=tuple(waiting))
     if request.is_upscale or not state.approves_all:
         return state
-    pending = RequestInProgress(request, status="every downscale is approved here")
+    pending = RequestInProgress(request, result=DownscaleResult(True, "every downscale is approved here"))
     return _agreed(replace(state, guard=state.guard.shrunk(request.size)), pending)
 
 
@@ -171,18 +175,16 @@ def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) 
         return _agreed(state, replace(pending, grown=grown))
     if reading is None:
         return _taken_back(state, pending, error=error)
-    if pending.phase is RequestPhase.ASKED:
+    if pending.before is None:
         return _judged(state, pending, reading, now_s)
     if pending.took_cache:
-        until_s = now_s + state.guard.settings.trial_s
-        pending = replace(pending, phase=RequestPhase.ON_TRIAL, trial=reading, trial_s=now_s, until_s=until_s)
-        return replace(state, pending=pending)
+        due_s = now_s + state.guard.settings.trial_s
+        return replace(state, pending=replace(pending, trial=reading, trial_s=now_s, due_s=due_s))
     if pending.trial is not None:
         strain = state.detector.strain(pending.trial, reading, now_s - pending.trial_s)
         if strain:  # each trial costs the workload its page cache: for a while there is no other
             guard, detector = state.guard.met(_MEMORY, now_s), state.detector.recovering(now_s)
             return _taken_back(replace(state, guard=guard, detector=detector), pending, strain)
-    assert pending.before is not None
     again = pending.before.judge(pending.request.size, reading)
     if not again.ok:
         return _taken_back(state, pending, again.status)
@@ -198,17 +200,15 @@ def _judged(state: GuestState, pending: RequestInProgress, reading: Reading, now
         return _taken_back(state, pending, early or result.status)
     if True in state.under_way:
         return _taken_back(state, pending, "the kernel is still freeing memory for an earlier downscale")
-    pending = replace(
-        pending,
-        phase=RequestPhase.JUDGED,
-        before=before,
-        used_bytes=state.current_bytes or 0,
-        status=result.status,
-    )
+    used_bytes = state.current_bytes or 0
+    pending = replace(pending, before=before, used_bytes=used_bytes, result=result)
     state = replace(state, guard=before.shrunk(size), pending=pending, refused={})
-    if any(write.is_slow for write in state.writes()):
+    lowered = next((write for write in state.writes() if write.is_slow), None)
+    if lowered is None:
         return state
-    return replace(state, pending=replace(pending, phase=RequestPhase.LOWERED))
+    due_s = now_s + before.settings.reclaim_s
+    pending = replace(pending, phase=RequestPhase.LOWERING, lowered=lowered, due_s=due_s)
+    return replace(state, pending=pending)
 
 
 def _agreed(state: GuestState, pending: RequestInProgress) -> GuestState:
@@ -223,56 +223,29 @@ def _taken_back(
     before, guard = pending.before, state.guard
     if before is not None:
         guard = replace(guard, size=before.size, relief_bytes=before.relief_bytes)
-    pending = replace(pending, phase=RequestPhase.TAKEN_BACK, status=status, error=error)
+    result = DownscaleResult(False, status)
+    pending = replace(pending, phase=RequestPhase.DECIDED, result=result, error=error)
     return replace(state, guard=guard, pending=pending, refused={})
 
 
-# ---------------------------------------------------------------- writes
+def _write_ended(state: GuestState, event: events.WriteEnded) -> GuestState:
+    """What failed is tried again with the next event from outside. The downscale that waited for this write goes on.
 
-
-def _begun(state: GuestState, write: Write, now_s: float) -> GuestState:
-    pending, under_way = state.pending, {**state.under_way, write.falls: state.written.high_bytes}
-    if pending is not None and pending.phase is RequestPhase.JUDGED:
-        until_s = now_s + state.guard.settings.reclaim_s
-        pending = replace(pending, phase=RequestPhase.LOWERING, lowered=write, until_s=until_s)
-    return replace(state, written=state.written.after(write), under_way=under_way, pending=pending)
-
-
-def _done(state: GuestState, action: Write | events.AnswerRequest | events.ReportShortage) -> GuestState:
-    match action:
-        case Write(is_slow=True):
-            return _lowered(replace(state, under_way=_without(state.under_way, action)), action)
-        case Write():
-            return replace(state, written=state.written.after(action))
-        case events.ReportShortage():
-            return replace(state, shortage=None)
-        case events.AnswerRequest():
-            return _answered(state, action)
-        case _:
-            assert_never(action)
-
-
-def _failed(state: GuestState, event: events.WriteFailed) -> GuestState:
-    """What failed is tried again with the next event from outside."""
-    write, written = event.write, state.written
-    if write.is_slow and written.high_bytes == write.value:
-        written = replace(written, high_bytes=state.under_way[write.falls])
-    under_way = _without(state.under_way, write) if write.is_slow else state.under_way
-    refused = {**state.refused, write.control: event}
+    Of a group that is gone nothing was taken.
+    """
+    write, written, under_way, pending = event.write, state.written, state.under_way, state.pending
+    if write.is_slow:
+        under_way = {falls: before for falls, before in under_way.items() if falls is not write.falls}
+        if event.error and written.high_bytes == write.value:
+            written = replace(written, high_bytes=state.under_way[write.falls])
+    elif not event.error:
+        written = written.after(write)
+    refused = {**state.refused, write.control: event} if event.error else state.refused
     state = replace(state, written=written, under_way=under_way, refused=refused)
-    return _lowered(state, write, event)
-
-
-def _lowered(state: GuestState, write: Write, failure: events.WriteFailed | None = None) -> GuestState:
-    """The downscale that waited for this write goes on. Of a group that is gone nothing was taken."""
-    pending = state.pending
     if pending is None or pending.phase is not RequestPhase.LOWERING or pending.lowered != write:
         return state
-    if failure is not None and not failure.is_gone:
-        return _taken_back(state, pending, error=failure.error)
-    lowered = write if failure is None else None
-    return replace(state, pending=replace(pending, phase=RequestPhase.LOWERED, lowered=lowered))
-
-
-def _without(under_way: Mapping[bool, int | None], write: Write) -> Mapping[bool, int | None]:
-    return {falls: before for falls, before in under_way.items() if falls is not write.falls}
+    if event.error and not event.is_gone:
+        return _taken_back(state, pending, error=event.error)
+    lowered = None if event.error else write
+    pending = replace(pending, phase=RequestPhase.READING, lowered=lowered, due_s=float("-inf"))
+    return replace(state, pending=pending)

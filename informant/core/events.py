@@ -1,7 +1,7 @@
 """What happens to the guest's size and limits (past tense), and what its shell is to do (imperative).
 
-Each action ends as one event at once: `Done`, unless another one is named here. A slow `Write` ends as `WriteBegun`, and as `Done` or
-`WriteFailed` later.
+Each action ends as one event at once: `Done`, unless another one is named here. A `Write` ends as `WriteEnded`; a slow one as
+`WriteBegun`, and as `WriteEnded` later.
 """
 
 from dataclasses import dataclass
@@ -101,9 +101,9 @@ GuestAction: TypeAlias = Write | ReadGuest | AdoptSize | AnswerRequest | ReportS
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An action has ended well."""
+    """An answer was given, or a shortage reported."""
 
-    action: Write | AnswerRequest | ReportShortage
+    action: AnswerRequest | ReportShortage
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,11 @@ class WriteBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFailed:
-    """A control file could not be written. `is_gone` where the group was removed: an ended workload needs no limit."""
+class WriteEnded:
+    """A control file was written, or `error` says why not. `is_gone` where the group was removed: an ended workload needs no limit."""
 
     write: Write
-    error: str
+    error: str = ""
     is_gone: bool = False
 
 
@@ -146,7 +146,7 @@ GuestEvent: TypeAlias = (
     | ProgramEnding
     | Done
     | WriteBegun
-    | WriteFailed
+    | WriteEnded
     | GuestRead
     | SizeAdopted
 )

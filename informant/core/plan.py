@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from informant.core.events import AdoptSize, AnswerRequest, GuestAction, ReadGuest, ReportShortage
 from informant.core.state import GuestState, RequestInProgress, RequestPhase
-from protocol.wire import DownscaleResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +33,13 @@ def _step(state: GuestState, pending: RequestInProgress, now_s: float) -> Iterat
     """The next step of a request, unless time or a write must pass first."""
     request = pending.request
     match pending.phase:
-        case RequestPhase.ASKED | RequestPhase.LOWERED:
+        case RequestPhase.READING if now_s >= pending.due_s:
             yield ReadGuest()
-        case RequestPhase.ON_TRIAL if now_s >= pending.until_s:
-            yield ReadGuest()
-        case RequestPhase.AGREED if not pending.is_adopted:
-            yield AdoptSize(request.size, state.guard.hidden_bytes, pending.grown)
         case RequestPhase.AGREED:
-            error = state.fault() if request.is_upscale else ""
-            yield AnswerRequest(request, DownscaleResult(ok=True, status=pending.status), error)
-        case RequestPhase.TAKEN_BACK:
-            yield AnswerRequest(request, DownscaleResult(ok=False, status=pending.status), pending.error)
+            yield AdoptSize(request.size, state.guard.hidden_bytes, pending.grown)
+        case RequestPhase.DECIDED:
+            error = state.fault() if request.is_upscale else pending.error
+            yield AnswerRequest(request, pending.result, error)
         case _:
             pass
 
@@ -54,5 +49,5 @@ def _moments(state: GuestState) -> Iterator[float]:
     thaw_s = state.guard.due_s()
     if thaw_s is not None:
         yield thaw_s
-    if state.pending is not None and state.pending.phase in (RequestPhase.LOWERING, RequestPhase.ON_TRIAL):
-        yield state.pending.until_s
+    if state.pending is not None:
+        yield state.pending.due_s

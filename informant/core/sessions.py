@@ -6,6 +6,7 @@ other event, and returns the same table. Source: reference/neon.md 4.1.
 """
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -58,28 +59,22 @@ GONE: Final = None
 TABLE: Final = MappingProxyType(
     {
         (SessionPhase.CHECKING, SessionEvent.CHECKED): SessionPhase.WAITING,
-        (SessionPhase.CHECKING, SessionEvent.FAILED): GONE,
-        (SessionPhase.CHECKING, SessionEvent.LEFT): GONE,
         (SessionPhase.WAITING, SessionEvent.RESUME_SENT): SessionPhase.RESUMING,
-        (SessionPhase.WAITING, SessionEvent.FAILED): GONE,
-        (SessionPhase.WAITING, SessionEvent.LEFT): GONE,
         (SessionPhase.RESUMING, SessionEvent.RESUMED): SessionPhase.ACTIVE,
         (SessionPhase.RESUMING, SessionEvent.UNANSWERED): SessionPhase.DOUBTFUL,
-        (SessionPhase.RESUMING, SessionEvent.FAILED): GONE,
-        (SessionPhase.RESUMING, SessionEvent.LEFT): GONE,
         (SessionPhase.ACTIVE, SessionEvent.SUSPEND_SENT): SessionPhase.SUSPENDING,
-        (SessionPhase.ACTIVE, SessionEvent.FAILED): GONE,
-        (SessionPhase.ACTIVE, SessionEvent.LEFT): GONE,
         (SessionPhase.DOUBTFUL, SessionEvent.RESUME_SENT): SessionPhase.RESUMING,
         (SessionPhase.DOUBTFUL, SessionEvent.SUSPEND_SENT): SessionPhase.SUSPENDING,
-        (SessionPhase.DOUBTFUL, SessionEvent.FAILED): GONE,
-        (SessionPhase.DOUBTFUL, SessionEvent.LEFT): GONE,
         (SessionPhase.SUSPENDING, SessionEvent.SUSPENDED): SessionPhase.WAITING,
         (SessionPhase.SUSPENDING, SessionEvent.UNANSWERED): SessionPhase.DOUBTFUL,
-        (SessionPhase.SUSPENDING, SessionEvent.FAILED): GONE,
-        (SessionPhase.SUSPENDING, SessionEvent.LEFT): GONE,
+        **{
+            (phase, event): GONE
+            for phase in SessionPhase
+            for event in (SessionEvent.FAILED, SessionEvent.LEFT)
+        },
     }
 )
+"""The phase after an event. An agent may fail or leave at any time; no other event has a meaning elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +102,14 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Ask this agent to stand back."""
+    """`POST /suspend`: ask this agent to stand back."""
 
     session: Session
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Tell this agent that it is in use."""
+    """`POST /resume`: tell this agent that it is in use."""
 
     session: Session
 
@@ -124,7 +119,7 @@ SessionAction: TypeAlias = Suspend | Resume
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """All agents, in the order in which they asked to register.
+    """All agents, in the order in which they asked to register. What happens to a registration that is over changes nothing.
 
     `has_lost_wishes` says that an agent has gone that may believe in a wish: any agent that registers later may be that one.
     """
@@ -136,6 +131,10 @@ class Sessions:
     def find(self, agent_id: UUID) -> Session | None:
         """The agent with that ID."""
         return next((session for session in self.all if session.agent_id == agent_id), None)
+
+    def known(self, serial: int) -> Session | None:
+        """The registration of that number; None where it is over, whether or not its agent came anew."""
+        return next((session for session in self.all if session.serial == serial), None)
 
     def current(self) -> Session | None:
         """The agent in use."""
@@ -153,60 +152,54 @@ class Sessions:
         """Whether the table is full. A VM has one or two agents; more are a peer gone wrong."""
         return len(self.all) >= MAX_SESSIONS
 
-    def step(self, agent_id: UUID, event: SessionEvent) -> "Sessions":
+    def step(self, serial: int, event: SessionEvent) -> "Sessions":
         """The table after `event` of one agent; the same table where the event has no meaning."""
-        session = self.find(agent_id)
+        session = self.known(serial)
         if session is None or (session.phase, event) not in TABLE:
             return self
         phase = TABLE[session.phase, event]
-        return self._with(session, None if phase is GONE else replace(session, phase=phase))
+        return self._changed(serial, lambda old: None if phase is GONE else replace(old, phase=phase))
 
-    def answered(self, agent_id: UUID, gate: AnswerGate) -> "Sessions":
+    def answered(self, serial: int, gate: AnswerGate) -> "Sessions":
         """The table after an answer that its gate took; earlier failures are forgotten."""
-        session = self.find(agent_id)
-        return self if session is None else self._with(session, replace(session, gate=gate, failures=0))
+        return self._changed(serial, lambda old: replace(old, gate=gate, failures=0))
 
-    def missed(self, agent_id: UUID, ask_from_s: float = 0.0) -> "Sessions":
+    def missed(self, serial: int, ask_from_s: float = 0.0) -> "Sessions":
         """The table after a call without a good answer; too many in a row drop the agent.
 
         The next `/suspend` or `/resume` waits until `ask_from_s`.
         """
-        session = self.find(agent_id)
-        if session is None:
-            return self
-        if session.failures + 1 >= self.tolerance:
-            return self._with(session, None)
-        ask_from_s = max(ask_from_s, session.ask_from_s)  # another miss brings nothing nearer
-        return self._with(session, replace(session, failures=session.failures + 1, ask_from_s=ask_from_s))
 
-    def spared(self, agent_id: UUID, ask_from_s: float) -> "Sessions":
+        def after(old: Session) -> Session | None:
+            if old.failures + 1 >= self.tolerance:
+                return None
+            later_s = max(ask_from_s, old.ask_from_s)  # another miss brings nothing nearer
+            return replace(old, failures=old.failures + 1, ask_from_s=later_s)
+
+        return self._changed(serial, after)
+
+    def spared(self, serial: int, ask_from_s: float) -> "Sessions":
         """The table with an agent that is not suspended or resumed before `ask_from_s`."""
-        session = self.find(agent_id)
-        return self if session is None else self._with(session, replace(session, ask_from_s=ask_from_s))
+        return self._changed(serial, lambda old: replace(old, ask_from_s=ask_from_s))
 
-    def delivering(self, agent_id: UUID) -> "Sessions":
+    def delivering(self, serial: int) -> "Sessions":
         """The table while wishes are being delivered to an agent: from here on the agent may know them."""
-        session = self.find(agent_id)
-        return self if session is None else self._with(session, replace(session, delivered=None))
+        return self._changed(serial, lambda old: replace(old, delivered=None))
 
-    def delivered(self, agent_id: UUID, resources: MoreResources) -> "Sessions":
+    def delivered(self, serial: int, resources: MoreResources) -> "Sessions":
         """The table after an agent took note of what is wished for."""
-        session = self.find(agent_id)
-        if session is None:
-            return self
-        return self._with(session, replace(session, delivered=resources, undelivered=0))
+        return self._changed(serial, lambda old: replace(old, delivered=resources, undelivered=0))
 
-    def undelivered(self, agent_id: UUID, quiet_until_s: float) -> "Sessions":
+    def undelivered(self, serial: int, quiet_until_s: float) -> "Sessions":
         """The table after a delivery without a good answer: the agent may or may not know what is wished for.
 
         That alone drops nobody: a guest that starves is late itself, and its health checks decide.
         """
-        session = self.find(agent_id)
-        if session is None:
-            return self
-        count = session.undelivered + 1
-        return self._with(
-            session, replace(session, delivered=None, undelivered=count, quiet_until_s=quiet_until_s)
+        return self._changed(
+            serial,
+            lambda old: replace(
+                old, delivered=None, undelivered=old.undelivered + 1, quiet_until_s=quiet_until_s
+            ),
         )
 
     def next_action(self, now_s: float = float("inf")) -> SessionAction | None:
@@ -227,11 +220,14 @@ class Sessions:
             return None
         return Resume(asked) if other is None else Suspend(asked)
 
-    def _with(self, old: Session, new: Session | None) -> "Sessions":
+    def _changed(self, serial: int, after: Callable[[Session], Session | None]) -> "Sessions":
+        old = self.known(serial)
+        if old is None:
+            return self
+        new = after(old)
         changed = (new if session is old else session for session in self.all)
-        is_lost = new is None and old.delivered != NOTHING
         return replace(
             self,
             all=tuple(session for session in changed if session is not None),
-            has_lost_wishes=self.has_lost_wishes or is_lost,
+            has_lost_wishes=self.has_lost_wishes or (new is None and old.delivered != NOTHING),
         )

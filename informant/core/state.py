@@ -3,59 +3,57 @@
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from informant.core.events import SizeRequested, WriteFailed
+from informant.core.events import SizeRequested, WriteEnded
 from informant.core.guard import Guard
 from informant.core.limits import Control, GroupLimits, Write
 from informant.core.report import Reading
 from informant.core.sessions import NOTHING
 from informant.core.shortage import Shortage, ShortageDetector
-from protocol.wire import MoreResources
+from protocol.wire import DownscaleResult, MoreResources
+
+_YES: Final = DownscaleResult(ok=True, status="")
 
 
 class RequestPhase(enum.Enum):
     """How far the decision on a request is."""
 
-    ASKED = "asked"
-    """The guest is to be read."""
-    JUDGED = "judged"
-    """The smaller size fits by that reading; memory.high is to be lowered."""
+    READING = "reading"
+    """The guest is to be read: at first, when the kernel has freed memory, and at the end of a trial without page cache."""
     LOWERING = "lowering"
-    """The kernel frees what lies above the lower limit."""
-    LOWERED = "lowered"
-    """The kernel has freed it; the guest is to be read again."""
-    ON_TRIAL = "on trial"
-    """Page cache was taken, and the workload is watched."""
+    """memory.high is lowered, and the kernel frees what lies above."""
     AGREED = "agreed"
-    """All limits follow, and the request is answered."""
-    TAKEN_BACK = "taken back"
-    """The size before holds, its limits return, and the request is answered."""
-
-
-_LOWERING = (RequestPhase.JUDGED, RequestPhase.LOWERING, RequestPhase.LOWERED, RequestPhase.ON_TRIAL)
+    """All limits follow, and the size is to be adopted."""
+    DECIDED = "decided"
+    """The limits are as the result says, which is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInProgress:
-    """The request that is being decided, and what its answer will say (`status`, `error`).
+    """The request that is being decided, and what its answer will say (`result`, `error`).
 
-    `before` is the guard to which a downscale goes back. `lowered` is the slow write that it waits for, and `used_bytes`
-    what the group used before. The kernel, or the trial, has time until `until_s`; the trial began at `trial_s` with the reading
-    `trial`. `grown` is what an upscale brings, and `is_adopted` that the new size was kept.
+    The guest is read, or the kernel has time, until `due_s`. `before` is the guard to which a downscale goes back, known once the
+    smaller size fits by a reading. `lowered` is the slow write that a downscale waits for, and `used_bytes` what the group used
+    before. The trial began at `trial_s` with the reading `trial`. `grown` is what an upscale brings.
     """
 
     request: SizeRequested
-    phase: RequestPhase = RequestPhase.ASKED
+    phase: RequestPhase = RequestPhase.READING
+    due_s: float = float("-inf")
     before: Guard | None = None
     lowered: Write | None = None
     used_bytes: int = 0
-    until_s: float = float("inf")
     trial: Reading | None = None
     trial_s: float = 0.0
     grown: MoreResources = NOTHING
-    is_adopted: bool = False
-    status: str = ""
+    result: DownscaleResult = _YES
     error: str = ""
+
+    @property
+    def is_lowering(self) -> bool:
+        """Whether a limit is being lowered for a downscale that is not agreed on yet."""
+        return self.before is not None and self.phase in (RequestPhase.READING, RequestPhase.LOWERING)
 
     @property
     def took_cache(self) -> bool:
@@ -92,7 +90,7 @@ class GuestState:
     written: GroupLimits = field(default_factory=GroupLimits)
     current_bytes: int | None = None
     under_way: Mapping[bool, int | None] = field(default_factory=dict)
-    refused: Mapping[Control, WriteFailed] = field(default_factory=dict)
+    refused: Mapping[Control, WriteEnded] = field(default_factory=dict)
     shortage: Shortage | None = None
     pending: RequestInProgress | None = None
     waiting: tuple[SizeRequested, ...] = ()
@@ -101,7 +99,7 @@ class GuestState:
     @property
     def is_lowering(self) -> bool:
         """Whether a limit is being lowered for a downscale that is not agreed on yet."""
-        return self.pending is not None and self.pending.phase in _LOWERING
+        return self.pending is not None and self.pending.is_lowering
 
     def writes(self) -> Iterator[Write]:
         """The writes that are due, in order; none before the machine is known.

@@ -8,6 +8,7 @@ from typing import Protocol
 from informant.core.report import Reading
 from informant.core.workload import Workload
 from informant.guest.cgroup import Cgroup, stalls
+from protocol.values import Resources
 
 GIB = 2**30
 
@@ -19,7 +20,7 @@ class GuestSource(Protocol):
         """The reading now. Raises `OSError` or `ValueError` where the machine cannot be read."""
         ...
 
-    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+    def resized(self, size: Resources) -> None:
         """The VM has, or is about to have, this size."""
         ...
 
@@ -49,7 +50,7 @@ class ProcSource:
             self._cgroup.read() if self._cgroup is not None else None,
         )
 
-    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+    def resized(self, size: Resources) -> None:
         """A machine knows its own size."""
 
     def _busy_s(self) -> float:
@@ -91,10 +92,9 @@ class WorkloadSource:
     Time is the machine's monotonic clock, so that a restarted informant goes on where the curve is by now.
     """
 
-    def __init__(self, workload: Workload, vcpu_milli: int, memory_bytes: int) -> None:
+    def __init__(self, workload: Workload, size: Resources) -> None:
         self._workload = workload
-        self._vcpu_milli = vcpu_milli
-        self._memory_bytes = memory_bytes
+        self._size = size
         self._last_s = time.monotonic()
         self._busy_s = 0.0
 
@@ -102,23 +102,17 @@ class WorkloadSource:
         """The guest now."""
         self._advance()
         load = self._workload.demand(self._last_s)
-        used = min(self._memory_bytes // 4, GIB // 4)
-        return Reading(
-            load,
-            load,
-            load,
-            self._busy_s,
-            max(1, self._vcpu_milli // 1000),
-            self._memory_bytes,
-            self._memory_bytes - used,
-        )
+        total = self._size.memory_bytes
+        used = min(total // 4, GIB // 4)
+        cpus = max(1, self._size.vcpu_milli // 1000)
+        return Reading(load, load, load, self._busy_s, cpus, total, total - used)
 
-    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
+    def resized(self, size: Resources) -> None:
         """From now on the guest has this size."""
         self._advance()
-        self._vcpu_milli, self._memory_bytes = vcpu_milli, memory_bytes
+        self._size = size
 
     def _advance(self) -> None:
         now_s = time.monotonic()
-        self._busy_s += self._workload.busy_seconds(self._last_s, now_s, self._vcpu_milli / 1000)
+        self._busy_s += self._workload.busy_seconds(self._last_s, now_s, self._size.vcpu_milli / 1000)
         self._last_s = now_s

@@ -114,17 +114,16 @@ class AgentSet:
         self._serial += 1
         session = Session(desc.agent_id, desc.server_addr, version, serial=self._serial)
         self._sessions = self._sessions.add(session)
+        event = SessionEvent.FAILED
         try:
             wrong = await self._check_id(session)
-        except BaseException:
-            self._apply(session, SessionEvent.FAILED)
-            raise
+            event = SessionEvent.CHECKED if wrong is None else event
+        finally:
+            self._apply(session, event)
         if wrong is not None:
-            self._apply(session, SessionEvent.FAILED)
             self._log.warning("agent not registered", agent=_short(desc.agent_id), error=wrong.why)
             return text(400, f"the check of /id failed: {wrong.why}")
-        self._apply(session, SessionEvent.CHECKED)
-        self._sessions = self._sessions.spared(session.agent_id, self._now_s() + _GRACE_S)
+        self._sessions = self._sessions.spared(session.serial, self._now_s() + _GRACE_S)
         self._log.info("agent registered", agent=_short(desc.agent_id), version=str(version))
         method = wire.InformantMetricsMethod(wire.MetricsMethodPrometheus(self.metrics_port))
         return Reply(200, codec.encode(wire.InformantDesc(version, method)))
@@ -208,17 +207,14 @@ class AgentSet:
             case _:
                 assert_never(action)
         self._apply(session, sent)
+        outcome = SessionEvent.FAILED  # in between, the agent would keep every other one from use
         try:
             wrong = await self._call(session, "POST", path, body, deadline_s)
-        except BaseException:
-            self._apply(session, SessionEvent.FAILED)  # in between, it would keep every other agent from use
-            raise
-        if wrong is None:
-            self._apply(session, done)
-        elif wrong.is_final:
-            self._apply(session, SessionEvent.FAILED)
-        else:
-            self._apply(session, SessionEvent.UNANSWERED)
+            if wrong is None or not wrong.is_final:
+                outcome = done if wrong is None else SessionEvent.UNANSWERED
+        finally:
+            self._apply(session, outcome)
+        if outcome is SessionEvent.UNANSWERED:
             self._miss(session, _RETRY.delay_s(session.failures + 1, self._rng))
         self._log.info(
             "agent asked",
@@ -230,19 +226,19 @@ class AgentSet:
 
     async def _deliver(self, call: TryUpscale) -> None:
         session, resources = call.session, call.resources
-        self._sessions = self._sessions.delivering(session.agent_id)
+        self._sessions = self._sessions.delivering(session.serial)
         body = wire.MoreResourcesRequest(resources.cpu, resources.memory, session.agent_id)
         wrong = await self._call(session, "POST", "/try-upscale", body, self._deadlines.try_upscale)
         if wrong is None:
             self.counts["delivered"] += 1
             if self._is_there(session):
-                self._sessions = self._sessions.delivered(session.agent_id, resources)
+                self._sessions = self._sessions.delivered(session.serial, resources)
                 self._wishes = self._wishes.delivered(call, self._now_s())
         elif wrong.is_final:
             self._apply(session, SessionEvent.FAILED)
-        elif self._is_there(session):
+        else:
             quiet_s = _RETRY.delay_s(session.undelivered + 1, self._rng)
-            self._sessions = self._sessions.undelivered(session.agent_id, self._now_s() + quiet_s)
+            self._sessions = self._sessions.undelivered(session.serial, self._now_s() + quiet_s)
         self._log.info(
             "wish delivered" if wrong is None else "wish not delivered",
             agent=_short(session.agent_id),
@@ -301,8 +297,8 @@ class AgentSet:
             answer = codec.decode(wire.AgentIdentificationMessage, outcome.body)
         except RemoteProtocolError as error:
             return _Failure(str(error))
-        known = self._sessions.find(session.agent_id)
-        if known is None or known.serial != session.serial:
+        known = self._sessions.known(session.serial)
+        if known is None:
             return _Failure("it was dropped meanwhile")
         order, gate = known.gate.check(answer.sequence_number)
         match order:
@@ -319,24 +315,21 @@ class AgentSet:
                 assert_never(order)
         if answer.data.agent_id != session.agent_id:
             return _Failure(f"it calls itself {_short(answer.data.agent_id)}")
-        self._sessions = self._sessions.answered(session.agent_id, gate)
+        self._sessions = self._sessions.answered(session.serial, gate)
         return None
 
     # ------------------------------------------------------------ the table
 
     def _is_there(self, session: Session) -> bool:
         """Whether this very registration is still in the table."""
-        known = self._sessions.find(session.agent_id)
-        return known is not None and known.serial == session.serial
+        return self._sessions.known(session.serial) is not None
 
     def _apply(self, session: Session, event: SessionEvent) -> None:
-        if self._is_there(session):  # else it left, and may have come anew
-            self._change(self._sessions.step(session.agent_id, event))
+        self._change(self._sessions.step(session.serial, event))
 
     def _miss(self, session: Session, wait_s: float = 0.0) -> None:
         """A call without a good answer, that does not end the registration by itself."""
-        if self._is_there(session):
-            self._change(self._sessions.missed(session.agent_id, self._now_s() + wait_s))
+        self._change(self._sessions.missed(session.serial, self._now_s() + wait_s))
 
     def _change(self, after: Sessions) -> None:
         self._sessions = after

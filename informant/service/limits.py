@@ -192,7 +192,7 @@ class LimitController:
         """Perform an action, and return its outcome."""
         match action:
             case Write():
-                return self._write_slowly(action) if action.is_slow else self._write(action)
+                return self._write(action)
             case ReadGuest():
                 return self._read()
             case AdoptSize():
@@ -212,7 +212,7 @@ class LimitController:
 
     def _adopt(self, action: AdoptSize) -> GuestEvent:
         size = action.size
-        self._source.resized(size.vcpu_milli, size.memory_bytes)
+        self._source.resized(size)
         if self._approvals is not None:
             try:
                 self._approvals.keep(Agreed(size, action.hidden_bytes))
@@ -246,38 +246,34 @@ class LimitController:
     # ------------------------------------------------------------ writing
 
     def _write(self, write: Write) -> GuestEvent:
+        """Write; slow writes in a thread, which goes on however long the kernel takes."""
         assert self._cgroup is not None
+        writing = partial(self._cgroup.write, write.control, write.text)
+        if write.is_slow:
+            slow = in_own_thread(writing)
+            self._slow.add(slow)
+            slow.add_done_callback(partial(self._slow_is_over, write))
+            return events.WriteBegun(write)
         try:
-            self._cgroup.write(write.control, write.text)
+            writing()
         except OSError as error:
-            return self._failed(write, error)
+            return self._written(write, error)
         return self._written(write)
 
-    def _write_slowly(self, write: Write) -> GuestEvent:
-        """Write in a thread, which goes on however long the kernel takes."""
-        assert self._cgroup is not None
-        writing = in_own_thread(partial(self._cgroup.write, write.control, write.text))
-        self._slow.add(writing)
-        writing.add_done_callback(partial(self._slow_is_over, write))
-        return events.WriteBegun(write)
+    def _slow_is_over(self, write: Write, slow: asyncio.Future[None]) -> None:
+        self._slow.discard(slow)
+        if not slow.cancelled():
+            self._take(self._written(write, slow.exception()))
 
-    def _slow_is_over(self, write: Write, writing: asyncio.Future[None]) -> None:
-        self._slow.discard(writing)
-        if writing.cancelled():
-            return
-        error = writing.exception()
-        self._take(self._written(write) if error is None else self._failed(write, error))
-
-    def _written(self, write: Write) -> GuestEvent:
-        self._faults.worked(write.control, text=write.text)
-        return events.Done(write)
-
-    def _failed(self, write: Write, error: BaseException) -> GuestEvent:
-        """A write failed: the next look tries it again, and the log says it once."""
+    def _written(self, write: Write, error: BaseException | None = None) -> GuestEvent:
+        """How a write ended; the log says a fault once."""
+        if error is None:
+            self._faults.worked(write.control, text=write.text)
+            return events.WriteEnded(write)
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         told = f"{write.control}: {reason}"
         self._faults.failed(told, write.control, text=write.text)
-        return events.WriteFailed(write, told, isinstance(error, OSError) and error.errno in _GONE)
+        return events.WriteEnded(write, told, isinstance(error, OSError) and error.errno in _GONE)
 
     def _now_s(self) -> float:
         """The loop's clock; a timer may be early by its resolution, and counts as on time."""

@@ -270,7 +270,7 @@ class Informant:
             if self._ask(session):
                 self._peers[session.serial].hear(events.InformantHeard(session.agent_id))
             else:
-                self.sessions = self.sessions.missed(session.agent_id)
+                self.sessions = self.sessions.missed(session.serial)
         self._select()
         self._clock.after(HEALTH_S, lambda: self._check_health(life))
 
@@ -279,12 +279,12 @@ class Informant:
         number = self._peers[session.serial].answers(session.agent_id)
         if not number:
             return False
-        known = self.sessions.find(session.agent_id)
-        if known is None or known.serial != session.serial:
+        known = self.sessions.known(session.serial)
+        if known is None:
             return False
         order, gate = known.gate.check(number)
         if order is AnswerOrder.FRESH:
-            self.sessions = self.sessions.answered(session.agent_id, gate)
+            self.sessions = self.sessions.answered(session.serial, gate)
         return order is AnswerOrder.FRESH
 
     def _select(self) -> None:
@@ -337,28 +337,26 @@ class Informant:
                 self._step(session, SessionEvent.FAILED)
             else:
                 self._step(session, SessionEvent.UNANSWERED)
-                self.sessions = self.sessions.missed(session.agent_id, self._clock.now_s + RETRY_S)
+                self.sessions = self.sessions.missed(session.serial, self._clock.now_s + RETRY_S)
             self._select()
 
         self._clock.after(WAY_S if is_answered else CALL_DEADLINE_S, end)
 
     def _deliver(self, call: TryUpscale) -> None:
         session, now_s = call.session, self._clock.now_s
-        self.sessions = self.sessions.delivering(session.agent_id)
+        self.sessions = self.sessions.delivering(session.serial)
         is_over = self._peers[session.serial].answers(session.agent_id) == 0
         is_answered = not is_over and self._ask(session)
         if is_answered:
             self._peers[session.serial].hear(events.TryUpscaleReceived(session.agent_id, call.resources))
-            self.sessions = self.sessions.delivered(session.agent_id, call.resources)
+            self.sessions = self.sessions.delivered(session.serial, call.resources)
             self.wishes = self.wishes.delivered(call, now_s)
         elif is_over:
             self._step(session, SessionEvent.FAILED)
         else:
-            self.sessions = self.sessions.undelivered(session.agent_id, now_s + RETRY_S)
+            self.sessions = self.sessions.undelivered(session.serial, now_s + RETRY_S)
         life = self._life
         self._clock.after(WAY_S, lambda: self._select() if life == self._life else None)
 
     def _step(self, session: Session, event: SessionEvent) -> None:
-        known = self.sessions.find(session.agent_id)
-        if known is not None and known.serial == session.serial:
-            self.sessions = self.sessions.step(session.agent_id, event)
+        self.sessions = self.sessions.step(session.serial, event)

@@ -17,6 +17,7 @@ from informant.guest.machine import GIB
 from informant.service.informant import Informant
 from informant.service.limits import Guest
 from informant.settings import HealthSettings, InformantSettings
+from protocol.values import Resources
 from tests.support.waiting import until
 from tests.unit.hosting.raw_peers import Lines, recorded
 
@@ -33,8 +34,8 @@ class Machine:
     def read(self) -> Reading:
         return Reading(0.5, 0.25, 0.125, 1.0, 2, 4 * GIB, 3 * GIB)
 
-    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
-        self.sizes.append((vcpu_milli, memory_bytes))
+    def resized(self, size: Resources) -> None:
+        self.sizes.append((size.vcpu_milli, size.memory_bytes))
 
 
 @dataclass

@@ -54,8 +54,8 @@ class Machine:
         free = max(0, self.total_bytes - self.others_bytes - (group.needed_bytes or 0))
         return Reading(0.5, 0.5, 0.5, 1.0, 4, self.total_bytes, free, cgroup=group)
 
-    def resized(self, vcpu_milli: int, memory_bytes: int) -> None:
-        self.sizes.append((vcpu_milli, memory_bytes))
+    def resized(self, size: Resources) -> None:
+        self.sizes.append((size.vcpu_milli, size.memory_bytes))
 
 
 @dataclass
@@ -116,7 +116,7 @@ class PlannedGuest:
     def free(self) -> None:
         """The kernel has freed what it was asked for: the slow write that was begun first ends."""
         write, error = self._slow.pop(0)
-        self.take(events.Done(write) if error is None else failed(write, error))
+        self.take(ended(write, error))
 
     def look(self) -> None:
         """It is time to look, or a file has changed."""
@@ -193,11 +193,12 @@ class PlannedGuest:
         if write.is_slow:
             self._slow.append((write, error))
             return events.WriteBegun(write)
-        return events.Done(write) if error is None else failed(write, error)
+        return ended(write, error)
 
 
-def failed(write: Write, error: OSError) -> events.WriteFailed:
-    return events.WriteFailed(write, str(error.strerror), isinstance(error, FileNotFoundError))
+def ended(write: Write, error: OSError | None) -> events.WriteEnded:
+    reason = "" if error is None else str(error.strerror)
+    return events.WriteEnded(write, reason, isinstance(error, FileNotFoundError))
 
 
 def reach_limit(group: FakeCgroup, guard: Guard) -> None:

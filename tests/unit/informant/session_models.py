@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from informant.core.sessions import (
     NOTHING,
     Resume,
-    Session,
     SessionAction,
     SessionEvent,
     SessionPhase,
@@ -132,23 +131,17 @@ def sent_and_done(action: SessionAction) -> tuple[SessionEvent, SessionEvent]:
     return SessionEvent.SUSPEND_SENT, SessionEvent.SUSPENDED
 
 
-def is_there(sessions: Sessions, session: Session) -> bool:
-    """Whether this very registration is still in the table."""
-    known = sessions.find(session.agent_id)
-    return known is not None and known.serial == session.serial
-
-
 def begun(sessions: Sessions, ask: Ask) -> Sessions:
-    agent_id = ask.session.agent_id
+    serial = ask.session.serial
     if isinstance(ask, TryUpscale):
-        return sessions.delivering(agent_id)
-    return sessions.step(agent_id, sent_and_done(ask)[0])
+        return sessions.delivering(serial)
+    return sessions.step(serial, sent_and_done(ask)[0])
 
 
 def ended_well(sessions: Sessions, wishes: Wishes, ask: Ask, now_s: float) -> tuple[Sessions, Wishes]:
-    if not is_there(sessions, ask.session):
+    serial = ask.session.serial
+    if sessions.known(serial) is None:
         return sessions, wishes
-    agent_id = ask.session.agent_id
     if isinstance(ask, TryUpscale):
-        return sessions.delivered(agent_id, ask.resources), wishes.delivered(ask, now_s)
-    return sessions.step(agent_id, sent_and_done(ask)[1]), wishes
+        return sessions.delivered(serial, ask.resources), wishes.delivered(ask, now_s)
+    return sessions.step(serial, sent_and_done(ask)[1]), wishes

@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,6 @@ def test_a_size_is_there_for_the_next_informant(state: State) -> None:
     assert json.loads(state.file.read_text()) == GOOD
 
 
-def test_the_last_size_counts(state: State) -> None:
-    for size in (SIZE, OTHER, SIZE, OTHER):
-        state.approvals().keep(size)
-    assert state.approvals().load() == OTHER
-    assert [file.name for file in state.directory.iterdir()] == ["size.json"]
-
-
 def test_a_guest_that_was_started_anew_has_another_size(state: State) -> None:
     state.approvals().keep(SIZE)
     state.boot_id.write_text(f"{NEXT_LIFE}\n")
@@ -63,12 +55,6 @@ def test_a_guest_that_was_started_anew_has_another_size(state: State) -> None:
     assert state.approvals().load() == OTHER
     state.boot_id.write_text(f"{LIFE}\n")
     assert state.approvals().load() is None
-
-
-def test_the_same_life_is_known_by_its_id_without_what_surrounds_it(state: State) -> None:
-    state.approvals().keep(SIZE)
-    state.boot_id.write_text(LIFE)
-    assert state.approvals().load() == SIZE
 
 
 def test_a_guest_that_does_not_tell_its_life_remembers_nothing(state: State) -> None:
@@ -194,32 +180,6 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_the_system(tmp_path: Pat
             approvals.keep(SIZE)
         assert approvals.load() is None
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_size_replaces_the_one_before_and_does_not_write_over_it(state: State) -> None:
-    """Who reads the old file goes on reading the old size."""
-    state.approvals().keep(SIZE)
-    with state.file.open() as old:
-        state.approvals().keep(OTHER)
-        assert json.load(old) == GOOD
-    assert state.approvals().load() == OTHER
-
-
-def test_a_size_is_on_the_file_system_before_it_takes_the_place_of_the_old_one(
-    state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state.approvals().keep(OTHER)
-    seen: list[tuple[Any, Agreed | None]] = []
-
-    def fsync(descriptor: int) -> None:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # the directory, after the file has its name
-            return
-        seen.append((json.loads(Path(f"/proc/self/fd/{descriptor}").read_text()), state.approvals().load()))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    state.approvals().keep(SIZE)
-    assert seen[:1] == [(GOOD, OTHER)]
-    assert state.approvals().load() == SIZE
 
 
 def test_a_size_that_cannot_be_kept_is_no_reason_to_go_by_an_old_one(

@@ -27,7 +27,6 @@ from tests.unit.informant.cgroup_tree import (
     PRESSURE_S,
     Tree,
     real_group,
-    unified,
 )
 
 MEASURES = ("oom_score_adj", "priority", "cpu.weight", "mlock")
@@ -311,41 +310,10 @@ def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert text == f"{tmp_path}/nothing.yaml: 1 fault\n  cannot be read: No such file or directory\n"
 
 
-def test_every_fault_of_the_settings_is_told_at_once(tmp_path: Path) -> None:
-    config = settings(tmp_path, sample=0, memory={"margin": "lots", "freeze": 2}, colour="red")
-    text = refused("--config", config)
-    start, *faults = text.splitlines()
-    assert start == f"{config}: 4 faults"
-    assert sorted(fault.strip().partition(":")[0] for fault in faults) == [
-        "colour",
-        "memory.freeze",
-        "memory.margin",
-        "sample",
-    ]
-
-
 @pytest.mark.parametrize("more", [(), ("--once",)])
 def test_a_group_that_is_none_is_named_with_the_reason(more: tuple[str, ...], tmp_path: Path) -> None:
     text = refused("--cgroup", str(tmp_path), *more)
     assert text == f"{tmp_path}: is no cgroup (there is no cgroup.procs)\n"
-
-
-def test_a_group_of_the_settings_that_is_none_is_refused_alike(tmp_path: Path) -> None:
-    name = f"parley-test-{tmp_path.name}-nowhere"
-    text = refused("--config", settings(tmp_path, cgroup=name))
-    assert name in text
-    assert "is no cgroup (there is no cgroup.procs)" in text or "no cgroup v2 is mounted here" in text
-
-
-def test_the_group_that_it_lives_in_itself_is_refused() -> None:
-    mount = unified()
-    if mount is None:
-        pytest.skip("no cgroup v2 is mounted here: run `mount -t cgroup2 none DIRECTORY` as root to see this")
-    own = Path("/proc/self/cgroup").read_text().splitlines()
-    name = next(line.removeprefix("0::/") for line in own if line.startswith("0::/"))
-    text = refused("--once", "--cgroup", str(mount / name))
-    assert "the informant itself lives in it, and would freeze with it" in text
-    assert "give the workload a cgroup of its own" in text
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
@@ -394,16 +362,6 @@ def test_amounts_are_told_in_the_largest_unit_that_fits(amount: int, told: str) 
     found = rows("\n".join(diagnose.as_text(seen(current_bytes=amount, frozen=True))))
     assert found["cgroup /group"]["memory in use"] == told
     assert found["cgroup /group"]["frozen"] == "yes"
-
-
-def test_findings_of_a_group_name_each_file_that_is_lacking(tree: Tree) -> None:
-    assert list(diagnose.cgroup_findings(FileCgroup(tree.path))) == [Finding("cgroup", True, str(tree.path))]
-    (tree.path / "cpu.max").unlink()
-    assert list(diagnose.cgroup_findings(FileCgroup(tree.path))) == [
-        Finding("cgroup", False, f"{tree.path}, in part"),
-        Finding("cgroup file cpu.max", False, "is not there"),
-    ]
-    assert list(diagnose.cgroup_findings(None)) == [Finding("cgroup", False, NO_CGROUP)]
 
 
 def test_a_long_name_stays_apart_from_what_is_told_of_it() -> None:

@@ -5,8 +5,7 @@ import pytest
 from informant.core.limits import GroupLimits
 from informant.core.report import CgroupReading, Reading
 from informant.core.shortage import Spare
-from protocol.values import Resources
-from tests.unit.informant.test_guard import GIB, HIGH, MIB, MOST, OF_ONE_GIB, guard, hit, seen
+from tests.unit.informant.test_guard import GIB, HIGH, MIB, MOST, OF_ONE_GIB, guard, seen
 
 # ------------------------------------------------------------ what others use
 
@@ -68,14 +67,3 @@ def test_a_downscale_is_judged_by_what_others_use_now() -> None:
 
 
 # ------------------------------------------------------------ it ends
-
-
-def test_the_end_leaves_no_throttle_and_no_freeze_and_begins_none() -> None:
-    over = hit(guard(cpus=2, size=Resources(1500, GIB)), 100.0, 100.5, 101.0).ended()
-    assert over.limits() == GroupLimits(None, MOST, 150_000)
-    assert over.hit(200.0) == over
-    assert over.due_s() is None
-    assert over.shrunk(Resources(500, GIB)).limits() == GroupLimits(None, MOST, 50_000)
-    assert over.grown(Resources(500, GIB))[0].seen(seen(cpus=2), 201.0).limits() == GroupLimits(
-        None, MOST, 50_000
-    )

@@ -179,7 +179,8 @@ BOUNDS: dict[str, tuple[Any, Any, Any, Any]] = {
     "sample": (0.049, 0.05, 60, 60.1),
     **dict.fromkeys(SECONDS, (0, 0.001, 3600, 3600.1)),
     **dict.fromkeys(SHARES, (0, 0.001, 1, 1.001)),
-    **dict.fromkeys(AMOUNTS, (-1, 1, 2**40, "1500m")),
+    **dict.fromkeys(AMOUNTS, (-1, 0, 2**40, "1500m")),
+    "memory.relief": (0, 1, 2**40, "1500m"),
     "memory.leftShare": (-0.01, 0, 0.999, 1),
     "memory.freeze": (-0.01, 0, 1, 1.01),
     **dict.fromkeys(("memory.calm", "wish.hold", "wish.arrival"), (-0.01, 0, 3600, 3600.1)),
@@ -215,13 +216,6 @@ def test_a_number_lies_between_its_bounds(path: str) -> None:
         assert all_of(read(_one(path, value)))[path] == value
 
 
-def test_no_memory_at_all_may_be_kept_free_but_a_step_of_relief_must_be_one() -> None:
-    for path in AMOUNTS[:3]:
-        assert all_of(read(_one(path, 0)))[path] == 0
-    (fault,) = faults(_one("memory.relief", 0))
-    assert fault == "memory.relief: must be above 0 (found 0)"
-
-
 @pytest.mark.parametrize("name", ["inotify", "poll", "polling"])
 def test_one_source_of_events_may_be_named(name: str) -> None:
     assert read(f"events: {name}").sources() == (name,)
@@ -255,11 +249,6 @@ def test_a_path_is_a_text_that_says_something(path: str, value: object) -> None:
 def test_a_group_is_named_as_it_is(name: str) -> None:
     assert read(_one("cgroup", name)).cgroup == name
     assert read("cgroup: null").cgroup is None
-
-
-def test_settings_do_not_change_while_they_are_in_use() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        InformantSettings().sample = 1.0  # type: ignore[misc]  # that is what is tried
 
 
 # ---------------------------------------------------------------- what the descriptions promise
@@ -305,9 +294,3 @@ def test_a_freeze_of_no_length_is_none() -> None:
 def test_the_kernel_has_less_time_to_reclaim_than_an_agent_waits() -> None:
     """2 s as published (reference/neon.md); a downscale that is answered later counts as failed."""
     assert 0 < InformantSettings().deadlines.reclaim < 2.0
-
-
-def test_an_emulated_guest_may_have_several_times_the_defaults() -> None:
-    defaults = DeadlineSettings().model_dump(by_alias=True)
-    longer = {name: 10 * seconds for name, seconds in defaults.items()}
-    assert read(json.dumps({"deadlines": longer})).deadlines.model_dump(by_alias=True) == longer

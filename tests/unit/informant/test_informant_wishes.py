@@ -45,27 +45,6 @@ async def test_an_agent_that_registers_is_told_that_nothing_is_wished_for() -> N
 
 
 @virtually
-async def test_what_is_still_short_is_not_delivered_over_and_over() -> None:
-    async with running() as vm:
-        agent = await vm.in_use("a")
-        for _ in range(50):
-            vm.informant.agents.wish(MEMORY)
-            await asyncio.sleep(0.05)
-        assert agent.wishes == [WISHES_MEMORY]
-        assert vm.informant.agents.counts["wishes"] == 1
-
-
-@virtually
-async def test_a_wish_waits_for_an_agent_that_understands_it() -> None:
-    async with running() as vm:
-        vm.informant.agents.wish(MEMORY)
-        await vm.in_use("a", high=1)
-        agent = await vm.in_use("b")
-        await until(lambda: agent.wishes == [WISHES_MEMORY])
-        assert vm.log == ["a/id", "a/resume", "b/id", "a/suspend", "b/resume", "b/try-upscale"]
-
-
-@virtually
 async def test_a_wish_is_delivered_to_the_next_agent_and_its_end_to_whoever_knows_of_it() -> None:
     async with running() as vm:
         first = await vm.in_use("a")

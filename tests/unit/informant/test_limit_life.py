@@ -47,6 +47,7 @@ def test_the_end_leaves_neither_throttle_nor_freeze_and_begins_none() -> None:
     guest.down(1500, 2 * GIB)
     guest.hit()
     guest.take(events.ProgramEnding())
+    guest.passes(2.0)
     guest.hit()
     assert guest.files() == (None, limits(2 * GIB)[1])
     assert (guest.group.limits.cpu_quota_us, is_frozen(guest.group)) == (150_000, False)
@@ -87,14 +88,6 @@ def test_a_group_that_vanishes_and_is_made_anew_gets_its_limits_again() -> None:
     guest.group.lacking, guest.group.limits = {}, GroupLimits()
     guest.look()
     assert guest.files() == limits(2 * GIB)
-
-
-def test_a_controller_that_comes_later_is_used() -> None:
-    guest = PlannedGuest(FakeCgroup(lacking={"memory.high": "is not there", "memory.max": "is not there"}))
-    assert guest.files() == (None, None)
-    guest.group.lacking = {}
-    guest.look()
-    assert guest.files() == limits(4 * GIB)
 
 
 def test_somebody_elses_limit_is_put_right() -> None:

@@ -256,7 +256,7 @@ def test_page_cache_that_is_at_work_is_given_back_and_left_in_peace_for_a_while(
     guest.up(4000, 4 * GIB)
     guest.passes(0.9)
     guest.down(4000, 2 * GIB)
-    assert phase(guest) is RequestPhase.ON_TRIAL
+    assert phase(guest) is RequestPhase.READING
     guest.passes(0.29)
     assert len(guest.answers) == 1
     guest.passes(0.02)
@@ -274,19 +274,6 @@ def test_page_cache_that_nobody_misses_goes(trial_s: float) -> None:
     guest.down(4000, 2 * GIB)
     guest.passes(trial_s)
     assert (guest.last()[0], guest.files()[0]) == (True, 2 * GIB - RESERVE)
-
-
-def test_a_downscale_that_takes_no_page_cache_needs_no_trial() -> None:
-    guest = PlannedGuest(settings=GuardSettings())
-    assert guest.down(4000, 2 * GIB) is not None
-
-
-def test_page_cache_that_fills_the_limit_is_no_shortage() -> None:
-    guest = PlannedGuest(settings=FREEZING)
-    guest.group.current_bytes, guest.group.inactive_bytes = 4 * GIB - RESERVE, 3 * GIB
-    guest.group.events["high"] += 100
-    guest.look()
-    assert (guest.wished, is_frozen(guest.group), guest.state.stats.hits) == ([], False, 100)
 
 
 def test_memory_max_waits_until_what_is_in_use_fits() -> None:
@@ -362,26 +349,6 @@ def test_a_limit_that_cannot_be_raised_is_a_fault_and_is_tried_again() -> None:
     guest.group.failing.clear()
     guest.look()
     assert guest.files() == limits(3 * GIB)
-
-
-def test_an_upscale_that_is_announced_before_its_memory_is_there_waits_for_it() -> None:
-    guest = PlannedGuest()
-    guest.up(4000, 8 * GIB)
-    assert guest.files() == limits(4 * GIB)
-    guest.machine.total_bytes = 8 * GIB
-    guest.look()
-    assert guest.files() == limits(8 * GIB)
-
-
-def test_an_upscale_of_cpu_alone_or_of_memory_that_is_not_there_takes_no_relief_away() -> None:
-    guest = PlannedGuest()
-    guest.up(4000, 4 * GIB)
-    guest.hit()
-    relieved = guest.files()[0] or 0
-    assert relieved > 4 * GIB - RESERVE
-    for memory in (4, 8):
-        guest.up(5000, memory * GIB)
-        assert guest.files()[0] == relieved
 
 
 def test_nothing_is_wished_for_while_what_was_announced_is_on_its_way() -> None:

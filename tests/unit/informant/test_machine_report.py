@@ -8,6 +8,7 @@ from informant.core.report import PREFIXES, Reading, page
 from informant.core.workload import Shape, Workload
 from informant.guest.machine import GIB, ProcSource, WorkloadSource
 from protocol import exporter
+from protocol.values import Resources
 
 READING = Reading(0.5, 0.25, 0.125, 12.3456, 4, 8 * GIB, 5 * GIB, {"cpu_waiting": 1.5, "io_stalled": 0.25})
 STAT = "cpu  100 20 30 4000 500 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n"
@@ -79,17 +80,17 @@ def test_a_missing_file_is_an_os_error(proc: Path) -> None:
 def test_this_machine_can_be_read() -> None:
     source = ProcSource()
     first = source.read()
-    source.resized(1, 1)
+    source.resized(Resources(1, 1))
     second = source.read()
     assert 0 < second.memory_available_bytes <= second.memory_total_bytes
     assert second.cpu_busy_s >= first.cpu_busy_s > 0
 
 
 def test_a_workload_uses_cpu_time_and_shows_the_size_it_was_told() -> None:
-    source = WorkloadSource(Workload(Shape.DAY, 1), vcpu_milli=500, memory_bytes=GIB)
+    source = WorkloadSource(Workload(Shape.DAY, 1), Resources(500, GIB))
     first = source.read()
     assert (first.cpus, first.memory_total_bytes) == (1, GIB)
-    source.resized(3000, 2 * GIB)
+    source.resized(Resources(3000, 2 * GIB))
     second = source.read()
     assert (second.cpus, second.memory_total_bytes) == (3, 2 * GIB)
     assert second.cpu_busy_s >= first.cpu_busy_s

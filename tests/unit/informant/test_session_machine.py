@@ -43,7 +43,6 @@ from tests.unit.informant.session_models import (
     Outcome,
     begun,
     ended_well,
-    is_there,
     names,
 )
 
@@ -96,14 +95,14 @@ class SessionMachine(RuleBasedStateMachine):
                 assert self.now_s >= need.short_s + TIMING.calm_s, "it ends while it is needed"
 
     def _fail(self, session: Session) -> None:
-        if is_there(self.sessions, session):
-            self.sessions = self.sessions.step(session.agent_id, SessionEvent.FAILED)
+        self.sessions = self.sessions.step(session.serial, SessionEvent.FAILED)
+        if session.serial in self.order:
             self.order.remove(session.serial)
 
     def _miss(self, session: Session) -> None:
-        if not is_there(self.sessions, session):
+        self.sessions = self.sessions.missed(session.serial)
+        if session.serial not in self.order:
             return
-        self.sessions = self.sessions.missed(session.agent_id)
         agent = self.agents[session.agent_id]
         agent.misses += 1
         if agent.misses >= self.sessions.tolerance:
@@ -111,8 +110,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _hear(self, session: Session, answer: Answer) -> bool:
         """An answer comes, or does not; whether it is a good one."""
-        known = self.sessions.find(session.agent_id)
-        if answer == "none" or known is None or known.serial != session.serial:
+        known = self.sessions.known(session.serial)
+        if answer == "none" or known is None:
             return False
         agent = self.agents[session.agent_id]
         if answer == "fresh":
@@ -121,7 +120,7 @@ class SessionMachine(RuleBasedStateMachine):
         order, gate = known.gate.check(number)
         assert (order is AnswerOrder.FRESH) == (answer == "fresh")
         if order is AnswerOrder.FRESH:
-            self.sessions = self.sessions.answered(session.agent_id, gate)
+            self.sessions = self.sessions.answered(session.serial, gate)
             agent.misses = 0
             assert [each.gate.last for each in self.sessions.all if each.serial == session.serial] == [number]
         return order is AnswerOrder.FRESH
@@ -171,7 +170,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _check_ends(self, session: Session, answer: Answer) -> None:
         if self._hear(session, answer):
-            self.sessions = self.sessions.step(session.agent_id, SessionEvent.CHECKED)
+            self.sessions = self.sessions.step(session.serial, SessionEvent.CHECKED)
             assert session.serial in [
                 each.serial for each in self.sessions.all if each.phase is SessionPhase.WAITING
             ]
@@ -180,7 +179,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.agents[session.agent_id].serial = 0  # it is told that it is not registered
 
     def _leave(self, session: Session) -> None:
-        self.sessions = self.sessions.step(session.agent_id, SessionEvent.LEFT)
+        self.sessions = self.sessions.step(session.serial, SessionEvent.LEFT)
         self.order.remove(session.serial)
         agent = self.agents[session.agent_id]
         agent.serial, agent.is_active = 0, False
@@ -291,13 +290,12 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _unanswered(self, call: Call, agent: Agent) -> None:
         session = call.ask.session
-        if not is_there(self.sessions, session):
-            return
         if isinstance(call.ask, TryUpscale):
-            self.sessions = self.sessions.undelivered(session.agent_id, self.now_s + QUIET_S)
-            agent.quiet_until_s, agent.delivered = self.now_s + QUIET_S, None
+            self.sessions = self.sessions.undelivered(session.serial, self.now_s + QUIET_S)
+            if session.serial in self.order:
+                agent.quiet_until_s, agent.delivered = self.now_s + QUIET_S, None
         else:
-            self.sessions = self.sessions.step(session.agent_id, SessionEvent.UNANSWERED)
+            self.sessions = self.sessions.step(session.serial, SessionEvent.UNANSWERED)
             self._miss(session)
 
     def _delivered(self, delivery: TryUpscale, agent: Agent) -> None:
@@ -345,7 +343,7 @@ class SessionMachine(RuleBasedStateMachine):
         }
         for each in self.sessions.all:
             for event, phase in waiting.items():
-                after = self.sessions.step(each.agent_id, event)
+                after = self.sessions.step(each.serial, event)
                 assert (after is self.sessions) == (each.phase is not phase)
 
     @invariant()

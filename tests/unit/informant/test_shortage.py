@@ -54,23 +54,6 @@ def why(*readings: tuple[float, Reading], limit: int | None = None, at: Threshol
     return look(*readings, limit=limit, at=at)[1]
 
 
-def test_nothing_is_short_without_a_reason() -> None:
-    assert why((0.0, CALM), (1.0, CALM), (2.0, CALM), (3.0, CALM)) == Shortage("", "")
-
-
-@pytest.mark.parametrize(
-    ("shortage", "resources"),
-    [
-        (Shortage(), MoreResources(cpu=False, memory=False)),
-        (Shortage(cpu="why"), CPU),
-        (Shortage(memory="why"), MEMORY),
-        (Shortage("why", "why"), BOTH),
-    ],
-)
-def test_what_is_short_is_what_is_wanted(shortage: Shortage, resources: MoreResources) -> None:
-    assert shortage.resources() == resources
-
-
 # ------------------------------------------------------------ CPU
 
 
@@ -169,34 +152,36 @@ def test_nothing_is_said_of_a_group_whose_need_or_limit_is_not_known(
 
 
 NEAR = 132 * MIB
+HIT_NAMES = ("high", "max", "oom", "oom_kill")
 
 
 def events(**counts: int) -> Reading:
     return grouped(events={"low": 0, "high": 0, "max": 0, "oom": 0, "oom_kill": 0} | counts)
 
 
-@pytest.mark.parametrize("name", ["high", "max", "oom", "oom_kill"])
-def test_memory_is_short_when_the_group_reached_its_limit(name: str) -> None:
-    found = why((0.0, events(**{name: 7})), (0.1, events(**{name: 9})))
-    assert found == Shortage(memory="the cgroup reached its limit 2 times", is_hit=True)
+UNTOLD, NO_EVENTS = CALM, grouped(events={})
+HITS: dict[str, tuple[int, list[Reading]]] = {
+    **{f"{name} twice": (2, [events(**{name: 7}), events(**{name: 9})]) for name in HIT_NAMES},
+    "several kinds": (3, [events(high=1, max=2), events(high=2, max=3, oom=1)]),
+    "no limit": (0, [events(), events(low=5)]),
+    "before the first look": (0, [events(high=100)]),
+    "counted before": (0, [events(high=1), events(high=2), events(high=2)]),
+    "not told": (0, [events(high=3), UNTOLD]),
+    "none while not told": (0, [events(high=3), UNTOLD, events(high=3)]),
+    "some while there was no group": (2, [events(high=3), UNTOLD, events(high=5)]),
+    "some while there was no file": (2, [events(high=3), NO_EVENTS, events(high=5)]),
+    "a group made anew": (0, [events(high=100), events(high=1)]),
+    "a group made anew reaches its own": (1, [events(high=100), events(high=1), events(high=2)]),
+}
 
 
-def test_events_of_several_kinds_are_counted_together() -> None:
-    found = why((0.0, events(high=1, max=2)), (0.1, events(high=2, max=3, oom=1)))
-    assert found.memory == "the cgroup reached its limit 3 times"
-
-
-def test_what_is_no_limit_is_not_counted() -> None:
-    assert why((0.0, events()), (0.1, events(low=5))) == Shortage()
-
-
-def test_limits_reached_before_the_first_look_are_not_counted() -> None:
-    detector, shortage = look((0.0, grouped(events={"high": 100})))
-    assert (shortage, detector.hits) == (Shortage(), 100)
-
-
-def test_a_limit_counts_with_the_look_that_sees_it_first() -> None:
-    assert why((0.0, events(high=1)), (0.1, events(high=2)), (0.2, events(high=2))) == Shortage()
+@pytest.mark.parametrize(("count", "readings"), HITS.values(), ids=HITS)
+def test_memory_is_short_when_the_group_reached_its_limit_since_the_last_look(
+    count: int, readings: list[Reading]
+) -> None:
+    found = why(*[(at / 10, reading) for at, reading in enumerate(readings)])
+    told = f"the cgroup reached its limit {count} times"
+    assert found == (Shortage(memory=told, is_hit=True) if count else Shortage())
 
 
 @pytest.mark.parametrize(("room", "is_short"), [(0, True), (NEAR - 1, True), (NEAR, False), (GIB, False)])
@@ -210,20 +195,6 @@ def test_a_limit_that_page_cache_alone_reached_is_no_shortage(room: int, is_shor
     untold = replace(CALM, cgroup=replace(group, needed_bytes=None, events={"high": 2}))
     assert why((0.0, replace(CALM, cgroup=group)), (0.1, untold), limit=limit, at=at).is_hit
     assert why((0.0, replace(CALM, cgroup=group)), (0.1, hit), limit=None, at=at).is_hit
-
-
-@pytest.mark.parametrize("untold", [CALM, grouped(events={})], ids=["no group", "no events"])
-def test_events_that_are_not_told_once_are_compared_with_the_last_ones_told(untold: Reading) -> None:
-    told = ((0.0, events(high=3)), (0.1, untold))
-    assert why(*told) == Shortage()
-    assert why(*told, (0.2, events(high=3))) == Shortage()
-    assert why(*told, (0.2, events(high=5))).memory == "the cgroup reached its limit 2 times"
-
-
-def test_a_group_that_was_made_anew_counts_from_its_own_beginning() -> None:
-    anew = ((0.0, events(high=100)), (0.1, events(high=1)))
-    assert why(*anew) == Shortage()
-    assert why(*anew, (0.2, events(high=2))).memory == "the cgroup reached its limit 1 times"
 
 
 # ------------------------------------------------------------ memory that was announced
@@ -291,19 +262,6 @@ def always(at_s: float) -> tuple[float, Reading]:
     return at_s, calm(waiting(cpu_s=at_s, memory_s=at_s), busy_s=2 * at_s)
 
 
-@pytest.mark.parametrize(
-    ("until_s", "resources"),
-    [
-        (0.9, MoreResources(cpu=False, memory=False)),
-        (1.0, MEMORY),
-        (1.9, MEMORY),
-        (2.0, BOTH),
-    ],
-)
-def test_there_is_no_verdict_before_its_time_is_over(until_s: float, resources: MoreResources) -> None:
-    assert why(always(0.0), always(0.5), always(until_s)).resources() == resources
-
-
 def test_the_time_is_as_configured() -> None:
     at = Thresholds(cpu_over_s=0.5, memory_over_s=4.0)
     assert why(always(0.0), always(0.4), at=at) == Shortage()
@@ -340,22 +298,12 @@ def test_what_was_waited_for_before_a_resource_grew_tells_nothing(
     assert look(*later, detector=detector.grown(grown, 2.0))[1].resources() == resources
 
 
-def test_growth_of_nothing_changes_nothing() -> None:
-    detector = look(always(0.0), always(1.0))[0]
-    assert detector.grown(MoreResources(cpu=False, memory=False), 2.0) == detector
-
-
 def test_a_second_look_at_the_same_moment_replaces_the_first() -> None:
     detector, _ = look(always(0.0), always(1.0), always(1.0), always(1.0))
     assert [point.at_s for point in detector.points] == [0.0, 1.0]
 
 
 # ------------------------------------------------------------ what is not told, or told twice
-
-
-def test_without_pressure_cpu_is_short_by_its_use_alone() -> None:
-    assert why((0.0, calm()), (2.0, calm(busy_s=1.0))) == Shortage()
-    assert why((0.0, calm()), (2.0, calm(busy_s=4.0))).resources() == CPU
 
 
 def test_pressure_that_is_told_at_one_end_only_tells_nothing() -> None:
@@ -404,11 +352,6 @@ def test_what_is_switched_off_is_never_short() -> None:
 # ------------------------------------------------------------ what is remembered
 
 STEPS_S = st.floats(0.001, 1.5, allow_nan=False)
-
-
-def test_no_more_is_remembered_than_the_time_needs() -> None:
-    detector, _ = look(*[(at / 2, CALM) for at in range(100)])
-    assert [point.at_s for point in detector.points] == [47.5, 48.0, 48.5, 49.0, 49.5]
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.005, 0.02])

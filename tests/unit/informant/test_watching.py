@@ -245,21 +245,6 @@ async def test_a_file_that_comes_only_later_is_listened_to_as_well_as_can_be(tmp
     source.close()
 
 
-async def test_a_group_that_is_made_anew_is_told_and_listened_to() -> None:
-    with real_group() as group:
-        watched = kernels(group, _lasting(*SOURCES))
-        source = watched.make()
-        group.rmdir()
-        await settled(source)
-        group.mkdir()
-        await heard(source)
-        await settled(source)
-        watched.change()
-        await heard(source)
-        assert source.name == "inotify"
-        source.close()
-
-
 def test_a_source_that_cannot_be_had_leaves_no_descriptor_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,15 +289,6 @@ EXHAUSTED = {"inotify": "too many open files"}
 NO_POLL = {"poll": "operation not permitted"}
 
 
-async def test_inotify_is_taken_where_it_can_be_had(tmp_path: Path) -> None:
-    watched = regular(tmp_path / "events", InotifySource)
-    source, lacks = listen(watched.path)
-    assert (source.name, type(source), lacks) == ("inotify", InotifySource, {})
-    watched.change()
-    await heard(source)
-    source.close()
-
-
 async def test_poll_is_next_on_the_kernels_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libc, "inotify_init", refusing(errno.EMFILE))
     with real_group() as group:
@@ -322,17 +298,6 @@ async def test_poll_is_next_on_the_kernels_own_files(monkeypatch: pytest.MonkeyP
         watched.change()
         await heard(source)
         source.close()
-
-
-async def test_polling_is_last_and_says_why_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libc, "inotify_init", refusing(errno.EMFILE))
-    watched = regular(tmp_path / "events", InotifySource)
-    source, lacks = listen(watched.path)
-    assert (source.name, type(source)) == ("polling", PollingSource)
-    assert list(lacks.items()) == list({**EXHAUSTED, **NO_POLL}.items())
-    watched.change()
-    await heard(source)
-    source.close()
 
 
 ALLOWED: list[tuple[tuple[SourceName, ...], SourceName, dict[str, str]]] = [
@@ -353,14 +318,6 @@ async def test_only_what_is_allowed_is_tried(
     source, lacks = listen(path, allowed)
     source.close()
     assert (source.name, lacks) == (name, why)
-
-
-async def test_a_file_that_is_not_there_is_looked_for_again_and_again(tmp_path: Path) -> None:
-    source, lacks = listen(tmp_path / "nothing")
-    source.close()
-    assert source.name == "polling"
-    assert lacks == dict.fromkeys(("inotify", "poll"), "no such file or directory")
-    assert SOURCES == ("inotify", "poll", "polling")
 
 
 # ---------------------------------------------------------------- pressure
@@ -428,10 +385,12 @@ def test_a_file_that_is_gone_is_told_a_few_times_at_most(name: str, loop: str) -
         runner.run(gone())
 
 
-async def test_poll_is_told_of_a_group_that_is_made_anew() -> None:
+@pytest.mark.parametrize(("allowed", "name"), [(SOURCES, "inotify"), (("poll",), "poll")])
+async def test_a_group_that_is_made_anew_is_told_and_listened_to(
+    allowed: tuple[SourceName, ...], name: SourceName
+) -> None:
     with real_group() as group:
-        path = group / "cgroup.events"
-        source = LastingSource(path, lambda: listen(path, ("poll",)), every_s=0.005)
+        source = _lasting(*allowed)(group / "cgroup.events")
         (group / "cgroup.freeze").write_text("1")
         group.rmdir()
         await settled(source)
@@ -440,6 +399,7 @@ async def test_poll_is_told_of_a_group_that_is_made_anew() -> None:
         await settled(source)
         (group / "cgroup.freeze").write_text("1")
         await heard(source)
+        assert source.name == name
         source.close()
 
 

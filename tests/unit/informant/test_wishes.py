@@ -70,19 +70,6 @@ def test_a_wish_begins_when_a_resource_is_seen_short(resources: MoreResources) -
     assert [wish is not None for wish in (wishes.cpu, wishes.memory)] == [resources.cpu, resources.memory]
 
 
-def test_a_second_wish_leaves_the_first_one_as_it_is() -> None:
-    first = NONE.seen_short(CPU, 100.0)
-    both = first.seen_short(MEMORY, 101.0)
-    assert (both.resources(), both.cpu) == (BOTH, first.cpu)
-    assert both.seen_short(MEMORY, 102.0).cpu == first.cpu
-
-
-def test_nothing_short_changes_nothing() -> None:
-    assert NONE.seen_short(NOTHING, 100.0) == NONE
-    wishes = NONE.seen_short(BOTH, 100.0)
-    assert wishes.seen_short(NOTHING, 101.0) == wishes
-
-
 # ------------------------------------------------------------ how it is told
 
 
@@ -95,12 +82,6 @@ def test_the_agent_in_use_is_told_at_once_and_once() -> None:
     assert after.resources() == MEMORY
     assert after.next_call(using(1, delivered=MEMORY), 100.5) is None
     assert after.seen_short(MEMORY, 101.0).next_call(using(1, delivered=MEMORY), 101.0) is None
-
-
-def test_both_resources_are_told_in_one_breath() -> None:
-    wishes = NONE.seen_short(BOTH, 100.0)
-    assert due(wishes, using(1), 100.0).resources == BOTH
-    assert delivered(wishes, 1, 100.0).next_call(using(1, delivered=BOTH), 100.0) is None
 
 
 @pytest.mark.parametrize(("first", "second"), [(CPU, MEMORY), (MEMORY, CPU)])
@@ -130,17 +111,11 @@ def test_a_wish_waits_while_there_is_nobody_to_tell(sessions: Sessions) -> None:
     assert NONE.seen_short(BOTH, 100.0).next_call(sessions, 100.0) is None
 
 
-def test_an_agent_that_did_not_answer_is_left_in_peace_for_a_while() -> None:
-    wishes = NONE.seen_short(CPU, 100.0)
-    sessions = using(1).undelivered(UUID(int=1), 103.0)
+@pytest.mark.parametrize("wishes", [NONE, NONE.seen_short(CPU, 100.0)], ids=["nothing", "CPU"])
+def test_an_agent_that_did_not_answer_is_left_in_peace_for_a_while(wishes: Wishes) -> None:
+    sessions = using(1, delivered=CPU).undelivered(1, 103.0)
     assert wishes.next_call(sessions, 102.9) is None
-    assert due(wishes, sessions, 103.0).resources == CPU
-
-
-def test_nor_is_it_told_that_nothing_is_wanted_before_that() -> None:
-    sessions = Sessions((agent(1, delivered=CPU, quiet_until_s=103.0),))
-    assert NONE.next_call(sessions, 102.9) is None
-    assert due(NONE, sessions, 103.0).resources == NOTHING
+    assert due(wishes, sessions, 103.0).resources == wishes.resources()
 
 
 @pytest.mark.parametrize("before", [NOTHING, CPU])
@@ -148,7 +123,7 @@ def test_an_agent_that_may_or_may_not_have_heard_is_told_whatever_is_wanted_then
     before: MoreResources,
 ) -> None:
     """Nothing included: it may have heard of a wish that was met since."""
-    sessions = using(1, delivered=before).undelivered(UUID(int=1), 103.0)
+    sessions = using(1, delivered=before).undelivered(1, 103.0)
     assert due(NONE, sessions, 103.0).resources == NOTHING
     assert due(delivered(NONE.seen_short(CPU, 100.0), 1, 100.0), sessions, 103.0).resources == CPU
 
@@ -158,17 +133,10 @@ def test_how_often_an_agent_did_not_hear_is_counted_until_it_does() -> None:
         return [each.undelivered for each in sessions.all]
 
     sessions = Sessions((agent(1), agent(2, SessionPhase.WAITING)))
-    silent = sessions.undelivered(UUID(int=1), 101.0).undelivered(UUID(int=1), 102.0)
+    silent = sessions.undelivered(1, 101.0).undelivered(1, 102.0)
     assert (count(sessions), count(silent)) == ([0, 0], [2, 0])
-    assert count(silent.delivered(UUID(int=1), NOTHING)) == [0, 0]
-    assert sessions.undelivered(UUID(int=3), 101.0) is sessions
-
-
-def test_an_agent_that_is_told_is_remembered_to_know() -> None:
-    sessions = Sessions((agent(1), agent(2, SessionPhase.WAITING)))
-    after = sessions.delivered(UUID(int=1), BOTH)
-    assert [each.delivered for each in after.all] == [BOTH, NOTHING]
-    assert sessions.delivered(UUID(int=3), BOTH) is sessions
+    assert count(silent.delivered(1, NOTHING)) == [0, 0]
+    assert sessions.undelivered(3, 101.0) is sessions
 
 
 # ------------------------------------------------------------ how it is met
@@ -208,23 +176,6 @@ def test_a_wish_that_began_anew_during_the_call_is_told_again(resources: MoreRes
     assert due(after, using(1, delivered=resources), 100.5).resources == resources
 
 
-@pytest.mark.parametrize(("first", "second"), [(CPU, MEMORY), (MEMORY, CPU)])
-def test_a_wish_that_began_during_a_call_about_another_one_is_told_next(
-    first: MoreResources, second: MoreResources
-) -> None:
-    wishes = NONE.seen_short(first, 100.0)
-    delivery = due(wishes, using(1), 100.0)
-    after = wishes.seen_short(second, 100.0).delivered(delivery, 100.5)
-    assert due(after, using(1, delivered=first), 100.5).resources == BOTH
-    assert due(after, using(1, delivered=BOTH), 100.5).resources == BOTH  # whatever it was told before
-
-
-def test_a_wish_that_began_while_the_agent_learnt_that_nothing_is_wanted_is_told_next() -> None:
-    delivery = due(NONE, using(1, delivered=CPU), 100.0)
-    after = NONE.seen_short(CPU, 100.0).delivered(delivery, 100.5)
-    assert due(after, using(1, delivered=NOTHING), 100.5).resources == CPU
-
-
 # ------------------------------------------------------------ how it ends by time
 
 
@@ -253,14 +204,6 @@ def test_a_wish_is_told_anew_when_its_time_is_over_and_it_is_still_seen() -> Non
     assert due(again, using(1, delivered=CPU), 110.0).resources == CPU
 
 
-def test_only_what_is_still_needed_is_told_anew() -> None:
-    wishes = (
-        delivered(NONE.seen_short(BOTH, 100.0), 1, 100.0).seen_short(BOTH, 104.0).seen_short(MEMORY, 108.0)
-    )
-    assert wishes.elapsed(109.0).resources() == MEMORY
-    assert due(wishes.elapsed(110.0), using(1, delivered=BOTH), 110.0).resources == MEMORY
-
-
 def test_a_wish_that_was_told_anew_has_its_time_anew() -> None:
     again = (
         delivered(NONE.seen_short(CPU, 100.0), 1, 100.0)
@@ -274,17 +217,6 @@ def test_a_wish_that_was_told_anew_has_its_time_anew() -> None:
     needed = wishes.seen_short(CPU, 115.0).seen_short(CPU, 119.0)
     assert needed.elapsed(120.9) is needed
     assert due(needed.elapsed(121.0), using(1, delivered=CPU), 121.0).resources == CPU
-
-
-def test_a_wish_that_is_to_be_told_anew_and_reaches_nobody_ends_when_it_is_not_seen_for_a_while() -> None:
-    again = (
-        delivered(NONE.seen_short(CPU, 100.0), 1, 100.0)
-        .seen_short(CPU, 104.0)
-        .seen_short(CPU, 108.0)
-        .elapsed(110.0)
-    )
-    assert again.elapsed(112.9).resources() == CPU
-    assert again.elapsed(113.0) == NONE
 
 
 def test_a_wish_of_a_workload_that_has_ended_is_not_told_to_whoever_registers_next() -> None:
@@ -314,16 +246,6 @@ def test_what_comes_first_is_due() -> None:
     assert wishes.seen_short(CPU, 108.0).due_s() == 110.0  # it is told anew
 
 
-def test_what_is_due_happens_then_and_not_before() -> None:
-    wishes = delivered(NONE.seen_short(BOTH, 100.0), 1, 100.0).seen_short(CPU, 104.0).seen_short(CPU, 109.0)
-    while (due_s := wishes.due_s()) is not None:
-        assert wishes.elapsed(due_s - 0.001) is wishes
-        after = wishes.elapsed(due_s)
-        assert after != wishes
-        wishes = after
-    assert wishes == NONE
-
-
 # ------------------------------------------------------------ of several agents
 
 
@@ -342,39 +264,6 @@ def test_an_agent_that_comes_back_into_use_after_another_is_told_again() -> None
     assert due(wishes, using(1, delivered=CPU), 104.0).resources == CPU
 
 
-def test_an_agent_that_registered_anew_is_told_again() -> None:
-    wishes = delivered(NONE.seen_short(CPU, 100.0), 1, 100.0)
-    assert due(wishes, using(3), 101.0).resources == CPU
-
-
-def test_an_agent_is_not_told_again_for_having_been_out_of_use() -> None:
-    """It keeps what it was told while it is suspended."""
-    wishes = delivered(NONE.seen_short(CPU, 100.0), 1, 100.0)
-    assert wishes.next_call(Sessions((agent(1, SessionPhase.WAITING, delivered=CPU),)), 101.0) is None
-    assert wishes.next_call(using(1, delivered=CPU), 102.0) is None
-
-
-def test_an_agent_that_comes_into_use_and_still_believes_in_a_wish_is_told_that_nothing_is_wanted() -> None:
-    sessions = Sessions((agent(1, SessionPhase.WAITING, delivered=BOTH), agent(2)))
-    assert NONE.next_call(sessions, 100.0) is None
-    delivery = due(NONE, using(1, delivered=BOTH), 101.0)
-    assert delivery.resources == NOTHING
-    assert NONE.delivered(delivery, 101.5) == NONE
-
-
-def test_an_agent_that_believes_in_more_than_is_wanted_is_told_what_is() -> None:
-    wishes = delivered(NONE.seen_short(CPU, 100.0), 1, 100.0)
-    assert due(wishes, using(1, delivered=BOTH), 101.0).resources == CPU
-    assert due(wishes, using(1, delivered=MEMORY), 101.0).resources == CPU
-
-
-def test_a_wish_waits_for_an_agent_that_understands_it() -> None:
-    wishes = NONE.seen_short(MEMORY, 100.0)
-    old, new = agent(1, version=V1_0), agent(2)
-    assert wishes.next_call(Sessions((old,)), 100.0) is None
-    assert due(wishes, Sessions((new,)), 150.0).session is new
-
-
 def test_to_be_told_anew_keeps_no_wish_alive() -> None:
     """Even where it is told anew more often than it would end by itself."""
     wishes, sessions, now_s, delivered = (
@@ -388,7 +277,7 @@ def test_to_be_told_anew_keeps_no_wish_alive() -> None:
         if ask is not None:
             wishes, sessions, delivered = (
                 wishes.delivered(ask, now_s),
-                sessions.delivered(UUID(int=1), ask.resources),
+                sessions.delivered(1, ask.resources),
                 delivered + 1,
             )
         due_s = wishes.due_s()

@@ -41,14 +41,6 @@ def test_demand_reaches_both_ends_within_a_period(shape: Shape) -> None:
     assert max(seen) == pytest.approx(workload.high_cpus, abs=1e-3)
 
 
-@pytest.mark.parametrize("shape", Shape)
-def test_demand_repeats_every_period(shape: Shape) -> None:
-    workload = Workload(shape, seed=1)
-    for step in range(100):
-        at_s = step * 0.4 + 0.123
-        assert workload.demand(at_s + workload.period_s) == pytest.approx(workload.demand(at_s))
-
-
 def test_seeds_move_the_curve() -> None:
     assert len({Workload(Shape.DAY, seed).demand(0) for seed in range(20)}) == 20
 
@@ -82,14 +74,6 @@ def test_the_parts_of_a_span_use_what_the_whole_uses(
     # Each jump of the curve may be placed wrongly by one step of 0.1 s, in the whole and in each part.
     jumps = 2 * ((end_s - from_s) / workload.period_s + 1)
     assert parts == pytest.approx(whole, abs=0.2 * jumps * (workload.high_cpus - workload.low_cpus) + 1e-3)
-
-
-@given(workloads(), MOMENTS, SPANS, SIZES)
-def test_a_larger_guest_never_uses_less(
-    workload: Workload, from_s: float, span_s: float, size: float
-) -> None:
-    small = workload.busy_seconds(from_s, from_s + span_s, size)
-    assert workload.busy_seconds(from_s, from_s + span_s, size * 2) >= small
 
 
 @pytest.mark.parametrize("shape", Shape)
