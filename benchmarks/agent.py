@@ -367,7 +367,7 @@ async def _growth(options: Options, directory: Path, faults: figures.Faults) -> 
     return {
         "wishes": len(wishes.sent_s),
         "wishes_per_s": options.wishes_per_s,
-        **{f"wish_to_permit_{name}": value for name, value in permitted.items()},
+        **{f"try_upscale_to_permit_{name}": value for name, value in permitted.items()},
         **{f"wish_to_answer_{name}": value for name, value in figures.in_ms(wishes.answered_s).items()},
         **_own(before.agent, after.agent),
         "background_cpu_percent": round(cpu, 2),
