@@ -13,7 +13,7 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.values import Resources
 from scheduler.core.ledger import Ledger, PoolAccount
 from scheduler.core.limits import Grant, Growth, Limit
-from scheduler.core.model import POOL_LABEL, PoolSpec, VmSpec
+from scheduler.core.model import POOL_LABEL, VmSpec
 from scheduler.core.rules import Rules
 from scheduler.core.vms import AdmissionCall, VmRecord
 
@@ -39,15 +39,11 @@ def must_be_asked(ledger: Ledger, name: str, current: Resources, permit: Resourc
     """Whether a growth from `current` to `permit` takes more of the pool `name`: then its plugins have a say."""
     if not permit.exceeds(current):
         return False
-    spec = spec_of(ledger, name)
-    assert spec is not None, "nothing grows in a pool that is not there"
-    return permit.units(spec.compute_unit) > current.units(spec.compute_unit)
-
-
-def spec_of(ledger: Ledger, name: str) -> PoolSpec | None:
-    """What holds for the pool of that name; None where there is none."""
     account = ledger.pool(name)
-    return account.spec if account is not None else None
+    assert account is not None, "nothing grows in a pool that is not there"
+    assert account.spec is not None, "nothing grows in a pool that is not there"
+    unit = account.spec.compute_unit
+    return permit.units(unit) > current.units(unit)
 
 
 def bounds(ledger: Ledger, record: VmRecord, way: Growth) -> list[Limit]:
