@@ -41,6 +41,26 @@ class RawAmount(Message, frozen=True):
         return cls(*amount.as_quantities())
 
 
+class RawUnit(Message, frozen=True):
+    """A compute unit as it travels in a reply: `RawAmount` with the word whether its resources are apart; absent = tied."""
+
+    MUST_BE_WHOLE = True
+    OMITTED_WHEN_NONE = frozenset({"apart"})
+
+    cpu: WireQuantity
+    memory: WireQuantity
+    apart: bool | None = None
+
+    def to_unit(self) -> values.ComputeUnit:
+        """The unit in decision units. Raises `ValueError` as `RawAmount.to_resources` does."""
+        return values.ComputeUnit(RawAmount(self.cpu, self.memory).to_resources(), self.apart is True)
+
+    @classmethod
+    def from_unit(cls, unit: values.ComputeUnit) -> "RawUnit":
+        """The unit as it travels."""
+        return cls(*unit.step.as_quantities(), True if unit.is_apart else None)
+
+
 class WireReason(Message, frozen=True):
     """A `Reason` as it travels; `resource` and `retryAfterSeconds` are left out when there is none."""
 
@@ -67,6 +87,7 @@ class WireReason(Message, frozen=True):
 WireAmount = Annotated[
     values.Resources, As(RawAmount, RawAmount.to_resources, RawAmount.from_resources, is_kept=True)
 ]
+WireUnit = Annotated[values.ComputeUnit, As(RawUnit, RawUnit.to_unit, RawUnit.from_unit, is_kept=True)]
 TypedReason = Annotated[Reason, As(WireReason, WireReason.to_reason, WireReason.from_reason)]
 
 
@@ -75,10 +96,14 @@ class RawRequest(Message, frozen=True):
 
     MUST_BE_WHOLE = True
     IS_KEPT = True
+    OMITTED_WHEN_NONE = frozenset({"apart"})
 
     resources: WireAmount
     last_permit: WireAmount | None = field(name="lastPermit")
     compute_unit: WireAmount | None = field(name="computeUnit")
+    """The step of each resource."""
+    apart: bool | None = None
+    """Whether the resources are apart; absent, null and false say that they are tied."""
 
 
 class RawReply(Message, frozen=True):
@@ -88,7 +113,7 @@ class RawReply(Message, frozen=True):
     IS_KEPT = True
 
     permit: WireAmount
-    compute_unit: WireAmount = field(name="computeUnit")
+    compute_unit: WireUnit = field(name="computeUnit")
 
 
 class RequestExtension(Message, frozen=True):
@@ -120,9 +145,9 @@ class RequestExtension(Message, frozen=True):
         return self.raw.last_permit
 
     @property
-    def compute_unit(self) -> values.Resources | None:
-        """The VM's compute unit as the agent knows it."""
-        return self.raw.compute_unit
+    def is_apart(self) -> bool:
+        """Whether the agent wants each resource to have its own number of units."""
+        return self.raw.apart is True
 
 
 class ReplyExtension(Message, frozen=True):
@@ -146,6 +171,6 @@ class ReplyExtension(Message, frozen=True):
         return self.raw.permit
 
     @property
-    def compute_unit(self) -> values.Resources:
+    def compute_unit(self) -> values.ComputeUnit:
         """The VM's compute unit as the scheduler knows it."""
         return self.raw.compute_unit

@@ -101,6 +101,50 @@ def _text(vcpu_milli: int, memory_bytes: int) -> str:
 ZERO: Final = Resources(0, 0)
 
 
+class Units(Value, frozen=True):
+    """A number of units of each resource: how many steps of a `ComputeUnit`."""
+
+    cpu: int
+    memory: int
+
+
+class ComputeUnit(Value, frozen=True):
+    """The steps in which a VM grows: `step` is the amount of one unit of each resource, and positive.
+
+    *Tied*, the published way, there is one number of units for both resources. *Apart* (`is_apart`), each resource has a
+    number of its own. Source: design section 4, "Tied or apart".
+    """
+
+    step: Resources
+    is_apart: bool = False
+
+    def amount(self, units: Units) -> Resources:
+        """So many units of each resource."""
+        return Resources(units.cpu * self.step.vcpu_milli, units.memory * self.step.memory_bytes)
+
+    def covering(self, amount: Resources) -> Units:
+        """The fewest units that cover `amount`; tied, the larger number counts for both."""
+        cpu, memory = (
+            -(-amount.vcpu_milli // self.step.vcpu_milli),
+            -(-amount.memory_bytes // self.step.memory_bytes),
+        )
+        if self.is_apart:
+            return Units(cpu, memory)
+        most = max(cpu, memory)
+        return Units(most, most)
+
+    def tied(self) -> "ComputeUnit":
+        """The same steps, tied."""
+        return ComputeUnit(self.step) if self.is_apart else self
+
+    def __str__(self) -> str:
+        return f"{self.step}, apart" if self.is_apart else str(self.step)
+
+
+NO_UNIT: Final = ComputeUnit(ZERO)
+"""Where no compute unit is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The least and the most that a VM may have. `min` fits in `max`, and both are positive."""

@@ -206,7 +206,7 @@ def _metrics_read(
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
     is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
     if size != ZERO and not is_first_of_pair:
-        sizing = Sizing(size, state.vm.unit, state.vm.bounds)
+        sizing = Sizing(size, state.vm.unit.step, state.vm.bounds)
         goals = (*goals, (now_s, policy.goal(smoothed.fill(load), sizing)))
     link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
@@ -242,7 +242,7 @@ def goal_of(state: RunnerState) -> Goal | None:
     size = state.in_use()
     if goal is None or size == ZERO:
         return goal
-    return state.limits.apply(goal, Sizing(size, state.vm.unit, state.vm.bounds))
+    return state.limits.apply(goal, Sizing(size, state.vm.unit.step, state.vm.bounds))
 
 
 def _check(state: RunnerState) -> None:

@@ -12,7 +12,7 @@ from agent.core.policies.windows import WindowLimits
 from agent.core.state import PermitRequest
 from protocol.codec import ReadErrorBody
 from protocol.reasons import Reason
-from protocol.values import Observation, Resources
+from protocol.values import ComputeUnit, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 
@@ -124,7 +124,7 @@ class PermitGranted:
 
     number: int
     permit: Resources
-    unit: Resources
+    unit: ComputeUnit
     sent_s: float
     reasons: tuple[Reason, ...] = ()
     echoed_number: int | None = None

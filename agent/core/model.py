@@ -4,18 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.core.policies.values import Load, Psi, micro
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, ComputeUnit
 from protocol.wire import PodName
 
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """The VM of one runner: the pod it runs in, its bounds, compute unit and memory slot."""
+    """The VM of one runner: the pod it runs in, its bounds, compute unit and memory slot.
+
+    `unit` says what may be: its resources are apart only as long as the scheduler and the policies take them so.
+    """
 
     pod: PodName
     pod_uid: str
     bounds: Bounds
-    unit: Resources
+    unit: ComputeUnit
     slot_bytes: int
 
     @property

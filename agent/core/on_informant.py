@@ -82,7 +82,7 @@ def try_upscale_received(
         return state
     more, wish = event.more_resources, link.try_upscale
     if more.cpu or more.memory:
-        use, unit = state.in_use(), state.vm.unit
+        use, unit = state.in_use(), state.vm.unit.step
         amount = Resources(
             use.vcpu_milli + (unit.vcpu_milli if more.cpu else 0),
             use.memory_bytes + (unit.memory_bytes if more.memory else 0),

@@ -69,7 +69,7 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
             lease_until_s=event.sent_s + timing.hold_s,
             permit=event.permit,
             reasons=event.reasons,
-            unit=event.unit if event.instance is None else None,
+            unit=event.unit.step if event.instance is None else None,
             denied=request.resources if is_partial else None,
             denied_until_s=now_s + _denied_for_s(link, event, timing) if is_partial else 0.0,
             next_tick_s=link.next_tick_s - 0.1 * timing.tick_s * event.chance,
@@ -106,7 +106,7 @@ def _unusable(request: PermitRequest, event: events.PermitGranted, link: Schedul
         return f"the permit {event.permit} exceeds the request {request.resources}"
     if event.instance is None and not event.permit.is_positive():
         return f"the permit {event.permit} is zero"
-    if event.instance is None and not event.unit.is_positive():
+    if event.instance is None and not event.unit.step.is_positive():
         return f"the compute unit {event.unit} is zero"
     return ""
 

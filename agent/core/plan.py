@@ -57,7 +57,7 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
     if goal is None or read_s is None:
         wanted, why = use, "no metrics yet"
     else:
-        wanted, why = vm.unit * goal.units, goal.reason
+        wanted, why = vm.unit.step * goal.units, goal.reason
         if now_s - read_s > timing.metrics_stale_s:
             wanted, why = wanted.max(use), "the metrics are stale"
     wanted = vm.bounds.clamp(wanted)
@@ -176,7 +176,7 @@ class _Steps:
         # The first request of a life names the use: it settles, and an old peer's unit is not known before it.
         wanted = desired.max(use) if link.has_succeeded else use
         if not link.has_succeeded and link.negotiation.exhausted:
-            wanted = _whole(use, state.vm.unit)
+            wanted = _whole(use, state.vm.unit.step)
         elif link.unit is not None:
             wanted = _whole(wanted, link.unit)
         last = link.request
@@ -260,7 +260,7 @@ class _Steps:
             # Growth that was seen; or a shrink that was approved and is not wanted any more.
             self._actions.append(events.AnnounceUpscale(seen.size if known == ZERO else kept.max(known)))
         elif seen.size.exceeds(desired) and known.exceeds(kept):
-            step = seen.size.min(desired.max(seen.size - state.vm.unit))
+            step = seen.size.min(desired.max(seen.size - state.vm.unit.step))
             if known.fits_in(step):
                 return  # approved already: the VM's turn
             if (

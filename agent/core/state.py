@@ -37,6 +37,7 @@ class PermitRequest:
     metrics: Metrics | None
     instance: UUID | None
     seen_epoch: int
+    is_apart: bool = False
 
     @property
     def is_growth(self) -> bool:

@@ -75,7 +75,7 @@ def details(runner: Runner) -> bytes:
     planned, state = runner.last_plan, runner.state
     shown = vm_status(runner, now_s) | {
         "bounds": {"min": state.vm.bounds.min.written(), "max": state.vm.bounds.max.written()},
-        "computeUnit": state.vm.unit.written(),
+        "computeUnit": state.vm.unit.step.written(),
         "plan": {
             "desired": planned.desired.written(),
             "reason": planned.reason,

@@ -20,6 +20,7 @@ from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.extension import AGENT_HEADER, RawRequest, RequestExtension
+from protocol.values import ComputeUnit
 
 Event: TypeAlias = events.PermitGranted | events.PermitRefused | events.PermitFailed
 
@@ -38,7 +39,7 @@ def request_of(vm: Vm, ask: PermitRequest) -> wire.AgentRequest:
         ask.number,
         ask.seen_epoch,
         ask.instance,
-        RawRequest(ask.resources, ask.claim, vm.unit),
+        RawRequest(ask.resources, ask.claim, vm.unit.step, True if ask.is_apart else None),
     )
     slots = translate.request_slots(ask.resources, vm.slot_bytes)
     return wire.AgentRequest(ask.version, vm.pod, slots, ask.metrics, extension)
@@ -97,7 +98,7 @@ class SentRequest:
             ask.number,
             # Such a peer saw the request rounded up, and grants it so.
             permit.min(ask.resources) if permit.fits_in(asked) else permit,
-            translate.from_slots(response.compute_unit, slot_bytes),
+            ComputeUnit(translate.from_slots(response.compute_unit, slot_bytes)),
             sent_s,
             migrate=response.migrate is not None,
             chance=self.chance,

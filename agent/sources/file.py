@@ -17,7 +17,7 @@ from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
 from hosting.settings import Name, Settings, SettingsError, listed
 from hosting.watched_file import FileUnreachableError, WatchedFile
-from protocol.values import Bounds
+from protocol.values import Bounds, ComputeUnit
 from protocol.wire import PodName
 
 CHECK_S: Final = 2.0
@@ -70,7 +70,7 @@ class VmSettings(Settings):
             PodName(self.name, self.namespace),
             self.uid,
             Bounds(self.min, self.max),
-            self.compute_unit,
+            ComputeUnit(self.compute_unit),
             self.slot_size or self.compute_unit.memory_bytes,
         )
         return VmDescription(vm, self.informant, self.annotations, self.initial)

@@ -62,7 +62,8 @@ class NodeEntry(Settings):
 class VmEntry(Settings):
     """A VM: the pod it runs in, its node and bounds, and, where the cluster shows it, its size.
 
-    One whose `phase` is Succeeded or Failed holds nothing. `migration` says whether it may be chosen to leave its node.
+    One whose `phase` is Succeeded or Failed holds nothing. A VM that is `tied` grows in whole compute units, whatever its
+    agent asks for. `migration` says whether it may be chosen to leave its node.
     It belongs to the pool that its label `parley.dev/pool` names.
     """
 
@@ -78,6 +79,7 @@ class VmEntry(Settings):
     target: Resources | None = None
     phase: Phase = "Running"
     migration: Literal["auto", "always", "never"] = "auto"
+    tied: bool = False
     labels: Labels = Field(default_factory=dict)
 
     @classmethod
@@ -214,6 +216,7 @@ def _contents(file: ClusterFile) -> _Contents:
             pool=entry.labels.get(POOL_LABEL) or None,
             terminal=entry.phase in _ENDED,
             labels=tuple(sorted(entry.labels.items())),
+            is_tied=entry.tied,
         )
         vms[spec.pod] = _Vm(spec, entry.size, entry.target)
     pods = {entry.uid: entry.spec() for entry in file.pods}

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import ZERO, Resources
+from protocol.values import NO_UNIT, ZERO, ComputeUnit, Resources
 from protocol.wire import AgentRequest
 from scheduler.core import events, pools, refusals
 from scheduler.core.ledger import RowState, Verdict
@@ -38,7 +38,7 @@ class Decision(msgspec.Struct, gc=False):
     request: AgentRequest
     now_s: float
     wanted: Resources
-    unit: Resources | None
+    unit: ComputeUnit | None
     base: RowState
     least: Resources = ZERO
     is_use_known: bool = True
@@ -60,7 +60,7 @@ def judge(decision: Decision, call: AdmissionCall | None = None) -> Verdict:
     way = growth(current, wanted, decision.unit, record.spec.bounds.max)
     granted = grant(way, _limits(decision, way, call))
     reasons = granted.reasons
-    denied = way.wanted - granted.permit if reasons and reasons[0].code in _FOR_ROOM else ZERO
+    denied = _denied_for_room(way, granted) if reasons else ZERO
     if any(reason.code in _EXPLAINED for reason in reasons):
         granted = replace(granted, reasons=tuple(_explained(decision, reason) for reason in reasons))
     if call is not None:
@@ -68,23 +68,31 @@ def judge(decision: Decision, call: AdmissionCall | None = None) -> Verdict:
     return Verdict(row.holder, row.node, _after(base, granted.permit, denied), granted)
 
 
+def _denied_for_room(way: Growth, granted: Grant) -> Resources:
+    """What is denied because the node has no room: of each resource where that binds."""
+    denied = way.wanted - granted.permit
+    return Resources(
+        denied.vcpu_milli if granted.cpu_bound in _FOR_ROOM else 0,
+        denied.memory_bytes if granted.memory_bound in _FOR_ROOM else 0,
+    )
+
+
 def _limits(decision: Decision, way: Growth, call: AdmissionCall | None) -> list[Limit]:
     """Every limit below what is wanted, in order: stop and recommend-only, migration, the node's room, the pool."""
     core, record = decision.core, decision.record
     pod, rules, row = record.spec.pod, core.rules, record.row
-    room = way.headroom(core.ledger.headroom(row.node, row.holder)) if way.unit is not None else None
-    found = []
+    room = way.headroom(core.ledger.headroom(row.node, row.holder)) if way.unit is not None else []
+    found: list[Limit] = []
     if rules.growth.stopped:
         found.append(Limit(0, Reason(ReasonCode.STOPPED, "growth is stopped by configuration")))
     if rules.is_recommend_only(pod.namespace, pod.name):
-        would = grant(way, () if room is None else (room,)).permit
+        would = grant(way, room).permit
         message = f"growth is only recommended here; {would} would be permitted"
         found.append(Limit(0, Reason(ReasonCode.RECOMMEND_ONLY, message)))
     if row.state.migrating:
         message = "the VM is being migrated away and does not grow until it has arrived"
         found.append(Limit(0, Reason(ReasonCode.MIGRATING, message)))
-    if room is not None:
-        found.append(room)
+    found += room
     if record.spec.pool is not None and way.unit is not None:
         found += pools.bounds(core.ledger, record, way)
     if call is not None and way.unit is not None:
@@ -136,7 +144,7 @@ def decided(decision: Decision, grant: Grant, before: Resources, *, changed: boo
         decision.wanted,
         before,
         grant.permit,
-        decision.unit if decision.unit is not None else ZERO,
+        decision.unit if decision.unit is not None else NO_UNIT,
         core.slot_bytes(record),
         grant.reasons,
         echo,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from protocol.reasons import ErrorCode, Reason
-from protocol.values import Observation, Resources, Value
+from protocol.values import ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, PodName
 from scheduler.core.model import Holder, NodeSpec, PodSpec, PoolSpec, VmSpec
 from scheduler.core.rules import Rules
@@ -241,7 +241,7 @@ class Decided(Value, frozen=True):
     requested: Resources
     before: Resources
     permit: Resources
-    unit: Resources
+    unit: ComputeUnit
     slot_bytes: int
     reasons: tuple[Reason, ...] = ()
     echo: Echo | None = None
@@ -300,7 +300,7 @@ class AdmissionCallNeeded:
     pool: str
     current: Resources
     wanted: Resources
-    unit: Resources
+    unit: ComputeUnit
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from protocol import sequence
 from protocol.extension import RequestExtension
 from protocol.reasons import ErrorCode, Reason, ReasonCode
-from protocol.values import ZERO, Resources
+from protocol.values import NO_UNIT, ZERO, Resources
 from scheduler.core import admission, events
 from scheduler.core.decision import Decision, decided
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState, Verdict
@@ -48,7 +48,7 @@ def gate(
         life = sequence.Life(extension.agent_id, extension.agent_started_at_ms)
     judged = known.check(life, extension.sequence_number, request)
     raw = extension.raw
-    unit = core.compute_unit(record, raw.compute_unit)
+    unit = core.compute_unit(record, raw)
     decision = Decision(core, record, ticket, request, now_s, raw.resources, unit, record.row.state)
     overtaken: _Outputs = ()
     if isinstance(judged, sequence.Passed):
@@ -100,7 +100,7 @@ def settle(decision: Decision) -> events.Answer | None:
 def reopen(core: CoreState, record: VmRecord, call: AdmissionCall, now_s: float) -> Decision | events.Answer:
     """The decision about a request whose pool has given its verdict: everything is judged again."""
     extension = _extension(call.request.extension)
-    unit = core.compute_unit(record, extension.compute_unit)
+    unit = core.compute_unit(record, extension.raw)
     return Decision(
         core, record, call.ticket, call.request, now_s, extension.resources, unit, record.row.state
     )
@@ -131,7 +131,9 @@ def conclude(decision: Decision, verdict: Verdict) -> tuple[Verdict, OverCause |
 def remember(decision: Decision, grant: Grant) -> None:
     """What a retry of the request will get."""
     record, unit = decision.record, decision.unit
-    record.reply = LastReply(decision.wanted, unit if unit is not None else ZERO, grant.permit, grant.reasons)
+    record.reply = LastReply(
+        decision.wanted, unit if unit is not None else NO_UNIT, grant.permit, grant.reasons
+    )
     if record.told is not None:
         # It bounds what a caller without the extension uses: this agent may have shrunk the VM.
         record.told = record.told.min(grant.permit)

@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from scheduler.core import clock, events, ledger, model, replies, rules, state, vms
 from scheduler.core.core import Core
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
@@ -45,6 +45,7 @@ _VALUES: Final = (
     values.Bounds,
     values.Observation,
     values.Resources,
+    values.ComputeUnit,
     vms.AdmissionCall,
     vms.LastReply,
     vms.Retired,

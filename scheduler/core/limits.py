@@ -3,28 +3,45 @@
 `c` is the current permit, `q` the request, `u` the compute unit. For a whole number n, permit(n) is per resource `q`
 where q <= c (a decrease is always exact), else n·u kept between c and q. The permit is that of the largest n that
 every limit allows, so it always lies between current and requested. The smallest limit binds, ties go to the earlier
-one, and every limit below the request is listed. Source: design section 4.
+one, and every limit below the request is listed. Where the unit's resources are apart, all of that holds for each
+resource by itself: own n, own binding limit. Source: design section 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Resources, Value
+from protocol.values import ComputeUnit, Resources, Value
 
 
 class Limit(Value, frozen=True):
-    """The largest number of units that a limit allows, and the reason to give where that limit binds."""
+    """The largest number of units that a limit allows, and the reason to give where that limit binds.
+
+    `resource` is the resource that it limits where the VM's resources are apart; None limits both.
+    """
 
     units: int
     reason: Reason
+    resource: str | None = None
+
+    def named_reason(self) -> Reason:
+        """The reason, naming the resource that is limited."""
+        if self.resource is None or self.reason.resource is not None:
+            return self.reason
+        return replace(self.reason, resource=self.resource)
 
 
 class Grant(Value, frozen=True):
-    """What a request gets: the permit and, where that is below the request, why; the binding reason first."""
+    """What a request gets: the permit and, where that is below the request, why; the binding reason first.
+
+    `cpu_bound` and `memory_bound` are the limit that binds each resource; tied, one limit binds both.
+    """
 
     permit: Resources
     reasons: tuple[Reason, ...] = ()
+    cpu_bound: ReasonCode | None = None
+    memory_bound: ReasonCode | None = None
 
 
 class Growth(Value, frozen=True):
@@ -35,58 +52,75 @@ class Growth(Value, frozen=True):
 
     current: Resources
     wanted: Resources
-    unit: Resources | None
+    unit: ComputeUnit | None
     cut: Reason | None = None
 
     @property
-    def units(self) -> int:
-        """The smallest n for which permit(n) is all that is wanted; 0 where nothing grows."""
-        assert self.unit is not None
-        cpu = memory = 0
-        if self.wanted.vcpu_milli > self.current.vcpu_milli:
-            cpu = -(-self.wanted.vcpu_milli // self.unit.vcpu_milli)
-        if self.wanted.memory_bytes > self.current.memory_bytes:
-            memory = -(-self.wanted.memory_bytes // self.unit.memory_bytes)
-        return max(cpu, memory)
+    def is_apart(self) -> bool:
+        """Whether each resource grows by itself."""
+        return self.unit is not None and self.unit.is_apart
 
-    def permit(self, units: int) -> Resources:
-        """permit(n): what is wanted where that is no increase, else n units kept between current and wanted."""
+    @property
+    def cpu_units(self) -> int:
+        """The smallest n that gives all CPUs that are wanted; 0 where they do not grow."""
         assert self.unit is not None
-        stepped, current, wanted = self.unit * units, self.current, self.wanted
+        wanted = self.wanted.vcpu_milli
+        return -(-wanted // self.unit.step.vcpu_milli) if wanted > self.current.vcpu_milli else 0
+
+    @property
+    def memory_units(self) -> int:
+        """The smallest n that gives all memory that is wanted; 0 where it does not grow."""
+        assert self.unit is not None
+        wanted = self.wanted.memory_bytes
+        return -(-wanted // self.unit.step.memory_bytes) if wanted > self.current.memory_bytes else 0
+
+    def permit(self, cpu_units: int, memory_units: int) -> Resources:
+        """permit(n) of each resource: what is wanted where that is no increase, else n units kept between current and
+        wanted."""
+        assert self.unit is not None
+        step, current, wanted = self.unit.step, self.current, self.wanted
         return Resources(
-            _stepped(stepped.vcpu_milli, current.vcpu_milli, wanted.vcpu_milli),
-            _stepped(stepped.memory_bytes, current.memory_bytes, wanted.memory_bytes),
+            _stepped(cpu_units * step.vcpu_milli, current.vcpu_milli, wanted.vcpu_milli),
+            _stepped(memory_units * step.memory_bytes, current.memory_bytes, wanted.memory_bytes),
         )
 
-    def within(self, most: Resources, why: Reason) -> Limit | None:
-        """The limit that no growing resource may exceed `most`; None where that covers all that is wanted."""
-        tightest = self._tightest(most)
-        return None if tightest is None else Limit(tightest[0], why)
+    def within(self, most: Resources, why: Reason) -> list[Limit]:
+        """The limits that no growing resource may exceed `most`; none where that covers all that is wanted."""
+        return [
+            Limit(units, why, name if self.is_apart else None) for units, name, _ in self._uncovered(most)
+        ]
 
-    def headroom(self, room: Resources) -> Limit | None:
-        """The node's limit: `room` is what the other rows leave of the node. None where that covers all that is wanted."""
+    def headroom(self, room: Resources) -> list[Limit]:
+        """The node's limits: `room` is what the other rows leave of the node. None where that covers all that is wanted."""
         wanted = self.wanted
         if wanted.vcpu_milli <= room.vcpu_milli and wanted.memory_bytes <= room.memory_bytes:
-            return None
-        tightest = self._tightest(room)
-        if tightest is None:
-            return None
-        units, name, free = tightest
-        message = f"the other holders leave {amount_text(name, max(free, 0))} of the node to this VM"
-        return Limit(units, Reason(ReasonCode.NODE_HEADROOM, message, name))
+            return []
+        return [
+            Limit(units, _no_room(name, free), name if self.is_apart else None)
+            for units, name, free in self._uncovered(room)
+        ]
 
-    def _tightest(self, room: Resources) -> tuple[int, str, int] | None:
-        """Of the growing resources that `room` does not cover, the one that allows the fewest units: that number, the
-        resource's name, and its room."""
+    def _uncovered(self, room: Resources) -> list[tuple[int, str, int]]:
+        """The growing resources that `room` does not cover: how many units `room` allows, the resource's name, and its room.
+
+        Where the resources are tied, only the tightest of them.
+        """
         assert self.unit is not None
-        tightest: tuple[int, str, int] | None = None
-        pairs = zip(self.current.named(), self.wanted.named(), self.unit.named(), room.named(), strict=True)
+        found: list[tuple[int, str, int]] = []
+        pairs = zip(
+            self.current.named(), self.wanted.named(), self.unit.step.named(), room.named(), strict=True
+        )
         for (name, have), (_, want), (_, step), (_, free) in pairs:
             if want > max(have, free):
-                units = max(have, free, 0) // step
-                if tightest is None or units < tightest[0]:
-                    tightest = units, name, free
-        return tightest
+                found.append((max(have, free, 0) // step, name, free))
+        if len(found) > 1 and not self.unit.is_apart:
+            return [min(found, key=lambda each: each[0])]
+        return found
+
+
+def _no_room(name: str, free: int) -> Reason:
+    message = f"the other holders leave {amount_text(name, max(free, 0))} of the node to this VM"
+    return Reason(ReasonCode.NODE_HEADROOM, message, name)
 
 
 _BEFORE_BOUNDS: Final = (ReasonCode.STOPPED, ReasonCode.RECOMMEND_ONLY)
@@ -95,15 +129,21 @@ _NO_UNIT: Final = Limit(
 )
 
 
-def growth(current: Resources, request: Resources, unit: Resources | None, bound: Resources) -> Growth:
+def growth(current: Resources, request: Resources, unit: ComputeUnit | None, bound: Resources) -> Growth:
     """The way from `current` to `request`; where that grows, it is cut to `bound`, the VM's maximum."""
-    step = unit if unit is not None and unit.is_positive() else None
+    known = unit if unit is not None and unit.step.is_positive() else None
     if request.vcpu_milli <= bound.vcpu_milli and request.memory_bytes <= bound.memory_bytes:
-        return Growth(current, request, step)
+        return Growth(current, request, known)
     wanted = request.min(current.max(bound))
     if wanted == request:
-        return Growth(current, request, step)
-    return Growth(current, wanted, step, Reason(ReasonCode.VM_BOUNDS, f"the VM's maximum is {bound}"))
+        return Growth(current, request, known)
+    cut = Reason(ReasonCode.VM_BOUNDS, f"the VM's maximum is {bound}")
+    if known is not None and known.is_apart:
+        if wanted.memory_bytes == request.memory_bytes:
+            cut = replace(cut, resource="cpu")
+        elif wanted.vcpu_milli == request.vcpu_milli:
+            cut = replace(cut, resource="memory")
+    return Growth(current, wanted, known, cut)
 
 
 def grant(way: Growth, limits: Sequence[Limit]) -> Grant:
@@ -119,11 +159,39 @@ def grant(way: Growth, limits: Sequence[Limit]) -> Grant:
         return Grant(way.wanted.min(way.current), none + listed)
     if not limits:
         return Grant(way.wanted, listed)
-    units = way.units
-    below = sorted((limit for limit in limits if limit.units < units), key=lambda limit: limit.units)
-    if below:
-        units = below[0].units
-    return Grant(way.permit(units), tuple(limit.reason for limit in below) + listed)
+    return _granted_apart(way, limits, listed) if way.unit.is_apart else _granted_tied(way, limits, listed)
+
+
+def _granted_tied(way: Growth, limits: Sequence[Limit], listed: tuple[Reason, ...]) -> Grant:
+    """One number of units for both resources."""
+    units = max(way.cpu_units, way.memory_units)
+    below = _below(units, limits)
+    if not below:
+        return Grant(way.wanted, listed)
+    units, code = below[0].units, below[0].reason.code
+    return Grant(way.permit(units, units), tuple(limit.reason for limit in below) + listed, code, code)
+
+
+def _granted_apart(way: Growth, limits: Sequence[Limit], listed: tuple[Reason, ...]) -> Grant:
+    """A number of units for each resource: what limits one of them never cuts the other."""
+    cpu, memory = way.cpu_units, way.memory_units
+    of_cpu = _below(cpu, (limit for limit in limits if limit.resource != "memory"))
+    of_memory = _below(memory, (limit for limit in limits if limit.resource != "cpu"))
+    if not of_cpu and not of_memory:
+        return Grant(way.wanted, listed)
+    ordered = (*of_cpu[:1], *of_memory[:1], *of_cpu[1:], *of_memory[1:])
+    reasons = tuple(dict.fromkeys(limit.named_reason() for limit in ordered))
+    return Grant(
+        way.permit(of_cpu[0].units if of_cpu else cpu, of_memory[0].units if of_memory else memory),
+        reasons + listed,
+        of_cpu[0].reason.code if of_cpu else None,
+        of_memory[0].reason.code if of_memory else None,
+    )
+
+
+def _below(units: int, limits: Iterable[Limit]) -> list[Limit]:
+    """The limits that allow fewer units, the smallest first."""
+    return sorted((limit for limit in limits if limit.units < units), key=lambda limit: limit.units)
 
 
 def amount_text(resource: str, amount: int) -> str:

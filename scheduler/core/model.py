@@ -44,8 +44,9 @@ class Migration(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VmSpec:
-    """A VM's pod, where it runs, its bounds, and, if it has them, its own memory slot and compute unit.
+    """A VM's pod, where it runs, its bounds, and, if it has them, its own memory slot and the steps of its compute unit.
 
+    The resources of a VM that `is_tied` grow in one number of units, whatever its agent asks for.
     Growth of a VM with a `pool` waits for the pool's verdict; `is_pool_default` says that the configuration names that pool, and
     not the VM. A `terminal` pod (succeeded or failed) holds nothing.
     """
@@ -61,6 +62,7 @@ class VmSpec:
     terminal: bool = False
     labels: tuple[tuple[str, str], ...] = ()
     is_pool_default: bool = False
+    is_tied: bool = False
 
     @property
     def holder(self) -> Holder:

@@ -55,25 +55,25 @@ def bounds(ledger: Ledger, record: VmRecord, way: Growth) -> list[Limit]:
     spec = account.spec
     if spec.is_deleting:
         return [Limit(0, Reason(ReasonCode.POOL, f"pool {name} is being deleted"))]
-    found = []
+    found: list[Limit] = []
     if spec.max_units_per_vm is not None:
         why = Reason(ReasonCode.POOL, f"pool {name} allows a VM {spec.max_units_per_vm} units")
-        found.append(way.within(spec.compute_unit * spec.max_units_per_vm, why))
+        found += way.within(spec.compute_unit * spec.max_units_per_vm, why)
     if spec.max_units is not None:
         message = f"pool {name} holds {account.units} of at most {spec.max_units} units"
         if spec.max_units == 0:
             message = f"pool {name} is frozen (maxUnits: 0)"
         elif account.units > spec.max_units:
             message += "; nothing grows until it is at or below"
-        found.append(total(record, account, way, spec.max_units, Reason(ReasonCode.POOL, message)))
-    return [limit for limit in found if limit is not None]
+        found += total(record, account, way, spec.max_units, Reason(ReasonCode.POOL, message))
+    return found
 
 
-def total(record: VmRecord, account: PoolAccount, way: Growth, most: int, why: Reason) -> Limit | None:
-    """The limit that a pool may hold `most` units, for one VM; None where that allows all that is wanted."""
+def total(record: VmRecord, account: PoolAccount, way: Growth, most: int, why: Reason) -> list[Limit]:
+    """The limits that a pool may hold `most` units, for one VM; none where that allows all that is wanted."""
     assert account.spec is not None
     if account.units > most:
-        return Limit(0, why)
+        return [Limit(0, why)]
     left = most - (account.units - record.row.units)
     return way.within(account.spec.compute_unit * left, why)
 
@@ -94,20 +94,25 @@ def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall)
     if verdict.generation not in (None, account.spec.generation):
         return [Limit(0, _CHANGED)]
     asked = way.within(call.wanted, _ASKED_FOR_LESS)
-    found = [] if asked is None else [asked]
-    if verdict.total is not None:
-        why = verdict.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
-        limit = total(record, account, way, verdict.total, why)
+    if verdict.total is None:
+        return asked
+    why = verdict.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
+    found = total(record, account, way, verdict.total, why)
+    if verdict.is_all:
         # Where others have cut what the pool was asked for, and all of that was admitted, the pool refuses nothing.
-        is_all = verdict.is_all and limit is not None and asked is not None and limit.units >= asked.units
-        if limit is not None and not is_all:
-            found.insert(0, limit)
-    return found
+        found = [limit for limit in found if not _is_asked_for_less(limit, asked)]
+    return found + asked
+
+
+def _is_asked_for_less(limit: Limit, asked: list[Limit]) -> bool:
+    """Whether the pool was asked for no more than `limit` allows."""
+    return any(limit.units >= each.units and limit.resource in (None, each.resource) for each in asked)
 
 
 def without_asked_for_less(granted: Grant) -> Grant:
     """The grant; that the pool was asked for less is said only where nothing else allows no more either."""
-    if _ASKED_FOR_LESS not in granted.reasons[1:]:
+    first = granted.reasons[:1]
+    kept = [reason for reason in granted.reasons[1:] if reason.message != _ASKED_FOR_LESS.message]
+    if len(kept) + len(first) == len(granted.reasons):
         return granted
-    reasons = tuple(reason for reason in granted.reasons if reason is not _ASKED_FOR_LESS)
-    return structs.replace(granted, reasons=reasons)
+    return structs.replace(granted, reasons=(*first, *kept))

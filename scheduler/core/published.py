@@ -198,7 +198,7 @@ def _unanswerable(decision: Decision) -> str:
         return "a request of zero resources"
     if unit is None:
         return "no compute unit is known for the VM"
-    if not _are_whole(unit, bounds.min, bounds.max, core.slot_bytes(record)):
+    if not _are_whole(unit.step, bounds.min, bounds.max, core.slot_bytes(record)):
         return _FRACTIONS.format("needs")
     if not decision.has_sizes and not core.config.trust_published:
         return "the cluster shows no size of the VM, and --trust-published is off"

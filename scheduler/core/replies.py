@@ -4,7 +4,7 @@ import functools
 
 from protocol import codec, translate, wire
 from protocol.extension import RawReply, ReplyExtension
-from protocol.values import Resources
+from protocol.values import ComputeUnit, Resources
 from scheduler.core.events import Decided
 
 
@@ -20,10 +20,10 @@ def message(decided: Decided) -> wire.PluginResponse:
 
 @functools.lru_cache(maxsize=4096)
 def _amounts(
-    permit: Resources, unit: Resources, slot_bytes: int
+    permit: Resources, unit: ComputeUnit, slot_bytes: int
 ) -> tuple[wire.SlotResources, wire.SlotResources, RawReply]:
     """The amounts of a reply in each form. Kept, because most replies repeat an earlier one's."""
-    slots = translate.permit_slots(permit, slot_bytes), translate.permit_slots(unit, slot_bytes)
+    slots = translate.permit_slots(permit, slot_bytes), translate.permit_slots(unit.step, slot_bytes)
     return *slots, RawReply(permit, unit)
 
 

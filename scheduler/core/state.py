@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from protocol.values import Resources
+from protocol.extension import RawRequest
+from protocol.values import ComputeUnit
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, NodeSpec
 from scheduler.core.rules import Rules
@@ -78,18 +79,25 @@ class CoreState:
         began_s = self.serving_since_s if self.serving_since_s is not None else now_s
         return began_s + self.config.handover_s
 
-    def compute_unit(self, record: VmRecord, asked: Resources | None = None) -> Resources | None:
-        """The compute unit of a VM: its own, else the one of its request (`asked`), else that of its node."""
-        if record.spec.compute_unit is not None:
-            return record.spec.compute_unit
-        if asked is not None:
-            return asked
-        account = self.ledger.node(record.spec.node)
-        return account.capacity.compute_unit if account is not None else None
+    def compute_unit(self, record: VmRecord, asked: RawRequest | None = None) -> ComputeUnit | None:
+        """The compute unit of a VM: its own steps, else those of its request (`asked`), else those of its node.
+
+        Its resources are apart where the agent asks for that, and the VM itself is not tied.
+        """
+        step = record.spec.compute_unit
+        if step is None and asked is not None:
+            step = asked.compute_unit
+        if step is None:
+            account = self.ledger.node(record.spec.node)
+            step = account.capacity.compute_unit if account is not None else None
+        if step is None:
+            return None
+        is_apart = asked is not None and asked.apart is True and not record.spec.is_tied
+        return ComputeUnit(step, is_apart)
 
     def slot_bytes(self, record: VmRecord) -> int:
         """The size of a VM's memory slot on the wire: its own, else the memory of its compute unit or its node's."""
         if record.spec.slot_bytes is not None:
             return record.spec.slot_bytes
         unit = self.compute_unit(record)
-        return unit.memory_bytes if unit is not None else DEFAULT_SLOT_BYTES
+        return unit.step.memory_bytes if unit is not None else DEFAULT_SLOT_BYTES

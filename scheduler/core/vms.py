@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from protocol.reasons import Reason
 from protocol.sequence import AgentGate
-from protocol.values import Observation, Resources, Value
+from protocol.values import ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, PodName
 from scheduler.core.events import PoolVerdict
 from scheduler.core.ledger import Row
@@ -16,7 +16,7 @@ class LastReply(Value, frozen=True):
     """The answer to the last request of the gate: what was permitted, of which request, and why."""
 
     request: Resources
-    unit: Resources
+    unit: ComputeUnit
     permit: Resources
     reasons: tuple[Reason, ...] = ()
 

@@ -7,6 +7,7 @@ from typing import Final
 from hosting.logs import Logger
 from hosting.metrics import Durations
 from protocol.reasons import ErrorCode
+from protocol.values import Units
 from protocol.wire import PodName
 from scheduler.core import events
 
@@ -78,10 +79,17 @@ class DecisionLog:
 
     def _count_units(self, decided: events.Decided) -> None:
         unit = decided.unit
-        if not unit.is_positive():
+        if not unit.step.is_positive():
             return
-        permit = decided.permit.units(unit)
-        if decided.changed and (granted := permit - decided.before.units(unit)) > 0:
+        permit = unit.covering(decided.permit)
+        if decided.changed and (granted := _grown(unit.covering(decided.before), permit)) > 0:
             self._stats.units["granted"] += granted
-        if decided.permit != decided.requested and (refused := decided.requested.units(unit) - permit) > 0:
-            self._stats.units["refused"] += refused
+        if decided.permit != decided.requested:
+            refused = _grown(permit, unit.covering(decided.requested))
+            if refused > 0:
+                self._stats.units["refused"] += refused
+
+
+def _grown(before: Units, after: Units) -> int:
+    """By how many units the resource grows that grows most."""
+    return max(after.cpu - before.cpu, after.memory - before.memory)

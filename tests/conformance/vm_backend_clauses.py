@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from agent.core.model import Vm
 from agent.core.ports import BackendError, FencedOffError, Fencing, VmBackend
-from protocol.values import ZERO, Bounds, Observation, Resources
+from protocol.values import ZERO, Bounds, ComputeUnit, Observation, Resources
 from protocol.wire import PodName
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import VM
@@ -21,7 +21,9 @@ from tests.unit.agent.driver import VM
 T = TypeVar("T")
 Clause = Callable[["BackendPlant"], Coroutine[Any, Any, None]]
 
-ABSENT: Final = Vm(PodName("absent", "default"), "uid-b", Bounds(UNIT, UNIT * 8), UNIT, VM.slot_bytes)
+ABSENT: Final = Vm(
+    PodName("absent", "default"), "uid-b", Bounds(UNIT, UNIT * 8), ComputeUnit(UNIT), VM.slot_bytes
+)
 STEP_S: Final = 0.1
 CUTS: Final = 6
 CLAUSES: Final[dict[str, Clause]] = {}

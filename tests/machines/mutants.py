@@ -292,7 +292,7 @@ def others_forgotten_at_commit() -> Patch:
     """A verdict's total is taken for what the asking VM alone may hold."""
     total = pools.total
 
-    def total_for_one(record: Any, account: PoolAccount, *rest: Any) -> Limit | None:
+    def total_for_one(record: Any, account: PoolAccount, *rest: Any) -> list[Limit]:
         return total(record, PoolAccount(account.name, account.spec, record.row.units), *rest)
 
     return _patch(pools, "total", total_for_one)
@@ -382,7 +382,7 @@ def growth_in_a_pool_that_is_above() -> Patch:
 
     def total_without_a_look(
         record: Any, account: PoolAccount, way: Growth, most: int, why: Any
-    ) -> Limit | None:
+    ) -> list[Limit]:
         return total(record, account, way, max(most, account.units), why)
 
     return _patch(pools, "total", total_without_a_look)

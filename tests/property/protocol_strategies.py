@@ -56,7 +56,9 @@ vm_cpus = st.builds(vminfo.VmCpuInfo, uint(16), uint(16), uint(16))
 vm_mems = st.builds(vminfo.VmMemInfo, uint(16), uint(16), uint(16), read_quantities)
 vm_infos = st.builds(vminfo.VmInfo, text, text, vm_cpus, vm_mems, st.booleans())
 
-raw_requests = st.builds(extension.RawRequest, amounts, st.none() | amounts, st.none() | amounts)
+raw_requests = st.builds(
+    extension.RawRequest, amounts, st.none() | amounts, st.none() | amounts, st.none() | st.booleans()
+)
 request_extensions = st.builds(
     extension.RequestExtension,
     uuids,
@@ -79,7 +81,7 @@ reply_extensions = st.builds(
     uint(64, low=1),
     uuids,
     uint(64),
-    st.builds(extension.RawReply, amounts, amounts),
+    st.builds(extension.RawReply, amounts, st.builds(values.ComputeUnit, amounts, st.booleans())),
     st.lists(reasons, max_size=4).map(tuple),
 )
 extended_responses = st.builds(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Resources
+from protocol.values import ComputeUnit, Resources
 from scheduler.core import limits
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import World
@@ -25,9 +25,8 @@ Pair = tuple[int, int, int, int, int]
 
 def granted(case: Case) -> limits.Grant:
     current, request, unit, room, bound = case
-    way = limits.growth(current, request, unit, bound)
-    found = way.headroom(room)
-    return limits.grant(way, () if found is None else (found,))
+    way = limits.growth(current, request, ComputeUnit(unit), bound)
+    return limits.grant(way, way.headroom(room))
 
 
 def per_resource(case: Case, permit: Resources) -> list[tuple[Pair, int]]:
@@ -58,7 +57,7 @@ def test_no_larger_number_of_units_would_have_fitted(case: Case) -> None:
     """One unit more takes at least one resource that grows beyond its room."""
     current, request, unit, room, bound = case
     permit = granted(case).permit
-    way = limits.growth(current, request, unit, bound)
+    way = limits.growth(current, request, ComputeUnit(unit), bound)
     wanted = way.wanted
     if permit == wanted:
         return
@@ -68,7 +67,7 @@ def test_no_larger_number_of_units_would_have_fitted(case: Case) -> None:
         for have, want, step in zip(_pair(base), _pair(wanted), _pair(unit), strict=True)
         if want > have
     ]
-    more = way.permit(min(steps))
+    more = way.permit(min(steps), min(steps))
     assert more != permit
     assert any(
         after > free and after > before
@@ -99,8 +98,8 @@ def test_asking_again_for_what_was_granted_gives_it_and_for_the_same_gains_nothi
 def test_more_units_never_mean_less(case: Case, one: int, other: int) -> None:
     current, request, unit, *_ = case
     low, high = sorted((one, other))
-    way = limits.Growth(current, request, unit)
-    assert way.permit(low).fits_in(way.permit(high))
+    way = limits.Growth(current, request, ComputeUnit(unit))
+    assert way.permit(low, low).fits_in(way.permit(high, high))
 
 
 @given(cases, _small)
@@ -113,13 +112,13 @@ def test_more_room_never_means_less(case: Case, extra: Resources) -> None:
 def test_the_smallest_limit_binds_and_comes_first(case: Case, units: list[int]) -> None:
     current, request, unit, _, bound = case
     found = tuple(limits.Limit(n, Reason(ReasonCode.POOL, str(n))) for n in units)
-    way = limits.growth(current, request, unit, bound)
+    way = limits.growth(current, request, ComputeUnit(unit), bound)
     grant = limits.grant(way, found)
     named = [int(reason.message) for reason in grant.reasons if reason.code is ReasonCode.POOL]
     assert named == sorted(named)
     if named:
         assert named[0] == min(units)
-        assert grant.permit == way.permit(min(units))
+        assert grant.permit == way.permit(min(units), min(units))
 
 
 # ------------------------------------------------------------ the sum on one node

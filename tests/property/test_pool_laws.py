@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.values import Resources
+from protocol.values import ComputeUnit, Resources
 from scheduler.core import events
 from scheduler.core.limits import Growth
 from scheduler.core.model import PoolSpec
@@ -95,9 +95,9 @@ def _oracle(
             for most in totals
         )
 
-    found = Growth(current, want, unit).permit(0)
+    found = Growth(current, want, ComputeUnit(unit)).permit(0, 0)
     for n in range(40):
-        permit = Growth(current, want, unit).permit(n)
+        permit = Growth(current, want, ComputeUnit(unit)).permit(n, n)
         if fits(permit):
             found = permit
     return found

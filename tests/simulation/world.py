@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.core.model import Vm as AgentVm
-from protocol.values import ZERO, Bounds, Resources
+from protocol.values import ZERO, Bounds, ComputeUnit, Resources
 from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import VmSpec
@@ -148,7 +148,7 @@ class World:
         name = f"v{len(self.vms)}"
         pod, bounds = PodName(name, "default"), Bounds(UNIT, most)
         spec = VmSpec(pod, f"uid-{name}", node.name, bounds, SLOT_BYTES, UNIT, pool=pool)
-        agent_vm = AgentVm(pod, spec.uid, bounds, UNIT, SLOT_BYTES)
+        agent_vm = AgentVm(pod, spec.uid, bounds, ComputeUnit(UNIT), SLOT_BYTES)
         account = self.observer.vm(name, node.account, lambda: self._kept(spec))
         vm = Vm(
             name,

@@ -137,7 +137,7 @@ def test_null_is_read_where_nothing_may_be_known_yet() -> None:
     read = codec.decode(wire.AgentRequest, body)
     own = read.extension
     assert own is not None
-    assert (own.scheduler_instance, own.last_permit, own.compute_unit) == (None, None, None)
+    assert (own.scheduler_instance, own.last_permit, own.raw.compute_unit) == (None, None, None)
 
 
 def test_an_unknown_reason_keeps_its_text_and_names_its_code() -> None:

@@ -111,7 +111,9 @@ EXTENDED: dict[str, wire.Message] = {
     "granted in full": wire.PluginResponse(
         wire.SlotResources(1, 4),
         wire.SlotResources(0, 1),
-        extension=extension.ReplyExtension(1, SCHEDULER, 0, extension.RawReply(AMOUNT, SMALL), ()),
+        extension=extension.ReplyExtension(
+            1, SCHEDULER, 0, extension.RawReply(AMOUNT, values.ComputeUnit(SMALL)), ()
+        ),
     ),
     "migrating, with reasons of both kinds": wire.PluginResponse(
         wire.SlotResources(1, 4),
@@ -121,7 +123,7 @@ EXTENDED: dict[str, wire.Message] = {
             8,
             SCHEDULER,
             3,
-            extension.RawReply(AMOUNT, SMALL),
+            extension.RawReply(AMOUNT, values.ComputeUnit(SMALL)),
             (
                 Reason(ReasonCode.MIGRATING, "keeps its size"),
                 Reason(ReasonCode.NODE_HEADROOM, "node is full", "memory", 2.5),

@@ -22,7 +22,7 @@ from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode
 from protocol.sequence import Life
-from protocol.values import Bounds, Observation, Resources
+from protocol.values import Bounds, ComputeUnit, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources, PodName
 from tests.support.amounts import GIB, UNIT
@@ -32,7 +32,7 @@ A = TypeVar("A")
 LIFE = Life(UUID(int=7, version=4), 1_700_000_000_000)
 INSTANCE = UUID(int=1, version=4)
 OTHER_INSTANCE = UUID(int=2, version=4)
-VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), UNIT, GIB)
+VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), ComputeUnit(UNIT), GIB)
 CHANCE = 0.0
 UTILISATION = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES)),))
 """Without zones, so that stories need not wait until a mean follows."""
@@ -55,7 +55,7 @@ def grant(
     return events.PermitGranted(
         request.number,
         request.resources if permit is None else permit,
-        unit,
+        ComputeUnit(unit),
         sent_s,
         reasons,
         None if instance is None else request.number,

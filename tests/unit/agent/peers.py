@@ -19,7 +19,7 @@ from hosting.server import Reply
 from protocol import codec, translate
 from protocol.extension import RawReply, ReplyExtension, RequestExtension
 from protocol.reasons import Reason
-from protocol.values import Observation, Resources
+from protocol.values import ComputeUnit, Observation, Resources
 from protocol.versions import InformantProtoVersion
 from protocol.wire import PluginResponse
 from tests.support.amounts import UNIT, cu
@@ -63,7 +63,9 @@ def permit(
     granted = request.raw.resources if amount is None else amount
     slots = translate.permit_slots(granted, VM.slot_bytes)
     unit = translate.permit_slots(UNIT, VM.slot_bytes)
-    extension = ReplyExtension(request.sequence_number, INSTANCE, 0, RawReply(granted, UNIT), reasons)
+    extension = ReplyExtension(
+        request.sequence_number, INSTANCE, 0, RawReply(granted, ComputeUnit(UNIT)), reasons
+    )
     return Reply(200, codec.encode(PluginResponse(slots, unit, extension=extension)))
 
 

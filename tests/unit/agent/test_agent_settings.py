@@ -47,7 +47,7 @@ def _faults(content: str) -> list[str]:
 def test_a_good_file_gives_vms_in_exact_amounts() -> None:
     read = parse(Path("agent.yaml"), GOOD.encode(), AgentSettings)
     vm = read.vms[0].spec().vm
-    assert (vm.bounds.min, vm.bounds.max, vm.unit, vm.slot_bytes) == (cu(0.25, 0.5), cu(4), cu(1), GIB)
+    assert (vm.bounds.min, vm.bounds.max, vm.unit.step, vm.slot_bytes) == (cu(0.25, 0.5), cu(4), cu(1), GIB)
     assert (read.timing().tick_s, read.timing().hold_s) == (15.0, 30.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from agent.core import events
 from agent.runner.event_json import MAX_TEXT, event_document, without_ids
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Observation
+from protocol.values import ComputeUnit, Observation
 from protocol.versions import InformantProtoVersion
 from protocol.wire import MoreResources
 from tests.support.amounts import cu
@@ -38,7 +38,7 @@ def test_no_event_tells_the_registration(event: events.Event) -> None:
 
 def test_an_event_is_its_kind_and_plain_fields() -> None:
     reason = Reason(ReasonCode.NODE_HEADROOM, "full", retry_after_s=2.0)
-    granted = events.PermitGranted(7, cu(2), cu(1), sent_s=99.0, reasons=(reason,))
+    granted = events.PermitGranted(7, cu(2), ComputeUnit(cu(1)), sent_s=99.0, reasons=(reason,))
     fields = event_document(granted)["fields"]
     assert fields["number"] == 7
     assert fields["permit"] == {"cpu": "2", "memory": "2Gi"}

@@ -13,7 +13,7 @@ from agent.daemon.fleet import Fleet
 from agent.runner.runner import Runner
 from hosting import logs
 from hosting.supervisor import Supervisor
-from protocol.values import Bounds
+from protocol.values import Bounds, ComputeUnit
 from protocol.wire import PodName
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import virtually
@@ -21,7 +21,7 @@ from tests.support.virtual_time import virtually
 
 def spec(name: str, most: int = 4, **changes: Any) -> VmDescription:
     uid = changes.pop("uid", f"uid-{name}")
-    vm = Vm(PodName(name, "default"), uid, Bounds(UNIT, cu(most)), UNIT, GIB)
+    vm = Vm(PodName(name, "default"), uid, Bounds(UNIT, cu(most)), ComputeUnit(UNIT), GIB)
     return replace(VmDescription(vm, "http://127.0.0.1:10301"), **changes)
 
 

@@ -87,7 +87,7 @@ async def test_an_ask_travels_whole_and_a_permit_becomes_an_event_with_what_it_e
     peer.reply = [Reply(200, b'{"permit":{"vCPUs":2,"mem":2},"resourceUnit":{"vCPUs":1,"mem":1}}')]
     published = await peer.scheduler().ask(VM, ASK)
     assert isinstance(published, events.PermitGranted)
-    assert (published.permit, published.unit, published.instance) == (cu(2), cu(1), None), "in slots"
+    assert (published.permit, published.unit.step, published.instance) == (cu(2), cu(1), None), "in slots"
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)

@@ -7,7 +7,7 @@ from agent.core.model import Vm
 from agent.core.state import PermitRequest
 from agent.peers.scheduler import SentRequest
 from protocol import codec, translate
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import PluginResponse
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import VM, Driver, grant, refusal
@@ -59,7 +59,7 @@ def test_it_grows_in_whole_units_of_the_peer() -> None:
 
 
 def test_after_a_400_at_the_lowest_version_the_use_is_rounded_to_units() -> None:
-    vm = replace(VM, unit=cu(1, 4), bounds=Bounds(cu(1, 4), cu(4, 16)))
+    vm = replace(VM, unit=ComputeUnit(cu(1, 4)), bounds=Bounds(cu(1, 4), cu(4, 16)))
     driver, plugin = _driver(cu(2, 6), vm, cu(1, 4), is_strict=True)
     driver.wait(20)
     assert plugin.seen[0] == cu(2, 8)
@@ -85,7 +85,7 @@ def test_a_unit_that_does_not_divide_the_maximum_never_leads_above_it() -> None:
 
 
 def test_a_use_that_is_out_of_ratio_is_asked_for_in_whole_units() -> None:
-    vm = replace(VM, unit=cu(1, 2), bounds=Bounds(cu(1, 2), cu(3, 8)))
+    vm = replace(VM, unit=ComputeUnit(cu(1, 2)), bounds=Bounds(cu(1, 2), cu(3, 8)))
     driver, plugin = _driver(cu(2, 8), vm, cu(1, 2))
     driver.guest = lambda amount: events.DownscaleDenied(amount, "in use")
     driver.busy_cpus = 9

@@ -7,7 +7,7 @@ import pytest
 from agent.core import events
 from agent.core.apply import apply
 from agent.core.model import Vm
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import UNIT, cu
 from tests.unit.agent.driver import TIMING, UTILISATION, VM, Driver
 
@@ -69,7 +69,7 @@ def test_a_higher_minimum_is_reached_without_any_load() -> None:
 @pytest.mark.parametrize("unit", [cu(2), cu(0.5)])
 def test_goals_in_other_units_are_forgotten(unit: Resources) -> None:
     driver = grown(4)
-    driver.tell(events.VmChanged(replace(VM, unit=unit)))
+    driver.tell(events.VmChanged(replace(VM, unit=ComputeUnit(unit))))
     assert driver.state.metrics.goals == ()
     driver.wait(30)
     assert driver.size == cu(4), "the same load, the same size"

@@ -28,7 +28,9 @@ def test_a_load_that_is_not_finite_is_never_written(load: float) -> None:
 
 def _reply(*reasons: Reason) -> bytes:
     amount = values.Resources(1000, 2**30)
-    own = extension.ReplyExtension(1, UUID(int=1), 0, extension.RawReply(amount, amount), reasons)
+    own = extension.ReplyExtension(
+        1, UUID(int=1), 0, extension.RawReply(amount, values.ComputeUnit(amount)), reasons
+    )
     return codec.encode(wire.PluginResponse(UNIT, UNIT, extension=own))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.reasons import ErrorCode, Reason, ReasonCode
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import AgentRequest, SlotResources
 from scheduler.core import events, replies
 from scheduler.core.events import PoolVerdict
@@ -76,7 +76,7 @@ def refused(outputs: tuple[events.Output, ...]) -> list[tuple[int, int, ErrorCod
 @BOTH
 def test_growth_asks_the_pool_and_keeps_what_is_wanted(ask: Ask) -> None:
     world = pooled()
-    call = events.AdmissionCallNeeded(FIRST, pod("vm"), "uid-vm", "blue", UNIT, cu(7), UNIT)
+    call = events.AdmissionCallNeeded(FIRST, pod("vm"), "uid-vm", "blue", UNIT, cu(7), ComputeUnit(UNIT))
     assert ask(world, 7, FIRST) == (call,)
     assert (world.state().current, world.floors()) == (UNIT, [(Cause.PENDING, cu(7))])
     world.vm("other")

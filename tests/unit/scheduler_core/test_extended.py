@@ -258,7 +258,7 @@ def test_the_unit_is_the_vms_else_the_requests_else_the_nodes(
     world = World(cu(5.5), unit=of_node)
     world.vm("vm", unit=of_vm)
     answer = world.decide(world.request("vm", cu(7), unit=of_request))
-    assert (answer.permit, answer.unit) == (permit, unit)
+    assert (answer.permit, answer.unit.step) == (permit, unit)
 
 
 def test_the_integers_of_a_permit_are_rounded_down() -> None:

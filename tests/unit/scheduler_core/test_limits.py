@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Resources
+from protocol.values import ComputeUnit, Resources
 from scheduler.core import limits
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World
@@ -22,7 +22,9 @@ def granted(
     unit: Resources | None = UNIT,
     bound: Resources = WIDE,
 ) -> limits.Grant:
-    return limits.grant(limits.growth(current, request, unit, bound), found)
+    return limits.grant(
+        limits.growth(current, request, None if unit is None else ComputeUnit(unit), bound), found
+    )
 
 
 def in_room(
@@ -34,9 +36,8 @@ def in_room(
     bound: Resources = WIDE,
 ) -> limits.Grant:
     """What is granted when the other rows leave `room`."""
-    way = limits.growth(current, request, unit, bound)
-    found = way.headroom(room)
-    return limits.grant(way, () if found is None else (found,))
+    way = limits.growth(current, request, ComputeUnit(unit), bound)
+    return limits.grant(way, way.headroom(room))
 
 
 def codes(grant: limits.Grant) -> list[ReasonCode]:
@@ -71,7 +72,7 @@ def test_a_decrease_is_exact_whatever_the_unit_and_the_room() -> None:
 def test_permit_of_n_units_lies_between_current_and_request(
     current: Resources, request_: Resources, units: int, permit: Resources
 ) -> None:
-    assert limits.Growth(current, request_, UNIT).permit(units) == permit
+    assert limits.Growth(current, request_, ComputeUnit(UNIT)).permit(units, units) == permit
 
 
 # ------------------------------------------------------------ growth

@@ -88,7 +88,7 @@ def test_the_unit_of_the_rules_is_the_step_of_growth() -> None:
     assert codes(asked(world, cu(7), cu(2))) == [NO_UNIT]
     world.configure(rules(unit=cu(2.5)))
     answer = asked(world, cu(7), cu(2))
-    assert (answer.permit, answer.unit) == (cu(5), cu(2.5))
+    assert (answer.permit, answer.unit.step) == (cu(5), cu(2.5))
 
 
 # ------------------------------------------------------------ a node that shrinks

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.reasons import ReasonCode
+from protocol.values import ComputeUnit
 from protocol.wire import PodName
 from scheduler.core.core import Core
 from scheduler.core.events import AdmissionCallNeeded, PoolVerdict
@@ -38,7 +39,9 @@ NO_VMS = Core(SchedulerConfig(INSTANCE)).vms
 
 
 def growth(uid: str, units: int, wanted: int, *, is_kept: bool = False, until_s: float = 102.0) -> PoolGrowth:
-    needed = AdmissionCallNeeded(ord(uid), PodName(uid, "d"), uid, "bank", cu(units), cu(wanted), cu(1))
+    needed = AdmissionCallNeeded(
+        ord(uid), PodName(uid, "d"), uid, "bank", cu(units), cu(wanted), ComputeUnit(cu(1))
+    )
     return PoolGrowth(Waiter(needed, until_s), units, wanted, is_kept)
 
 
