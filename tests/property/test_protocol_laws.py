@@ -68,7 +68,7 @@ def _longest(float_: float, resources: values.Resources) -> wire.AgentRequest:
         2**64 - 1,
         2**64 - 1,
         every_one,
-        extension.RawRequest(resources, resources, resources, apart=False),
+        extension.RawRequest(resources, resources, resources, apart=True),
     )
     return wire.AgentRequest(
         PluginProtoVersion(2**32 - 1),
@@ -100,9 +100,9 @@ def test_no_amount_or_load_is_longer_than_the_longest(
 ) -> None:
     request: Any = _longest(loads[0], amounts[0])
     assert len(codec.encode_request(request)) <= 1024
-    mixed = extension.RawRequest(amounts[0], amounts[1], amounts[2], apart=False)
+    mixed = extension.RawRequest(amounts[0], amounts[1], amounts[2], apart=True)
     assert len(codec.encode(mixed)) <= len(
-        codec.encode(extension.RawRequest(LARGEST, LARGEST, LARGEST, apart=False))
+        codec.encode(extension.RawRequest(LARGEST, LARGEST, LARGEST, apart=True))
     )
     assert len(codec.encode(wire.Metrics(*loads))) <= max(
         len(codec.encode(wire.Metrics(longest, longest))) for longest in LONGEST_FLOATS
