@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
-from agent.core.policies.smoothing import Smoothing
+from agent.core.policies.remembered import Remembering
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     Goal,
@@ -15,19 +16,21 @@ from agent.core.policies.values import (
     highest,
 )
 
+DEFAULT: Final = Utilisation()
+
 
 @dataclass(frozen=True, slots=True)
 class Combined:
     """Policies by their configured names; also of a single policy, or of none."""
 
-    policies: tuple[tuple[str, Policy], ...] = (("utilisation", Utilisation()),)
+    policies: tuple[tuple[str, Policy], ...] = (("utilisation", DEFAULT),)
 
     @property
-    def smoothing(self) -> Smoothing:
-        """How the means are held that `utilisation` rests on."""
+    def remembering(self) -> Remembering:
+        """What is to be remembered of the load, for `utilisation`."""
         return next(
-            (policy.smoothing for _, policy in self.policies if isinstance(policy, Utilisation)),
-            Utilisation().smoothing,
+            (policy.remembering for _, policy in self.policies if isinstance(policy, Utilisation)),
+            DEFAULT.remembering,
         )
 
     @property

@@ -14,6 +14,8 @@ from agent.core.apply import lapse
 from agent.core.model import Sample, Vm
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
+from agent.core.policies.surge import NO_SURGES
+from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.state import PermitRequest, RunnerState
@@ -34,7 +36,14 @@ INSTANCE = UUID(int=1, version=4)
 OTHER_INSTANCE = UUID(int=2, version=4)
 VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), ComputeUnit(UNIT), GIB)
 CHANCE = 0.0
-UTILISATION = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES)),))
+UTILISATION = Combined(
+    (
+        (
+            "utilisation",
+            Utilisation(750_000, 750_000, cpu_zones=NO_ZONES, tail=NO_TAIL, surges=NO_SURGES, ahead_s=0.0),
+        ),
+    )
+)
 """Without zones, so that stories need not wait until a mean follows."""
 TIMING = Timing()
 UNSETTLED = (Reason(ReasonCode.UNSETTLED, "just started"),)
