@@ -1,0 +1,67 @@
+"""VMs whose resources are apart, in the whole core: who decides the kind, pressure by resource, retries, published callers."""
+
+import pytest
+from msgspec.structs import replace
+
+from protocol.reasons import ReasonCode
+from protocol.values import ComputeUnit, Resources
+from scheduler.core import events
+from tests.support.amounts import cu
+from tests.unit.scheduler_core.core_worlds import UNIT, World
+
+
+def full_of_cpu() -> World:
+    """A node of 10 whose CPUs others hold but for 2, and the memory but for 8."""
+    world = World(cu(10))
+    world.other_pod("filler", cu(8, 2))
+    world.vm("vm", UNIT)
+    return world
+
+
+def answer(
+    world: World, want: Resources, *, apart: bool = True, unit: Resources | None = None
+) -> events.Decided:
+    return world.decide(world.request("vm", want, claim=world.state("vm").current, apart=apart, unit=unit))
+
+
+def test_a_node_full_of_cpu_still_gives_memory() -> None:
+    world = full_of_cpu()
+    found = answer(world, cu(5))
+    assert found.permit == cu(2, 5)
+    assert [(each.code, each.resource) for each in found.reasons] == [(ReasonCode.NODE_HEADROOM, "cpu")]
+    assert world.state("vm").pressure == cu(3, 0), "of CPU alone: memory is there"
+    assert found.unit == ComputeUnit(UNIT, is_apart=True)
+
+
+@pytest.mark.parametrize(
+    ("asks_apart", "is_tied", "permit"),
+    [(True, False, cu(2, 5)), (False, False, cu(2)), (True, True, cu(2)), (False, True, cu(2))],
+)
+def test_resources_are_apart_where_the_agent_asks_for_it_and_the_vm_is_not_tied(
+    asks_apart: bool, is_tied: bool, permit: Resources
+) -> None:
+    world = full_of_cpu()
+    world.see("vm", None, at=0.0, is_tied=is_tied)
+    found = answer(world, cu(5), apart=asks_apart)
+    assert (found.permit, found.unit.is_apart) == (permit, asks_apart and not is_tied)
+
+
+@pytest.mark.parametrize("of_request", [None, Resources(250, 2**30)])
+def test_the_steps_come_from_vm_request_or_node_whoever_says_apart(of_request: Resources | None) -> None:
+    world = full_of_cpu()
+    found = answer(world, Resources(2_100, 2**32), unit=of_request)
+    step = of_request if of_request is not None else UNIT
+    assert found.unit == ComputeUnit(step, is_apart=True)
+    assert found.permit == Resources(2_000, 2**32)
+
+
+def test_the_kind_may_change_with_any_request_and_a_retry_keeps_its_own() -> None:
+    world = full_of_cpu()
+    request = world.request("vm", cu(5), claim=UNIT, apart=True)
+    first = world.decide(request)
+    assert world.decide(request) == replace(first, before=first.permit, changed=False), "a retry"
+    assert answer(world, cu(2, 6), apart=False).permit == cu(2, 6), (
+        "CPU does not grow: memory alone is one number"
+    )
+    assert answer(world, cu(3, 8), apart=False).permit == cu(2, 6)
+    assert answer(world, cu(3, 8)).permit == cu(2, 8)
