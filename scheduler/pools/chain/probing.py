@@ -41,7 +41,11 @@ def probe_steps(
                 searching.throw(Interrupt())
     except StopIteration as stop:
         result: ProbeResult = stop.value
-        return result if amount is None else probe.about_amount(result, about(pool, result.accepted, amount).amount)
+        return (
+            result
+            if amount is None
+            else probe.about_amount(result, about(pool, result.accepted, amount).amount)
+        )
 
 
 def about(pool: Pool, units: int, amount: Resources | None) -> Pool:

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import Value
 from scheduler.core.events import PoolVerdict
-from scheduler.core.limits import amount_text
 from scheduler.core.model import VmSpec
 from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
+from scheduler.pools.core.values import resource_text
 
 COOLDOWN_S: Final = 60.0
 """How long a pool that is full is not asked for more, unless its plugin names a longer time."""
@@ -57,7 +57,7 @@ class CachedRefusal(Value, frozen=True):
         """The total for people."""
         if self.resource is None:
             return f"{self.total} units"
-        return amount_text(self.resource, self.total) + (" CPU" if self.resource == "cpu" else " of memory")
+        return resource_text(self.resource, self.total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from typing import TypeAlias
 
 from protocol.values import Resources
 from scheduler.core.ledger import amount_of
-from scheduler.core.limits import amount_text
 from scheduler.pools.core.errors import AppError, Detail, Interrupt, PluginErrorKind, kind_from_app_error
-from scheduler.pools.core.values import Admission, AmountCap, tightest
+from scheduler.pools.core.values import Admission, AmountCap, resource_text, tightest
 
 
 class ProbeResultKind(enum.IntEnum):
@@ -114,7 +113,7 @@ def about_amount(result: ProbeResult, amount: Resources) -> ProbeResult:
 
 def amount_error(cap: AmountCap) -> AppError:
     """The refusal that a cap below what was asked about amounts to."""
-    what = amount_text(cap.resource, cap.most) + (" CPU" if cap.resource == "cpu" else " of memory")
+    what = resource_text(cap.resource, cap.most)
     message = cap.message or f"the plugin {cap.plugin or 'chain'} admits only {what}"
     detail = Detail(PluginErrorKind.INSUFFICIENT_RESOURCES, reason=cap.reason)
     return AppError(503, message, detail=detail)

@@ -57,9 +57,7 @@ def writes(before: PoolRecord, new: Pool, *, is_stored: bool) -> tuple[PoolRecor
     raised = replace(new, generation=before.pool.generation + 1) if is_changed else new
     if not new.is_deleting or new.finalizers:
         return (PoolRecord(raised, stored),)
-    is_only_marked = new == replace(
-        before.pool, replicas=new.replicas, amount=new.amount, is_deleting=True
-    )
+    is_only_marked = new == replace(before.pool, replicas=new.replicas, amount=new.amount, is_deleting=True)
     if before.pool.is_deleting or is_only_marked:
         return (None,)
     return PoolRecord(raised, stored), None

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
 from scheduler.core.ledger import amount_of
+from scheduler.core.limits import amount_text
 from scheduler.pools.core.errors import AppError
 
 
@@ -261,6 +262,11 @@ class Admission:
     def admitted_or(self, replicas: int) -> int:
         """The stated number, or `replicas`."""
         return replicas if self.admitted is None else self.admitted
+
+
+def resource_text(resource: str, amount: int) -> str:
+    """An amount of one resource in a sentence."""
+    return amount_text(resource, amount) + (" CPU" if resource == "cpu" else " of memory")
 
 
 ADMITTED: Final = Admission()
