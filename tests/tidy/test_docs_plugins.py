@@ -35,7 +35,7 @@ from scheduler.pools.entry import PoolEntry
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.shipped.http_admission import HttpAdmissionArgs
 from scheduler.pools.shipped.http_messages import outcome, question
-from scheduler.pools.shipped.quota import QuotaArgs
+from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_metrics import shown
 

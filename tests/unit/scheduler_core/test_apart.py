@@ -77,15 +77,16 @@ def waiting_for_its_pool(size: Resources, free: Resources) -> tuple[World, event
     return world, call
 
 
-def test_what_was_asked_for_of_one_resource_does_not_end_a_refusal_of_both() -> None:
-    """VMs are born into the pool while it is asked: it is above what was admitted, and nothing in it grows."""
+def test_what_was_asked_for_of_one_resource_does_not_end_the_refusal_of_the_other() -> None:
+    """VMs are born into the pool while it is asked: it is above what was admitted, and nothing takes more units in it."""
     world, call = waiting_for_its_pool(cu(0.5, 1), cu(0, 6))
     assert call.wanted == cu(0.5, 4)
     world.other_pod("filler", cu(1, 2))
     world.vm("born", cu(2, 4), pool="blue")
     found = decided(world.pool_says(1, events.PoolVerdict(4, is_all=True)))
     assert found.permit == cu(0.5, 1)
-    assert {each.resource for each in found.reasons} >= {None}
+    refused = {each.resource for each in found.reasons if each.message == "the VM's pool admits no more"}
+    assert refused == {"memory"}, "the CPUs are within the unit that it is counted with"
 
 
 def test_each_resource_that_is_cut_has_a_reason_though_one_was_only_not_asked_for() -> None:
