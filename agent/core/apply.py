@@ -8,7 +8,7 @@ from typing import Final, assert_never
 
 from agent.core import events, on_informant, on_scheduler
 from agent.core.model import Vm, load_between
-from agent.core.policies.combined import Combined
+from agent.core.policies.combined import Combined, tied
 from agent.core.policies.smoothing import smooth
 from agent.core.policies.values import Goal, Sizing
 from agent.core.state import BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
@@ -206,7 +206,7 @@ def _metrics_read(
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
     is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
     if size != ZERO and not is_first_of_pair:
-        sizing = Sizing(size, state.vm.unit.step, state.vm.bounds)
+        sizing = Sizing(size, state.vm.unit, state.vm.bounds)
         goals = (*goals, (now_s, policy.goal(smoothed.fill(load), sizing)))
     link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
@@ -236,13 +236,17 @@ def _metrics_failed(
 
 
 def goal_of(state: RunnerState) -> Goal | None:
-    """The highest goal of the down window, within the time windows that are open: growth counts at once, a lower goal
-    when the down window has passed."""
-    goal = max((goal for _, goal in state.metrics.goals), key=lambda goal: goal.units, default=None)
-    size = state.in_use()
-    if goal is None or size == ZERO:
-        return goal
-    return state.limits.apply(goal, Sizing(size, state.vm.unit.step, state.vm.bounds))
+    """The highest goal of the down window for each resource, within the time windows that are open: growth counts at
+    once, a lower goal when the down window has passed. Of a tied VM the higher goal counts for both resources."""
+    goals, size, unit = state.metrics.goals, state.in_use(), state.vm.unit
+    if not goals:
+        return None
+    cpu = max((goal.cpu for _, goal in goals), key=lambda goal: goal.units or 0)
+    memory = max((goal.memory for _, goal in goals), key=lambda goal: goal.units or 0)
+    if not unit.is_apart:
+        cpu = memory = tied(cpu, memory)
+    goal = Goal(cpu, memory)
+    return goal if size == ZERO else state.limits.apply(goal, Sizing(size, unit, state.vm.bounds))
 
 
 def _check(state: RunnerState) -> None:

@@ -57,7 +57,7 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
     if goal is None or read_s is None:
         wanted, why = use, "no metrics yet"
     else:
-        wanted, why = vm.unit.step * goal.units, goal.reason
+        wanted, why = vm.unit.amount(goal.units()), goal.reason
         if now_s - read_s > timing.metrics_stale_s:
             wanted, why = wanted.max(use), "the metrics are stale"
     wanted = vm.bounds.clamp(wanted)

@@ -66,7 +66,7 @@ class GrowthTimer:
         match event:
             case events.MetricsRead() if self.metric_s is None:
                 goal = goal_of(after)
-                if goal is not None and (after.vm.unit.step * goal.units).exceeds(after.held_at(now_s)):
+                if goal is not None and (after.vm.unit.amount(goal.units())).exceeds(after.held_at(now_s)):
                     self.metric_s = now_s
             case events.TryUpscaleReceived(more_resources=more):
                 if (more.cpu or more.memory) and self.try_upscale_s is None:

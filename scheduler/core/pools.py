@@ -106,13 +106,14 @@ def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall)
 
 def _is_asked_for_less(limit: Limit, asked: list[Limit]) -> bool:
     """Whether the pool was asked for no more than `limit` allows."""
-    return any(limit.units >= each.units and limit.resource in (None, each.resource) for each in asked)
+    return any(limit.units >= each.units and limit.resource == each.resource for each in asked)
 
 
 def without_asked_for_less(granted: Grant) -> Grant:
-    """The grant; that the pool was asked for less is said only where nothing else allows no more either."""
-    first = granted.reasons[:1]
-    kept = [reason for reason in granted.reasons[1:] if reason.message != _ASKED_FOR_LESS.message]
-    if len(kept) + len(first) == len(granted.reasons):
-        return granted
-    return structs.replace(granted, reasons=(*first, *kept))
+    """The grant; that the pool was asked for less is said only where that binds: the first reason of a resource does."""
+    kept: list[Reason] = []
+    for reason in granted.reasons:
+        is_said = any(reason.resource is None or each.resource in (None, reason.resource) for each in kept)
+        if not (is_said and reason.message == _ASKED_FOR_LESS.message):
+            kept.append(reason)
+    return granted if len(kept) == len(granted.reasons) else structs.replace(granted, reasons=tuple(kept))
