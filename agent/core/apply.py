@@ -11,7 +11,7 @@ from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined, tied
 from agent.core.policies.remembered import remember
 from agent.core.policies.values import Goal, Sizing
-from agent.core.state import BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
+from agent.core.state import NO_DENIALS, BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 from protocol.values import ZERO
 
@@ -24,7 +24,10 @@ def apply(
     state: RunnerState, event: events.Event, now_s: float, timing: Timing, policy: Combined
 ) -> RunnerState:
     """The state after `event` at `now_s`."""
-    state = _reduce(lapse(state, now_s, timing), event, now_s, timing, policy)
+    before = lapse(state, now_s, timing)
+    state = _reduce(before, event, now_s, timing, policy)
+    if state.unit != before.unit:
+        state = _in_other_units(state)
     _check(state)
     return state
 
@@ -173,8 +176,18 @@ def _changed(state: RunnerState, vm: Vm, now_s: float) -> RunnerState:
     """New bounds lower what is held to the larger of them and what is in use."""
     assert (vm.pod, vm.pod_uid) == (state.vm.pod, state.vm.pod_uid), "another VM"
     held = state.held_at(now_s).min(vm.bounds.max.max(state.in_use()))
-    link = replace(state.scheduler, held=held, denied=None, denied_until_s=0.0)
+    link = replace(state.scheduler, held=held, denied=NO_DENIALS)
     return replace(state, vm=vm, scheduler=link)
+
+
+def _in_other_units(state: RunnerState) -> RunnerState:
+    """The VM's steps have changed, or its resources are tied or apart now and were not: refusals of the other kind mean
+    nothing."""
+    return replace(
+        state,
+        scheduler=replace(state.scheduler, denied=NO_DENIALS),
+        informant=replace(state.informant, denied=NO_DENIALS),
+    )
 
 
 def _backend_failed(
@@ -199,7 +212,7 @@ def _metrics_read(
     link = state.metrics
     history = tuple(each for each in link.history if each.at_s >= event.sample.at_s - HISTORY_S)
     load = load_between(history, event.sample)
-    how, size, unit = policy.remembering, state.in_use(), state.vm.unit
+    how, size, unit = policy.remembering, state.in_use(), state.unit
     remembered = remember(link.remembered, load, now_s, how)
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
     is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
@@ -236,7 +249,7 @@ def _metrics_failed(
 def goal_of(state: RunnerState) -> Goal | None:
     """The highest goal of the down window for each resource, within the time windows that are open: growth counts at
     once, a lower goal when the down window has passed. Of a tied VM the higher goal counts for both resources."""
-    size, unit = state.in_use(), state.vm.unit
+    size, unit = state.in_use(), state.unit
     goal = state.metrics.remembered.goals.highest(unit)
     if goal is None:
         return None

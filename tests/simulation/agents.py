@@ -34,7 +34,7 @@ from tests.simulation.vms import COMMAND_DEADLINE_S, Failure, Vm
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-TIMING: Final = Timing(command_deadline_s=COMMAND_DEADLINE_S, observe_busy_s=0.4)
+TIMING: Final = Timing(command_deadline_s=COMMAND_DEADLINE_S, observe_busy_s=0.4, down_window_s=30.0)
 POLICY: Final = Combined(
     (
         (
