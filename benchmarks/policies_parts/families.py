@@ -30,6 +30,9 @@ MIB: Final = 2.0**20
 UNIT_CPUS, UNIT_BYTES = 0.25, GIB
 MOST_CPUS, MOST_BYTES = 16.0, 64 * GIB
 """The VM's maximum: 64 compute units, which no workload needs."""
+RISE_SHARES, MOST_RISE = (0.005, 0.022), 300 * MIB
+"""A workload allocates from so little to so much of its memory in a second, within limits: large ones have more threads
+that allocate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +112,20 @@ def office_hours(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
 
 
 def batch_at_the_hour(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
-    """Reports, imports and backups that a clock starts: a step of CPU at each full hour, and the memory of the job."""
+    """Reports, imports and backups that a clock starts: at each full hour a job, whose stages use all CPUs by turns with few."""
     idle_cpu, idle_memory = rng.uniform(0.06, 0.15), rng.uniform(0.3, 0.55)
-    minutes = between(rng, 8, 25)
-    job = np.zeros(seconds)
-    for hour in range(seconds // HOUR_S + 1):
+    minutes, stage_s, narrow = between(rng, 14, 30), between(rng, 45, 180), rng.uniform(0.3, 0.6)
+    work, data = np.zeros(seconds), np.zeros(seconds)
+    for hour in range(seconds // HOUR_S):
+        at_s = hour * HOUR_S + rng.uniform(1, 20)
         length_s = minutes * 60 * np.exp(0.2 * rng.standard_normal())
-        height = np.exp(0.12 * rng.standard_normal())
-        add_pulse(job, hour * HOUR_S + rng.uniform(1, 20), 0, length_s, 0, height)
-    cpu = vm.cpus * (idle_cpu + (1 - idle_cpu) * job) * noise(rng, seconds, 0.10, 4)
-    memory = vm.memory_bytes * (idle_memory + (1 - idle_memory) * job) * noise(rng, seconds, 0.01, 600)
+        height = np.exp(0.06 * rng.standard_normal())
+        add_pulse(work, at_s, 0, length_s, 0, height * narrow)
+        for stage in np.arange(0, length_s, 2 * stage_s):
+            add_pulse(work, at_s + stage, 0, min(stage_s, length_s - stage), 0, height * (1 - narrow))
+        add_pulse(data, at_s, 0, length_s, 0, height)
+    cpu = vm.cpus * (idle_cpu + (1 - idle_cpu) * work) * noise(rng, seconds, 0.06, 4)
+    memory = vm.memory_bytes * (idle_memory + (1 - idle_memory) * data) * noise(rng, seconds, 0.01, 600)
     return Curves(cpu, memory)
 
 
@@ -127,9 +134,9 @@ def flash_crowd(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
     calm = rng.uniform(0.25, 0.45)
     load = calm * (0.7 + 0.6 * waves(seconds, DAY_S, rng.uniform(0, 1)))
     for day in range(seconds // DAY_S):
-        for at_s in rng.uniform(day * DAY_S, (day + 1) * DAY_S, int(rng.integers(1, 4))):
+        for at_s in rng.uniform(day * DAY_S, (day + 1) * DAY_S, int(rng.integers(1, 5))):
             height = (1 - calm) * min(2.5, float(np.exp(0.7 * rng.standard_normal())))
-            add_pulse(load, at_s, between(rng, 5, 60), between(rng, 180, 900), between(rng, 120, 600), height)
+            add_pulse(load, at_s, between(rng, 2, 40), between(rng, 180, 900), between(rng, 60, 400), height)
     cpu = vm.cpus * load * noise(rng, seconds, 0.08, 5) * noise(rng, seconds, 0.06, 60)
     resident = rng.uniform(0.5, 0.75)
     memory = (
@@ -152,33 +159,36 @@ def leak(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
 
 
 def heavy_tailed_bursts(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
-    """Analytical queries or functions on demand: bursts whose height and length have heavy tails (Pareto)."""
-    idle_cpu, idle_memory = rng.uniform(0.15, 0.3), rng.uniform(0.35, 0.55)
+    """Analytical queries or functions on demand: bursts whose height and length have heavy tails (Pareto).
+    What they have allocated is given back slowly."""
+    idle_cpu, idle_memory = rng.uniform(0.2, 0.35), rng.uniform(0.35, 0.55)
     bursts = np.zeros(seconds)
-    for at_s in arrivals(rng, seconds, between(rng, 300, 1500)):
+    for at_s in arrivals(rng, seconds, between(rng, 150, 700)):
         height = min(1.5, 0.2 * (1 + rng.pareto(1.5)))
-        add_pulse(bursts, at_s, 0, min(300, 10 * (1 + rng.pareto(1.2))), 0, height)
+        add_pulse(bursts, at_s, 0, min(300, 8 * (1 + rng.pareto(1.3))), 0, height)
     cpu = vm.cpus * (idle_cpu + bursts) * noise(rng, seconds, 0.10, 4)
-    memory = vm.memory_bytes * (idle_memory + (1 - idle_memory) * np.minimum(bursts, 0.5) / 0.5)
+    kept = limited(np.minimum(bursts, 0.4) / 0.4, 1.0, 1 / rng.uniform(600, 1800))
+    memory = vm.memory_bytes * (idle_memory + (1 - idle_memory) * kept)
     return Curves(cpu, memory * noise(rng, seconds, 0.01, 300))
 
 
 def sawtooth(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
-    """Periodic work, such as compaction or garbage collection, around a whole number of compute units of both resources."""
-    period_s = between(rng, 240, 1500)
-    saw = ((np.arange(seconds) / period_s + rng.uniform(0, 1)) % 1.0) - 0.5
+    """Periodic work around a whole number of compute units: compactions that start at full width and taper off, and a heap
+    that fills until the collector has run."""
+    cycles = np.arange(seconds) / between(rng, 240, 1200) + rng.uniform(0, 1)
+    full, filled = 0.5 - cycles % 1.0, (cycles + rng.uniform(0, 1)) % 1.0 - 0.5
     curves = []
-    for busy, step in ((vm.cpus, UNIT_CPUS), (vm.memory_bytes, UNIT_BYTES)):
-        middle = max(1, round(0.8 * busy / step)) * step
-        curves.append(middle + rng.uniform(0.6, 1.5) * step * saw)
+    for busy, step, saw in ((vm.cpus, UNIT_CPUS, full), (vm.memory_bytes, UNIT_BYTES, filled)):
+        middle = max(1, round(0.7 * busy / step)) * step
+        curves.append(middle + max(0.6 * step, rng.uniform(0.3, 0.7) * middle) * saw)
     cpu, memory = curves
-    return Curves(cpu * noise(rng, seconds, 0.06, 4), memory * noise(rng, seconds, 0.005, 300))
+    return Curves(cpu * noise(rng, seconds, 0.05, 4), memory * noise(rng, seconds, 0.005, 300))
 
 
 def noisy(rng: np.random.Generator, vm: Busy, seconds: int) -> Curves:
     """Few and heavy requests: demand that goes to and fro from second to second and from minute to minute."""
     level = rng.uniform(0.35, 0.55)
-    cpu = vm.cpus * level * noise(rng, seconds, 0.14, 3) * noise(rng, seconds, 0.25, 150)
+    cpu = vm.cpus * level * noise(rng, seconds, 0.2, 3) * noise(rng, seconds, 0.25, 120)
     memory = (
         vm.memory_bytes
         * rng.uniform(0.6, 0.75)
@@ -206,7 +216,8 @@ def demand(family: str, seed: int, vm: int, days: int) -> Demand:
     rng = np.random.Generator(np.random.PCG64([seed, list(FAMILIES).index(family), vm]))
     cpus = between(rng, 0.6, 6)
     memory_bytes = min(32 * GIB, max(1.25 * GIB, cpus * between(rng, 1, 8) * GIB))
-    busy = Busy(cpus, memory_bytes, between(rng, 25, 200) * MIB, between(rng, 100, 600) * MIB)
+    rise = min(MOST_RISE, memory_bytes * between(rng, *RISE_SHARES))
+    busy = Busy(cpus, memory_bytes, rise, 3 * rise)
     curves = FAMILIES[family](rng, busy, days * DAY_S)
     memory = limited(np.minimum(curves.memory, 0.95 * MOST_BYTES), busy.rise, busy.fall)
     return Demand(
