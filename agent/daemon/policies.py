@@ -2,7 +2,8 @@
 
 `policies` of a configuration is a list of names, or of `{name, args}`; all of them count, the highest goal wins.
 Other distributions offer a policy through the entry-point group `parley.policies`: the entry's name is the policy's,
-its value a factory that takes the args and returns an object with `goal(load, sizing)`.
+its value a factory that takes the args and returns an object with `goal(load, sizing)`, which gives a `Goal` with a
+`ResourceGoal` for each resource. A policy that knows one number of units only has `is_tied = True`.
 """
 
 import re
@@ -24,9 +25,8 @@ from agent.core.policies.values import (
     GoalPart,
     Load,
     Policy,
-    PolicyResult,
+    ResourceGoal,
     Sizing,
-    Unknown,
 )
 from agent.core.policies.zones import Zones
 from hosting.amounts import Memory, share
@@ -207,21 +207,35 @@ class Guarded:
     name: str
     policy: Policy
 
-    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """The result of the policy, where that is a valid one."""
-        try:
-            return self._checked(self.policy.goal(load, sizing))
-        except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
-            return Unknown(f"policy {self.name} failed: {_text(error)}")
+    @property
+    def is_tied(self) -> bool:
+        """Whether the policy knows one number of units only."""
+        return getattr(self.policy, "is_tied", False) is True
 
-    def _checked(self, result: object) -> PolicyResult:
-        match result:
-            case Unknown(reason):
-                return Unknown(_text(reason))
-            case Goal(units, reason, parts) if _is_count(units):
-                return Goal(min(units, MAX_UNITS), _text(reason), self._parts(units, parts))
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
+        """The result of the policy for each resource, where that is a valid one."""
+        try:
+            return self._both(self.policy.goal(load, sizing))
+        except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
+            failed = ResourceGoal(None, f"policy {self.name} failed: {_text(error)}")
+            return Goal(failed, failed)
+
+    def _both(self, result: object) -> Goal:
+        if not isinstance(result, Goal):
+            return Goal(self._no_goal(result), self._no_goal(result))
+        return Goal(self._checked(result.cpu), self._checked(result.memory))
+
+    def _checked(self, goal: object) -> ResourceGoal:
+        match goal:
+            case ResourceGoal(None, reason):
+                return ResourceGoal(None, _text(reason))
+            case ResourceGoal(units, reason, parts) if units is not None and _is_count(units):
+                return ResourceGoal(min(units, MAX_UNITS), _text(reason), self._parts(units, parts))
             case _:
-                return Unknown(f"policy {self.name} returned no goal but {_text(repr(result))}")
+                return self._no_goal(goal)
+
+    def _no_goal(self, result: object) -> ResourceGoal:
+        return ResourceGoal(None, f"policy {self.name} returned no goal but {_text(repr(result))}")
 
     def _parts(self, units: int, parts: object) -> tuple[GoalPart, ...]:
         """Its parts, where the first of them is the goal: else they explain nothing."""

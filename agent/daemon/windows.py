@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.core.policies.values import MAX_UNITS
-from agent.core.policies.windows import NO_LIMITS, Edges, Window, WindowLimits, limits
+from agent.core.policies.windows import NO_LIMITS, Edges, UnitLimit, Window, WindowLimits, limits
 from hosting.settings import FaultsError, Settings, check
 
 MAX_WINDOWS: Final = 16
@@ -53,7 +53,34 @@ def _zone(value: str) -> str:
 
 
 Cron = Annotated[str, AfterValidator(_cron)]
-Units = Annotated[int, Field(ge=0, le=MAX_UNITS)]
+Count = Annotated[int, Field(ge=0, le=MAX_UNITS)]
+
+
+class UnitsEntry(Settings):
+    """A floor or a ceiling for one resource, or for each by itself."""
+
+    cpu: Count | None = None
+    memory: Count | None = None
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """At least one of the two is given."""
+        if found.get("cpu", 0) is None and found.get("memory", 0) is None:
+            yield "", "needs cpu or memory"
+
+
+def _both(value: object) -> object:
+    """A number alone stands for both resources."""
+    if value is None or isinstance(value, Mapping):
+        return value
+    if type(value) is not int or not 0 <= value <= MAX_UNITS:
+        raise ValueError(
+            f"must be a number of units from 0 to {MAX_UNITS}, or {{cpu, memory}} with such numbers"
+        )
+    return {"cpu": value, "memory": value}
+
+
+UnitsOfEach = Annotated[UnitsEntry, BeforeValidator(_both)]
 
 
 class WindowEntry(Settings):
@@ -63,25 +90,31 @@ class WindowEntry(Settings):
     opens: Cron = Field(alias="from")
     closes: Cron = Field(alias="until")
     zone: Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_zone)] = "UTC"
-    floor: Units | None = None
-    ceiling: Units | None = None
+    floor: UnitsOfEach | None = None
+    ceiling: UnitsOfEach | None = None
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """A floor or a ceiling is given, the floor is below the ceiling, and opening differs from closing."""
         if found.get("floor", 0) is None and found.get("ceiling", 0) is None:
             yield "", "needs a floor or a ceiling"
-        floor, ceiling = found.get("floor"), found.get("ceiling")
-        if floor is not None and ceiling is not None and floor > ceiling:
-            yield "floor", f"must not be above the ceiling: {floor} is above {ceiling}"
+        floor, ceiling = _limit(found.get("floor")), _limit(found.get("ceiling"))
+        pairs = (("cpu", floor.cpu, ceiling.cpu), ("memory", floor.memory, ceiling.memory))
+        for name, low, high in pairs:
+            if low is not None and high is not None and low > high:
+                yield "floor", f"must not be above the ceiling of {name}: {low} is above {high}"
         opens, closes = found.get("opens"), found.get("closes")
         if opens and closes and opens.upper().split() == closes.upper().split():
             yield "until", f"is the same as from ({opens!r}); the window would never be open"
 
     def timed(self) -> "Timed":
         """The window with its clock."""
-        window = Window(self.name, self.floor, self.ceiling)
+        window = Window(self.name, _limit(self.floor), _limit(self.ceiling))
         return Timed(window, self.opens, self.closes, ZoneInfo(self.zone))
+
+
+def _limit(entry: UnitsEntry | None) -> UnitLimit:
+    return UnitLimit() if entry is None else UnitLimit(entry.cpu, entry.memory)
 
 
 @dataclass(frozen=True, slots=True)

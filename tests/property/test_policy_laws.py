@@ -17,14 +17,13 @@ from agent.core.policies.values import (
     Goal,
     Load,
     Policy,
-    PolicyResult,
     Psi,
+    ResourceGoal,
     Sizing,
-    Unknown,
 )
-from agent.core.policies.windows import Window, WindowLimits
+from agent.core.policies.windows import Bar, ResourceLimits, WindowLimits
 from agent.core.policies.zones import Zones, headroom
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, ComputeUnit, Resources, Units
 
 PERIOD_S = 5.0
 ALL: tuple[Policy, ...] = (Utilisation(), LoadAverage(), Pressure())
@@ -48,7 +47,7 @@ _policies = st.builds(
 
 @st.composite
 def _sizings(draw: st.DrawFn) -> Sizing:
-    unit = draw(_units)
+    unit = ComputeUnit(draw(_units), is_apart=draw(st.booleans()))
     least = draw(st.builds(Resources, st.integers(1, 10_000), st.integers(1, 2**36)))
     most = least + draw(st.builds(Resources, st.integers(0, 90_000), st.integers(0, 2**38)))
     use = draw(st.builds(Resources, st.integers(1, 200_000), st.integers(1, 2**40)))
@@ -61,10 +60,8 @@ _counts = st.none() | st.integers(-(2**70), 2**70) | st.integers(0, 2**40)
 _loads = st.builds(Load, _counts, _counts, _figures, _figures, _counts, _counts, _counts, _counts, _psi, _psi)
 
 
-def units(result: PolicyResult) -> int:
-    """The units of a result that must be one."""
-    assert isinstance(result, Goal)
-    return result.units
+def both(goal: Goal) -> tuple[ResourceGoal, ResourceGoal]:
+    return goal.cpu, goal.memory
 
 
 def least_of(level: int, target: int, unit: int) -> int:
@@ -80,9 +77,9 @@ def test_a_goal_is_never_negative_and_never_without_end_whatever_the_guest_says(
     load: Load, sizing: Sizing
 ) -> None:
     for policy in ALL:
-        result = policy.goal(load, sizing)
-        assert result.reason
-        assert isinstance(result, Unknown) or (type(result.units) is int and 0 <= result.units <= MAX_UNITS)
+        for goal in both(policy.goal(load, sizing)):
+            assert goal.reason
+            assert goal.units is None or (type(goal.units) is int and 0 <= goal.units <= MAX_UNITS)
 
 
 @given(_loads, _sizings(), st.lists(st.sampled_from(ALL), max_size=3))
@@ -92,15 +89,17 @@ def test_the_combined_goal_is_the_highest_and_tells_all(
     combined = Combined(tuple((str(index), policy) for index, policy in enumerate(policies)))
     goal = combined.goal(load, sizing)
     results = [policy.goal(load, sizing) for policy in policies]
-    known = [result.units for result in results if isinstance(result, Goal)]
-    size = min(sizing.units(), MAX_UNITS)
-    if not known:
-        assert goal.units == size
-    else:
-        assert goal.units == max(known)
-        assert (goal.parts[0].units, goal.parts[0].reason) == (goal.units, goal.reason)
-    assert {part.policy.split("/")[0] for part in goal.parts} >= {name for name, _ in combined.policies}
-    assert sizing.bounds.clamp(sizing.unit * goal.units).fits_in(sizing.bounds.max)
+    cpu = [result.cpu.units for result in results if result.cpu.units is not None]
+    memory = [result.memory.units for result in results if result.memory.units is not None]
+    if not sizing.unit.is_apart:
+        cpu = memory = cpu + memory
+    size = sizing.units()
+    for found, known, stays in ((goal.cpu, cpu, size.cpu), (goal.memory, memory, size.memory)):
+        assert found.units == max(known, default=stays)
+        if known:
+            assert (found.parts[0].units, found.parts[0].reason) == (found.units, found.reason)
+        assert {part.policy.split("/")[0] for part in found.parts} >= {name for name, _ in combined.policies}
+    assert sizing.unit.is_apart or goal.cpu == goal.memory
 
 
 @st.composite
@@ -143,7 +142,9 @@ def test_more_load_never_means_a_lower_goal(
         memory_psi=_higher(load.memory_psi, percent),
     )
     for policy in (*ALL, utilisation):
-        assert units(policy.goal(load, sizing)) <= units(policy.goal(higher, sizing))
+        low, high = policy.goal(load, sizing).units(), policy.goal(higher, sizing).units()
+        assert low.cpu <= high.cpu
+        assert low.memory <= high.memory
 
 
 # ------------------------------------------------------------ of `utilisation`
@@ -178,8 +179,8 @@ def test_a_larger_unit_under_a_larger_load_is_the_same_goal(
     )
     assume((larger.memory_mean or 0) < 2**63)
     wide = replace(policy, memory_margin=policy.memory_margin * factor)
-    found = wide.goal(larger, replace(sizing, unit=sizing.unit * factor))
-    assert units(found) == units(policy.goal(load, sizing))
+    found = wide.goal(larger, replace(sizing, unit=ComputeUnit(sizing.unit.step * factor)))
+    assert found.units() == policy.goal(load, sizing).units()
 
 
 @dataclass
@@ -191,12 +192,12 @@ class Guest:
     at_s: float = 0.0
     smoothed: Smoothed = field(default_factory=Smoothed)
 
-    def sample(self, load: Load) -> int:
+    def sample(self, load: Load) -> Units:
         """The goal after one more sample."""
         self.at_s += PERIOD_S
         self.smoothed = smooth(self.smoothed, load, self.at_s, self.policy.smoothing)
-        goal = units(self.policy.goal(self.smoothed.fill(load), self.sizing))
-        self.sizing = replace(self.sizing, use=self.sizing.unit * max(1, goal))
+        goal = self.policy.goal(self.smoothed.fill(load), self.sizing).units()
+        self.sizing = replace(self.sizing, use=self.sizing.unit.step.max(self.sizing.unit.amount(goal)))
         return goal
 
 
@@ -232,11 +233,12 @@ def test_a_constant_load_ends_at_the_same_size_from_everywhere_and_stays(
     constant = _sample(busy, used, has_cpu_time=has_cpu_time)
     goals = [guest.sample(constant) for _ in range(4 * WINDOW)]
     target = policy.cpu_target if has_cpu_time else policy.load_target
-    by_cpu = least_of(busy, target, sizing.unit.vcpu_milli * 1000)
+    by_cpu = least_of(busy, target, sizing.unit.step.vcpu_milli * 1000)
     by_memory = least_of(
-        used + policy.memory_margin, policy.memory_target or MILLION, sizing.unit.memory_bytes
+        used + policy.memory_margin, policy.memory_target or MILLION, sizing.unit.step.memory_bytes
     )
-    assert set(goals[2 * WINDOW + 1 :]) == {min(max(by_cpu, by_memory), MAX_UNITS)}
+    found = {(each.cpu, each.memory) for each in goals[2 * WINDOW + 1 :]}
+    assert found == {(min(by_cpu, MAX_UNITS), min(by_memory, MAX_UNITS))}
 
 
 @given(_policies, _sizings(), st.integers(1000, 200 * MILLION), st.data())
@@ -290,25 +292,35 @@ def test_a_full_vm_is_beyond_the_zones(zones: Zones, target: int, level: int, un
 
 # ------------------------------------------------------------ of windows
 
-_windows = st.none() | st.builds(
-    Window, st.just("w"), st.none() | st.integers(0, MAX_UNITS), st.none() | st.integers(0, MAX_UNITS)
-)
+_bars = st.none() | st.builds(Bar, st.integers(0, MAX_UNITS), st.just("w"))
+_limits = st.builds(ResourceLimits, _bars, _bars)
+_counts_of_units = st.integers(0, MAX_UNITS)
 
 
-@given(st.integers(0, MAX_UNITS), _windows, _windows, _sizings())
+@given(_counts_of_units, _counts_of_units, st.builds(WindowLimits, _limits, _limits), _sizings())
 def test_windows_move_a_goal_no_further_than_they_say_and_bounds_win(
-    wanted: int, floor: Window | None, ceiling: Window | None, sizing: Sizing
+    cpu: int, memory: int, limits: WindowLimits, sizing: Sizing
 ) -> None:
-    found = WindowLimits(floor, ceiling).apply(Goal(wanted, "wanted"), sizing).units
-    base = floor.floor if floor is not None and floor.floor is not None else 0
-    top = ceiling.ceiling if ceiling is not None and ceiling.ceiling is not None else MAX_UNITS
+    if not sizing.unit.is_apart:
+        memory = cpu
+        limits = WindowLimits(limits.cpu.merged(limits.memory), limits.cpu.merged(limits.memory))
 
-    def sized(count: int) -> Resources:
-        return sizing.bounds.clamp(sizing.unit * count)
+    def sized(units: Units) -> Resources:
+        return sizing.bounds.clamp(sizing.unit.amount(units))
 
-    assert sized(base).fits_in(sized(found))
-    assert sized(found).fits_in(sized(max(base, top)))
-    if base <= wanted <= top:
-        assert found == wanted
-    again = WindowLimits(floor, ceiling).apply(Goal(found, ""), sizing).units
-    assert sized(again) == sized(found)
+    def applied(units: Units) -> Units:
+        goal = Goal(ResourceGoal(units.cpu, "wanted"), ResourceGoal(units.memory, "wanted"))
+        return limits.apply(goal, sizing).units()
+
+    def ends(of: ResourceLimits) -> tuple[int, int]:
+        return of.floor.units if of.floor else 0, of.ceiling.units if of.ceiling else MAX_UNITS
+
+    found = applied(Units(cpu, memory))
+    base, top = zip(ends(limits.cpu), ends(limits.memory), strict=True)
+    assert sized(Units(*base)).fits_in(sized(found))
+    assert sized(found).fits_in(sized(Units(max(base[0], top[0]), max(base[1], top[1]))))
+    if base[0] <= cpu <= top[0]:
+        assert found.cpu == cpu
+    if base[1] <= memory <= top[1]:
+        assert found.memory == memory
+    assert sized(applied(found)) == sized(found)

@@ -1,18 +1,17 @@
-"""Several policies as one: the highest goal counts, and every part is kept with its reason."""
+"""Several policies as one: for each resource the highest goal counts, and every part is kept with its reason."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.core.policies.smoothing import Smoothing
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
-    MAX_UNITS,
     Goal,
     GoalPart,
     Load,
     Policy,
+    ResourceGoal,
     Sizing,
-    Unknown,
     highest,
 )
 
@@ -31,23 +30,47 @@ class Combined:
             Utilisation().smoothing,
         )
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether one of the policies knows one number of units only, so that the VM's resources must be tied."""
+        return any(getattr(policy, "is_tied", False) is True for _, policy in self.policies)
+
     def goal(self, load: Load, sizing: Sizing) -> Goal:
-        """The highest goal. Where no policy can tell, the goal is the size."""
-        parts = tuple(part for name, policy in self.policies for part in _parts(name, policy, load, sizing))
-        result = highest(parts)
-        if isinstance(result, Unknown):
-            return Goal(min(sizing.units(), MAX_UNITS), f"the size stays: {result.reason}", parts)
-        return result
+        """The highest goal of each resource; of a tied VM the higher one for both.
+
+        Where no policy can tell about a resource, its size stays; where the VM is tied, the other resource decides alone.
+        """
+        found = tuple((name, policy.goal(load, sizing)) for name, policy in self.policies)
+        cpu = highest(part for name, goal in found for part in _parts(name, goal.cpu))
+        memory = highest(part for name, goal in found for part in _parts(name, goal.memory))
+        if not sizing.unit.is_apart:
+            cpu = memory = tied(cpu, memory)
+        size = sizing.units()
+        return Goal(_known(cpu, size.cpu), _known(memory, size.memory))
 
 
-def _parts(name: str, policy: Policy, load: Load, sizing: Sizing) -> Iterator[GoalPart]:
-    """The result of one policy as parts, with the parts that the policy names."""
-    result = policy.goal(load, sizing)
-    match result:
-        case Unknown(reason):
-            yield GoalPart(name, None, reason)
-        case Goal(units, reason, ()):
-            yield GoalPart(name, units, reason)
-        case Goal(_, _, parts):
-            for part in parts:
-                yield GoalPart(f"{name}/{part.policy}", part.units, part.reason)
+def tied(cpu: ResourceGoal, memory: ResourceGoal) -> ResourceGoal:
+    """The goal of both resources of a tied VM: the higher one with its reason, ties to CPU, and the parts of both."""
+    binding, other = (memory, cpu) if _count(memory) > _count(cpu) else (cpu, memory)
+    return replace(
+        binding, parts=binding.parts + tuple(part for part in other.parts if part not in binding.parts)
+    )
+
+
+def _count(goal: ResourceGoal) -> int:
+    return -1 if goal.units is None else goal.units
+
+
+def _known(goal: ResourceGoal, size: int) -> ResourceGoal:
+    """`goal`, or the size where nobody can tell."""
+    if goal.units is not None:
+        return goal
+    return replace(goal, units=size, reason=f"the size stays: {goal.reason}")
+
+
+def _parts(name: str, goal: ResourceGoal) -> Iterator[GoalPart]:
+    """What one policy says of one resource as parts, with the parts that the policy names."""
+    if not goal.parts:
+        yield GoalPart(name, goal.units, goal.reason)
+    for part in goal.parts:
+        yield GoalPart(f"{name}/{part.policy}", part.units, part.reason)

@@ -1,9 +1,9 @@
 """`load-average`: the published rule, doubling and halving by the one-minute load. Source: reference/neon.md 3.4."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
-from agent.core.policies.values import MAX_UNITS, Goal, Load, PolicyResult, Sizing, Unknown, usable
+from agent.core.policies.values import MAX_UNITS, Goal, Load, ResourceGoal, Sizing, usable
 from protocol import float32
 
 MAX_FLOAT32: Final = 2.0**128 - 2.0**104
@@ -15,29 +15,37 @@ class LoadAverage:
 
     high: float = 0.9
     low: float = 0.4
+    is_tied: ClassVar[bool] = True
+    """One number of units is all that the published rule knows."""
 
-    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """The goal by the load average, in single precision as published peers reckon."""
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
+        """The same number of both resources, by the load average."""
+        found = self._both(load, sizing)
+        return Goal(found, found)
+
+    def _both(self, load: Load, sizing: Sizing) -> ResourceGoal:
+        """The number by the load average, in single precision as published peers reckon."""
         found = usable(load.load1)
         if found is None:
-            return Unknown("the load average is not known")
+            return ResourceGoal(None, "the load average is not known")
         load1 = float32.round32(min(found, MAX_FLOAT32))
         start = self.start(sizing)
         cpus = sizing.use.vcpu_milli / 1000
         if load1 > _product(self.high, cpus):
-            return Goal(
+            return ResourceGoal(
                 min(start * 2, MAX_UNITS), f"load {load1:.2f} is above {self.high:g} of {cpus:g} CPUs"
             )
         if load1 < _product(self.low, cpus):
-            return Goal(start // 2, f"load {load1:.2f} is below {self.low:g} of {cpus:g} CPUs")
-        return Goal(start, f"load {load1:.2f} suits {cpus:g} CPUs")
+            return ResourceGoal(start // 2, f"load {load1:.2f} is below {self.low:g} of {cpus:g} CPUs")
+        return ResourceGoal(start, f"load {load1:.2f} suits {cpus:g} CPUs")
 
     @staticmethod
     def start(sizing: Sizing) -> int:
         """The size in units; between the two where CPU and memory are out of ratio."""
-        use, unit = sizing.use, sizing.unit
-        large = min(sizing.units(), MAX_UNITS)
-        small = min(-(-use.vcpu_milli // unit.vcpu_milli), -(-use.memory_bytes // unit.memory_bytes), large)
+        use, step = sizing.use, sizing.unit.step
+        counts = (-(-use.vcpu_milli // step.vcpu_milli), -(-use.memory_bytes // step.memory_bytes))
+        large = min(max(counts), MAX_UNITS)
+        small = min(*counts, large)
         return small + (large - small + 1) // 2
 
 

@@ -16,10 +16,8 @@ from agent.core.policies.values import (
     Goal,
     GoalPart,
     Load,
-    PolicyResult,
     Psi,
     Sizing,
-    Unknown,
     highest,
     units_for,
     usable,
@@ -39,30 +37,29 @@ class Pressure:
     memory_full: float = 5.0
     step: int = 250_000
 
-    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """The highest result of the four figures."""
-        parts = tuple(self._parts(load, sizing))
-        result = highest(parts)
-        if isinstance(result, Goal):
-            return result
-        return Unknown("the guest shows no pressure figures")
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
+        """For each resource the higher result of its two figures."""
+        size = sizing.units()
+        return Goal(
+            highest(self._parts("cpu", load.cpu_psi, (self.cpu_some, self.cpu_full), size.cpu)),
+            highest(
+                self._parts("memory", load.memory_psi, (self.memory_some, self.memory_full), size.memory)
+            ),
+        )
 
-    def _parts(self, load: Load, sizing: Sizing) -> Iterator[GoalPart]:
-        for name, psi, some, full in (
-            ("cpu", load.cpu_psi, self.cpu_some, self.cpu_full),
-            ("memory", load.memory_psi, self.memory_some, self.memory_full),
-        ):
-            found = psi if psi is not None else Psi()
-            yield self._part(f"{name} some", found.some_avg10, found.some_avg60, some, sizing)
-            yield self._part(f"{name} full", found.full_avg10, found.full_avg60, full, sizing)
+    def _parts(
+        self, name: str, psi: Psi | None, thresholds: tuple[float, float], size: int
+    ) -> Iterator[GoalPart]:
+        found, (some, full) = psi if psi is not None else Psi(), thresholds
+        yield self._part(f"{name} some", found.some_avg10, found.some_avg60, some, size)
+        yield self._part(f"{name} full", found.full_avg10, found.full_avg60, full, size)
 
     def _part(
-        self, name: str, avg10: float | None, avg60: float | None, threshold: float, sizing: Sizing
+        self, name: str, avg10: float | None, avg60: float | None, threshold: float, size: int
     ) -> GoalPart:
         short, long = usable(avg10), usable(avg60)
         if short is None:
             return GoalPart(name, None, f"{name} pressure is not known")
-        size = min(sizing.units(), MAX_UNITS)
         step = max(1, units_for(Fraction(size * self.step, MILLION), 1))
         shown = f"{name} pressure {min(short, 100):.1f}%"
         if short >= threshold:

@@ -13,9 +13,9 @@ from agent.core.policies.smoothing import Smoothing
 from agent.core.policies.values import (
     MAX_MICRO,
     MILLION,
+    Goal,
     GoalPart,
     Load,
-    PolicyResult,
     Sizing,
     highest,
     micro,
@@ -51,9 +51,9 @@ class Utilisation:
         """How the means that it rests on are held."""
         return _smoothing(self)
 
-    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """The higher of what CPU and memory need; what is not known does not count."""
-        return highest((self._cpu(load, sizing), self._memory(load, sizing)))
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
+        """What CPU and memory need, each by itself."""
+        return Goal(highest((self._cpu(load, sizing),)), highest((self._memory(load, sizing),)))
 
     def _cpu(self, load: Load, sizing: Sizing) -> GoalPart:
         busy, mean = load.busy(), _mean(load.busy_mean_micro, MAX_MICRO)
@@ -66,7 +66,7 @@ class Utilisation:
         level = _level(busy, mean, zones)
         if level is None:
             return GoalPart("cpu", None, "neither CPU time nor load averages are known")
-        units = units_for(level * 1000 / target, sizing.unit.vcpu_milli)
+        units = units_for(level * 1000 / target, sizing.unit.step.vcpu_milli)
         return GoalPart(
             "cpu", units, f"{float(level / MILLION):.2f} {word}, {target / MILLION:.0%} is the target"
         )
@@ -79,7 +79,7 @@ class Utilisation:
         if level is None:
             return GoalPart("memory", None, "memory in use is not known")
         need = level + self.memory_margin
-        units = units_for(need * MILLION / self.memory_target, sizing.unit.memory_bytes)
+        units = units_for(need * MILLION / self.memory_target, sizing.unit.step.memory_bytes)
         share = f"{self.memory_target / MILLION:.0%}"
         return GoalPart("memory", units, f"{round(need / MIB)} MiB of memory needed, {share} is the target")
 

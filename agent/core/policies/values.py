@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
-from protocol.values import MAX_MEMORY_BYTES, Bounds, Resources
+from protocol.values import MAX_MEMORY_BYTES, Bounds, ComputeUnit, Resources, Units
 
 MILLION: Final = 10**6
 MAX_MICRO: Final = 2**53 * 1000
@@ -80,17 +80,18 @@ class Sizing:
     """The VM that a goal is for. `use` is what is in use."""
 
     use: Resources
-    unit: Resources
+    unit: ComputeUnit
     bounds: Bounds
 
-    def units(self) -> int:
-        """The units that cover what is in use."""
-        return self.use.units(self.unit)
+    def units(self) -> Units:
+        """The units that cover what is in use, at most `MAX_UNITS`; of a tied VM the larger number for both."""
+        found = self.unit.covering(self.use)
+        return Units(min(found.cpu, MAX_UNITS), min(found.memory, MAX_UNITS))
 
 
 @dataclass(frozen=True, slots=True)
 class GoalPart:
-    """The goal of one policy, or by one of its figures. `units` is None where the policy could not tell."""
+    """The goal of one policy for one resource, or by one of its figures. `units` is None where the policy cannot tell."""
 
     policy: str
     units: int | None
@@ -98,29 +99,47 @@ class GoalPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """Whole compute units and why. `parts` are all parts that were compared, the binding part first."""
+class ResourceGoal:
+    """Whole units of one resource and why; `units` is None where the policy cannot tell from this load.
 
-    units: int
+    `parts` are all parts that were compared, the binding part first.
+    """
+
+    units: int | None
     reason: str
     parts: tuple[GoalPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """A policy cannot tell from this load. Others decide; where none can, the size stays."""
+class Goal:
+    """A goal for each resource. Where all policies together cannot tell about a resource, its size stays."""
 
-    reason: str
+    cpu: ResourceGoal
+    memory: ResourceGoal
 
+    def units(self) -> Units:
+        """The units of a goal that is known for both resources, as that of `combined.Combined` always is."""
+        assert self.cpu.units is not None, self.cpu.reason
+        assert self.memory.units is not None, self.memory.reason
+        return Units(self.cpu.units, self.memory.units)
 
-PolicyResult: TypeAlias = Goal | Unknown
+    @property
+    def reason(self) -> str:
+        """Both reasons in one text; a reason that both resources share comes once."""
+        if self.cpu.reason == self.memory.reason:
+            return self.cpu.reason
+        return f"CPU: {self.cpu.reason}; memory: {self.memory.reason}"
 
 
 class Policy(Protocol):
-    """Turns load into a goal. A policy keeps no state and reads no clock: history comes with the load."""
+    """Turns load into a goal. A policy keeps no state and reads no clock: history comes with the load.
 
-    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
-        """The goal for this load, at least 0 units; the plan applies the bounds."""
+    A policy that knows one number of units only has the attribute `is_tied = True`: it gives that number to both
+    resources, and its VMs are tied.
+    """
+
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
+        """The goal for this load, at least 0 units of each resource; the plan applies the bounds."""
 
 
 def units_for(need: Fraction, unit: int) -> int:
@@ -128,18 +147,19 @@ def units_for(need: Fraction, unit: int) -> int:
     return max(0, min(math.ceil(need / unit), MAX_UNITS))
 
 
-def highest(parts: Iterable[GoalPart]) -> PolicyResult:
-    """The highest of several parts, ties to the earlier; every part is kept, the binding part first."""
+def highest(parts: Iterable[GoalPart]) -> ResourceGoal:
+    """The highest of several parts of one resource, ties to the earlier; every part is kept, the binding part first."""
     listed = tuple(parts)
     binding = max(
         (part for part in listed if part.units is not None), key=lambda part: part.units or 0, default=None
     )
     if binding is None or binding.units is None:
-        return Unknown("; ".join(part.reason for part in listed)[:MAX_TEXT] or "there is no policy")
+        reason = "; ".join(part.reason for part in listed)[:MAX_TEXT] or "there is no policy"
+        return ResourceGoal(None, reason, listed)
     rest = tuple(part for part in listed if part is not binding)
-    return Goal(binding.units, binding.reason, (binding, *rest))
+    return ResourceGoal(binding.units, binding.reason, (binding, *rest))
 
 
-def moved(goal: Goal, units: int, name: str, reason: str) -> Goal:
+def moved(goal: ResourceGoal, units: int, name: str, reason: str) -> ResourceGoal:
     """`goal`, moved to `units` by a limit outside the policies, whose reason becomes the binding one."""
     return replace(goal, units=units, reason=reason, parts=(GoalPart(name, units, reason), *goal.parts))

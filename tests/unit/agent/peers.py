@@ -8,7 +8,7 @@ from uuid import UUID
 from agent.core import events
 from agent.core.model import Sample, Vm
 from agent.core.policies.combined import Combined
-from agent.core.policies.values import Goal, Load, Sizing
+from agent.core.policies.values import Goal, Load, ResourceGoal, Sizing
 from agent.core.ports import BackendError, Capabilities, Fencing
 from agent.core.state import PermitRequest
 from agent.core.timing import Timing
@@ -53,7 +53,8 @@ class Wants:
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
         del load, sizing
-        return Goal(self.units, "decree")
+        goal = ResourceGoal(self.units, "decree")
+        return Goal(goal, goal)
 
 
 def permit(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
+from agent.core.policies.values import Goal, ResourceGoal
 from protocol.values import ZERO, Resources
 from tests.support.amounts import cu
 from tests.unit.agent.driver import FULL, VM, grant, steady
@@ -40,7 +41,7 @@ def test_less_than_was_denied_is_asked_at_once() -> None:
     driver.wait(5.5)
     assert driver.request().resources == cu(8)
     link = driver.state.metrics
-    goal = replace(link.goals[-1][1], units=4)
+    goal = Goal(ResourceGoal(4, "less"), ResourceGoal(4, "less"))
     driver.state = replace(driver.state, metrics=replace(link, goals=((driver.now_s, goal),)))
     driver.settle()
     assert driver.request().resources == cu(4)

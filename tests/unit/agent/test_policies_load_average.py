@@ -5,17 +5,18 @@ import math
 import pytest
 
 from agent.core.policies.load_average import LoadAverage
-from agent.core.policies.values import Goal, Load, Sizing, Unknown
-from protocol.values import Bounds, Resources
+from agent.core.policies.values import Load, Sizing
+from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, UNIT, cu
 
 EIGHT = Bounds(cu(1), cu(8))
+TIED = ComputeUnit(UNIT)
 
 
 def _units(sizing: Sizing, load1: float) -> int:
     result = LoadAverage().goal(Load(load1=load1), sizing)
-    assert isinstance(result, Goal)
-    return result.units
+    assert result.cpu == result.memory, "one number for both"
+    return result.units().cpu
 
 
 @pytest.mark.parametrize(
@@ -39,16 +40,16 @@ def _units(sizing: Sizing, load1: float) -> int:
 def test_the_published_table(
     use: Resources, unit: Resources, bounds: Bounds, load1: float, result: Resources
 ) -> None:
-    assert bounds.clamp(unit * _units(Sizing(use, unit, bounds), load1)) == result
+    assert bounds.clamp(unit * _units(Sizing(use, ComputeUnit(unit), bounds), load1)) == result
 
 
 def test_halving_may_end_at_nothing() -> None:
-    assert _units(Sizing(UNIT, UNIT, EIGHT), 0.0) == 0
+    assert _units(Sizing(UNIT, TIED, EIGHT), 0.0) == 0
 
 
 def test_thresholds_count_cpus_whatever_the_unit() -> None:
     quarter = Resources(250, GIB)  # the load was once compared with units, four times too low
-    sizing = Sizing(quarter * 8, quarter, EIGHT)
+    sizing = Sizing(quarter * 8, ComputeUnit(quarter), EIGHT)
     assert [_units(sizing, load1) for load1 in (0.79, 0.81, 1.79, 1.81)] == [4, 8, 8, 16]
 
 
@@ -61,19 +62,20 @@ def test_thresholds_count_cpus_whatever_the_unit() -> None:
     ],
 )
 def test_it_reckons_in_single_precision(cpus: int, load1: float, result: int) -> None:
-    assert _units(Sizing(cu(cpus), UNIT, EIGHT), load1) == result
+    assert _units(Sizing(cu(cpus), TIED, EIGHT), load1) == result
 
 
 @pytest.mark.parametrize("load1", [None, math.nan, math.inf, -math.inf, -0.1])
 def test_what_is_no_load_average_is_not_known(load1: float | None) -> None:
-    assert isinstance(LoadAverage().goal(Load(load1=load1), Sizing(cu(2), UNIT, EIGHT)), Unknown)
+    found = LoadAverage().goal(Load(load1=load1), Sizing(cu(2), TIED, EIGHT))
+    assert (found.cpu.units, found.memory.units) == (None, None)
 
 
 @pytest.mark.parametrize("load1", [1e39, 1e300, 1.7e308])
 def test_a_load_beyond_single_precision_is_a_high_load(load1: float) -> None:
-    assert _units(Sizing(cu(2), UNIT, EIGHT), load1) == 4
+    assert _units(Sizing(cu(2), TIED, EIGHT), load1) == 4
 
 
 def test_the_reason_names_load_threshold_and_cpus() -> None:
-    result = LoadAverage().goal(Load(load1=1.9), Sizing(cu(2), UNIT, EIGHT))
+    result = LoadAverage().goal(Load(load1=1.9), Sizing(cu(2), TIED, EIGHT))
     assert result.reason == "load 1.90 is above 0.9 of 2 CPUs"

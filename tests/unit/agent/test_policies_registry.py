@@ -7,18 +7,29 @@ from typing import Any
 
 import pytest
 
+from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MAX_TEXT, MAX_UNITS, Goal, GoalPart, Load, Policy, Sizing, Unknown
+from agent.core.policies.values import (
+    MAX_TEXT,
+    MAX_UNITS,
+    Goal,
+    GoalPart,
+    Load,
+    Policy,
+    ResourceGoal,
+    Sizing,
+)
 from agent.core.policies.zones import Zones
 from agent.daemon.policies import POLICY_GROUP, Guarded, build, faults_of, standard
 from hosting.registry import RegistryError
 from hosting.settings import FaultsError
-from protocol.values import Bounds
+from protocol.values import Bounds, ComputeUnit
 from tests.support.amounts import UNIT, cu
 
-SIZING = Sizing(cu(4), UNIT, Bounds(UNIT, UNIT * 8))
+SIZING = Sizing(cu(4), ComputeUnit(UNIT, is_apart=True), Bounds(UNIT, UNIT * 8))
+FINE = ResourceGoal(2, "fine")
 OURS = standard(())
 
 
@@ -31,7 +42,7 @@ class Outside:
 
     def goal(self, load: Load, sizing: Sizing) -> Any:
         """Whatever that is."""
-        assert sizing.units() > 0
+        assert sizing.units().cpu > 0
         assert load == Load()
         if self.error is not None:
             raise self.error
@@ -40,7 +51,7 @@ class Outside:
 
 def factory(args: Mapping[str, Any]) -> Policy:
     """For entry points: a policy with a goal of `units`."""
-    return Outside(Goal(args["units"], "outside"))
+    return Outside(Goal(ResourceGoal(args["units"], "outside"), FINE))
 
 
 def test_args_are_shares_as_they_are_written() -> None:
@@ -121,7 +132,9 @@ def test_an_entry_point_is_a_policy_beside_ours(monkeypatch: pytest.MonkeyPatch)
     registry = standard([EntryPoint("mine", f"{__name__}:factory", POLICY_GROUP)])
     assert registry.names() == ("load-average", "mine", "pressure", "utilisation")
     found = build(["utilisation", {"name": "mine", "args": {"units": 6}}], registry)
-    assert found.goal(Load(), SIZING).parts[0] == GoalPart("mine", 6, "outside")
+    goal = found.goal(Load(), SIZING)
+    assert goal.cpu.parts[0] == GoalPart("mine", 6, "outside")
+    assert goal.memory.parts[0] == GoalPart("mine", 2, "fine")
     assert faults_of(["mine"], registry) == ["policies[0]: policy 'mine': 'units'"]
     with pytest.raises(RegistryError, match="registered already"):
         standard([EntryPoint("utilisation", f"{__name__}:factory", POLICY_GROUP)])
@@ -152,21 +165,37 @@ def test_faults_of_outside_args_keep_their_paths() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [None, 5, Goal(-1, ""), Goal(True, ""), Goal(1.5, ""), Goal(math.nan, ""), "x" * 10_000],  # type: ignore[arg-type]  # that is the point
+    [None, 5, "x" * 10_000, *(ResourceGoal(units, "") for units in (-1, True, 1.5, math.nan))],  # type: ignore[arg-type]  # that is the point
 )
-def test_what_is_no_goal_does_not_count(found: object) -> None:
+def test_what_is_no_goal_does_not_count(found: Any) -> None:
     result = Guarded("odd", Outside(found)).goal(Load(), SIZING)
-    assert isinstance(result, Unknown)
-    assert len(result.reason) < 2 * MAX_TEXT
+    assert (result.cpu.units, result.memory.units) == (None, None)
+    assert len(result.cpu.reason) < 2 * MAX_TEXT
+    result = Guarded("odd", Outside(Goal(FINE, found))).goal(Load(), SIZING)
+    assert (result.cpu, result.memory.units) == (FINE, None), "each resource is judged by itself"
+    assert len(result.memory.reason) < 2 * MAX_TEXT
 
 
 def test_what_an_outside_policy_says_or_raises_is_kept_within_reason() -> None:
-    result = Guarded("odd", Outside(Goal(10**30, "line\n" * 500))).goal(Load(), SIZING)
-    assert isinstance(result, Goal)
-    assert (result.units, result.reason[:9], len(result.reason)) == (MAX_UNITS, "line line", MAX_TEXT)
-    assert Guarded("odd", Outside(Unknown("no"))).goal(Load(), SIZING) == Unknown("no")
+    large, unknown = ResourceGoal(10**30, "line\n" * 500), ResourceGoal(None, "no\nidea")
+    result = Guarded("odd", Outside(Goal(large, unknown))).goal(Load(), SIZING)
+    assert (result.cpu.units, result.cpu.reason[:9], len(result.cpu.reason)) == (
+        MAX_UNITS,
+        "line line",
+        MAX_TEXT,
+    )
+    assert result.memory == ResourceGoal(None, "no idea")
     failed = Guarded("odd", Outside(error=KeyError("cpu"))).goal(Load(), SIZING)
-    assert failed == Unknown("policy odd failed: 'cpu'")
+    assert failed.cpu == failed.memory == ResourceGoal(None, "policy odd failed: 'cpu'")
+
+
+@pytest.mark.parametrize(("word", "is_tied"), [(True, True), (False, False), ("yes", False), (None, False)])
+def test_an_outside_policy_may_know_one_number_only(word: object, is_tied: bool) -> None:
+    outside = Outside()
+    outside.is_tied = word  # type: ignore[attr-defined]  # as a policy of another distribution may have it
+    assert Combined((("odd", Guarded("odd", outside)),)).is_tied is is_tied
+    assert build(["utilisation", "pressure"], OURS).is_tied is False
+    assert build(["utilisation", "load-average"], OURS).is_tied is True
 
 
 @pytest.mark.parametrize(
@@ -180,5 +209,5 @@ def test_what_an_outside_policy_says_or_raises_is_kept_within_reason() -> None:
     ],
 )
 def test_parts_are_kept_where_they_explain_the_goal(parts: Any, kept: bool) -> None:
-    result = Guarded("odd", Outside(Goal(3, "x", parts))).goal(Load(), SIZING)
-    assert result == Goal(3, "x", parts if kept else ())
+    result = Guarded("odd", Outside(Goal(ResourceGoal(3, "x", parts), FINE))).goal(Load(), SIZING)
+    assert result == Goal(ResourceGoal(3, "x", parts if kept else ()), FINE)

@@ -8,20 +8,21 @@ import pytest
 
 from agent.core.policies.smoothing import MIN_SAMPLES, Smoothed, Track, follow, smooth
 from agent.core.policies.utilisation import MIB, Utilisation
-from agent.core.policies.values import Goal, Load, Sizing, Unknown, micro
+from agent.core.policies.values import Load, ResourceGoal, Sizing, micro
 from agent.core.policies.zones import Zones, headroom
-from protocol.values import Bounds, Resources
+from protocol.values import Bounds, ComputeUnit, Resources, Units
 from tests.support.amounts import GIB, UNIT, cu
 
-SIZING = Sizing(cu(2), UNIT, Bounds(UNIT, UNIT * 8))
+SIZING = Sizing(cu(2), ComputeUnit(UNIT, is_apart=True), Bounds(UNIT, UNIT * 8))
 PLAIN = Utilisation(memory_margin=0)
 
 
-def goal(load: Load, policy: Utilisation = PLAIN, sizing: Sizing = SIZING) -> Goal:
-    """The goal, which must be known."""
-    result = policy.goal(load, sizing)
-    assert isinstance(result, Goal)
-    return result
+def cpu(load: Load, policy: Utilisation = PLAIN, sizing: Sizing = SIZING) -> ResourceGoal:
+    return policy.goal(load, sizing).cpu
+
+
+def memory(load: Load, policy: Utilisation = PLAIN, sizing: Sizing = SIZING) -> ResourceGoal:
+    return policy.goal(load, sizing).memory
 
 
 def _busy(cpus: float, mean: float | None = None) -> Load:
@@ -36,7 +37,7 @@ def _memory(used: int, total: int = 64 * GIB) -> Load:
     ("busy", "units"), [(0.0, 0), (0.01, 1), (0.75, 1), (0.76, 2), (1.5, 2), (1.51, 3), (6.0, 8), (60.0, 80)]
 )
 def test_busy_cpus_are_three_quarters_of_the_size(busy: float, units: int) -> None:
-    assert goal(_busy(busy)).units == units
+    assert cpu(_busy(busy)).units == units
 
 
 @pytest.mark.parametrize(
@@ -55,23 +56,24 @@ def test_busy_cpus_are_three_quarters_of_the_size(busy: float, units: int) -> No
 def test_memory_in_use_and_a_margin_are_three_quarters_of_the_size(
     used: int, margin: int, units: int
 ) -> None:
-    found = goal(_memory(used), replace(PLAIN, memory_margin=margin))
-    assert (found.units, found.parts[1].reason) == (units, "neither CPU time nor load averages are known")
+    found = replace(PLAIN, memory_margin=margin).goal(_memory(used), SIZING)
+    assert (found.memory.units, found.cpu.units) == (units, None)
+    assert found.cpu.reason == "neither CPU time nor load averages are known"
     assert Utilisation().memory_margin == 100 * MIB
 
 
-def test_units_are_counted_by_the_resource_that_needs_them() -> None:
-    sizing = replace(SIZING, unit=Resources(500, GIB))
+def test_each_resource_counts_its_own_steps() -> None:
+    sizing = replace(SIZING, unit=ComputeUnit(Resources(500, GIB), is_apart=True))
     policy = Utilisation(cpu_target=500_000, memory_margin=0)
-    assert goal(_busy(1.0), policy, sizing).units == 4
-    assert goal(replace(_memory(3 * GIB), busy_micro=micro(0.1)), policy, sizing).units == 4
+    found = policy.goal(replace(_memory(3 * GIB), busy_micro=micro(1.0)), sizing)
+    assert found.units() == Units(4, 4)
+    assert policy.goal(replace(_memory(3 * GIB), busy_micro=micro(0.1)), sizing).units() == Units(1, 4)
 
 
-def test_both_results_are_told_the_binding_one_first() -> None:
-    found = goal(replace(_memory(3 * GIB), busy_micro=1_000_000))
-    assert [(part.policy, part.units) for part in found.parts] == [("memory", 4), ("cpu", 2)]
-    assert found.reason == "3072 MiB of memory needed, 75% is the target"
-    assert found.parts[1].reason == "1.00 CPUs busy, 75% is the target"
+def test_each_resource_has_its_own_reason() -> None:
+    found = PLAIN.goal(replace(_memory(3 * GIB), busy_micro=1_000_000), SIZING)
+    assert found.memory.reason == "3072 MiB of memory needed, 75% is the target"
+    assert found.cpu.reason == "1.00 CPUs busy, 75% is the target"
 
 
 @pytest.mark.parametrize(
@@ -82,27 +84,27 @@ def test_it_goes_by_the_load_averages_only_where_cpu_time_was_never_known(
     load1: float, load5: float, units: int
 ) -> None:
     averages = Load(load1=load1, load5=load5)
-    assert goal(averages).units == units
-    assert goal(replace(averages, busy_micro=1_000_000)).units == 2
-    assert goal(replace(averages, busy_mean_micro=1_000_000)).units == 2
+    assert cpu(averages).units == units
+    assert cpu(replace(averages, busy_micro=1_000_000)).units == 2
+    assert cpu(replace(averages, busy_mean_micro=1_000_000)).units == 2
 
 
 def test_load_averages_have_zones_and_a_mean_of_their_own() -> None:
-    assert goal(Load(load1=1.79, load5=9.0, load_mean_micro=1_750_000)).units == 2
+    assert cpu(Load(load1=1.79, load5=9.0, load_mean_micro=1_750_000)).units == 2
     # Their target is higher, so less is left above it, and their zones are narrower.
-    assert goal(Load(load1=1.95, load5=9.0, load_mean_micro=1_750_000)).units == 3
-    memory = Smoothed()
+    assert cpu(Load(load1=1.95, load5=9.0, load_mean_micro=1_750_000)).units == 3
+    track = Smoothed()
     for at_s, load1 in enumerate((1.75, 1.95)):
-        memory = smooth(memory, Load(load1=load1), float(at_s), PLAIN.smoothing)
-    assert memory.load is not None
-    assert memory.load.mean == 1_950_000
+        track = smooth(track, Load(load1=load1), float(at_s), PLAIN.smoothing)
+    assert track.load is not None
+    assert track.load.mean == 1_950_000
 
 
 @pytest.mark.parametrize("cpus", [math.nan, math.inf, -math.inf, -1.0])
 def test_what_is_no_measurement_is_not_known(cpus: float) -> None:
     assert micro(cpus) is None
     for load in (Load(load1=cpus, load5=cpus), Load()):
-        assert isinstance(Utilisation().goal(load, SIZING), Unknown)
+        assert (cpu(load).units, memory(load).units) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +114,8 @@ def test_a_guest_that_contradicts_itself_about_memory_is_not_believed(
     total: int | None, available: int | None
 ) -> None:
     load = Load(busy_micro=1_000_000, memory_total=total, memory_available=available)
-    assert goal(load).units == 2
-    assert isinstance(Utilisation().goal(replace(load, busy_micro=-5), SIZING), Unknown)
+    assert (cpu(load).units, memory(load).units) == (2, None)
+    assert cpu(replace(load, busy_micro=-5)).units is None
 
 
 # ------------------------------------------------------------ zones

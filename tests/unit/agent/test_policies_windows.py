@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.core.policies.windows import Edges, Window, WindowLimits
+from agent.core.policies.windows import Bar, Edges, ResourceLimits, UnitLimit, Window, WindowLimits
 from agent.daemon.windows import Schedule, Timed, faults_of, following, last, of, read
 from hosting.settings import FaultsError
 
@@ -43,9 +43,22 @@ def _shown(moment_s: float | None, zone: ZoneInfo) -> str:
     ],
 )
 def test_a_window_is_open_from_until(at: str, has_floor: bool, has_ceiling: bool) -> None:
-    floor = Window("office", 3) if has_floor else None
-    ceiling = Window("night", None, 2) if has_ceiling else None
-    assert of([OFFICE, NIGHT]).at(_s(at)) == WindowLimits(floor, ceiling)
+    both = ResourceLimits(Bar(3, "office") if has_floor else None, Bar(2, "night") if has_ceiling else None)
+    assert of([OFFICE, NIGHT]).at(_s(at)) == WindowLimits(both, both)
+
+
+@pytest.mark.parametrize(
+    ("entry", "window"),
+    [
+        ({"floor": 3}, Window("w", UnitLimit(3, 3))),
+        ({"floor": {"cpu": 2, "memory": 6}}, Window("w", UnitLimit(2, 6))),
+        ({"ceiling": {"memory": 6}}, Window("w", ceiling=UnitLimit(memory=6))),
+        ({"floor": 0, "ceiling": {"cpu": 4}}, Window("w", UnitLimit(0, 0), UnitLimit(cpu=4))),
+    ],
+)
+def test_a_number_is_for_both_resources_or_each_has_its_own(entry: dict[str, object], window: Window) -> None:
+    (timed,), faults = read([{"name": "w", "from": "0 8 * * *", "until": "0 9 * * *", **entry}])
+    assert (timed.window, faults) == (window, [])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +146,7 @@ def test_a_schedule_asks_again_only_at_the_next_change(monkeypatch: pytest.Monke
     schedule = of([OFFICE])
     nine, six, next_day = (_s(f"2026-03-{at}") for at in ("02T09:00", "02T18:00", "03T08:00"))
     found = [schedule.at(at_s) for at_s in (nine, nine + 1, six - 1, six, six + 1, nine)]
-    assert [each.floor is not None for each in found] == [True, True, True, False, False, True]
+    assert [each.cpu.floor is not None for each in found] == [True, True, True, False, False, True]
     assert asked == [nine, six, nine]  # the clock was set back: looked at anew
     assert schedule.next_s(nine) == six
     assert schedule.next_s(six) == next_day
@@ -168,6 +181,11 @@ def test_without_windows_nothing_holds() -> None:
         ({"floor": -1}, "floor"),
         ({"floor": 2.0}, "floor"),
         ({"floor": 3, "ceiling": 2}, "floor"),
+        ({"floor": {"cpu": 3}, "ceiling": {"cpu": 2, "memory": 9}}, "floor"),
+        ({"floor": {}}, "floor"),
+        ({"floor": {"cpu": -1}}, "floor.cpu"),
+        ({"floor": {"cpu": 1, "disk": 1}}, "floor.disk"),
+        ({"floor": True}, "floor"),
         ({"floor": None}, ""),
         ({"name": ""}, "name"),
         ({"colour": "red"}, "colour"),

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from protocol.reasons import ReasonCode
 from protocol.values import ComputeUnit, Resources
 from scheduler.core import events
-from tests.support.amounts import cu
-from tests.unit.scheduler_core.core_worlds import UNIT, World
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import World, decided
 
 
 def full_of_cpu() -> World:
@@ -65,3 +65,34 @@ def test_the_kind_may_change_with_any_request_and_a_retry_keeps_its_own() -> Non
     )
     assert answer(world, cu(3, 8), apart=False).permit == cu(2, 6)
     assert answer(world, cu(3, 8)).permit == cu(2, 8)
+
+
+def waiting_for_its_pool(size: Resources, free: Resources) -> tuple[World, events.AdmissionCallNeeded]:
+    """A VM of `size` that asked for 4 of both where a node of 10 has `free` left: its pool is asked for what fits."""
+    world = World(cu(10))
+    world.other_pod("filler", cu(10) - size - free)
+    world.vm("vm", size, pool="blue")
+    (call,) = world.take(world.request("vm", cu(4), claim=size, apart=True), 1)
+    assert isinstance(call, events.AdmissionCallNeeded)
+    return world, call
+
+
+def test_what_was_asked_for_of_one_resource_does_not_end_the_refusal_of_the_other() -> None:
+    """VMs are born into the pool while it is asked: it is above what was admitted, and nothing takes more units in it."""
+    world, call = waiting_for_its_pool(cu(0.5, 1), cu(0, 6))
+    assert call.wanted == cu(0.5, 4)
+    world.other_pod("filler", cu(1, 2))
+    world.vm("born", cu(2, 4), pool="blue")
+    found = decided(world.pool_says(1, events.PoolVerdict(4, is_all=True)))
+    assert found.permit == cu(0.5, 1)
+    refused = {each.resource for each in found.reasons if each.message == "the VM's pool admits no more"}
+    assert refused == {"memory"}, "the CPUs are within the unit that it is counted with"
+
+
+def test_each_resource_that_is_cut_has_a_reason_though_one_was_only_not_asked_for() -> None:
+    world, call = waiting_for_its_pool(cu(1), cu(1, 0))
+    assert call.wanted == cu(2, 1)
+    world.other_pod("filler", cu(8, 1))
+    found = decided(world.pool_says(1, events.PoolVerdict(10)))
+    assert found.permit == cu(2, 1)
+    assert {each.resource for each in found.reasons} == {"cpu", "memory"}
