@@ -2,20 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Final
 from uuid import UUID
 
 from agent.core import events
 from agent.core.apply import apply
+from agent.core.desire import desire
 from agent.core.model import Vm
-from agent.core.plan import desire
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.surge import NO_SURGES
+from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MILLION, Goal, Load, PolicyResult, Sizing, Unknown, units_for
+from agent.core.policies.values import MILLION, Goal, Load, ResourceGoal, Sizing, units_for
+from agent.core.policies.zones import Zones
 from agent.core.state import BackendState, InformantState, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
+from agent.daemon.settings import Periods
 from benchmarks.policies_parts.families import GIB, MIB, MOST_BYTES, MOST_CPUS
 from benchmarks.policies_parts.guest import OURS, PUBLISHED, GuestRules
 from benchmarks.policies_parts.replay import Rule, Seen
@@ -29,6 +32,7 @@ UNIT: Final = Resources(250, int(GIB))
 BOUNDS: Final = Bounds(UNIT, Resources(int(1000 * MOST_CPUS), int(MOST_BYTES)))
 _LIFE: Final = Life(UUID(int=1, version=4), 1)
 _REGISTRATION: Final = UUID(int=2, version=4)
+REMEMBERS_S: Final = Utilisation().surges.window_s + HOUR_S
 _SILENCE_S: Final = 1e12
 """The informant's health calls are not played: it never counts as silent."""
 
@@ -98,13 +102,13 @@ class PublishedMemory:
     target: int = 750_000
     margin_bytes: int = int(100 * MIB)
 
-    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
         """As many units as keep memory in use, and the margin, at the target."""
-        used = load.memory_used()
+        used, cpu = load.memory_used(), ResourceGoal(None, "that is the load average's")
         if used is None:
-            return Unknown("memory in use is not known")
-        need = Fraction((used + self.margin_bytes) * MILLION, self.target)
-        return Goal(units_for(need, sizing.unit.memory_bytes), "memory")
+            return Goal(cpu, ResourceGoal(None, "memory in use is not known"))
+        need, step = (used + self.margin_bytes) * MILLION, sizing.unit.step.memory_bytes
+        return Goal(cpu, ResourceGoal(units_for(need, self.target * step), "memory"))
 
 
 def published() -> AgentSetup:
@@ -115,12 +119,47 @@ def published() -> AgentSetup:
 
 def before() -> AgentSetup:
     """Our default before resources were apart: tied units, 75 %, a window of 30 s, down a unit at a time."""
-    return AgentSetup(Combined((("utilisation", Utilisation()),)), Timing(down_window_s=30.0))
+    policy = Utilisation(
+        750_000,
+        750_000,
+        cpu_zones=Zones(160_000, 160_000),
+        memory_zones=Zones(50_000, 50_000),
+        tail=NO_TAIL,
+        surges=NO_SURGES,
+        ahead_s=0.0,
+    )
+    return AgentSetup(_alone(policy), Timing(down_window_s=30.0))
+
+
+def default() -> AgentSetup:
+    """What an agent does that is told nothing."""
+    return _default(Utilisation())
+
+
+def tied() -> AgentSetup:
+    """The same for a VM whose resources are tied."""
+    return replace(default(), is_apart=False)
+
+
+def _default(policy: Utilisation, down_window_s: float = Periods().down_window) -> AgentSetup:
+    return AgentSetup(
+        _alone(policy),
+        Timing(down_window_s=down_window_s),
+        is_apart=True,
+        is_stepwise=False,
+        remembers_s=REMEMBERS_S,
+    )
+
+
+def _alone(policy: Utilisation) -> Combined:
+    return Combined((("utilisation", policy),))
 
 
 SETUPS: Final[dict[str, Callable[[], AgentSetup]]] = {
     "published": published,
     "before": before,
+    "default": default,
+    "default, tied": tied,
 }
 
 
