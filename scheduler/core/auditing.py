@@ -66,7 +66,12 @@ def audit_pool(account: PoolAccount, rows: list[Row]) -> list[str]:
     wrong = []
     if {row.holder for row in rows} != set(account.rows):
         wrong.append(f"pool {account.name}: its rows are not the rows that name it")
-    units = sum(units_of(account, row) for row in rows)
+    units, amount = 0, ZERO
+    for row in rows:
+        units += units_of(account, row.state.firm)
+        amount += row.state.firm
     if account.units != units:
         wrong.append(f"pool {account.name}: units is {account.units}, its rows' {units}")
+    if account.amount != amount:
+        wrong.append(f"pool {account.name}: amount is {account.amount}, its rows' {amount}")
     return wrong

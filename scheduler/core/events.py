@@ -94,17 +94,32 @@ class RequestArrived(Value, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class AmountLimit:
+    """How much of one resource (milli-CPU, or bytes) a pool's VMs may hold together, and why not more.
+
+    `is_all` says that `most` holds all that was asked for.
+    """
+
+    resource: str
+    most: int
+    reason: Reason
+    is_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PoolVerdict:
     """What a pool's plugins say to a growth: how many units (the pool's own) its VMs may hold together after it.
 
     `total` None admits all that was asked for, 0 nothing; `reason` says why where it is less. `generation` is that of the
     pool that was asked about, None where that is of no account. `is_all` says that `total` holds all that was asked for.
+    Where the plugins limit amounts, `amounts` has a limit for each resource; a verdict that admits nothing has none.
     """
 
     total: int | None = None
     reason: Reason | None = None
     generation: int | None = None
     is_all: bool = False
+    amounts: tuple[AmountLimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

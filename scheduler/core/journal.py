@@ -23,6 +23,7 @@ FORMAT: Final = 7
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
 _VALUES: Final = (
+    events.AmountLimit,
     events.Look,
     events.PoolVerdict,
     ledger.Floor,

@@ -137,21 +137,26 @@ class Row:
     pool: str | None = None
     units: int = 0
     """Its part of its pool, in the pool's units; 0 where the pool is not known."""
+    pooled: Resources = ZERO
+    """Its part of its pool as an amount."""
 
 
 @dataclass(slots=True)
 class PoolAccount:
     """A pool's sum. Written by `Ledger` only.
 
-    `units` is what its rows hold together, in its own units and without what is pending, and `freed_units` what they have
-    given back so far; that only rises, like `came_beyond`, how many VMs came beyond its limit. `changed` are the rows that were changed since `Ledger.take_changed` was called
-    last. Without `spec` there is no such pool (yet).
+    `units` is what its rows hold together, in its own units and without what is pending, `amount` the same exactly, resource
+    by resource. `freed_units` is what they have given back so far, `frees` how often they gave something back, whole units or
+    not; both only rise, like `came_beyond`, how many VMs came beyond its limit. `changed` are the rows that were changed since
+    `Ledger.take_changed` was called last. Without `spec` there is no such pool (yet).
     """
 
     name: str
     spec: PoolSpec | None = None
     units: int = 0
+    amount: Resources = ZERO
     freed_units: int = 0
+    frees: int = 0
     came_beyond: int = 0
     rows: dict[Holder, Row] = field(default_factory=dict)
     changed: set[Holder] = field(default_factory=set)
@@ -209,6 +214,8 @@ class Ledger:
         """How often the sum of any pool has moved so far."""
         self.freed_units = 0
         """The sum of all pools' freed units, also of pools that are gone."""
+        self.frees = 0
+        """How often any pool gave something back, also pools that are gone."""
 
     def nodes(self) -> Iterator[NodeAccount]:
         """Every node's account."""
@@ -265,10 +272,11 @@ class Ledger:
         account = self._pools.setdefault(name, PoolAccount(name))
         before, account.spec = account.spec, spec
         if before is None or spec is None or before.compute_unit != spec.compute_unit:
-            freed = account.freed_units, self.freed_units
+            freed = account.freed_units, self.freed_units, account.frees, self.frees
             for row in account.rows.values():
                 self._count(account, row)
-            account.freed_units, self.freed_units = freed  # fewer units of another size are no room
+            # Fewer units of another size are no room.
+            account.freed_units, self.freed_units, account.frees, self.frees = freed
         self._changed_pools.add(name)
         self._drop_unused(account)
 
@@ -303,17 +311,23 @@ class Ledger:
         return changed
 
     def _count(self, account: PoolAccount, row: Row) -> None:
-        """The pool's sum moves by what the row's part has changed."""
-        units = units_of(account, row)
-        if units != row.units:
-            self._move(account, units - row.units)
-            row.units = units
+        """The pool's sums move by what the row's part has changed."""
+        pooled = row.state.firm
+        units = units_of(account, pooled)
+        if units != row.units or pooled != row.pooled:
+            self._move(account, units - row.units, pooled - row.pooled)
+            row.units, row.pooled = units, pooled
         account.changed.add(row.holder)
 
-    def _move(self, account: PoolAccount, units: int) -> None:
+    def _move(self, account: PoolAccount, units: int, amount: Resources) -> None:
         account.units += units
-        account.freed_units += max(-units, 0)
-        self.freed_units += max(-units, 0)
+        account.amount += amount
+        if units < 0:
+            account.freed_units -= units
+            self.freed_units -= units
+        if units < 0 or amount.vcpu_milli < 0 or amount.memory_bytes < 0:
+            account.frees += 1
+            self.frees += 1
         self.pool_moves += 1
         self._changed_pools.add(account.name)
 
@@ -322,9 +336,9 @@ class Ledger:
             return
         account = self._pools[row.pool]
         del account.rows[row.holder]
-        self._move(account, -row.units)
+        self._move(account, -row.units, ZERO - row.pooled)
         account.changed.add(row.holder)
-        row.pool, row.units = None, 0
+        row.pool, row.units, row.pooled = None, 0, ZERO
         self._drop_unused(account)
 
     def _drop_unused(self, account: PoolAccount) -> None:
@@ -352,11 +366,11 @@ class Ledger:
         for row in account.rows.values() if account is not None else ():
             if row.holder == holder:
                 continue
-            current = _of(row.state.current, resource)
+            current = amount_of(row.state.current, resource)
             if current:
                 found.append(Obstacle(row.name, None, current))
-            floor = max(row.state.floors, key=lambda each: _of(each.amount, resource), default=None)
-            if floor is not None and (beyond := _of(floor.amount, resource) - current) > 0:
+            floor = max(row.state.floors, key=lambda each: amount_of(each.amount, resource), default=None)
+            if floor is not None and (beyond := amount_of(floor.amount, resource) - current) > 0:
                 found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s, floor.until_s))
         return sorted(found, key=lambda each: (-each.amount, each.name, each.cause or ""))
 
@@ -418,9 +432,9 @@ class Ledger:
         self._nodes[name].over.update(dict.fromkeys(causes))
 
 
-def units_of(account: PoolAccount, row: Row) -> int:
-    """A row's part of its pool, in the pool's units."""
-    return row.state.firm.units(account.spec.compute_unit) if account.spec is not None else 0
+def units_of(account: PoolAccount, pooled: Resources) -> int:
+    """A row's part of its pool in the pool's units, where that part is `pooled` as an amount."""
+    return pooled.units(account.spec.compute_unit) if account.spec is not None else 0
 
 
 def _enter(account: NodeAccount, row: Row) -> None:
@@ -453,5 +467,6 @@ def _record_over(account: NodeAccount, cause: OverCause | None, before: Resource
         account.over[cause] = None
 
 
-def _of(amount: Resources, resource: str) -> int:
+def amount_of(amount: Resources, resource: str) -> int:
+    """The amount of one resource by its name, `cpu` or `memory`."""
     return amount.vcpu_milli if resource == "cpu" else amount.memory_bytes

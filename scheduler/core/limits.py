@@ -91,7 +91,7 @@ class Growth(Value, frozen=True):
         ]
 
     def headroom(self, room: Resources) -> list[Limit]:
-        """The node's limits: `room` is what the other rows leave of the node. None where that covers all that is wanted."""
+        """The node's limits: `room` is what the other rows leave of the node. There are none where that covers all that is wanted."""
         wanted = self.wanted
         if wanted.vcpu_milli <= room.vcpu_milli and wanted.memory_bytes <= room.memory_bytes:
             return []

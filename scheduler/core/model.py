@@ -96,7 +96,8 @@ class PoolSpec:
     `max_units` 0 lets nothing grow.
 
     `generation` tells one description from the next: a verdict on an earlier one is void. Nothing grows in a pool
-    that is being deleted.
+    that is being deleted. Where the pool's plugins limit amounts beside units (`limits_amounts`), they are asked about all
+    growth, else only about growth that takes more units.
     """
 
     name: str
@@ -105,6 +106,7 @@ class PoolSpec:
     max_units: int | None = None
     max_units_per_vm: int | None = None
     is_deleting: bool = False
+    limits_amounts: bool = False
 
 
 class Amounts(Value, frozen=True):

@@ -1,7 +1,8 @@
 """A pool as a limit: its own bounds, which hold without its plugins, and when these must be asked.
 
-A VM's part of its pool is max over the resources of ceil(what its row keeps / the pool's unit). Where a pool holds more
-than it may, because VMs were born into it or came by their label, nothing grows in it until it is at or below.
+A VM's part of its pool is max over the resources of ceil(what its row keeps / the pool's unit), whether its resources are
+tied or apart. Where a pool holds more than it may, because VMs were born into it or came by their label, nothing grows in it
+until it is at or below. Plugins may limit the exact amounts beside the units: each resource by itself.
 """
 
 from dataclasses import replace
@@ -10,10 +11,11 @@ from typing import Final
 from msgspec import structs
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Resources
-from scheduler.core.ledger import Ledger, PoolAccount
+from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, Resources
+from scheduler.core.events import AmountLimit, PoolVerdict
+from scheduler.core.ledger import Ledger, PoolAccount, amount_of
 from scheduler.core.limits import Grant, Growth, Limit
-from scheduler.core.model import POOL_LABEL, VmSpec
+from scheduler.core.model import POOL_LABEL, PoolSpec, VmSpec
 from scheduler.core.rules import Rules
 from scheduler.core.vms import AdmissionCall, VmRecord
 
@@ -36,14 +38,20 @@ def with_pool(vm: VmSpec, rules: Rules) -> VmSpec:
 
 
 def must_be_asked(ledger: Ledger, name: str, current: Resources, permit: Resources) -> bool:
-    """Whether a growth from `current` to `permit` takes more of the pool `name`: then its plugins have a say."""
+    """Whether a growth from `current` to `permit` takes more of the pool `name`: then its plugins have a say.
+
+    What takes no more units is their business only where they limit amounts.
+    """
     if not permit.exceeds(current):
         return False
     account = ledger.pool(name)
     assert account is not None, "nothing grows in a pool that is not there"
     assert account.spec is not None, "nothing grows in a pool that is not there"
-    unit = account.spec.compute_unit
-    return permit.units(unit) > current.units(unit)
+    return account.spec.limits_amounts or _takes_units(account.spec, current, permit)
+
+
+def _takes_units(spec: PoolSpec, current: Resources, wanted: Resources) -> bool:
+    return wanted.units(spec.compute_unit) > current.units(spec.compute_unit)
 
 
 def bounds(ledger: Ledger, record: VmRecord, way: Growth) -> list[Limit]:
@@ -94,25 +102,56 @@ def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall)
     if verdict.generation not in (None, account.spec.generation):
         return [Limit(0, _CHANGED)]
     asked = way.within(call.wanted, _ASKED_FOR_LESS)
-    if verdict.total is None:
-        return asked
-    why = verdict.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
-    found = total(record, account, way, verdict.total, why)
-    if verdict.is_all:
-        # Where others have cut what the pool was asked for, and all of that was admitted, the pool refuses nothing.
-        found = [limit for limit in found if not _is_asked_for_less(limit, asked)]
+    found: list[Limit] = []
+    for limit in verdict.amounts:
+        found += _unless_all(_of_amount(record, account, way, limit), asked, is_all=limit.is_all)
+    found += _unless_all(_of_units(record, account, way, verdict), asked, is_all=verdict.is_all)
     return found + asked
+
+
+def _of_units(record: VmRecord, account: PoolAccount, way: Growth, verdict: PoolVerdict) -> list[Limit]:
+    """The limits that a pool may hold as many units as its plugins say, for one VM.
+
+    Nobody is asked about units that the VM's permit counts already, so a pool that holds more than that leaves them to each of its
+    resources; unless it is the amounts that were refused.
+    """
+    spec = account.spec
+    assert spec is not None
+    if verdict.total is None:
+        return []
+    why = verdict.reason or Reason(ReasonCode.POOL, "the VM's pool admits no more")
+    if account.units > verdict.total and (verdict.amounts or not spec.limits_amounts):
+        own = way.current.units(spec.compute_unit)
+        if way.is_apart or way.wanted.units(spec.compute_unit) <= own:
+            return way.within(spec.compute_unit * own, why)
+    return total(record, account, way, verdict.total, why)
+
+
+def _of_amount(record: VmRecord, account: PoolAccount, way: Growth, limit: AmountLimit) -> list[Limit]:
+    """The limits that a pool may hold so much of one resource, for one VM; none where that allows all that is wanted."""
+    held, own = amount_of(account.amount, limit.resource), amount_of(record.row.pooled, limit.resource)
+    left = limit.most - held + own if held <= limit.most else 0
+    is_cpu = limit.resource == "cpu"
+    most = Resources(left if is_cpu else MAX_VCPU_MILLI, MAX_MEMORY_BYTES if is_cpu else left)
+    return way.within(most, limit.reason)
+
+
+def _unless_all(limits: list[Limit], asked: list[Limit], *, is_all: bool) -> list[Limit]:
+    """The limits of a pool that refuse something. Where others have cut what the pool was asked for, and all of that was
+    admitted (`is_all`), that is none."""
+    return [limit for limit in limits if not (is_all and _is_asked_for_less(limit, asked))]
 
 
 def _is_asked_for_less(limit: Limit, asked: list[Limit]) -> bool:
     """Whether the pool was asked for no more than `limit` allows."""
-    return any(limit.units >= each.units and limit.resource in (None, each.resource) for each in asked)
+    return any(limit.units >= each.units and limit.resource == each.resource for each in asked)
 
 
 def without_asked_for_less(granted: Grant) -> Grant:
-    """The grant; that the pool was asked for less is said only where nothing else allows no more either."""
-    first = granted.reasons[:1]
-    kept = [reason for reason in granted.reasons[1:] if reason.message != _ASKED_FOR_LESS.message]
-    if len(kept) + len(first) == len(granted.reasons):
-        return granted
-    return structs.replace(granted, reasons=(*first, *kept))
+    """The grant; that the pool was asked for less is said only where that binds: the first reason of a resource does."""
+    kept: list[Reason] = []
+    for reason in granted.reasons:
+        is_said = any(reason.resource is None or each.resource in (None, reason.resource) for each in kept)
+        if not (is_said and reason.message == _ASKED_FOR_LESS.message):
+            kept.append(reason)
+    return granted if len(kept) == len(granted.reasons) else structs.replace(granted, reasons=tuple(kept))

@@ -52,10 +52,11 @@ class DecisionLog:
                 self._refused.pop(decided.pod, None)
             if not decided.changed:
                 return
-            result = code = ""
+            result = code = resource = ""
             self._count_units(decided)
         else:
             code = decided.reasons[0].code.value if decided.reasons else ""
+            resource = (decided.reasons[0].resource if decided.reasons else None) or ""
             result = "partial" if decided.changed else "denied"
             stats.permits[result, code] += 1
             self._count_units(decided)
@@ -71,6 +72,7 @@ class DecisionLog:
             requested=str(decided.requested),
             permit=str(decided.permit),
             reason=code,
+            resource=resource,
         )
 
     def forget(self, pod: PodName) -> None:

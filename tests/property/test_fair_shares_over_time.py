@@ -16,7 +16,7 @@ from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S
 from scheduler.pools.core.fair_split import Tenant, Tree, fair_split
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import Pool
-from scheduler.pools.shipped import quota
+from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import Use
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
@@ -62,7 +62,7 @@ class Market:
         world.use(plugin)
         market = cls(Tree(tenants), world)
         for name in market.names:
-            await world.objects.create(Pool(name, cu(1), labels={quota.TENANT_LABEL: name}))
+            await world.objects.create(Pool(name, cu(1), labels={quota_args.TENANT_LABEL: name}))
             world.born(name, pool=name)
         return market
 

@@ -10,7 +10,7 @@ from protocol.values import Resources
 from scheduler.pools.core.fair_split import Accounts, Demand, Tenant, Tree, fair_split
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import Context, Pool, Purpose
-from scheduler.pools.shipped import quota
+from scheduler.pools.shipped import quota, quota_args
 from tests.property.fair_split_models import NAMES, Use, leaves, trees, uses
 from tests.unit.scheduler_pools.quota_hosts import QuotaHost
 
@@ -290,7 +290,8 @@ def test_the_cap_of_the_plugin_is_exact(
     ]
     args = {"computeUnit": {"cpu": f"{unit.vcpu_milli}m", "memory": unit.memory_bytes}, "tenants": tenants}
     pools = (
-        Pool(str(place), own, labels={quota.TENANT_LABEL: tenant}) for place, (own, tenant) in enumerate(rows)
+        Pool(str(place), own, labels={quota_args.TENANT_LABEL: tenant})
+        for place, (own, tenant) in enumerate(rows)
     )
     host = QuotaHost(*pools)
     plugin = quota.factory(host, Providers(), args)

@@ -104,6 +104,8 @@ IN_REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
         (_raw(resources={"cpu": "1", "memory": memory}), {"raw.resources"})
         for memory in ("1500m", "-1Ki", "9223372036854775808")
     ),
+    (_raw(apart=1), {"raw.apart"}),
+    (_raw(apart="true"), {"raw.apart"}),
 ]
 POOL = {"code": "pool", "message": "m"}
 IN_REPLIES: list[tuple[dict[str, Any], set[str]]] = [
@@ -116,6 +118,10 @@ IN_REPLIES: list[tuple[dict[str, Any], set[str]]] = [
     ({"reasons": [POOL | {"retryAfterSeconds": True}]}, {"reasons[0].retryAfterSeconds"}),
     ({"reasons": [None, POOL]}, {"reasons[0]"}),
     ({"reasons": {"code": "pool"}}, {"reasons"}),
+    (
+        {"raw": REPLY["raw"] | {"computeUnit": REPLY["raw"]["computeUnit"] | {"apart": 1}}},
+        {"raw.computeUnit.apart"},
+    ),
 ]
 
 

@@ -132,6 +132,22 @@ EXTENDED: dict[str, wire.Message] = {
             ),
         ),
     ),
+    "request whose resources are apart": wire.AgentRequest(
+        Plugin.V1_1,
+        POD,
+        wire.SlotResources(2, 5),
+        None,
+        extension.RequestExtension(
+            AGENT, 1763719200000, "0d9c", 1, 0, None, extension.RawRequest(AMOUNT, None, SMALL, apart=True)
+        ),
+    ),
+    "granted apart": wire.PluginResponse(
+        wire.SlotResources(1, 4),
+        wire.SlotResources(0, 1),
+        extension=extension.ReplyExtension(
+            1, SCHEDULER, 0, extension.RawReply(AMOUNT, values.ComputeUnit(SMALL, is_apart=True)), ()
+        ),
+    ),
 }
 
 

@@ -18,18 +18,18 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from hosting.logs import Logger
-from protocol.values import Value
+from protocol.values import ZERO, Resources, Value
 from scheduler.core import events
-from scheduler.core.ledger import Ledger
+from scheduler.core.ledger import Ledger, PoolAccount
 from scheduler.core.model import Holder, Kind
 from scheduler.core.vms import VmTable
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import Call, Steps
 from scheduler.pools.chain.manager import PluginManager
-from scheduler.pools.chain.probing import probe_steps
+from scheduler.pools.chain.probing import about, probe_steps
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core import admission_state, batches
-from scheduler.pools.core.admission_state import Parking, PoolAdmissionState
+from scheduler.pools.core.admission_state import CachedRefusal, Parking, PoolAdmissionState
 from scheduler.pools.core.batches import Batch, Conclusion, PoolGrowth, Waiter
 from scheduler.pools.core.claims_of_pools import ClaimsOfPools, PoolLookup
 from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
@@ -82,6 +82,10 @@ class _Run:
 
 def _nothing() -> None:
     pass
+
+
+def _limits_amounts(account: PoolAccount) -> bool:
+    return account.spec is not None and account.spec.limits_amounts
 
 
 class PoolAdmissionQueue:
@@ -229,10 +233,11 @@ class PoolAdmissionQueue:
             self._answer(waiter, verdict)
         if not growths:
             return None
-        batch = Batch(pool, growths, batches.question(queue.state, account.units, growths))
-        if batch.question.is_cut and self._may_be_free(queue, now_s):
-            self._reconsider(queue, batch)
-            batch = replace(batch, question=batches.question(queue.state, account.units, growths))
+        now = pool.with_replicas(account.units, account.amount) if _limits_amounts(account) else None
+        batch = Batch(pool, growths, batches.question(queue.state, account.units, growths, now))
+        if (batch.question.is_cut or batch.question.cut) and self._may_be_free(queue, now_s):
+            self._reconsider(queue, batch, account)
+            batch = replace(batch, question=batches.question(queue.state, account.units, growths, now))
         has_plugins = bool(self._manager)
         known = batches.unasked(queue.state, batch, account.units, now_s, has_plugins=has_plugins)
         if known is not None:
@@ -240,7 +245,7 @@ class PoolAdmissionQueue:
             return None
         ctx, pods = self._context(batch), queue.refresh(self._ledger, self._vms)
         bounds = batch.question.current, batch.question.candidate
-        steps = probe_steps(self._manager, ctx, pool, pods, bounds, self._clock)
+        steps = probe_steps(self._manager, ctx, pool, pods, bounds, self._clock, batch.question.amount)
         return ProbeBatch(batch, self._manager, ctx, self._grants, steps)
 
     def _end(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> None:
@@ -273,7 +278,9 @@ class PoolAdmissionQueue:
         batch = probe.batch
         given = sum(max(now - then, 0) for then, now in zip(before, self._units_of(batch), strict=True))
         account = self._ledger.pool(batch.pool.name)
-        pool = batch.pool.with_replicas(account.units if account is not None else 0)
+        pool = batch.pool.with_replicas(0)
+        if account is not None:
+            pool = batch.pool.with_replicas(account.units, account.amount)
         question, asked = probe.ctx.question, batch.question.candidate
         probe.manager.probe_ended(ProbeEnd(question, pool, asked, result.accepted, given))
 
@@ -337,27 +344,36 @@ class PoolAdmissionQueue:
         """What the plugins are told of a batch's question."""
         requests = tuple(batches.request_of(growth, self._vms) for growth in batch.growths)
         question = uuid.uuid4().hex if self._manager.has_listeners else ""
-        return Context(Purpose.PROBE, requests, batch.deadline_s, question)
+        account = self._ledger.pool(batch.pool.name)
+        held = account.amount if account is not None else ZERO
+        return Context(Purpose.PROBE, requests, batch.deadline_s, question, held)
 
     def _may_be_free(self, queue: PoolQueue, now_s: float) -> bool:
         """Whether something was freed since the pool was found full, and its plugin may be asked by now: one that must be
         waited for is asked a little later, nobody waits for the end of a cool-down."""
-        refusal = queue.state.refusal
-        if refusal is None or refusal.freed == self._claims.freed(queue.name, now_s):
+        freed = self._claims.freed(queue.name, now_s)
+        return any(self._is_stale(refusal, freed, now_s) for refusal in queue.state.refusals)
+
+    def _is_stale(self, refusal: CachedRefusal, freed: int, now_s: float) -> bool:
+        if refusal.freed == freed:
             return False
         return not self._manager.is_awaited(refusal.plugin) or now_s >= refusal.since_s + WAKE_S
 
-    def _reconsider(self, queue: PoolQueue, batch: Batch) -> None:
+    def _reconsider(self, queue: PoolQueue, batch: Batch, account: PoolAccount) -> None:
         """Whether a full pool is still full. Plain hooks say so at once; others are asked anew."""
-        refusal = queue.state.refusal
-        assert refusal is not None
-        pods = queue.refresh(self._ledger, self._vms)
-        more = batch.pool.with_replicas(refusal.total + 1)
-        is_full = not self._manager.is_awaited(refusal.plugin) and not self._manager.still_admits(
-            self._context(batch), more, pods
-        )
-        freed = self._claims.freed(queue.name, self._clock())
-        queue.state = replace(queue.state, refusal=replace(refusal, freed=freed) if is_full else None)
+        now_s = self._clock()
+        freed = self._claims.freed(queue.name, now_s)
+        pods, ctx = queue.refresh(self._ledger, self._vms), self._context(batch)
+        kept = []
+        for refusal in queue.state.refusals:
+            if self._is_stale(refusal, freed, now_s):
+                more = batches.beyond(refusal, batch.pool, account)
+                if self._manager.is_awaited(refusal.plugin) or self._manager.still_admits(ctx, more, pods):
+                    continue
+                kept.append(replace(refusal, freed=freed))
+            else:
+                kept.append(refusal)
+        queue.state = queue.state.with_refusals(kept)
 
     def _still_holds(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> bool:
         """Whether a result counts: the same chain and pool, and for a grant, no other pool got what was left for both."""
@@ -369,7 +385,7 @@ class PoolAdmissionQueue:
             ProbeResultKind.INVALID_SPEC,
         )
         if is_grant and self._grants != probe.grants:
-            wanted = batch.pool.with_replicas(result.accepted)
+            wanted = about(batch.pool, result.accepted, batches.granted_amount(result))
             pods = queue.refresh(self._ledger, self._vms)
             if not probe.manager.still_admits(probe.ctx, wanted, pods):
                 return False
@@ -446,9 +462,18 @@ class PoolAdmissionQueue:
         """The most that each pool which is being asked about now may be given, in its own units."""
         return {name: run.probe.batch.question.candidate for name, run in self._runs.items()}
 
+    def asked_amounts(self) -> dict[str, Resources]:
+        """The most of each resource that each pool which is being asked about now may be given, where amounts are limited."""
+        questions = ((name, run.probe.batch.question) for name, run in self._runs.items())
+        return {name: asked.amount for name, asked in questions if asked.amount is not None}
+
     def claims(self) -> Mapping[str, int]:
         """What each pool was refused beyond what it has, in its own units; the same object while nothing has changed."""
         return self._claims.units(self._clock())
+
+    def claimed_amounts(self) -> Mapping[str, Resources]:
+        """What each pool was refused of each resource beyond what it has; the same object while nothing has changed."""
+        return self._claims.amounts(self._clock())
 
     def claimed(self, name: str) -> tuple[int, float]:
         """How many units a pool claims, and when the last of its claims ends."""

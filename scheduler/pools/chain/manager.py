@@ -5,7 +5,7 @@ Source: seed 000, `PluginManager`; what it lacks (time-outs, a barrier for excep
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -67,13 +67,15 @@ class PluginManager:
         self._timeout_s = timeout_s
         self._log = log
         self._watch = watch
-        self._listeners = tuple(
-            (name, hook)
-            for name, plugin, _ in self._plugins
-            if callable(hook := getattr(plugin, "probe_ended", None))
-        )
+        self._listeners = self._optional("probe_ended")
+        self._amounts = self._optional("limits_amounts")
         self._started = 0
         self._awaited: set[str] = set()
+
+    def _optional(self, hook: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+        """The plugins' names with a hook that not every plugin has."""
+        found = ((name, getattr(plugin, hook, None)) for name, plugin, _ in self._plugins)
+        return tuple((name, call) for name, call in found if callable(call))
 
     def __bool__(self) -> bool:
         return bool(self._plugins)
@@ -161,11 +163,26 @@ class PluginManager:
             own, call = calls.begin(steps)
             if call is not None:
                 calls.drop(steps, call)
-            elif (
-                own is None or own.error is not None or own.admitted_or(new_pool.replicas) < new_pool.replicas
-            ):
+            elif own is None or own.error is not None or not own.admits(new_pool):
                 return False
         return True
+
+    def limits_amounts(self, pool: Pool) -> bool:
+        """Whether any plugin limits amounts of that pool beside units (`limits_amounts`, which is optional).
+
+        A plugin that cannot tell is asked about all growth, so that no limit is passed over.
+        """
+        for name, hook in self._amounts:
+            try:
+                if at_once(hook, pool):
+                    return True
+            except Exception as error:  # noqa: BLE001 - anybody may write a plugin
+                if self._log is not None:
+                    self._log.warning(
+                        "pool plugin failed", plugin=name, hook="limits_amounts", error=repr(error)
+                    )
+                return True
+        return False
 
     def probe_ended(self, end: ProbeEnd) -> None:
         """Tell the plugins that want to know (`probe_ended`, which is optional) what became of a search."""

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
+from protocol.values import ZERO, Resources
 from scheduler.core import events
 from scheduler.core.core import Core
+from scheduler.core.model import PoolSpec
 from scheduler.pools.chain.admission_queue import PoolAdmissionQueue
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.stats import PoolStats
@@ -74,8 +76,16 @@ class PoolObjects:
         self._all: tuple[Pool, ...] | None = None
 
     def use(self, manager: PluginManager) -> None:
+        """Another chain from now on. The core hears first where that limits amounts, so that nothing grows unasked."""
         self._manager = manager
+        for record in self._records.values():
+            account, spec = self._ledger.pool(record.pool.name), self._spec_of(record.pool)
+            if account is None or account.spec != spec:
+                self._tell(events.PoolSeen(spec))
         self.admission_queue.use(manager)
+
+    def _spec_of(self, pool: Pool) -> PoolSpec:
+        return records.spec_of(pool, limits_amounts=self._manager.limits_amounts(pool))
 
     def plugin_statuses(self) -> list[tuple[str, object]]:
         return self._manager.statuses()
@@ -111,8 +121,14 @@ class PoolObjects:
     def asked(self) -> Mapping[str, int]:
         return self.admission_queue.asked()
 
+    def asked_amounts(self) -> Mapping[str, Resources]:
+        return self.admission_queue.asked_amounts()
+
     def claims(self) -> Mapping[str, int]:
         return self.admission_queue.claims()
+
+    def claimed_amounts(self) -> Mapping[str, Resources]:
+        return self.admission_queue.claimed_amounts()
 
     def members(self, name: str) -> Pods:
         return self.admission_queue.members(name)
@@ -123,8 +139,9 @@ class PoolObjects:
 
     def _now(self, pool: Pool) -> Pool:
         account = self._ledger.pool(pool.name)
-        units = account.units if account is not None else 0
-        return pool if pool.replicas == units else pool.with_replicas(units)
+        units, amount = (account.units, account.amount) if account is not None else (0, ZERO)
+        is_same = pool.replicas == units and pool.amount == amount
+        return pool if is_same else pool.with_replicas(units, amount)
 
     # ------------------------------------------------------------ what clients ask for
 
@@ -138,7 +155,9 @@ class PoolObjects:
         """Store a new pool as its hooks want it. Raises `AppError`: 409 for a taken name, or what a hook says."""
         self._check_new(pool.name)
         records.check_sound(pool)
-        wanted = replace(pool, uid=str(uuid.uuid4()), generation=1, replicas=0, is_deleting=False)
+        wanted = replace(
+            pool, uid=str(uuid.uuid4()), generation=1, replicas=0, amount=ZERO, is_deleting=False
+        )
         said = await self._manager.pre_create_pool(Context(Purpose.CREATE), wanted)
         return await _whole(self._store_new(records.accepted(said, wanted), is_stored=is_stored))
 
@@ -254,7 +273,7 @@ class PoolObjects:
             if record.parked is not None or record.parked_vms:
                 self._saved_parking[pool.name] = record.parked, record.parked_vms
             self._records[pool.name] = PoolRecord(pool, is_stored=True)
-            self._tell(events.PoolSeen(records.spec_of(pool)))
+            self._tell(events.PoolSeen(self._spec_of(pool)))
             if keep_parking:
                 self.admission_queue.restore(pool.name, pool.generation, record.parked, record.parked_vms)
 
@@ -312,7 +331,7 @@ class PoolObjects:
             self._tell(events.PoolGone(name))
             self.admission_queue.forget(name)
         else:
-            self._tell(events.PoolSeen(records.spec_of(record.pool)))
+            self._tell(events.PoolSeen(self._spec_of(record.pool)))
             self.admission_queue.wake()
 
     async def _save(self, store: PoolStore, kept: Mapping[str, PoolRecord]) -> None:

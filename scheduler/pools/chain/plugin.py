@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from hosting.logs import Logger
+from protocol.values import Resources
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import (
     ADMITTED,
@@ -61,12 +62,18 @@ class Cache(Protocol):
         For a hook that waits and counts over several pools: what it admits for one may meet what another one is given.
         """
 
+    def asked_amounts(self) -> Mapping[str, Resources]:
+        """The same as amounts, of the pools in which a plugin limits amounts."""
+
     def claims(self) -> Mapping[str, int]:
         """How many replicas beyond those that it has each pool was refused a short while ago, where its VMs may still come
         back for them. The same object as before while nothing has changed.
 
         For a hook that splits: what is free now may be somebody's who has asked before.
         """
+
+    def claimed_amounts(self) -> Mapping[str, Resources]:
+        """The same as amounts, of the pools in which a plugin limits amounts; a resource that nobody was refused is zero."""
 
     def members(self, name: str) -> Pods:
         """The VMs of a pool as they are now."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from protocol.values import Resources
 from scheduler.pools.chain import calls
 from scheduler.pools.chain.calls import Steps
 from scheduler.pools.chain.manager import PluginManager
@@ -18,8 +19,11 @@ def probe_steps(
     pods: Pods,
     bounds: tuple[int, int],
     clock: Callable[[], float] | None = None,
+    amount: Resources | None = None,
 ) -> Steps[ProbeResult]:
     """A search within `bounds` (current, candidate) that asks `manager`. What a plugin changes is dropped.
+
+    With an `amount`, the chain is asked about that as well, as far as the units of each question can hold it.
 
     It ends with what is known when an `Interrupt` is thrown in, or, with a `clock`, when that reaches `ctx.deadline_s`.
     """
@@ -28,7 +32,7 @@ def probe_steps(
         asked = next(searching)
         while True:
             try:
-                answer = yield from manager.update_steps(ctx, pool.with_replicas(asked), pods)
+                answer = yield from manager.update_steps(ctx, about(pool, asked, amount), pods)
             except Interrupt as over:
                 searching.throw(over)
                 raise AssertionError("the search goes on after its end") from None
@@ -37,7 +41,18 @@ def probe_steps(
                 searching.throw(Interrupt())
     except StopIteration as stop:
         result: ProbeResult = stop.value
-        return result
+        return (
+            result
+            if amount is None
+            else probe.about_amount(result, about(pool, result.accepted, amount).amount)
+        )
+
+
+def about(pool: Pool, units: int, amount: Resources | None) -> Pool:
+    """The pool as it is asked about: with so many units, and what these can hold of `amount`, where amounts are limited."""
+    if amount is None:
+        return pool.with_replicas(units)
+    return pool.with_replicas(units, amount.min(pool.compute_unit * units))
 
 
 async def probe_accepted_replicas(

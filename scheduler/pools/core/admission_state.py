@@ -5,7 +5,7 @@ is over or the pool was changed. What is wrong at any size *parks* the pool, or 
 changes. Failures leave nothing behind: the next request asks again. Source: design section 5.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,7 @@ from scheduler.core.events import PoolVerdict
 from scheduler.core.model import VmSpec
 from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error
 from scheduler.pools.core.probe import ProbeResultKind
+from scheduler.pools.core.values import resource_text
 
 COOLDOWN_S: Final = 60.0
 """How long a pool that is full is not asked for more, unless its plugin names a longer time."""
@@ -36,6 +37,8 @@ _DEFAULT_MESSAGES: Final = {
 class CachedRefusal(Value, frozen=True):
     """Up to `total` units the chain may admit more, above that the chain has refused. Forgotten at `until_s`.
 
+    With a `resource`, `total` is an amount of that (milli-CPU, or bytes), and units may be admitted beyond.
+
     `plugin` has refused, at `since_s`, with `reason` for machines. `freed` is what had been freed by then
     (`ClaimsOfPools.freed`): where something was freed since, the pool is asked before the cool-down is over.
     """
@@ -47,6 +50,14 @@ class CachedRefusal(Value, frozen=True):
     plugin: str = ""
     since_s: float = 0.0
     freed: int = 0
+    resource: str | None = None
+
+    @property
+    def at(self) -> str:
+        """The total for people."""
+        if self.resource is None:
+            return f"{self.total} units"
+        return resource_text(self.resource, self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +87,30 @@ class Outcome(Value, frozen=True):
 
 
 class PoolAdmissionState(Value, frozen=True):
-    """All that is remembered of one pool. `parked_vms` is by UID."""
+    """All that is remembered of one pool. `parked_vms` is by UID; `refusal` is about units, `refused_amounts` are about one
+    resource each."""
 
     refusal: CachedRefusal | None = None
     parked: Parking | None = None
     parked_vms: Mapping[str, Parking] = msgspec.field(default_factory=dict)
     last: Outcome | None = None
     generation: int = 0
+    refused_amounts: tuple[CachedRefusal, ...] = ()
+
+    @property
+    def refusals(self) -> tuple[CachedRefusal, ...]:
+        """All refusals that are remembered, that about units first."""
+        return self.refused_amounts if self.refusal is None else (self.refusal, *self.refused_amounts)
+
+    def refused(self, resource: str) -> CachedRefusal | None:
+        """The refusal about that resource."""
+        return next((each for each in self.refused_amounts if each.resource == resource), None)
+
+    def with_refusals(self, refusals: Iterable[CachedRefusal]) -> "PoolAdmissionState":
+        """These refusals in the place of all others."""
+        of = {each.resource: each for each in refusals}
+        about_units = of.pop(None, None)
+        return replace(self, refusal=about_units, refused_amounts=tuple(of.values()))
 
     @property
     def is_parked(self) -> bool:
@@ -93,8 +121,10 @@ class PoolAdmissionState(Value, frozen=True):
         """What still holds now, for a pool of this generation."""
         if self.generation != generation:
             return PoolAdmissionState(last=self.last, generation=generation)
-        if self.refusal is not None and now_s >= self.refusal.until_s:
-            return replace(self, refusal=None)
+        if self.refusal is None and not self.refused_amounts:
+            return self
+        if any(now_s >= each.until_s for each in self.refusals):
+            return self.with_refusals(each for each in self.refusals if now_s < each.until_s)
         return self
 
     def cleared(self) -> "PoolAdmissionState":
@@ -131,12 +161,12 @@ class PoolAdmissionState(Value, frozen=True):
             return None
         return nothing(ReasonCode.POOL_PARKED, why, None)
 
-    def saturated(self, pool: str, now_s: float) -> Reason:
-        """Why nothing is granted beyond the total of the cached refusal."""
-        assert self.refusal is not None
-        left_s = max(self.refusal.until_s - now_s, 0.0)
-        why = f"pool {pool} was full at {self.refusal.total} units a short while ago: {self.refusal.message}"
-        return Reason(ReasonCode.POOL_SATURATED, why, retry_after_s=left_s)
+
+def saturated(refusal: CachedRefusal, pool: str, now_s: float) -> Reason:
+    """Why nothing is granted beyond the total of a cached refusal."""
+    left_s = max(refusal.until_s - now_s, 0.0)
+    why = f"pool {pool} was full at {refusal.at} a short while ago: {refusal.message}"
+    return Reason(ReasonCode.POOL_SATURATED, why, refusal.resource, left_s)
 
 
 def nothing(code: ReasonCode, message: str, retry_after_s: float | None) -> PoolVerdict:

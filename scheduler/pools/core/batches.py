@@ -10,8 +10,10 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Value
-from scheduler.core.events import AdmissionCallNeeded, PoolVerdict
+from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value
+from scheduler.core import limits
+from scheduler.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict
+from scheduler.core.ledger import PoolAccount, amount_of
 from scheduler.core.vms import VmRecord, VmTable
 from scheduler.pools.core.admission_state import (
     CachedRefusal,
@@ -20,14 +22,16 @@ from scheduler.pools.core.admission_state import (
     PoolAdmissionState,
     message_of,
     nothing,
+    saturated,
 )
 from scheduler.pools.core.errors import AppError, Detail, Scope, detail_of
-from scheduler.pools.core.probe import ProbeResult, ProbeResultKind
-from scheduler.pools.core.values import Pool, VmRequest, frozen_texts
+from scheduler.pools.core.probe import ProbeResult, ProbeResultKind, amount_error
+from scheduler.pools.core.values import AmountCap, Pool, VmRequest, frozen_texts
 
 FAILED_RETRY_S: Final = 1.0
 MAX_WAIT_S: Final = 86_400.0
 """A day: no plugin and no service is waited for longer before its pool is asked again."""
+_FULL: Final = Reason(ReasonCode.POOL_SATURATED, "")
 TICK_S: Final = 0.005
 """Timers of a loop may fire that much too early."""
 
@@ -46,12 +50,19 @@ class PoolGrowth(Value, frozen=True):
     """A waiter with the share of its VM in the pool, in the pool's units: now, and with what the VM wants.
 
     `is_kept` says that the pool counts more for the VM than its permit, so that what it holds now was perhaps never admitted.
+    `pooled` is the share now as an amount.
     """
 
     waiter: Waiter
     units: int
     wanted_units: int
     is_kept: bool = False
+    pooled: Resources = ZERO
+
+    @property
+    def wanted(self) -> Resources:
+        """The VM's share as an amount with what it wants."""
+        return self.waiter.needed.wanted.max(self.pooled)
 
     @property
     def uid(self) -> str:
@@ -59,16 +70,23 @@ class PoolGrowth(Value, frozen=True):
 
 
 class Question(Value, frozen=True):
-    """What the chain is asked: how many units in (`current`, `candidate`]. `is_cut`: a cached refusal allows no more."""
+    """What the chain is asked: how many units in (`current`, `candidate`]. `is_cut`: a cached refusal allows no more.
+
+    Where the chain limits amounts, `amount` is the most that the pool would hold, and `cut` names the resources of which cached
+    refusals allow no more. `is_vain` says that nobody could grow by what they leave.
+    """
 
     current: int
     candidate: int
     is_cut: bool = False
+    amount: Resources | None = None
+    cut: tuple[str, ...] = ()
+    is_vain: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to ask for."""
-        return self.candidate <= self.current
+        return self.is_vain or self.candidate <= self.current
 
 
 class Batch(Value, frozen=True):
@@ -131,17 +149,76 @@ def sift(
 def _growth(pool: Pool, waiter: Waiter, record: VmRecord) -> PoolGrowth:
     row, unit = record.row, pool.compute_unit
     return PoolGrowth(
-        waiter, row.units, waiter.needed.wanted.units(unit), row.units > row.state.current.units(unit)
+        waiter,
+        row.units,
+        waiter.needed.wanted.units(unit),
+        row.units > row.state.current.units(unit),
+        row.pooled,
     )
 
 
-def question(state: PoolAdmissionState, held: int, growths: tuple[PoolGrowth, ...]) -> Question:
-    """What to ask when the pool holds `held` units and these VMs want to grow, all of them together."""
+def question(
+    state: PoolAdmissionState, held: int, growths: tuple[PoolGrowth, ...], now: Pool | None = None
+) -> Question:
+    """What to ask when the pool holds `held` units and these VMs want to grow, all of them together.
+
+    Where the chain limits amounts, `now` is the pool with the units and the amount that it holds.
+    """
     wanted = held + sum(max(growth.wanted_units - growth.units, 0) for growth in growths)
     current = held - 1 if any(growth.is_kept for growth in growths) else held
     if state.refusal is not None and wanted > state.refusal.total:
-        return Question(current, state.refusal.total, is_cut=True)
-    return Question(current, wanted)
+        asked = Question(current, state.refusal.total, is_cut=True)
+    else:
+        asked = Question(current, wanted)
+    return asked if now is None else _with_amount(asked, state, now, growths)
+
+
+def _with_amount(
+    asked: Question, state: PoolAdmissionState, now: Pool, growths: tuple[PoolGrowth, ...]
+) -> Question:
+    """The question about units and amounts. It is about the units held as well, within which amounts may grow."""
+    held, wanted = now.replicas, now.amount
+    for growth in growths:
+        wanted += growth.wanted - growth.pooled
+    most = _most(state)
+    cut = tuple(
+        each.resource
+        for each in state.refused_amounts
+        if each.resource is not None and amount_of(wanted, each.resource) > each.total
+    )
+    is_vain = (asked.is_cut or bool(cut)) and not any(
+        _may_grow(growth, state, now, most) for growth in growths
+    )
+    candidate = max(asked.candidate, held)
+    return Question(held - 1, candidate, asked.is_cut, wanted.min(most).max(now.amount), cut, is_vain)
+
+
+def _most(state: PoolAdmissionState) -> Resources:
+    """The amounts up to which the chain may admit more, by the refusals that are remembered."""
+    cpu, memory = state.refused("cpu"), state.refused("memory")
+    return Resources(
+        MAX_VCPU_MILLI if cpu is None else cpu.total, MAX_MEMORY_BYTES if memory is None else memory.total
+    )
+
+
+def _may_grow(growth: PoolGrowth, state: PoolAdmissionState, now: Pool, most: Resources) -> bool:
+    """Whether a VM alone could get any more by the refusals that are remembered."""
+    needed = growth.waiter.needed
+    left = growth.pooled + (most - now.amount).max(ZERO)
+    if state.refusal is not None:
+        units = growth.units + max(state.refusal.total - now.replicas, 0)
+        left = left.min(now.compute_unit * units)
+    way = limits.Growth(needed.current, needed.wanted, needed.unit)
+    return limits.grant(way, way.within(left, _FULL)).permit.exceeds(needed.current)
+
+
+def beyond(refusal: CachedRefusal, pool: Pool, account: PoolAccount) -> Pool:
+    """The pool with a little more than what a refusal has left it: what it is asked about to see whether it is still full."""
+    if refusal.resource is None:
+        return pool.with_replicas(refusal.total + 1, account.amount)
+    is_cpu = refusal.resource == "cpu"
+    more = Resources(refusal.total + 1 if is_cpu else 0, 0 if is_cpu else refusal.total + 1)
+    return pool.with_replicas(account.units, account.amount.max(more))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -178,8 +255,10 @@ def unasked(
     pool than it has needs nobody's verdict.
     """
     asked = batch.question
-    if asked.is_cut and asked.is_empty:
-        return PoolVerdict(0, state.saturated(batch.pool.name, now_s))
+    if asked.is_empty and (asked.is_cut or asked.cut):
+        full = state.refusal if asked.is_cut else state.refused(asked.cut[0])
+        assert full is not None
+        return PoolVerdict(0, saturated(full, batch.pool.name, now_s))
     if has_plugins and not asked.is_empty:
         return None
     return PoolVerdict(max(asked.candidate, held), None, batch.pool.generation, is_all=not asked.is_cut)
@@ -271,7 +350,7 @@ def answered(
     state = replace(state, last=last)
     match result.kind:
         case ProbeResultKind.OK if result.is_complete:
-            return state, _admitted(state, pool, asked, now_s)
+            return state, _admitted(state, pool, asked, result, now_s)
         case ProbeResultKind.INVALID_SPEC:
             state = replace(state, parked=Parking(state.generation, message, result.plugin))
             verdict = state.parked_verdict("", pool)
@@ -284,13 +363,55 @@ def answered(
             return _insufficient(state, pool, asked, result, now_s, cooldown_s, freed)
 
 
-def _admitted(state: PoolAdmissionState, pool: str, asked: Question, now_s: float) -> PoolVerdict:
+def granted_amount(result: ProbeResult) -> Resources | None:
+    """What a search's result admits of each resource; None where it was not about amounts."""
+    amount = result.amount
+    for cap in result.cut_amounts:
+        assert amount is not None
+        cpu, memory = amount.vcpu_milli, amount.memory_bytes
+        amount = Resources(cap.most, memory) if cap.resource == "cpu" else Resources(cpu, cap.most)
+    return amount
+
+
+def _admitted(
+    state: PoolAdmissionState, pool: str, asked: Question, result: ProbeResult, now_s: float
+) -> PoolVerdict:
+    """All units that were asked for."""
+    total = asked.candidate
     if asked.is_cut and state.refusal is not None:
-        reason = state.saturated(pool, now_s)
+        reason = saturated(state.refusal, pool, now_s)
+        total = min(total, state.refusal.total)
     else:
-        message = f"VMs came into pool {pool} while it was asked"
-        reason = Reason(ReasonCode.POOL, message, retry_after_s=0.0)
-    return PoolVerdict(asked.candidate, reason, state.generation, is_all=not asked.is_cut)
+        reason = _of_births(pool)
+    amounts = _amount_limits(state, pool, asked, result, now_s)
+    return PoolVerdict(total, reason, state.generation, is_all=not asked.is_cut, amounts=amounts)
+
+
+def _of_births(pool: str, resource: str | None = None) -> Reason:
+    message = f"VMs came into pool {pool} while it was asked"
+    return Reason(ReasonCode.POOL, message, resource, retry_after_s=0.0)
+
+
+def _amount_limits(
+    state: PoolAdmissionState, pool: str, asked: Question, result: ProbeResult, now_s: float
+) -> tuple[AmountLimit, ...]:
+    """What may be held of each resource, where the chain limits amounts: what was asked for, or what refusals leave of it."""
+    if result.amount is None:
+        return ()
+    found = []
+    cut = {cap.resource for cap in result.cut_amounts}
+    for resource, amount in result.amount.named():
+        refusal = state.refused(resource)
+        if refusal is None or (resource not in cut and resource not in asked.cut):
+            found.append(AmountLimit(resource, amount, _of_births(pool, resource), is_all=True))
+            continue
+        if resource in cut:
+            message, wait_s = f"pool {pool}: {refusal.message}", refusal.until_s - now_s
+            why = Reason(ReasonCode.POOL, message, resource, wait_s)
+        else:
+            why = saturated(refusal, pool, now_s)
+        found.append(AmountLimit(resource, min(amount, refusal.total), why))
+    return tuple(found)
 
 
 def _insufficient(
@@ -305,15 +426,28 @@ def _insufficient(
     """The chain has refused, or the time was over. What was refused is not asked again before the cool-down is over."""
     message = message_of(result.error)
     wait_s = max(cooldown_s, min(result.retry_after_s or 0.0, MAX_WAIT_S))
+    until_s = now_s + wait_s
     if result.refused is not None:
         why = detail_of(result.error).reason if result.error is not None else ""
-        refusal = CachedRefusal(result.refused - 1, now_s + wait_s, message, why, result.plugin, now_s, freed)
+        refusal = CachedRefusal(result.refused - 1, until_s, message, why, result.plugin, now_s, freed)
         state = replace(state, refusal=refusal)
+    if result.cut_amounts:
+        refusals = (_refusal_of(cap, until_s, now_s, freed) for cap in result.cut_amounts)
+        state = state.with_refusals((*state.refusals, *refusals))
+    if result.is_complete and result.refused is None:
+        return state, _admitted(state, pool, asked, result, now_s)  # amounts were refused, and no units
     if result.is_complete:
         reason = Reason(ReasonCode.POOL, f"pool {pool}: {message}", retry_after_s=wait_s)
     else:
         why = f"pool {pool} had admitted {result.accepted} units when the time for asking was over"
         reason = Reason(ReasonCode.PROBE_DEADLINE, why, retry_after_s=0.0)
     # The pool's present units were never asked about: where no more was admitted, nothing is said of them either.
-    total = result.accepted if result.accepted > asked.current else 0
-    return state, PoolVerdict(total, reason, state.generation)
+    if result.accepted <= asked.current:
+        return state, PoolVerdict(0, reason, state.generation)
+    amounts = _amount_limits(state, pool, asked, result, now_s)
+    return state, PoolVerdict(result.accepted, reason, state.generation, amounts=amounts)
+
+
+def _refusal_of(cap: AmountCap, until_s: float, now_s: float, freed: int) -> CachedRefusal:
+    message = message_of(amount_error(cap))
+    return CachedRefusal(cap.most, until_s, message, cap.reason, cap.plugin, now_s, freed, cap.resource)

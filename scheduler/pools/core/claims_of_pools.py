@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from protocol.reasons import ReasonCode
+from protocol.values import ZERO, Resources
 from scheduler.core.events import PoolVerdict
-from scheduler.core.ledger import Ledger
+from scheduler.core.ledger import Ledger, Row
 from scheduler.core.model import Holder, Kind
 from scheduler.core.vms import VmTable
 from scheduler.pools.core.batches import PoolGrowth
@@ -34,6 +35,7 @@ class ClaimsOfPools:
         self._queues: dict[str, PoolQueue] = {}
         """Those with claims."""
         self._units: Mapping[str, int] = {}
+        self._amounts: Mapping[str, Resources] = {}
         self._is_known = False
         self._moves = 0
         self._next_s = math.inf
@@ -48,7 +50,8 @@ class ClaimsOfPools:
         if self._is_known and moves == self._moves and now_s < self._next_s:
             return self._units
         self._is_known, self._moves, self._next_s = True, moves, math.inf
-        found = {}
+        found: dict[str, int] = {}
+        amounts: dict[str, Resources] = {}
         for name, queue in tuple(self._queues.items()):
             queue.refresh(self._ledger, self._vms)
             queue.claims.expire(now_s)
@@ -58,11 +61,21 @@ class ClaimsOfPools:
                 del self._queues[name]
                 continue
             units, most = queue.claims.units, pool.limits.max_units
-            found[name] = units if most is None else min(units, max(most - account.units, 0))
+            if units:
+                found[name] = units if most is None else min(units, max(most - account.units, 0))
+            if queue.claims.amount != ZERO:
+                amounts[name] = queue.claims.amount
             self._next_s = min(self._next_s, queue.claims.next_s)
         if found != self._units:
             self._units = found
+        if amounts != self._amounts:
+            self._amounts = amounts
         return self._units
+
+    def amounts(self, now_s: float) -> Mapping[str, Resources]:
+        """What each pool was refused of each resource beyond what it has; the same object while nothing has changed."""
+        self.units(now_s)
+        return self._amounts
 
     def of(self, name: str, now_s: float) -> tuple[int, float]:
         """How many units a pool claims, and when the last of its claims ends."""
@@ -70,14 +83,19 @@ class ClaimsOfPools:
         return units, self._queues[name].claims.until_s if units else 0.0
 
     def freed(self, name: str, now_s: float) -> int:
-        """Changes whenever a pool may get what was refused to it: others gave units back, claims ended, pools changed.
+        """Changes whenever a pool may get what was refused to it: others gave something back (whole units, unless the pool's
+        amounts are limited), claims ended, pools changed.
 
         What the pool itself gives back leaves its total as it was admitted.
         """
         self.units(now_s)
         account = self._ledger.pool(name)
-        own = (account.freed_units if account is not None else 0) + self._ended[name]
-        return self._ledger.freed_units + self._ended_total + self._wakes - own
+        found = self._ledger.freed_units + self._ended_total + self._wakes - self._ended[name]
+        if account is None:
+            return found
+        if account.spec is not None and account.spec.limits_amounts:
+            found += self._ledger.frees - account.frees
+        return found - account.freed_units
 
     def wake(self) -> None:
         """Something has changed by which what was refused may be admitted now."""
@@ -85,18 +103,20 @@ class ClaimsOfPools:
 
     def note(self, queue: PoolQueue, growth: PoolGrowth, verdict: PoolVerdict, now_s: float) -> None:
         """A growth was told this verdict, and has in the ledger what was granted. What was refused is claimed."""
-        reason, before = verdict.reason, queue.claims.units
+        before = queue.claims.units, queue.claims.amount
         row = self._ledger.row(Holder(Kind.VM, growth.uid))
-        is_for_want = reason is not None and reason.code in _FOR_WANT_OF_RESOURCES
-        if verdict.is_all:
+        refused = [limit.reason for limit in verdict.amounts if not limit.is_all]
+        if verdict.reason is not None and not verdict.is_all:
+            refused.append(verdict.reason)
+        wants = [reason for reason in refused if reason.code in _FOR_WANT_OF_RESOURCES]
+        if verdict.is_all and not refused:
             queue.claims.withdraw(growth.uid)
-        elif row is not None and row.pool == queue.name and is_for_want:
-            assert reason is not None
-            wait_s = reason.retry_after_s or 0.0
-            queue.claims.refuse(growth.uid, row.units, growth.wanted_units, now_s, wait_s)
+        elif row is not None and row.pool == queue.name and wants:
+            wait_s = max(reason.retry_after_s or 0.0 for reason in wants)
+            _refuse(queue, growth, row, now_s, wait_s)
         if queue.claims:
             self._queues[queue.name] = queue
-        self._is_known = self._is_known and queue.claims.units == before
+        self._is_known = self._is_known and (queue.claims.units, queue.claims.amount) == before
         self._count_ended(queue)
 
     def clear(self, queue: PoolQueue) -> None:
@@ -110,3 +130,14 @@ class ClaimsOfPools:
         if ended:
             self._ended[queue.name] += ended
             self._ended_total += ended
+
+
+def _refuse(queue: PoolQueue, growth: PoolGrowth, row: Row, now_s: float, wait_s: float) -> None:
+    """Note what a VM wanted and was refused: units, unless it was amounts alone, and of these what is known to be full."""
+    state, wanted, units = queue.state, row.pooled, growth.wanted_units
+    if state.refused_amounts:
+        cpu = growth.wanted.vcpu_milli if state.refused("cpu") is not None else 0
+        memory = growth.wanted.memory_bytes if state.refused("memory") is not None else 0
+        wanted = wanted.max(Resources(cpu, memory))
+        units = units if state.refusal is not None else row.units
+    queue.claims.refuse(growth.uid, row.units, units, now_s, wait_s, row.pooled, wanted)

@@ -1,6 +1,7 @@
 """Tenants in a tree, what each of them uses, and how much each may use: the rule of the `quota` plugin, as pure code.
 
-All amounts are whole units. Only tenants without others below them own pools; a parent's use is that of its children.
+All amounts are whole units: compute units, or milli-CPU, or bytes, whatever a tree counts (`tenant_accounts` puts several
+together). Only tenants without others below them own pools; a parent's use is that of its children.
 
 The rule:
 
@@ -32,7 +33,7 @@ shares are 5, 2½ and 2½: the half goes to `batch`, whose name sorts first. Whe
 """
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -110,11 +111,11 @@ class TenantFault:
     text: str
 
 
-def tree_faults(tenants: Sequence[Tenant]) -> tuple[TenantFault, ...]:
+def tree_faults(tenants: Sequence[Tenant], text_of: Callable[[int], str] = str) -> tuple[TenantFault, ...]:
     """Everything that keeps tenants from being a tree: names, parents, and guarantees that cannot be kept.
 
     A guarantee must not exceed its own limit, nor must what tenants below one are guaranteed together exceed that one's
-    guarantee where it has one, and its limit. Tenants whose name is empty are passed over.
+    guarantee where it has one, and its limit. Tenants whose name is empty are passed over. `text_of` writes an amount.
     """
     places: dict[str, int] = {}
     faults = []
@@ -135,7 +136,7 @@ def tree_faults(tenants: Sequence[Tenant]) -> tuple[TenantFault, ...]:
             )
     _, below = _guaranteed(tenants, paths)
     for index, tenant in enumerate(tenants):
-        faults += _amount_faults(index, tenant, below[index])
+        faults += _amount_faults(index, tenant, below[index], text_of)
     return tuple(faults)
 
 
@@ -167,16 +168,22 @@ def _guaranteed(tenants: Sequence[Tenant], paths: Sequence[tuple[int, ...]]) -> 
     return found, below
 
 
-def _amount_faults(index: int, tenant: Tenant, below_units: int) -> list[TenantFault]:
+def _amount_faults(
+    index: int, tenant: Tenant, below_units: int, text_of: Callable[[int], str]
+) -> list[TenantFault]:
     own, limit = tenant.guaranteed_units, tenant.limit_units
     faults = []
     if own is not None and limit is not None and own > limit:
-        faults.append(TenantFault(index, "guaranteed", f"{own} exceeds its limit of {limit}"))
+        faults.append(
+            TenantFault(index, "guaranteed", f"{text_of(own)} exceeds its limit of {text_of(limit)}")
+        )
     if own is not None and own < below_units:
-        text = f"{own} is less than the {below_units} that tenants below it are guaranteed; leave it out to have the sum"
+        text = f"{text_of(own)} is less than the {text_of(below_units)} that tenants below it are guaranteed; leave it out to have the sum"
         faults.append(TenantFault(index, "guaranteed", text))
     elif limit is not None and own is None and below_units > limit:
-        text = f"{limit} is less than the {below_units} that tenants below it are guaranteed"
+        text = (
+            f"{text_of(limit)} is less than the {text_of(below_units)} that tenants below it are guaranteed"
+        )
         faults.append(TenantFault(index, "limit", text))
     return faults
 
@@ -278,7 +285,7 @@ class Allowance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TenantStatus:
-    """What a tenant has and uses, in units; None is no limit.
+    """What a tenant has and uses, in units of its `measure`; None is no limit.
 
     `guaranteed_used_units` is the part of the use within the guarantee. `borrowed_units` is what it keeps from others
     beyond its guarantee: of a parent, also what it must keep for those below. `lent_units` is what its children borrowed of
@@ -297,6 +304,7 @@ class TenantStatus:
     fair_share_units: int | None
     left_units: int | None
     claimed_units: int
+    measure: str = "units"
 
 
 class Accounts:
@@ -353,15 +361,40 @@ class Accounts:
             if wanted_change and level + 1 < len(path):
                 self._versions[path[level + 1]] += 1
 
-    def allowance(self, place: int) -> Allowance:
+    def version(self, place: int) -> int:
+        """Changes whenever what the children of a tenant are after has changed."""
+        return self._versions[place]
+
+    def borrowing(self, place: int) -> int:
+        """What a tenant borrows and claims beyond its guarantee."""
+        return self._wanted[place] - self._tree.nodes[place].guaranteed_units
+
+    def borrowing_with(self, place: int, wanted_units: int) -> list[int]:
+        """The same of a tenant and those above, in the order of its path, if the tenant wanted at least so many units."""
+        change = max(wanted_units - self._wanted_below[place], 0)
+        found = []
+        for at in self._tree.nodes[place].path:
+            node = self._tree.nodes[at]
+            wanted = max(node.guaranteed_units, _within(self._wanted_below[at] + change, node))
+            change = wanted - self._wanted[at]
+            found.append(wanted - node.guaranteed_units)
+        return found
+
+    def split(self, parent: int, total_units: int, asking: int) -> int:
+        """What the child that asks may borrow of a parent that may keep `total_units`."""
+        return self._split(parent, total_units, asking)[self._tree.nodes[asking].tenant.name]
+
+    def allowance(self, place: int, totals: Sequence[int | None] | None = None) -> Allowance:
         """How many units a tenant may use now, whatever it uses already: the rule of this module.
 
         A parent counts as one tenant. Exact: the answer does not depend on the tenant's own use, so whoever takes all
-        of it has the same allowance again.
+        of it has the same allowance again. `totals` are what the tenants of its path may keep by limit, guarantee and fair
+        share, where another split than that of this module says so.
         """
         nodes, held = self._tree.nodes, self._held
         path = nodes[place].path
-        totals = self._totals(path) if self._reserves_shares else [nodes[at].limit_units for at in path]
+        if totals is None:
+            totals = self._totals(path) if self._reserves_shares else [nodes[at].limit_units for at in path]
         bounds: list[tuple[int, Allowance]] = []
         within = others = (
             0  # up to `within` nothing is borrowed above; `others` is kept by the siblings on the way
@@ -419,12 +452,16 @@ class Accounts:
 
     def status(self) -> tuple[TenantStatus, ...]:
         """All tenants, in the order of the tree."""
-        return tuple(self._status(place, node) for place, node in enumerate(self._tree.nodes))
+        return tuple(map(self.status_of, range(len(self._tree.nodes))))
 
-    def _status(self, place: int, node: TenantNode) -> TenantStatus:
+    def status_of(
+        self, place: int, measure: str = "units", totals: Sequence[int | None] | None = None
+    ) -> TenantStatus:
+        """What one tenant has and uses. `totals` as in `allowance`."""
+        node = self._tree.nodes[place]
         used, guaranteed = self._used[place], node.guaranteed_units
-        total = self._totals(node.path)[0]
-        most = self.allowance(place).units
+        total = (totals or self._totals(node.path))[0]
+        most = self.allowance(place, totals).units
         return TenantStatus(
             node.tenant.name,
             node.tenant.parent,
@@ -437,6 +474,7 @@ class Accounts:
             None if total is None else total - guaranteed,
             None if most is None else max(0, most - used),
             self._wanted_below[place] - self._below[place],
+            measure,
         )
 
     def _borrowed(self, place: int) -> int:

@@ -10,8 +10,10 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from protocol.values import Resources
+from scheduler.core.ledger import amount_of
 from scheduler.pools.core.errors import AppError, Detail, Interrupt, PluginErrorKind, kind_from_app_error
-from scheduler.pools.core.values import Admission
+from scheduler.pools.core.values import Admission, AmountCap, resource_text, tightest
 
 
 class ProbeResultKind(enum.IntEnum):
@@ -34,7 +36,9 @@ class ProbeResult:
     `accepted` is the largest number in [current, candidate] that was admitted, `current` where none was. `error` is the
     last refusal and `plugin` whose it was; `retry_after_s` the longest wait that a plugin named. Beside seed 000: `refused`
     is the smallest number that is known to be refused, `calls` how often the chain was asked, and `is_complete` False
-    where a deadline ended the search, so that numbers between `accepted` and `refused` were not asked about.
+    where a deadline ended the search, so that numbers between `accepted` and `refused` were not asked about. `amounts` is the
+    smallest cap of each resource that was stated; such a cap refuses no number. `amount` is what was asked about together with
+    `accepted`, where amounts were.
     """
 
     kind: ProbeResultKind
@@ -45,6 +49,16 @@ class ProbeResult:
     refused: int | None = None
     calls: int = 0
     is_complete: bool = True
+    amounts: tuple[AmountCap, ...] = ()
+    amount: Resources | None = None
+
+    @property
+    def cut_amounts(self) -> tuple[AmountCap, ...]:
+        """The caps that are below what was asked about."""
+        if self.amount is None:
+            return ()
+        amount = self.amount
+        return tuple(cap for cap in self.amounts if cap.most < amount_of(amount, cap.resource))
 
 
 Search: TypeAlias = Generator[int, Admission, ProbeResult]
@@ -72,6 +86,8 @@ def search(current: int, candidate: int) -> Search:
         except Interrupt:
             return replace(found, is_complete=False)
         found, cap = _after(found, asked, answer)
+        if answer.amounts:
+            found = replace(found, amounts=tightest(found.amounts, answer.amounts))
         if found.kind in (ProbeResultKind.INTERNAL_ERROR, ProbeResultKind.INVALID_SPEC):
             return found
         if found.refused is None:
@@ -83,6 +99,24 @@ def search(current: int, candidate: int) -> Search:
             low, high = found.accepted + 1, found.refused - 1
             asked = low + (high - low) // 2
     return found
+
+
+def about_amount(result: ProbeResult, amount: Resources) -> ProbeResult:
+    """The result of a search that was about `amount` as well: where a cap is below that, resources were wanting."""
+    result = replace(result, amount=amount)
+    if result.kind is not ProbeResultKind.OK or not result.cut_amounts:
+        return result
+    cap = result.cut_amounts[0]
+    kind = ProbeResultKind.INSUFFICIENT_RESOURCES
+    return replace(result, kind=kind, error=amount_error(cap), plugin=cap.plugin)
+
+
+def amount_error(cap: AmountCap) -> AppError:
+    """The refusal that a cap below what was asked about amounts to."""
+    what = resource_text(cap.resource, cap.most)
+    message = cap.message or f"the plugin {cap.plugin or 'chain'} admits only {what}"
+    detail = Detail(PluginErrorKind.INSUFFICIENT_RESOURCES, reason=cap.reason)
+    return AppError(503, message, detail=detail)
 
 
 def _after(found: ProbeResult, asked: int, answer: Admission) -> tuple[ProbeResult, int | None]:
@@ -106,9 +140,10 @@ def _after(found: ProbeResult, asked: int, answer: Admission) -> tuple[ProbeResu
         refused = cap + 1
     else:
         wait_s = max(waits) if waits else None
-        return ProbeResult(
+        after = ProbeResult(
             found.kind, asked, found.error, found.plugin, wait_s, found.refused, found.calls + 1
-        ), None
+        )
+        return replace(after, amounts=found.amounts) if found.amounts else after, None
     refused = refused if refused is None else max(min(refused, found.refused or refused), found.accepted + 1)
     after = replace(
         found,

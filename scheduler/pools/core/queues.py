@@ -87,7 +87,7 @@ class PoolQueue:
                 if record is None:
                     self.state = self.state.without_vm(holder.uid)
                 continue
-            self.claims.holds(holder.uid, row.units)
+            self.claims.holds(holder.uid, row.units, row.pooled)
             spec, state = record.spec, row.state
             members[holder] = Member(
                 spec.pod, spec.uid, row.node, labels_of(spec.labels), state.current, row.reserved, row.units

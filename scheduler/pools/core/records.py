@@ -53,18 +53,18 @@ def writes(before: PoolRecord, new: Pool, *, is_stored: bool) -> tuple[PoolRecor
     written first, should the pool not go after all.
     """
     stored = is_stored or before.is_stored
-    is_changed = new != replace(before.pool, replicas=new.replicas)
+    is_changed = new != replace(before.pool, replicas=new.replicas, amount=new.amount)
     raised = replace(new, generation=before.pool.generation + 1) if is_changed else new
     if not new.is_deleting or new.finalizers:
         return (PoolRecord(raised, stored),)
-    is_only_marked = new == replace(before.pool, replicas=new.replicas, is_deleting=True)
+    is_only_marked = new == replace(before.pool, replicas=new.replicas, amount=new.amount, is_deleting=True)
     if before.pool.is_deleting or is_only_marked:
         return (None,)
     return PoolRecord(raised, stored), None
 
 
-def spec_of(pool: Pool) -> PoolSpec:
-    """A pool as the core counts by it."""
+def spec_of(pool: Pool, *, limits_amounts: bool = False) -> PoolSpec:
+    """A pool as the core counts by it. `limits_amounts` is what the pool's chain says."""
     return PoolSpec(
         pool.name,
         pool.compute_unit,
@@ -72,4 +72,5 @@ def spec_of(pool: Pool) -> PoolSpec:
         pool.limits.max_units,
         pool.limits.max_units_per_vm,
         pool.is_deleting,
+        limits_amounts,
     )

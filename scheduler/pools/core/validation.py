@@ -5,9 +5,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from protocol.values import Resources
+from protocol.values import RESOURCE_NAMES, Resources
 from scheduler.pools.core.errors import AppError, detail_of, new_internal
-from scheduler.pools.core.values import ADMITTED, Admission, PodAdmission, Pool, PoolLimits, described_as
+from scheduler.pools.core.values import (
+    ADMITTED,
+    Admission,
+    AmountCap,
+    PodAdmission,
+    Pool,
+    PoolLimits,
+    described_as,
+)
 
 MAX_UNITS: Final = 2**31 - 1
 MAX_TEXTS: Final = 64
@@ -128,7 +136,7 @@ def _answer_problem(answer: Any) -> str:
     cap = answer.admitted
     if cap is not None and (type(cap) is not int or cap < 0):
         return f"admitted must be a whole number from 0, not {cap!r}"
-    problem = _wait_problem(answer.retry_after_s)
+    problem = _caps_problem(answer.amounts) or _wait_problem(answer.retry_after_s)
     if problem:
         return problem
     if not (isinstance(answer.reason, str) and isinstance(answer.message, str)):
@@ -138,6 +146,21 @@ def _answer_problem(answer: Any) -> str:
     if not isinstance(answer.pool, Pool):
         return f"pool must be a Pool, not {type(answer.pool).__name__}"
     return pool_problem(answer.pool)
+
+
+def _caps_problem(caps: Any) -> str:
+    if caps == ():
+        return ""
+    if not (isinstance(caps, tuple) and all(isinstance(cap, AmountCap) for cap in caps)):
+        return f"amounts must be a tuple of AmountCap, not {caps!r}"
+    for cap in caps:
+        if cap.resource not in RESOURCE_NAMES:
+            return f"the resource of a cap must be one of {', '.join(RESOURCE_NAMES)}, not {cap.resource!r}"
+        if type(cap.most) is not int or cap.most < 0:
+            return f"most must be a whole number of milli-CPU or bytes from 0, not {cap.most!r}"
+        if not (isinstance(cap.message, str) and isinstance(cap.reason, str)):
+            return "reason and message of a cap must be texts"
+    return ""
 
 
 def _wait_problem(wait_s: Any) -> str:

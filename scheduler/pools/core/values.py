@@ -7,10 +7,13 @@ A hook cannot change what it was handed; it returns an `Admission` that may carr
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from protocol.values import Resources
+from protocol.values import ZERO, Resources
 from protocol.wire import PodName
+from scheduler.core.ledger import amount_of
+from scheduler.core.limits import amount_text
 from scheduler.pools.core.errors import AppError
 
 
@@ -77,6 +80,9 @@ class Pool:
     about. VMs belong to it by the label `parley.dev/pool`. `generation` rises with every change of what a hook may
     change: labels, annotations, finalizers, compute unit and limits. While it has finalizers, a pool that is being
     deleted (`is_deleting`) stays.
+
+    `amount` is what its VMs hold together exactly, each resource by itself; in `pre_update_pool` the most that they would hold,
+    where a plugin of the chain limits amounts in this pool (`limits_amounts`), else zero.
     """
 
     name: str
@@ -89,18 +95,21 @@ class Pool:
     uid: str = ""
     generation: int = 0
     is_deleting: bool = False
+    amount: Resources = ZERO
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", frozen_texts(self.labels))
         object.__setattr__(self, "annotations", frozen_texts(self.annotations))
         object.__setattr__(self, "finalizers", tuple(self.finalizers))
 
-    def with_replicas(self, replicas: int) -> "Pool":
-        """The same pool, asked about with another number of units. Made for every probe, so nothing is checked again."""
+    def with_replicas(self, replicas: int, amount: Resources = ZERO) -> "Pool":
+        """The same pool with another number of units and another amount, for a probe or as it is now. Made so often that
+        nothing is checked again."""
         pool = object.__new__(Pool)
         for name in _POOL_FIELDS:
             object.__setattr__(pool, name, getattr(self, name))
         object.__setattr__(pool, "replicas", replicas)
+        object.__setattr__(pool, "amount", amount)
         return pool
 
 
@@ -172,7 +181,7 @@ class Purpose(enum.StrEnum):
 class Context:
     """What is known about a call beside the pool.
 
-    `requests` are the VMs whose growth the call would admit, in the order in which they are served, and `request` the
+    `held` is what the pool's VMs hold together before, where the pool's `amount` is what they would hold. `requests` are the VMs whose growth the call would admit, in the order in which they are served, and `request` the
     first of them; both are empty unless VMs want to grow. `question` is the same for all calls of one search and tells it
     from others; empty outside of searches. `deadline_s` is when the answer is of no use any more, on the
     clock of `time.monotonic`; None is never.
@@ -182,6 +191,7 @@ class Context:
     requests: tuple[VmRequest, ...] = ()
     deadline_s: float | None = None
     question: str = ""
+    held: Resources = ZERO
 
     @property
     def request(self) -> VmRequest | None:
@@ -203,11 +213,27 @@ class ProbeEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class AmountCap:
+    """The most that a hook admits of one resource: the pool's VMs may hold `most` milli-CPU (`cpu`) or bytes (`memory`)
+    together.
+
+    `message` and `reason` (CamelCase) say why not more. `plugin` is the name of the one that cut; the manager fills it in.
+    """
+
+    resource: str
+    most: int
+    message: str = ""
+    reason: str = ""
+    plugin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """What a hook says of a pool. `Admission()` admits everything and changes nothing.
 
     `pool` is the pool with what the hook changed. `admitted` is the largest number of replicas that it admits now, from
-    0; None is no limit. A hook that knows the number says it here, and is not asked again and again. `retry_after_s` tells
+    0; None is no limit. A hook that knows the number says it here, and is not asked again and again. `amounts` caps resources
+    beside that, each by itself; it counts only where the plugin says that it limits amounts. `retry_after_s` tells
     when asking again may help, `reason` (CamelCase) and `message` why less was admitted; `error` refuses. `plugin` is
     the name of the one that cut or refused; the manager fills it in. Source: seed 000's `(updated, error)`, and the
     `PoolAdmission` of later versions.
@@ -220,15 +246,27 @@ class Admission:
     message: str = ""
     error: AppError | None = None
     plugin: str = ""
+    amounts: tuple[AmountCap, ...] = ()
 
     @property
     def updated(self) -> bool:
         """Whether the admission carries a changed pool."""
         return self.pool is not None
 
+    def admits(self, pool: Pool) -> bool:
+        """Whether the pool may be as it is asked about, as far as the caps say."""
+        return self.admitted_or(pool.replicas) >= pool.replicas and all(
+            cap.most >= amount_of(pool.amount, cap.resource) for cap in self.amounts
+        )
+
     def admitted_or(self, replicas: int) -> int:
         """The stated number, or `replicas`."""
         return replicas if self.admitted is None else self.admitted
+
+
+def resource_text(resource: str, amount: int) -> str:
+    """An amount of one resource in a sentence."""
+    return amount_text(resource, amount) + (" of memory" if resource == "memory" else "")
 
 
 ADMITTED: Final = Admission()
@@ -259,7 +297,7 @@ Pods: TypeAlias = Sequence[Member]
 def merged(so_far: Admission, own: Admission, plugin: str) -> Admission:
     """What a chain says once one more plugin has spoken. Pure; the order is that of the chain.
 
-    The smallest cap wins and brings its reason, message and plugin (ties keep the earlier one's); the longest
+    The smallest cap wins and brings its reason, message and plugin (ties keep the earlier one's), of each resource too; the longest
     `retry_after_s` wins whosever it is; the latest changed pool stays, also beside an error.
     """
     capped = so_far
@@ -277,4 +315,19 @@ def merged(so_far: Admission, own: Admission, plugin: str) -> Admission:
         capped.message,
         own.error,
         plugin if own.error is not None or capped is own else so_far.plugin,
+        _by(plugin, own.amounts, so_far.amounts) if own.amounts else so_far.amounts,
     )
+
+
+def _by(plugin: str, own: tuple[AmountCap, ...], so_far: tuple[AmountCap, ...]) -> tuple[AmountCap, ...]:
+    """The caps of a chain once a plugin has said its own."""
+    return tightest(so_far, tuple(replace(cap, plugin=plugin) for cap in own))
+
+
+def tightest(*caps: tuple[AmountCap, ...]) -> tuple[AmountCap, ...]:
+    """The smallest cap of each resource, of equal ones the earlier."""
+    found: dict[str, AmountCap] = {}
+    for cap in chain.from_iterable(caps):
+        if cap.resource not in found or cap.most < found[cap.resource].most:
+            found[cap.resource] = cap
+    return tuple(found.values())

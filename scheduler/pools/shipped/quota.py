@@ -1,11 +1,13 @@
-"""The pool plugin `quota`: compute units per tenant, in a tree of tenants with limits, guarantees and lending.
+"""The pool plugin `quota`: units and amounts for each tenant, in a tree of tenants with limits, guarantees and lending.
 
 A pool belongs to the tenant that its label (`tenantLabel`) names, and uses as many units (`computeUnit`) as cover its
 replicas: the larger number of the two resources, rounded up for each pool. How much a tenant may use is the rule of
-`scheduler.pools.core.fair_split`. The plugin computes only: it waits for nothing, and a probe changes nothing.
+`scheduler.pools.core.fair_split`. Where a tenant's limits name CPU or memory, exact amounts count beside the units, and fair
+shares are by dominant share (`scheduler.pools.core.tenant_accounts`). The plugin computes only: it waits for nothing, and a
+probe changes nothing.
 
-- Growth is admitted as far as it fits, as a cap in the pool's own units with the reason `QuotaExhausted`. A pool may always
-  have the units that it has.
+- Growth is admitted as far as it fits, as a cap in the pool's own units, and one for each resource, with the reason
+  `QuotaExhausted`. A pool may always have what it has.
 - Only tenants without others below them own pools. The name of another one is refused, and so is (unless `unknownTenant`
   says `admit`) a name that is not configured, or none: InvalidSpec, for the pool. Pools that are let in so count nowhere.
 - A pool's warm minimum (`minUnits`) counts as used from the moment the pool is there, so it is the pool's at any time.
@@ -15,101 +17,39 @@ replicas: the larger number of the two resources, rounded up for each pool. How 
 from collections.abc import Mapping
 from itertools import compress, count
 from operator import is_not
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from pydantic import Field
-
-from hosting.amounts import PositiveResources
-from hosting.settings import Settings, check, listed
+from hosting.settings import check
 from protocol import values
+from scheduler.core.ledger import amount_of
 from scheduler.pools.chain.plugin import Args, BasePlugin, Handle
 from scheduler.pools.core.errors import AppError, new_insufficient_resources, new_invalid_spec
-from scheduler.pools.core.fair_split import (
-    Accounts,
-    Allowance,
-    BindingLimit,
-    Tenant,
-    TenantStatus,
-    Tree,
-    tree_faults,
-)
+from scheduler.pools.core.fair_split import Allowance, BindingLimit, TenantStatus
 from scheduler.pools.core.providers import Providers
-from scheduler.pools.core.values import ADMITTED, Admission, Context, Pods, Pool, Purpose
+from scheduler.pools.core.tenant_accounts import UNITS, TenantAccounts
+from scheduler.pools.core.values import (
+    ADMITTED,
+    Admission,
+    AmountCap,
+    Context,
+    Pods,
+    Pool,
+    Purpose,
+    resource_text,
+)
+from scheduler.pools.shipped.quota_args import QuotaArgs, trees_of
 
 NAME: Final = "quota"
 REASON: Final = "QuotaExhausted"
-TENANT_LABEL: Final = "parley.dev/tenant"
-
-# ------------------------------------------------------------ the args
-
-
-class TenantArgs(Settings):
-    """A tenant; amounts in units of the quota. See `fair_split.Tenant`."""
-
-    name: Annotated[str, Field(min_length=1)]
-    parent: Annotated[str, Field(min_length=1)] | None = None
-    guaranteed_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="guaranteed")
-    limit_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="limit")
-    weight: Annotated[int, Field(ge=1)] = 1
-
-
-class QuotaArgs(Settings):
-    """The parameters. `retryAfter` (seconds) is what pools that were cut are told to wait."""
-
-    compute_unit: PositiveResources
-    tenant_label: Annotated[str, Field(min_length=1)] = TENANT_LABEL
-    tenants: Annotated[list[TenantArgs], Field(min_length=1)]
-    unknown_tenant: Literal["refuse", "admit"] = "refuse"
-    retry_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(None, alias="retryAfter")
-    reserve_fair_shares: bool = True
-    """False: whoever comes first borrows what is there, fair shares are only shown, and claims count for nothing, so a
-    share may starve. True costs up to as many idle units as are claimed, until the claimants come back or their claims end."""
-
-    @classmethod
-    def cross_faults(cls, data: object) -> list[str]:
-        """Names and parents that make no tree, and guarantees that cannot be kept (`fair_split.tree_faults`)."""
-        tenants = [_as_written(entry) for entry in listed(data, "tenants")]
-        return [f"tenants[{each.index}].{each.field}: {each.text}" for each in tree_faults(tenants)]
-
-
-def _as_written(entry: object) -> Tenant:
-    """A tenant of the raw args, without the parts that are no names or amounts: they are faults of their own."""
-    found: Mapping[str, object] = entry if isinstance(entry, Mapping) else {}
-    name, parent = found.get("name"), found.get("parent")
-    return Tenant(
-        name if isinstance(name, str) else "",
-        parent if isinstance(parent, str) else "",
-        _amount(found.get("guaranteed")),
-        _amount(found.get("limit")),
-    )
-
-
-def _amount(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def tree_of(args: QuotaArgs) -> Tree:
-    return Tree(
-        [
-            Tenant(each.name, each.parent or "", each.guaranteed_units, each.limit_units, each.weight)
-            for each in args.tenants
-        ]
-    )
-
-
-# ------------------------------------------------------------ the plugin
 
 
 class _Counted(NamedTuple):
-    """How a pool is counted: its tenant's place, None for nobody's, the units that it uses, and those that its refused VMs
-    claim beyond that."""
+    """How a pool is counted: its tenant's place, None for nobody's, what it uses of each measure, and what its refused VMs claim
+    beyond that."""
 
     place: int | None
-    units: int
-    claimed_units: int
-
-
-_ABSENT: Final = _Counted(None, 0, 0)
+    used: tuple[int, ...]
+    claimed: tuple[int, ...]
 
 
 class QuotaPlugin(BasePlugin):
@@ -120,10 +60,15 @@ class QuotaPlugin(BasePlugin):
         self._args = args
         self._label = args.tenant_label
         self._unit = args.compute_unit
-        self._tree = tree_of(args)
+        self._trees = trees_of(args)
+        self._tree = self._trees[UNITS]
+        self._resources = tuple(self._trees)[1:]
+        """The resources that are limited beside units."""
         self._accounts = self._new_accounts()
+        self._absent = _Counted(None, (0,) * len(self._trees), (0,) * len(self._trees))
         self._pools: tuple[Pool, ...] = ()
         self._claims: Mapping[str, int] = {}
+        self._claimed_amounts: Mapping[str, values.Resources] = {}
         self._counted: dict[str, _Counted] = {}
 
     def name(self) -> str:
@@ -142,6 +87,11 @@ class QuotaPlugin(BasePlugin):
             reserve_fair_shares=self._args.reserve_fair_shares,
         )
 
+    def limits_amounts(self, pool: Pool) -> bool:
+        """Whether the pool's tenant, or one above it, has a limit of CPU or memory."""
+        place = self._place(pool)
+        return place is not None and any(self._accounts.limits(place, name) for name in self._resources)
+
     def pre_create_pool(self, ctx: Context, pool: Pool) -> Admission:
         """Refuses a pool that is nobody's."""
         del ctx
@@ -149,7 +99,7 @@ class QuotaPlugin(BasePlugin):
         if place is None:
             return self._of_nobody(pool)
         self._count()
-        return self._warm(pool, place, self._accounts.allowance(place))
+        return self._warm(pool, place, self._accounts.allowances(place))
 
     def pre_update_pool(self, ctx: Context, new_pool: Pool, pods: Pods) -> Admission:
         """Refuses a pool that is nobody's, and admits growth as far as the rule allows."""
@@ -158,41 +108,79 @@ class QuotaPlugin(BasePlugin):
         if place is None:
             return self._of_nobody(new_pool)
         self._count()
-        allowance = self._accounts.allowance(place)
-        counted = self._counted.get(new_pool.name, _ABSENT)
+        counted = self._counted.get(new_pool.name, self._absent)
+        wanted = None if ctx.purpose is Purpose.UPDATE else self._wanted(new_pool, place, counted)
         if counted.place is not None and counted.place != place:
-            allowance = self._allowance_without(counted, place)
-        if ctx.purpose is Purpose.UPDATE:
-            return self._warm(new_pool, place, allowance)
-        own = counted.units if counted.place == place else 0
-        if allowance.units is None:
-            return ADMITTED
-        others = self._accounts.used(place) - own
-        cap = _replicas_within(
-            max(allowance.units - others, counted.units), new_pool.compute_unit, self._unit
+            allowances = self._allowances_without(counted, place, wanted)
+        else:
+            allowances = self._accounts.allowances(place, wanted)
+        if wanted is None:
+            return self._warm(new_pool, place, allowances)
+        rooms = self._rooms(place, counted, allowances)
+        return self._admitted(new_pool, place, allowances, rooms)
+
+    def _wanted(self, pool: Pool, place: int, counted: _Counted) -> tuple[int, ...] | None:
+        """What the tenant would use with the pool as it is asked about; None where only units are limited."""
+        if not self._resources:
+            return ()
+        own = counted.used if counted.place == place else self._absent.used
+        used, needs = self._accounts.used(place), self._uses(pool, pool.replicas)
+        return tuple(all_ - mine + need for all_, mine, need in zip(used, own, needs, strict=True))
+
+    def _rooms(
+        self, place: int, counted: _Counted, allowances: tuple[Allowance, ...]
+    ) -> tuple[int | None, ...]:
+        """What a pool may have of each measure: what the tenant's others leave of the allowance, and never less than it has;
+        None is any amount."""
+        own = counted.used if counted.place == place else self._absent.used
+        return tuple(
+            None if allowed.units is None else max(allowed.units - (used - mine), has)
+            for allowed, used, mine, has in zip(
+                allowances, self._accounts.used(place), own, counted.used, strict=True
+            )
         )
-        if new_pool.replicas <= cap:
+
+    def _admitted(
+        self, pool: Pool, place: int, allowances: tuple[Allowance, ...], rooms: tuple[int | None, ...]
+    ) -> Admission:
+        """The caps that bind a pool as it is asked about."""
+        cap, units = None, rooms[0]
+        if units is not None:
+            cap = _replicas_within(units, pool.compute_unit, self._unit)
+            cap = cap if cap < pool.replicas else None
+        amounts = tuple(
+            AmountCap(name, room, self._why_amount(name, place, allowed, room), REASON)
+            for name, allowed, room in zip(self._resources, allowances[1:], rooms[1:], strict=True)
+            if room is not None and room < amount_of(pool.amount, name)
+        )
+        if cap is None and not amounts:
             return ADMITTED
         return Admission(
             admitted=cap,
             retry_after_s=self._args.retry_after_s,
-            reason=REASON,
-            message=self._why(new_pool, place, allowance, cap),
+            reason=REASON if cap is not None else "",
+            message=self._why(pool, place, allowances[0], cap) if cap is not None else "",
+            amounts=amounts,
         )
 
-    def _warm(self, pool: Pool, place: int, allowance: Allowance) -> Admission:
+    def _warm(self, pool: Pool, place: int, allowances: tuple[Allowance, ...]) -> Admission:
         """Whether the tenant can keep what the pool's warm minimum takes beyond what counts for the pool already."""
-        counted = self._counted.get(pool.name, _ABSENT)
-        own = counted.units if counted.place == place else 0
-        units = (pool.compute_unit * pool.limits.min_units).units(self._unit)
-        if allowance.units is None or units <= max(
-            allowance.units - self._accounts.used(place) + own, counted.units
-        ):
-            return ADMITTED
+        counted = self._counted.get(pool.name, self._absent)
+        own = counted.used if counted.place == place else self._absent.used
+        used, needs = self._accounts.used(place), self._least(pool)
         tenant = self._tree.nodes[place].tenant.name
-        left = max(0, allowance.units - self._accounts.used(place) + own)
-        message = f"tenant {tenant} cannot keep the {units} units of pool {pool.name}'s minUnits: it has {left} for the pool"
-        return Admission(error=new_insufficient_resources(message, reason=REASON))
+        for at, (measure, allowed) in enumerate(zip(self._trees, allowances, strict=True)):
+            if allowed.units is None or needs[at] <= max(
+                allowed.units - used[at] + own[at], counted.used[at]
+            ):
+                continue
+            left = max(0, allowed.units - used[at] + own[at])
+            need, has = f"the {needs[at]} units", str(left)
+            if measure != UNITS:
+                need, has = resource_text(measure, needs[at]), resource_text(measure, left)
+            message = f"tenant {tenant} cannot keep {need} of pool {pool.name}'s minUnits: it has {has} for the pool"
+            return Admission(error=new_insufficient_resources(message, reason=REASON))
+        return ADMITTED
 
     def status(self) -> tuple[TenantStatus, ...]:
         """What every tenant has, uses, borrows and lends now, in the order of the configuration."""
@@ -230,22 +218,26 @@ class QuotaPlugin(BasePlugin):
 
     # ------------------------------------------------------------ what is used
 
-    def _new_accounts(self) -> Accounts:
-        return Accounts(self._tree, reserves_shares=self._args.reserve_fair_shares)
+    def _new_accounts(self) -> TenantAccounts:
+        return TenantAccounts(self._trees, reserves_shares=self._args.reserve_fair_shares)
 
     def _count(self) -> None:
         """Bring the accounts to what the cache holds now."""
         cache = self._handle.cache
         pools, before = cache.pools(), self._pools
         claims, claimed_before = cache.claims(), self._claims
-        self._pools, self._claims = pools, claims
+        amounts_before = self._claimed_amounts
+        amounts = cache.claimed_amounts() if self._resources else amounts_before
+        self._pools, self._claims, self._claimed_amounts = pools, claims, amounts
         if pools is not before and not self._follow(before, pools):
             self._accounts, self._counted = self._new_accounts(), {}
             for pool in pools:
                 self._set(pool)
-        if claims is not claimed_before:
+        if claims is not claimed_before or amounts is not amounts_before:
             for pool in pools:
-                if claims.get(pool.name, 0) != claimed_before.get(pool.name, 0):
+                if claims.get(pool.name, 0) != claimed_before.get(pool.name, 0) or (
+                    amounts.get(pool.name) != amounts_before.get(pool.name)
+                ):
                     self._set(pool)
 
     def _follow(self, before: tuple[Pool, ...], pools: tuple[Pool, ...]) -> bool:
@@ -262,6 +254,7 @@ class QuotaPlugin(BasePlugin):
     def _recount(self, before: Pool, pool: Pool) -> None:
         is_same = (
             pool.replicas == before.replicas
+            and (not self._resources or pool.amount == before.amount)
             and pool.limits.min_units == before.limits.min_units
             and pool.compute_unit == before.compute_unit
             and pool.labels == before.labels
@@ -271,32 +264,57 @@ class QuotaPlugin(BasePlugin):
 
     def _set(self, pool: Pool) -> None:
         """Count a pool as it is now. A tenant that may own none is charged as well for those that it has."""
-        before = self._counted.get(pool.name, _ABSENT)
-        units = self._units(pool, pool.replicas)
-        claimed = self._claims.get(pool.name, 0)
-        wanted = self._units(pool, pool.replicas + claimed) if claimed else units
-        now = _Counted(self._named(pool), units, wanted - units)
+        before = self._counted.get(pool.name, self._absent)
+        used = self._uses(pool, pool.replicas)
+        now = _Counted(self._named(pool), used, self._claimed(pool, used))
         self._counted[pool.name] = now
         if before.place is not None and before.place == now.place:
-            self._accounts.add(before.place, units - before.units, now.claimed_units - before.claimed_units)
+            self._accounts.add(
+                before.place,
+                [new - old for new, old in zip(now.used, before.used, strict=True)],
+                [new - old for new, old in zip(now.claimed, before.claimed, strict=True)],
+            )
             return
         if before.place is not None:
-            self._accounts.add(before.place, -before.units, -before.claimed_units)
+            self._accounts.add(before.place, _negative(before.used), _negative(before.claimed))
         if now.place is not None:
-            self._accounts.add(now.place, units, now.claimed_units)
+            self._accounts.add(now.place, now.used, now.claimed)
+
+    def _claimed(self, pool: Pool, used: tuple[int, ...]) -> tuple[int, ...]:
+        """What a pool claims of each measure beyond what it uses."""
+        claimed, amount = self._claims.get(pool.name, 0), self._claimed_amounts.get(pool.name)
+        if not claimed and amount is None:
+            return self._absent.claimed
+        units = self._units(pool, pool.replicas + claimed) - used[0] if claimed else 0
+        return units, *(0 if amount is None else amount_of(amount, name) for name in self._resources)
+
+    def _uses(self, pool: Pool, replicas: int) -> tuple[int, ...]:
+        """What so many replicas of a pool and its amount use of each measure, or its warm minimum where that is more."""
+        units = self._units(pool, replicas)
+        if not self._resources:
+            return (units,)
+        amount = pool.amount.max(pool.compute_unit * pool.limits.min_units)
+        return units, *(amount_of(amount, name) for name in self._resources)
+
+    def _least(self, pool: Pool) -> tuple[int, ...]:
+        """What a pool's warm minimum uses of each measure."""
+        least = pool.compute_unit * pool.limits.min_units
+        return least.units(self._unit), *(amount_of(least, name) for name in self._resources)
 
     def _units(self, pool: Pool, replicas: int) -> int:
         """What cover so many replicas of a pool, or its warm minimum where that is more, in units of the quota."""
         return (pool.compute_unit * max(replicas, pool.limits.min_units)).units(self._unit)
 
-    def _allowance_without(self, counted: _Counted, place: int) -> Allowance:
-        """The allowance of a tenant when a pool that still counts as another one's is gone from there."""
+    def _allowances_without(
+        self, counted: _Counted, place: int, wanted: tuple[int, ...] | None
+    ) -> tuple[Allowance, ...]:
+        """The allowances of a tenant when a pool that still counts as another one's is gone from there."""
         assert counted.place is not None
-        self._accounts.add(counted.place, -counted.units, -counted.claimed_units)
+        self._accounts.add(counted.place, _negative(counted.used), _negative(counted.claimed))
         try:
-            return self._accounts.allowance(place)
+            return self._accounts.allowances(place, wanted)
         finally:
-            self._accounts.add(counted.place, counted.units, counted.claimed_units)
+            self._accounts.add(counted.place, counted.used, counted.claimed)
 
     # ------------------------------------------------------------ what is said
 
@@ -304,7 +322,7 @@ class QuotaPlugin(BasePlugin):
         """Why fewer are admitted, for people."""
         assert allowance.units is not None
         tenant = self._tree.nodes[place].tenant.name
-        units = max(0, allowance.units - self._accounts.used(place))
+        units = max(0, allowance.units - self._accounts.used(place)[0])
         left = "1 unit" if units == 1 else f"{units} units"
         bound, bounding = allowance.bound_units, self._tree.nodes[allowance.place].tenant.name
         match allowance.binding, allowance.place == place:
@@ -319,6 +337,26 @@ class QuotaPlugin(BasePlugin):
             case _:
                 why = f"has {left} left: others use the {bound} of {bounding}, or are guaranteed them"
         return f"tenant {tenant} {why}; {cap} of {pool.replicas} replicas fit"
+
+    def _why_amount(self, resource: str, place: int, allowance: Allowance, room: int) -> str:
+        """Why no more of a resource is admitted, for people."""
+        assert allowance.units is not None
+        used = self._accounts.used(place)[1 + self._resources.index(resource)]
+        tenant, bounding = self._tree.nodes[place].tenant.name, self._tree.nodes[allowance.place].tenant.name
+        left = resource_text(resource, max(0, allowance.units - used))
+        bound = resource_text(resource, allowance.bound_units)
+        match allowance.binding:
+            case BindingLimit.LIMIT:
+                of = f"left of the {bound} that {bounding} may use"
+            case BindingLimit.FAIR_SHARE:
+                of = f"left of the {bound} that are the guarantee and fair share of {bounding}"
+            case _:
+                of = f"left: others use the {bound} of {bounding}, or are guaranteed them"
+        return f"tenant {tenant} has {left} {of}; the pool may have {resource_text(resource, room)}"
+
+
+def _negative(amounts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(-amount for amount in amounts)
 
 
 def _replicas_within(units: int, own: values.Resources, unit: values.Resources) -> int:

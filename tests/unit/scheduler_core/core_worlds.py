@@ -129,6 +129,7 @@ class World:
         uid: str | None = None,
         metrics: Metrics | None = METRICS,
         version: int = 2,
+        apart: bool = False,
     ) -> AgentRequest:
         """A request with the extension; `seq` counts by itself, `names` is the scheduler that it names."""
         self.sent[name, agent] = seq if seq is not None else self.sent[name, agent] + 1
@@ -139,7 +140,7 @@ class World:
             self.sent[name, agent],
             0,
             names,
-            RawRequest(want, claim, unit),
+            RawRequest(want, claim, unit, True if apart else None),
         )
         return AgentRequest(PluginProtoVersion(version), pod(name), SlotResources(1, 1), metrics, extension)
 

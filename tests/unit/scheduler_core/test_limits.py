@@ -124,6 +124,50 @@ def test_without_room_for_one_more_unit_current_is_kept(room: Resources) -> None
     assert "-" not in grant.reasons[0].message
 
 
+# ------------------------------------------------------------ resources that are apart
+
+CPU, MEMORY = "cpu", "memory"
+
+
+@pytest.mark.parametrize(
+    ("current", "request_", "room", "bound", "permit", "why"),
+    [
+        (cu(1), cu(6), cu(6, 3), WIDE, cu(6, 3), [(ROOM, MEMORY)]),
+        (cu(1), cu(6), cu(1, 6), WIDE, cu(1, 6), [(ROOM, CPU)]),
+        (cu(1), cu(6), cu(3, 2.5), WIDE, cu(3, 2), [(ROOM, CPU), (ROOM, MEMORY)]),
+        (cu(1), cu(6), cu(-5, 9), WIDE, cu(1, 6), [(ROOM, CPU)]),
+        (cu(3, 5), cu(2, 9), cu(9, 7.5), WIDE, cu(2, 7), [(ROOM, MEMORY)]),  # one down, the other up
+        (cu(0.3, 6), cu(0.9, 6.5), cu(9), WIDE, cu(0.9, 6.5), []),  # fractions that fit are granted whole
+        (cu(0.3, 6), cu(2.9, 6.5), cu(2.8, 9), WIDE, cu(2, 6.5), [(ROOM, CPU)]),
+        (cu(1), cu(9), cu(3, 20), cu(8, 5), cu(3, 5), [(ROOM, CPU), (BOUNDS, None)]),
+        (cu(1), cu(9, 4), WIDE, cu(8, 5), cu(8, 4), [(BOUNDS, CPU)]),
+        (cu(1), cu(4, 9), WIDE, cu(8, 5), cu(4, 5), [(BOUNDS, MEMORY)]),
+    ],
+)
+def test_resources_that_are_apart_are_limited_each_by_itself(
+    current: Resources,
+    request_: Resources,
+    room: Resources,
+    bound: Resources,
+    permit: Resources,
+    why: list[tuple[ReasonCode, str | None]],
+) -> None:
+    way = limits.growth(current, request_, ComputeUnit(UNIT, is_apart=True), bound)
+    grant = limits.grant(way, way.headroom(room))
+    assert (grant.permit, [(each.code, each.resource) for each in grant.reasons]) == (permit, why)
+
+
+def test_apart_each_resource_has_its_own_binding_limit_and_one_for_both_is_told_once() -> None:
+    way = limits.growth(cu(1), cu(6), ComputeUnit(UNIT, is_apart=True), WIDE)
+    stopped, pool = limit(0, ReasonCode.STOPPED), limit(3, ReasonCode.POOL)
+    both = limits.grant(way, [stopped, *way.headroom(cu(2, 9))])
+    assert (both.permit, both.cpu_bound, both.memory_bound) == (cu(1), ReasonCode.STOPPED, ReasonCode.STOPPED)
+    assert codes(both) == [ReasonCode.STOPPED, ROOM]
+    each = limits.grant(way, [*way.headroom(cu(2, 9)), pool])
+    assert (each.permit, each.cpu_bound, each.memory_bound) == (cu(2, 3), ROOM, ReasonCode.POOL)
+    assert codes(each) == [ROOM, ReasonCode.POOL]
+
+
 # ------------------------------------------------------------ units and limits
 
 

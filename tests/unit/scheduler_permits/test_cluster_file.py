@@ -94,15 +94,19 @@ async def test_a_good_file_becomes_events(cluster: Cluster) -> None:
     assert cluster.file.look(PodName("z", "d")) == events.Look(found=False)
 
 
-@pytest.mark.parametrize(("more", "slot"), [("", None), (", slotSize: 512Mi", GIB // 2)], ids=["", "slot"])
+@pytest.mark.parametrize(
+    ("more", "slot", "is_tied"),
+    [("", None, False), (", slotSize: 512Mi", GIB // 2, False), (", tied: true", None, True)],
+    ids=["", "slot", "tied"],
+)
 @pytest.mark.parametrize(
     ("target", "cpus"), [("", 2), (", target: {cpu: 3, memory: 4Gi}", 3)], ids=["", "target"]
 )
-async def test_a_vm_has_the_slot_and_the_target_that_it_names(
-    cluster: Cluster, more: str, slot: int | None, target: str, cpus: int
+async def test_a_vm_has_the_slot_the_kind_and_the_target_that_it_names(
+    cluster: Cluster, more: str, slot: int | None, is_tied: bool, target: str, cpus: int
 ) -> None:
     (_, seen) = await cluster.refresh(NODE + "vms:\n" + vm(more=SIZED + target + more))
-    assert seen.vm.slot_bytes == slot
+    assert (seen.vm.slot_bytes, seen.vm.is_tied) == (slot, is_tied)
     assert seen.reading == Observation(cu(2, 4), cu(cpus, 4), 100.0)
 
 

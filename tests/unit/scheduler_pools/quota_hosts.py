@@ -3,6 +3,7 @@
 from typing import Any
 
 from hosting import logs
+from protocol.values import Resources
 from scheduler.pools.chain.plugin import PoolClient
 from scheduler.pools.core.values import Pods, Pool
 
@@ -13,6 +14,7 @@ class QuotaHost:
     def __init__(self, *pools: Pool) -> None:
         self.held = pools
         self.claimed: dict[str, int] = {}
+        self.amounts: dict[str, Resources] = {}
         self.log: Any = logs.logger("test")
 
     @property
@@ -32,8 +34,14 @@ class QuotaHost:
     def asked(self) -> dict[str, int]:
         return {}
 
+    def asked_amounts(self) -> dict[str, Resources]:
+        return {}
+
     def claims(self) -> dict[str, int]:
         return self.claimed
+
+    def claimed_amounts(self) -> dict[str, Resources]:
+        return self.amounts
 
     def members(self, name: str) -> Pods:
         del name

@@ -14,8 +14,9 @@ from protocol.values import Resources
 from scheduler.pools.core.errors import PluginErrorKind, Scope, detail_of, kind_from_app_error
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits, Purpose
-from scheduler.pools.shipped import quota
-from scheduler.pools.shipped.quota import QuotaArgs, QuotaPlugin
+from scheduler.pools.shipped import quota, quota_args
+from scheduler.pools.shipped.quota import QuotaPlugin
+from scheduler.pools.shipped.quota_args import QuotaArgs
 from tests.unit.scheduler_pools.quota_hosts import QuotaHost
 
 GIB = 2**30
@@ -35,7 +36,7 @@ UPDATE = Context(Purpose.UPDATE)
 
 
 def pool(name: str, tenant: str | None, replicas: int = 0, unit: Resources = UNIT) -> Pool:
-    labels = {} if tenant is None else {quota.TENANT_LABEL: tenant}
+    labels = {} if tenant is None else {quota_args.TENANT_LABEL: tenant}
     return Pool(name, unit, labels=labels, replicas=replicas)
 
 
