@@ -58,7 +58,7 @@ async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_s
         ] * 9999
         made.policy.units = made.policy.memory = 3
         await until(lambda: told()["reasonCode"] == "node-headroom", beside=task)
-        assert told()["reason"] == "node-headroom: the node is full"
+        assert told()["reason"] == "node-headroom (cpu): the node is full"
         assert told()["stateReasons"] == ["node-headroom (cpu): the node is full"]
         assert told()["permit"] == {"cpu": "2", "memory": "3Gi"}
         made.scheduler.script = []
