@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.core.model import Vm
-from agent.core.policies.remembered import Remembered, Remembering
-from agent.core.policies.saved import MAX_AGE_S, MAX_BYTES, decoded, encoded
+from agent.core.policies.remembered import NOTHING, Remembered, Remembering
+from agent.core.policies.saved import MAX_AGE_S, MAX_BYTES, KnownLoad, decoded, encoded
 from hosting import files
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
@@ -23,15 +23,6 @@ from hosting.threads import SingleCall
 DIRECTORY: Final = "load"
 PERIOD_S: Final = 60.0
 DEADLINE_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class KnownLoad:
-    """What a runner remembers of its VM's load, and how."""
-
-    vm: Vm
-    remembered: Remembered
-    how: Remembering
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +56,15 @@ class LoadFiles:
             with path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
         except FileNotFoundError:
-            return Remembered()
+            return NOTHING
         except OSError as error:
             self._ignored(path, error)
-            return Remembered()
+            return NOTHING
         try:
-            return decoded(content, how, (vm.name, vm.pod_uid), self._clocks.now_s(), self._clocks.unix_s())
+            return decoded(content, vm, how, self._clocks.now_s(), self._clocks.unix_s())
         except ValueError as error:
             self._ignored(path, error)
-            return Remembered()
+            return NOTHING
 
     async def keep(self, known: Callable[[], Iterable[KnownLoad]]) -> None:
         """Write what is known, again and again, until cancelled."""
@@ -98,7 +89,7 @@ class LoadFiles:
         """Runs in a thread of its own; all that it is given is frozen."""
         self._directory.mkdir(exist_ok=True)
         for name, each in wanted.items():
-            content = encoded(each.remembered, each.how, (each.vm.name, each.vm.pod_uid), now_s, unix_s)
+            content = encoded(each, now_s, unix_s)
             # Not durable: after a power failure a lost file costs a few resizes, and fsync of each would cost more.
             files.replace(self._directory / name, content, is_durable=False)
         for path in self._directory.iterdir():

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from agent.core.policies.down_window import DownWindow
 from agent.core.policies.peaks import NO_PEAKS, Peaks
@@ -47,6 +48,9 @@ class Remembered:
             memory_rise=self.memory_slope.rise,
             memory_surge=self.memory_surge.need(at_s, how.surges),
         )
+
+
+NOTHING: Final = Remembered()
 
 
 def remember(previous: Remembered, load: Load, at_s: float, how: Remembering) -> Remembered:

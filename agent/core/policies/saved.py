@@ -5,11 +5,13 @@ amount, so a clock that was set meanwhile moves them together. A clock that was 
 nothing older than it was: what is remembered then counts for longer, and nothing shrinks too early.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from agent.core.model import Vm
 from agent.core.policies.down_window import MAX_GOALS, DownWindow, PastGoal, PastGoals
 from agent.core.policies.peaks import MAX_PEAKS, Peaks, Span
 from agent.core.policies.remembered import Remembered, Remembering
@@ -74,13 +76,24 @@ class SavedLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_goals: SavedGoals
 
 
-def encoded(known: Remembered, how: Remembering, vm: tuple[str, str], now_s: float, unix_s: float) -> bytes:
-    """The content of the file of `vm` (its name and UID) at the monotonic moment `now_s`, which is `unix_s`."""
-    by_s, means = unix_s - now_s, known.means
+@dataclass(frozen=True, slots=True)
+class KnownLoad:
+    """What is remembered of a VM's load, and how."""
+
+    vm: Vm
+    remembered: Remembered
+    how: Remembering
+
+
+def encoded(load: KnownLoad, now_s: float, unix_s: float) -> bytes:
+    """The content of a VM's file at the monotonic moment `now_s`, which is `unix_s`."""
+    known, how, by_s = load.remembered, load.how, unix_s - now_s
+    means = known.means
     return msgspec.json.encode(
         SavedLoad(
             1,
-            *vm,
+            load.vm.name,
+            load.vm.pod_uid,
             unix_s,
             _saved_track(means.busy, by_s),
             _saved_track(means.load, by_s),
@@ -95,12 +108,12 @@ def encoded(known: Remembered, how: Remembering, vm: tuple[str, str], now_s: flo
     )
 
 
-def decoded(content: bytes, how: Remembering, vm: tuple[str, str], now_s: float, unix_s: float) -> Remembered:
+def decoded(content: bytes, vm: Vm, how: Remembering, now_s: float, unix_s: float) -> Remembered:
     """What a file of `vm` says, with monotonic times. Raises `ValueError` for what cannot be used, and says why."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"has {len(content)} bytes, more than {MAX_BYTES}")
     found = msgspec.json.decode(content, type=SavedLoad)
-    if (found.vm, found.uid) != vm:
+    if (found.vm, found.uid) != (vm.name, vm.pod_uid):
         raise ValueError(f"is of the VM {found.vm} with the UID {found.uid}")
     age_s = max(0.0, unix_s - found.saved_at_s)
     if age_s > MAX_AGE_S:
