@@ -112,7 +112,8 @@ class Daemon:
                 self._log.info("draining")
             finally:
                 await fleet.close()
-                await self._load_files.save(self._known_loads())
+                if not self._lost_lock:  # else the directory may be another agent's
+                    await self._load_files.save(self._known_loads())
                 await scheduler.close()
                 await self._server.close()
         return 1 if self._lost_lock else 0
