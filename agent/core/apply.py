@@ -75,7 +75,7 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
         case events.InformantHeard() | events.Resumed() | events.Suspended():
             return on_informant.called(state, event, now_s)
         case events.TryUpscaleReceived():
-            return on_informant.try_upscale_received(state, event, now_s, timing)
+            return on_informant.try_upscale_received(state, event, now_s, timing, policy.wish_share)
         case events.DownscaleApproved(amount) | events.UpscaleAnnounced(amount):
             return on_informant.size_known(state, amount)
         case events.DownscaleDenied():

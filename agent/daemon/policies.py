@@ -30,6 +30,7 @@ from agent.core.policies.values import (
     ResourceGoal,
     Sizing,
 )
+from agent.core.policies.wish import HALF
 from agent.core.policies.zones import Zones
 from hosting.amounts import Memory, share
 from hosting.registry import Registry, RegistryError
@@ -79,6 +80,8 @@ class UtilisationArgs(Settings):
     """Room is kept for memory to rise as fast as it did at most in this time; 0: none is kept."""
     surge_ahead: Annotated[float, Field(ge=0, le=60)] = 6.0
     """How long such a rise must find room, until more has come."""
+    wish_share: Width = HALF
+    """How much of the size more an urgent wish of the guest asks for; the second in a row asks for twice as much."""
 
     def make(self) -> Policy:
         return Utilisation(
@@ -92,6 +95,7 @@ class UtilisationArgs(Settings):
             Tail(self.tail_window, self.tail_share, self.tail_target),
             Surges(self.surge_window, self.surge_ahead),
             self.slope_ahead,
+            self.wish_share,
         )
 
 

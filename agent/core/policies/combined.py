@@ -28,10 +28,17 @@ class Combined:
     @property
     def remembering(self) -> Remembering:
         """What is to be remembered of the load, for `utilisation`."""
-        return next(
-            (policy.remembering for _, policy in self.policies if isinstance(policy, Utilisation)),
-            DEFAULT.remembering,
-        )
+        return self._utilisation.remembering
+
+    @property
+    def wish_share(self) -> int:
+        """How much of the size more an urgent wish asks for, in parts per million."""
+        return self._utilisation.wish_share
+
+    @property
+    def _utilisation(self) -> Utilisation:
+        """The settings that count beside the goal: those of `utilisation`, by default its defaults."""
+        return next((policy for _, policy in self.policies if isinstance(policy, Utilisation)), DEFAULT)
 
     @property
     def is_tied(self) -> bool:

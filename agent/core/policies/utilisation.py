@@ -28,6 +28,7 @@ from agent.core.policies.values import (
     micro,
     units_for,
 )
+from agent.core.policies.wish import HALF
 from agent.core.policies.zones import Zones, headroom
 from protocol.values import MAX_MEMORY_BYTES
 
@@ -56,6 +57,8 @@ class Utilisation:
     surges: Surges = SURGES
     ahead_s: float = 2.0
     """How far ahead memory that rises is judged."""
+    wish_share: int = HALF
+    """How much of the size more an urgent wish of the guest asks for (`wish`)."""
 
     remembering: Remembering = field(init=False, compare=False, repr=False)
     """What is to be remembered of the load: the means and the tails that the goal rests on."""
