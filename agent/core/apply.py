@@ -218,8 +218,7 @@ def _metrics_read(
     is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
     if size != ZERO and not is_first_of_pair:
         goal = policy.goal(remembered.fill(load, now_s, how), Sizing(size, unit, state.vm.bounds))
-        goals = remembered.goals.add(goal, unit, now_s, timing.down_window_s)
-        remembered = replace(remembered, goals=goals)
+        remembered = remembered.with_goal(goal, unit, now_s, timing.down_window_s)
     link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
         history=(*history, event.sample)[-MAX_HISTORY:],

@@ -57,7 +57,7 @@ Ratio = Annotated[float, Field(gt=0, le=100)]
 class UtilisationArgs(Settings):
     """Targets, widths of zones and shares are written as 0.75 and the like, durations in seconds."""
 
-    cpu_target: Target = 850_000
+    cpu_target: Target = 900_000
     memory_target: Target | None = 920_000
     """`null`: memory does not count."""
     load_target: LoadTarget = 900_000
@@ -71,7 +71,7 @@ class UtilisationArgs(Settings):
     """After this time the mean has followed a load that stays above or below."""
     tail_window: Annotated[float, Field(ge=0, le=3600)] = 900.0
     """The busiest minutes of this time fit as well; 0: they do not count."""
-    tail_share: Target = 950_000
+    tail_share: Target = 900_000
     """The share of the minutes that fit."""
     tail_target: Target = 950_000
     slope_ahead: Annotated[float, Field(ge=0, le=60)] = 2.0

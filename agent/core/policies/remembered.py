@@ -3,7 +3,7 @@
 `remember` takes up one sample, `Remembered.fill` tells policies what came of it.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from agent.core.policies.down_window import DownWindow
@@ -12,7 +12,8 @@ from agent.core.policies.slope import Slope
 from agent.core.policies.smoothing import Smoothed, Smoothing, smooth
 from agent.core.policies.surge import SURGES, Surge, Surges
 from agent.core.policies.tail import TAIL, Tail
-from agent.core.policies.values import Load
+from agent.core.policies.values import Goal, Load
+from protocol.values import ComputeUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,29 @@ class Remembered:
     def fill(self, load: Load, at_s: float, how: Remembering) -> Load:
         """`load` with the means, the tails and the slope."""
         means = self.means
-        return replace(
-            load,
+        # Not `replace`, which takes three times as long; this is done for each sample of each VM.
+        return Load(
+            busy_micro=load.busy_micro,
             busy_mean_micro=None if means.busy is None else means.busy.mean,
+            load1=load.load1,
+            load5=load.load5,
             load_mean_micro=None if means.load is None else means.load.mean,
+            memory_total=load.memory_total,
+            memory_available=load.memory_available,
             memory_mean=None if means.memory is None else means.memory.mean,
             busy_tail_micro=self.cpu_peaks.percentile(how.tail.share, at_s, how.tail.span),
             memory_tail=self.memory_peaks.percentile(how.tail.share, at_s, how.tail.span),
             memory_rise=self.memory_slope.rise,
             memory_surge=self.memory_surge.need(at_s, how.surges),
+            cpu_psi=load.cpu_psi,
+            memory_psi=load.memory_psi,
+        )
+
+    def with_goal(self, goal: Goal, unit: ComputeUnit, at_s: float, window_s: float) -> "Remembered":
+        """The same with one more goal in the down window."""
+        goals = self.goals.add(goal, unit, at_s, window_s)
+        return Remembered(
+            self.means, self.cpu_peaks, self.memory_peaks, self.memory_slope, self.memory_surge, goals
         )
 
 

@@ -18,7 +18,7 @@ class Tail:
     `target`. Shares in parts per million. A window of 0 s: the tail does not count."""
 
     window_s: float = 900.0
-    share: int = 950_000
+    share: int = 900_000
     target: int = 950_000
 
     @property

@@ -44,7 +44,7 @@ class Utilisation:
     higher. The margin and that target are the published ones (reference/neon.md 6.2).
     """
 
-    cpu_target: int = 850_000
+    cpu_target: int = 900_000
     memory_target: int | None = 920_000
     """None: memory does not count."""
     load_target: int = 900_000

@@ -45,7 +45,7 @@ class Watched:
             )
             known = remember(self.known, load, self.now_s, HOW)
             goal = POLICY.goal(known.fill(load, self.now_s, HOW), SIZING)
-            self.known = replace(known, goals=known.goals.add(goal, SIZING.unit, self.now_s, 300.0))
+            self.known = known.with_goal(goal, SIZING.unit, self.now_s, 300.0)
             highest = self.known.goals.highest(SIZING.unit)
             assert highest is not None
             goals.append(highest.units())

@@ -240,16 +240,17 @@ def test_nonsense_is_not_remembered() -> None:
 
 
 def test_the_busiest_minutes_are_a_floor() -> None:
-    load = remembered(_busy(1.8), *[_busy(0.4)] * 100)
+    load = remembered(*[_busy(1.8)] * 24, *[_busy(0.4)] * 100)
     found = DEFAULT.goal(load, SIZING).cpu
     assert (found.units, found.reason) == (
         2,
         "the busiest minutes of the last quarter of an hour need 1.89 CPUs",
     )
     assert [(part.policy, part.units) for part in found.parts] == [("cpu tail", 2), ("cpu target", 1)]
-    later = remembered(_busy(1.8), *[_busy(0.4)] * 200)
+    assert cpu(remembered(*[_busy(1.8)] * 3, *[_busy(0.4)] * 117), DEFAULT).units == 1, "one of ten minutes"
+    later = remembered(*[_busy(1.8)] * 24, *[_busy(0.4)] * 200)
     assert DEFAULT.goal(later, SIZING).cpu.units == 1, "they are a quarter of an hour ago"
-    assert cpu(remembered(_busy(1.8), _busy(0.4), policy=replace(DEFAULT, tail=NO_TAIL))).units == 1
+    assert cpu(remembered(*[_busy(1.8)] * 24, _busy(0.4), policy=replace(DEFAULT, tail=NO_TAIL))).units == 1
 
 
 def test_the_fullest_minutes_are_a_floor() -> None:
