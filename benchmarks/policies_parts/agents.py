@@ -8,14 +8,16 @@ from uuid import UUID
 
 from agent.core import events
 from agent.core.apply import apply
+from agent.core.desire import desire
 from agent.core.model import Vm
-from agent.core.plan import desire
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.utilisation import Utilisation
-from agent.core.policies.values import MILLION, Goal, Load, PolicyResult, Sizing, Unknown, units_for
+from agent.core.policies.values import MILLION, Goal, Load, ResourceGoal, Sizing, units_for
+from agent.core.shrink import shrink
 from agent.core.state import BackendState, InformantState, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
+from agent.daemon.settings import Periods
 from benchmarks.policies_parts.families import GIB, MIB, MOST_BYTES, MOST_CPUS
 from benchmarks.policies_parts.guest import OURS, PUBLISHED, GuestRules
 from benchmarks.policies_parts.replay import Rule, Seen
@@ -36,7 +38,7 @@ _SILENCE_S: Final = 1e12
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
     """How an agent is configured. `is_apart`: each resource has a number of units of its own. `is_whole`: the scheduler is a
-    published one and knows whole, equal numbers of units only. `is_stepwise`: down a unit at a time; else in one resize.
+    published one and knows whole, equal numbers of units only.
     `remembers_s` is how far back the policy's memory reaches, in seconds."""
 
     policy: Combined
@@ -44,7 +46,6 @@ class AgentSetup:
     guest: GuestRules = OURS
     is_apart: bool = False
     is_whole: bool = False
-    is_stepwise: bool = True
     remembers_s: float = 2.0 * HOUR_S
 
 
@@ -76,19 +77,30 @@ class AgentRule(Rule):
         self._apply(events.TryUpscaleReceived(_REGISTRATION, more), now_s)
 
     def moved(self, size: Resources, target: Resources, now_s: float) -> None:
-        """The VM is looked at."""
+        """The VM is looked at, and the guest told of growth that has come."""
         self._apply(events.Observed(Observation(size, target, now_s)), now_s)
+        if size == target:
+            self._apply(events.UpscaleAnnounced(size), now_s)
 
     def wanted(self, now_s: float) -> Resources:
         """What the agent desires."""
         return desire(self.state, now_s, self._timing)[0]
 
-    def shrunk(self, size: Resources, wanted: Resources) -> Resources:
-        """The next step down."""
-        return size.min(wanted.max(size - UNIT)) if self._setup.is_stepwise else size.min(wanted)
+    def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:
+        """What the agent asks the guest for."""
+        return shrink(self.state, size, size.min(wanted), size, now_s, self._timing).amount
+
+    def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
+        """The guest has said yes or no."""
+        self._apply(
+            events.DownscaleApproved(size) if is_approved else events.DownscaleDenied(size, "replay"), now_s
+        )
 
     def _apply(self, event: events.Event, now_s: float) -> None:
         self.state = apply(self.state, event, now_s, self._timing, self._setup.policy)
+
+
+NOT_JUDGED: Final = ResourceGoal(None, "not judged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +110,14 @@ class PublishedMemory:
     target: int = 750_000
     margin_bytes: int = int(100 * MIB)
 
-    def goal(self, load: Load, sizing: Sizing) -> PolicyResult:
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
         """As many units as keep memory in use, and the margin, at the target."""
         used = load.memory_used()
         if used is None:
-            return Unknown("memory in use is not known")
+            return Goal(NOT_JUDGED, NOT_JUDGED)
         need = Fraction((used + self.margin_bytes) * MILLION, self.target)
-        return Goal(units_for(need, sizing.unit.memory_bytes), "memory")
+        units = units_for(need, sizing.unit.step.memory_bytes)
+        return Goal(NOT_JUDGED, ResourceGoal(units, "memory"))
 
 
 def published() -> AgentSetup:
@@ -118,9 +131,15 @@ def before() -> AgentSetup:
     return AgentSetup(Combined((("utilisation", Utilisation()),)), Timing(down_window_s=30.0))
 
 
+def default() -> AgentSetup:
+    """An agent that is told nothing."""
+    return AgentSetup(Combined(), Timing(down_window_s=Periods().down_window), is_apart=True)
+
+
 SETUPS: Final[dict[str, Callable[[], AgentSetup]]] = {
     "published": published,
     "before": before,
+    "default": default,
 }
 
 
