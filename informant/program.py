@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 import click
 
@@ -20,7 +20,7 @@ from hosting.server import Server, ServerLimits
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from informant import diagnose
-from informant.core.workload import Shape, Workload
+from informant.core.workload import IDLE_BYTES, Shape, Workload
 from informant.guest import cgroup as cgroups
 from informant.guest import protection
 from informant.guest.approvals import Approvals
@@ -31,11 +31,30 @@ from informant.service import event_sources
 from informant.service.informant import Informant
 from informant.service.limits import Guest
 from informant.settings import InformantSettings
+from protocol import quantities
 from protocol.values import Resources
 
 MAX_CONNECTIONS: Final = 64
 ANSWER_S: Final = 3.5
 """How long a request may take, without the time for which the informant waits for agents or the kernel."""
+
+
+class _Memory(click.ParamType[int]):
+    """An amount of memory as a quantity; the value is in bytes."""
+
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes. Fails for what is no whole number of bytes, or below zero."""
+        if isinstance(value, int):
+            return value
+        try:
+            found = quantities.parse(str(value)).exact_value()
+        except quantities.QuantityError:
+            found = None
+        if found is None or found < 0:
+            self.fail(f"{value!r} is no amount of memory, such as 512Mi or 6Gi", param, ctx)
+        return found
 
 
 class WorkloadOptions(TypedDict):
@@ -45,6 +64,9 @@ class WorkloadOptions(TypedDict):
     seed: int
     low_cpus: float
     high_cpus: float | None
+    memory: tuple[int, int] | None
+    period_s: float | None
+    began_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +84,19 @@ def _source(wanted: WorkloadOptions, group: cgroups.Cgroup | None) -> GuestSourc
     if wanted["workload"] is None:
         return ProcSource(cgroup=group)
     chance = random.Random(wanted["seed"])
-    drawn_cpus, period_s = 1.5 + 2.5 * chance.random(), 24 + 36 * chance.random()
+    drawn_cpus, drawn_s = 1.5 + 2.5 * chance.random(), 24 + 36 * chance.random()
     low_cpus = wanted["low_cpus"]
-    high_cpus = wanted["high_cpus"] or max(low_cpus, drawn_cpus)
-    made = Workload(Shape(wanted["workload"]), wanted["seed"], low_cpus, high_cpus, period_s)
+    low_bytes, high_bytes = wanted["memory"] or (IDLE_BYTES, IDLE_BYTES)
+    made = Workload(
+        Shape(wanted["workload"]),
+        wanted["seed"],
+        low_cpus,
+        wanted["high_cpus"] or max(low_cpus, drawn_cpus),
+        wanted["period_s"] or drawn_s,
+        low_bytes,
+        high_bytes,
+        wanted["began_s"],
+    )
     return WorkloadSource(made, Resources(1000, GIB))
 
 
@@ -197,6 +228,27 @@ async def _serve(
     help="The most CPUs that the synthetic load wants; drawn from the seed otherwise.",
 )
 @click.option(
+    "--memory",
+    type=_Memory(),
+    nargs=2,
+    metavar="LEAST MOST",
+    help="The memory that the synthetic load wants, as quantities such as 512Mi 6Gi; 256Mi otherwise.",
+)
+@click.option(
+    "--period",
+    "period_s",
+    type=FiniteRange(min=1, max=86400),
+    metavar="SECONDS",
+    help="How long the synthetic load takes to repeat itself; drawn from the seed otherwise.",
+)
+@click.option(
+    "--began",
+    "began_s",
+    type=FiniteRange(min=0),
+    metavar="SECONDS",
+    help="When one of its periods began, on the machine's monotonic clock; drawn from the seed otherwise.",
+)
+@click.option(
     "--approve-all",
     "approves_all",
     is_flag=True,
@@ -233,6 +285,8 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     low_cpus, high_cpus = wanted["low_cpus"], wanted["high_cpus"]
     if high_cpus is not None and high_cpus < low_cpus:
         raise click.UsageError(f"--high {high_cpus:g} must not be below --low {low_cpus:g}")
+    if wanted["memory"] is not None and wanted["memory"][0] > wanted["memory"][1]:
+        raise click.UsageError("--memory: the first amount, the least, must not exceed the second")
     source = _source(wanted, group)
     if is_once:
         sys.exit(asyncio.run(_show(settings, group, source, output)))

@@ -25,6 +25,7 @@ from hosting.client import Answered, HttpClient
 from hosting.files import locked
 from parley import scene as scenes
 from parley import view
+from parley.apart import Comparison
 from parley.burner import Burner, Maximum
 from parley.children import Children
 from parley.observer import Observer, SizeChange, Tail
@@ -121,6 +122,8 @@ class Demo:
         """When the agent answered first."""
         self._tallies = Tallies()
         self._observer = Observer({NODE: scene.reservable})
+        steps = {f"{scenes.NAMESPACE}/{vm.name}": vm.unit.step for vm in scene.vms}
+        self._comparison = Comparison(scene.reservable, steps)
         self._tail = Tail(scene.state / "changes.jsonl")
         self._burner = self._burner_of(scene) if options.load else None
         self._children = Children(scene.directory / "logs", self._say, logs.logger("demo"))
@@ -129,7 +132,10 @@ class Demo:
     def _burner_of(scene: Scene) -> Burner:
         (vm,) = (each for each in scene.vms if each.name == scenes.THIS_MACHINE)
         return Burner(
-            BURN_S, Maximum(vm.max, vm.most), _burn, lambda: scenes.write_files(scenes.raised(scene))
+            BURN_S,
+            Maximum(vm.max.vcpu_milli // 1000, vm.most.vcpu_milli // 1000),
+            _burn,
+            lambda: scenes.write_files(scenes.raised(scene)),
         )
 
     async def run(self, stop: lifecycle.Stop) -> int:
@@ -203,7 +209,10 @@ class Demo:
                 if live is not None:
                     footer = self._footer(self._elapsed_s(began_s))
                     with _writing():
-                        live.update(view.screen(NODE, self._vms, footer, self._console.width), refresh=True)
+                        size = self._console.size
+                        live.update(
+                            view.screen(NODE, self._vms, footer, size.width, size.height), refresh=True
+                        )
                 _ = await stop.wait_for(POLL_S)
         finally:
             if live is not None:
@@ -227,6 +236,7 @@ class Demo:
     def _fold(self) -> None:
         for line in self._tail.lines():
             self._observer.fold(line)
+            self._comparison.note(float(line["at_s"]), self._observer.uses(NODE))
 
     def _sizes(self) -> list[SizeChange]:
         name = f"{scenes.NAMESPACE}/{scenes.THIS_MACHINE}"
@@ -283,6 +293,7 @@ class Demo:
             "vms": self._tallies.totals(),
             "load": None if self._burner is None else self._burner.figures(self._sizes(), this_machine),
             "nodes": {NODE: node},
+            "apart": self._comparison.figures(),
             "restarts": self._children.restarts,
         }
 
@@ -314,7 +325,7 @@ def _run_in(directory: Path, options: DemoOptions) -> int:
         )
         return WRONG_DIRECTORY
     with lock:
-        scene = scenes.make(directory, options.vms, options.seed)
+        scene = scenes.make(directory, options.vms, options.seed, time.monotonic())
         others = scenes.vms_of_another(scene)
         if others is not None:
             what = f"{directory} holds the VMs of another demo ({others} of them)"

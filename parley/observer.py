@@ -80,6 +80,10 @@ class Observer:
                 raise ValueError(f"a line of unknown kind {kind!r}")
         self._judge(node, at_s)
 
+    def uses(self, node: str) -> dict[str, Resources]:
+        """The most that each VM of `node` could use after the last line."""
+        return {name: vm.use() for name, vm in self._vms[node].items()}
+
     def _judge(self, node: str, at_s: float) -> None:
         use = ZERO
         for vm in self._vms[node].values():

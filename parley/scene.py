@@ -1,20 +1,23 @@
-"""The demo's scene: one node, its VMs, the files and the command lines of the programs. Everything but the ports is
+"""The demo's scene: one node, its VMs, the files and the command lines of the programs. Everything but ports and moments is
 the same for the same arguments.
 
-`this-machine` has the machine's real load; the others follow seeded workloads. One of them has a compute unit so
-large that its next step never fits the node: it shows what a refusal looks like, and starves nobody.
+`this-machine` has the machine's real load; the others follow seeded workloads. `memory-heavy` takes all memory that the others
+leave, and `cpu-heavy` all CPUs, for a while each: the resources of all these VMs are apart, so that each grows all the same while
+the other has used up its resource. `big-step` is tied, and its unit is so large that its next step never fits the node: it shows
+what a refusal looks like, and starves nobody.
 """
 
 import json
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from hosting import files
 from parley.children import ProgramSpec
-from protocol.values import Resources
+from protocol.values import ComputeUnit, Resources
 
 NODE: Final = "demo-node"
 NAMESPACE: Final = "demo"
@@ -23,21 +26,38 @@ GIB: Final = 2**30
 SHAPES: Final = ("step", "burst", "day")
 MORE_CPUS: Final = 2
 """CPUs by which the maximum of `this-machine` is raised where other work has it there before the demo's load."""
-BIG_INDEX: Final = 2
-"""Which of the VMs has the large step."""
+MEMORY_INDEX: Final = 1
+CPU_INDEX: Final = 2
+BIG_INDEX: Final = 3
+"""Which of the VMs are memory-heavy and CPU-heavy, and which has the large step."""
+MEMORY_HEAVY: Final = "memory-heavy"
+CPU_HEAVY: Final = "cpu-heavy"
+CPU_SHARE: Final = 4
+"""The CPUs that the node has for `cpu-heavy`; beyond them it takes what the others do not use."""
+MEMORY_GIB: Final = 8
+"""The most that `memory-heavy` may have."""
+BIG_GIB: Final = 4
+APART: Final = ComputeUnit(Resources(1000, GIB), is_apart=True)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoVm:
-    """One VM of the scene, in whole CPUs (and as many GiB). `most` is what its maximum may be raised to (`raised`)."""
+    """One VM of the scene. `most` is what its maximum may be raised to (`raised`)."""
 
     name: str
     informant_port: int
-    min: int
-    max: int
-    unit: int
+    min: Resources
+    max: Resources
     informant: tuple[str, ...]
-    most: int
+    most: Resources
+    unit: ComputeUnit = APART
+    counts_memory: bool = True
+    """Whether the VM's policy looks at the memory in use."""
+
+    @property
+    def share(self) -> int:
+        """The CPUs that the node has for this VM, whatever the others use."""
+        return CPU_SHARE if self.name == CPU_HEAVY else self.most.vcpu_milli // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +88,76 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
-def make(directory: Path, vms: int, seed: int) -> Scene:
-    """A scene of `vms` VMs (1 or more), `this-machine` among them."""
+def amount(cpus: int, gib: int) -> Resources:
+    """So many CPUs and GiB."""
+    return Resources(cpus * 1000, gib * GIB)
+
+
+def make(directory: Path, vms: int, seed: int, now_s: float) -> Scene:
+    """A scene of `vms` VMs (1 or more), `this-machine` among them. `now_s` is the machine's monotonic clock."""
     scheduler_port, agent_port, *ports = _free_ports(vms + 2)
-    real = ("--approve-all", "--config", str(directory / "informant.yaml"))
-    most = max(2, min(os.cpu_count() or 1, 4))
-    made = [DemoVm(THIS_MACHINE, ports[0], 1, most, 1, real, most + MORE_CPUS)]
-    for index, port in enumerate(ports[1:], start=1):
-        if index != BIG_INDEX:
-            shape = SHAPES[(index - 1) % len(SHAPES)]
-            wants = ("--workload", shape, "--seed", str(seed + index))
-            made.append(DemoVm(f"{shape}-{index}", port, 1, 4, 1, wants, 4))
-    reservable = sum(vm.most for vm in made)
+    others = [
+        _made(index, port, directory, seed, now_s) for index, port in enumerate(ports) if index != BIG_INDEX
+    ]
+    cpus = sum(vm.share for vm in others)
+    gib = sum(MEMORY_GIB if vm.name == MEMORY_HEAVY else 1 for vm in others)
     if vms > BIG_INDEX:
         # As large as all that the others may ever give up: its second step does not fit even when they are smallest,
-        # and its first one leaves every maximum of theirs free.
-        unit = reservable - sum(vm.min for vm in made) + 1
-        big = ("--workload", "step", "--seed", str(seed), "--high", str(0.9 * unit))
-        made.insert(BIG_INDEX, DemoVm("big-step", ports[BIG_INDEX], unit, 2 * unit, unit, big, 2 * unit))
-        reservable += unit
-    return Scene(
-        directory, scheduler_port, agent_port, tuple(made), Resources(reservable * 1000, reservable * GIB)
-    )
+        # and its first one leaves every share of theirs free.
+        unit = cpus - len(others) + 1
+        others.insert(BIG_INDEX, _big(ports[BIG_INDEX], seed, unit))
+        cpus, gib = cpus + unit, gib + BIG_GIB
+    reservable = amount(cpus, gib)
+    made = tuple(_filling(vm, others, reservable) if vm.name == CPU_HEAVY else vm for vm in others)
+    return Scene(directory, scheduler_port, agent_port, made, reservable)
+
+
+def _made(index: int, port: int, directory: Path, seed: int, now_s: float) -> DemoVm:
+    """The VM of that index, in CPUs and GiB; `cpu-heavy` with its share of the node."""
+    if index == 0:
+        real = ("--approve-all", "--config", str(directory / "informant.yaml"))
+        cpus = max(2, min(os.cpu_count() or 1, 4))
+        most, raised_to = amount(cpus, cpus), amount(cpus + MORE_CPUS, cpus)
+        return DemoVm(THIS_MACHINE, port, amount(1, 1), most, real, raised_to, counts_memory=False)
+    guest = ("--config", str(directory / "guest.yaml"))
+    if index == MEMORY_INDEX:
+        most, wants = amount(2, MEMORY_GIB), _memory_heavy(now_s)
+        return DemoVm(MEMORY_HEAVY, port, amount(1, 1), most, (*guest, *wants), most)
+    if index == CPU_INDEX:
+        most, wants = amount(CPU_SHARE, 4), _cpu_heavy(now_s)
+        return DemoVm(CPU_HEAVY, port, amount(1, 1), most, (*guest, *wants), most)
+    shape, most = SHAPES[(index - 1) % len(SHAPES)], amount(4, 4)
+    wants = ("--workload", shape, "--seed", str(seed + index))
+    return DemoVm(f"{shape}-{index}", port, amount(1, 1), most, (*guest, *wants), most)
+
+
+def _memory_heavy(now_s: float) -> tuple[str, ...]:
+    """Much memory from 16 s to 30 s, from 44 s to 58 s, and so on."""
+    memory = ("--memory", "512Mi", f"{MEMORY_GIB * 1000}Mi")
+    return "--workload", "step", *_periods(28, now_s + 2), "--low", "0.3", "--high", "0.3", *memory
+
+
+def _cpu_heavy(now_s: float) -> tuple[str, ...]:
+    """Many CPUs from 32 s to 48 s: after the load of `--load` has begun, and while memory is used up at first. `_filling` says how many."""
+    return "--workload", "burst", *_periods(80, now_s + 48), "--low", "0.5"
+
+
+def _periods(period_s: int, began_s: float) -> tuple[str, ...]:
+    return "--period", str(period_s), "--began", f"{began_s:.1f}"
+
+
+def _big(port: int, seed: int, cpus: int) -> DemoVm:
+    """`big-step`, in units of so many CPUs."""
+    wants = ("--workload", "step", "--seed", str(seed), "--high", f"{0.9 * cpus:g}")
+    step = amount(cpus, BIG_GIB)
+    return DemoVm("big-step", port, step, step * 2, wants, step * 2, ComputeUnit(step))
+
+
+def _filling(vm: DemoVm, all_vms: Sequence[DemoVm], reservable: Resources) -> DemoVm:
+    """`cpu-heavy` with a maximum, and a wish, of all CPUs that the others leave when they are smallest."""
+    left = reservable.vcpu_milli - sum(other.min.vcpu_milli for other in all_vms if other is not vm)
+    most = Resources(left, vm.max.memory_bytes)
+    return replace(vm, max=most, most=most, informant=(*vm.informant, "--high", f"{left / 1000:g}"))
 
 
 def raised(scene: Scene) -> Scene:
@@ -107,54 +175,74 @@ def vms_of_another(scene: Scene) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     known = [(vm["uid"], vm["max"]) for vm in before]
-    wanted = [[(f"uid-{vm.name}", _amount(vm.max)) for vm in each.vms] for each in (scene, raised(scene))]
+    wanted = [[(f"uid-{vm.name}", vm.max.written()) for vm in each.vms] for each in (scene, raised(scene))]
     return None if known in wanted else len(known)
 
 
-def _amount(cpus: int) -> dict[str, Any]:
-    return {"cpu": cpus, "memory": f"{cpus}Gi"}
+def _policies(*, counts_memory: bool) -> list[dict[str, Any]]:
+    """Quick to follow, so that there is something to see."""
+    zones = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02}
+    return [{"name": "utilisation", "args": zones if counts_memory else zones | {"memoryTarget": None}}]
+
+
+_MEMORY_DOES_NOT_COUNT: Final = {
+    "parley.dev/config": json.dumps({"policies": _policies(counts_memory=False)})
+}
 
 
 def write_files(scene: Scene) -> None:
     """Write the cluster file and the agent's settings (JSON is YAML too)."""
     scene.state.mkdir(parents=True, exist_ok=True)
-    cpus = scene.reservable.vcpu_milli // 1000
     common = [
         {
             "namespace": NAMESPACE,
             "name": vm.name,
             "uid": f"uid-{vm.name}",
-            "min": _amount(vm.min),
-            "max": _amount(vm.max),
-            "computeUnit": _amount(vm.unit),
+            "min": vm.min.written(),
+            "max": vm.max.written(),
+            "computeUnit": vm.unit.step.written(),
             "slotSize": "1Gi",
         }
         for vm in scene.vms
     ]
     cluster = {
-        "nodes": [{"name": NODE, "allocatable": _amount(cpus), "computeUnit": _amount(1)}],
-        "vms": [{**entry, "node": NODE} for entry in common],
+        "nodes": [
+            {
+                "name": NODE,
+                "allocatable": scene.reservable.written(),
+                "computeUnit": amount(1, 1).written(),
+            }
+        ],
+        "vms": [
+            {**entry, "node": NODE, "tied": not vm.unit.is_apart}
+            for entry, vm in zip(common, scene.vms, strict=True)
+        ],
     }
     agent = {
         "node": NODE,
         "scheduler": f"http://127.0.0.1:{scene.scheduler_port}/",
         "stateDirectory": str(scene.state),
         "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
-        # Quick to follow, so that there is something to see; and this machine's memory is none of the demo's business.
-        "policies": [
-            {
-                "name": "utilisation",
-                "args": {"memoryTarget": None, "cpuStableZone": 0.02, "cpuMixedZone": 0.02},
-            }
-        ],
+        "policies": _policies(counts_memory=True),
         "vms": [
-            {**entry, "informant": f"http://127.0.0.1:{vm.informant_port}"}
+            {
+                **entry,
+                "informant": f"http://127.0.0.1:{vm.informant_port}",
+                "annotations": {} if vm.counts_memory else _MEMORY_DOES_NOT_COUNT,
+            }
             for entry, vm in zip(common, scene.vms, strict=True)
         ],
     }
-    # This machine's memory is none of the demo's business, nor is its priority.
+    # This machine's memory and its priority are none of the demo's business.
     informant = {"protect": False, "memory": {"waitingShare": None, "left": 0, "leftShare": 0}}
-    contents = {"cluster.yaml": cluster, "agent.yaml": agent, "informant.yaml": informant}
+    # What a wish brought is soon given back, so that there is something to see.
+    guest = {"protect": False, "wish": {"hold": 2, "calm": 2}}
+    contents = {
+        "cluster.yaml": cluster,
+        "agent.yaml": agent,
+        "informant.yaml": informant,
+        "guest.yaml": guest,
+    }
     for name, content in contents.items():
         # The programs read these files again when they change.
         files.replace(scene.directory / name, json.dumps(content, indent=1).encode(), is_durable=False)

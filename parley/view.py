@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from parley.top.model import load
-from parley.top.texts import MAX_LINE, ShownAmount, amount, clean
+from parley.top.texts import MAX_LINE, ShownAmount, amount, clean, goal_reasons, kind
 from protocol.values import Resources
 
 Evidence = Literal["whole", "lost", "none"]
@@ -22,6 +23,8 @@ _CLAIMS: Final = {
 WIDE: Final = 110
 """The columns of a terminal on which the table has the reason for each VM in full."""
 MAX_DETAILS: Final = 3
+HEAD_LINES: Final = 5
+"""The lines of a table beside its rows: title, head, rule, and blank ones."""
 LEGEND: Final = (
     "goal, permit, size: CPUs/memory that a VM should have, may have, has (→ on its way); load: CPUs busy, or load "
     "average; why: code of the last refusal, or the peer that refused or failed"
@@ -47,9 +50,16 @@ def _is_below(held: ShownAmount, permitted: ShownAmount) -> bool:
     return any(has < may for has, may in zip(held.worth, permitted.worth, strict=True))
 
 
+def reasons(vm: Mapping[str, Any]) -> tuple[str, ...]:
+    """The present reasons for a VM's size: a fault, the reason of a refusal, or the policy's for each resource."""
+    if vm["faults"]:
+        return (str(vm["faults"][0]),)
+    return (() if vm["reasonCode"] else goal_reasons(vm)) or (str(vm["reason"]),)
+
+
 def why(vm: Mapping[str, Any]) -> str:
-    """The present reason for a VM's size: a fault, the reason of a refusal, or the policy's."""
-    return str(vm["faults"][0] if vm["faults"] else vm["reason"])
+    """The present reasons for a VM's size, in one text."""
+    return "; ".join(reasons(vm))
 
 
 def code(vm: Mapping[str, Any]) -> str:
@@ -59,21 +69,35 @@ def code(vm: Mapping[str, Any]) -> str:
     return str(vm["reasonCode"] or "")
 
 
-def screen(node: str, vms: Sequence[Mapping[str, Any]], footer: Sequence[str], width: int = 160) -> Group:
+def screen(
+    node: str,
+    vms: Sequence[Mapping[str, Any]],
+    footer: Sequence[str],
+    width: int = 160,
+    height: int | None = None,
+) -> Group:
     """The live view: a table, and below it the footer, the reasons behind the table's codes, and a legend.
 
-    On a narrow terminal the node stands in the title only, and the reasons stand below the table.
+    On a narrow terminal the node stands in the title only, and the reasons stand below the table. `height` is that of a terminal
+    on which all must be seen at once: reasons for goals are left out or folded where there is no room for them.
     """
     is_wide = width >= WIDE
-    shown = table(node, vms, is_wide=is_wide)
     details = [] if is_wide else _details(vms)
+    rest = [*footer, *details, LEGEND]
+    used = len(vms) + HEAD_LINES + sum(-(-cell_len(each) // width) for each in rest)
+    room = None if height is None else height - used
+    goals = [] if is_wide else _goals(vms, width, room)
+    is_folded = room is not None and room < sum(len(reasons(vm)) - 1 for vm in vms)
+    shown = table(node, vms, is_wide=is_wide, is_folded=is_folded)
     # A terminal that is too low loses what stands last.
-    below = [*(Text(each) for each in footer), *(Text(each, style="yellow") for each in details)]
+    below = [Text(each) for each in footer]
+    below += [Text(each, style="yellow") for each in details]
+    below += [Text(each) for each in goals]
     return Group(shown, *below, Text(LEGEND, style="dim"))
 
 
-def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
-    """A row for each VM. Texts of an agent are never read as markup."""
+def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool, is_folded: bool = False) -> Table:
+    """A row for each VM; a wide one has a line for each reason, unless `is_folded`. Texts of an agent are never read as markup."""
     made = Table(
         title=f"Parley on {node}: VMs being scaled by negotiation",
         box=box.SIMPLE_HEAD,
@@ -87,9 +111,13 @@ def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Tabl
     for vm in vms:
         size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
         amounts = [load(vm)[1] or "-", cpus(vm["goal"]), permit(vm), size]
-        texts = [str(vm["state"]), why(vm) if is_wide else code(vm)]
-        cells = [_name(vm), *([node] if is_wide else []), *amounts, *texts]
-        made.add_row(*(Text(clean(each)) for each in cells), style="yellow" if code(vm) else "")
+        words = ([why(vm)] if is_folded else reasons(vm)) if is_wide else [code(vm)]
+        cells = [_name(vm), *([node] if is_wide else []), *amounts, str(vm["state"])]
+        made.add_row(
+            *(Text(clean(each)) for each in cells),
+            Text("\n".join(map(clean, words))),
+            style="yellow" if code(vm) else "",
+        )
     return made
 
 
@@ -104,9 +132,24 @@ def _details(vms: Sequence[Mapping[str, Any]]) -> list[str]:
     return noted if more <= 0 else [*noted[:MAX_DETAILS], f"and {more} more, in `parley status`"]
 
 
+def _goals(vms: Sequence[Mapping[str, Any]], width: int, room: int | None) -> list[str]:
+    """The reasons for the goals of the VMs without a code, in full; as many as fit into `room` lines, None for any number."""
+    found = []
+    for vm in vms:
+        text = "" if code(vm) else f"{_name(vm)}: {clean('; '.join(goal_reasons(vm)), MAX_LINE)}"
+        if text and goal_reasons(vm):
+            lines = -(-cell_len(text) // width)
+            if room is not None and room < lines:
+                break
+            room = None if room is None else room - lines
+            found.append(text)
+    return found
+
+
 def line(vm: Mapping[str, Any]) -> str:
+    goal = f"{cpus(vm['goal'])} {kind(vm)}".rstrip()
     return clean(
-        f"{vm['vm']}: load {load(vm)[1] or '-'}, goal {cpus(vm['goal'])}, permit {permit(vm)}, "
+        f"{vm['vm']}: load {load(vm)[1] or '-'}, goal {goal}, permit {permit(vm)}, "
         f"size {cpus(vm['size'])}, seq {vm['sequenceNumber']}, {why(vm)}",
         MAX_LINE,
     )
@@ -135,10 +178,25 @@ def summary(result: Mapping[str, Any]) -> str:
             f"  {name}: at most {node['largest_cpu']:g} of {node['reservable_cpu']:g} CPUs and "
             f"{node['largest_memory_gib']:g} of {node['reservable_memory_gib']:g} GiB could be in use: {claim}"
         )
+    lines += _apart(result["apart"])
     restarts = ", ".join(f"{name} {count}" for name, count in result["restarts"].items())
     if restarts:
         lines.append(f"  restarts: {restarts}")
     return "\n".join(lines)
+
+
+def _apart(found: Mapping[str, Any]) -> list[str]:
+    """What growing apart brought."""
+    reserved, tied = (
+        f"{found[key]['cpu']:g} CPUs / {found[key]['memory_gib']:g}Gi" for key in ("reserved", "tied")
+    )
+    lines = [f"  apart: at most {reserved} reserved; tied units would have reserved {tied}"]
+    memory, cpu = found["grown"]["memory"], found["grown"]["cpu"]
+    if memory is not None:
+        lines.append(f"    {memory['vm']} grew to {memory['memory_gib']:g}Gi while the node had no CPU left")
+    if cpu is not None:
+        lines.append(f"    {cpu['vm']} grew to {cpu['cpu']:g} CPUs while the node had no memory left")
+    return lines
 
 
 def _when(what: str, seconds: float | None, since: str) -> str:

@@ -1,4 +1,4 @@
-"""Seeded synthetic workloads: how many CPUs a guest wants at a moment. Pure functions of time, for demos and tests."""
+"""Seeded synthetic workloads: how much CPU and memory a guest wants at a moment. Pure functions of time, for demos and tests."""
 
 import enum
 import math
@@ -8,10 +8,12 @@ from typing import Final
 
 STEP_S: Final = 0.1
 MAX_STEPS: Final = 6000
+IDLE_BYTES: Final = 2**28
+"""The memory that a guest wants whose workload is about CPU alone: 256 MiB."""
 
 
 class Shape(enum.StrEnum):
-    """How the wish for CPU moves."""
+    """How the wish for CPU and memory moves."""
 
     STEP = "step"
     """Low, then high, then low, each for half a period."""
@@ -23,26 +25,40 @@ class Shape(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A wish for CPU over time: between `low_cpus` and `high_cpus`, repeating every `period_s` seconds."""
+    """A wish over time: between `low_cpus` and `high_cpus`, and between `low_bytes` and `high_bytes` of memory.
+
+    The curve repeats every `period_s` seconds. One period began at `began_s`; None draws that moment from the seed.
+    """
 
     shape: Shape
     seed: int
     low_cpus: float = 0.2
     high_cpus: float = 3.0
     period_s: float = 40.0
+    low_bytes: int = IDLE_BYTES
+    high_bytes: int = IDLE_BYTES
+    began_s: float | None = None
 
     def demand(self, at_s: float) -> float:
         """The CPUs wanted at `at_s` seconds."""
-        offset_s = random.Random(self.seed).random() * self.period_s
-        part = ((at_s + offset_s) % self.period_s) / self.period_s
-        span = self.high_cpus - self.low_cpus
+        return self.low_cpus + (self.high_cpus - self.low_cpus) * self._height(at_s)
+
+    def memory_bytes(self, at_s: float) -> int:
+        """The memory wanted at `at_s` seconds."""
+        return self.low_bytes + round((self.high_bytes - self.low_bytes) * self._height(at_s))
+
+    def _height(self, at_s: float) -> float:
+        """How high the curve is: 0 is low, 1 is high."""
+        drawn_s = random.Random(self.seed).random() * self.period_s
+        since_s = at_s + drawn_s if self.began_s is None else at_s - self.began_s
+        part = (since_s % self.period_s) / self.period_s
         match self.shape:
             case Shape.STEP:
-                return self.high_cpus if part >= 0.5 else self.low_cpus
+                return 1.0 if part >= 0.5 else 0.0
             case Shape.BURST:
-                return self.high_cpus if part >= 0.8 else self.low_cpus
+                return 1.0 if part >= 0.8 else 0.0
             case Shape.DAY:
-                return self.low_cpus + span * (1 - math.cos(2 * math.pi * part)) / 2
+                return (1 - math.cos(2 * math.pi * part)) / 2
 
     def busy_seconds(self, from_s: float, to_s: float, size_cpus: float) -> float:
         """CPU time that a guest of `size_cpus` uses between two moments."""

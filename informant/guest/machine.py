@@ -103,7 +103,7 @@ class WorkloadSource:
         self._advance()
         load = self._workload.demand(self._last_s)
         total = self._size.memory_bytes
-        used = min(total // 4, GIB // 4)
+        used = min(total, self._workload.memory_bytes(self._last_s))
         cpus = max(1, self._size.vcpu_milli // 1000)
         return Reading(load, load, load, self._busy_s, cpus, total, total - used)
 

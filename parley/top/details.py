@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from parley.top.texts import MAX_LINE, amount_text, clean, figure, items, mapping, number
+from parley.top.texts import MAX_LINE, amount_text, clean, figure, items, kind, mapping, number
 
 MAX_EVENTS: Final = 64
 MAX_LISTED: Final = 32
@@ -51,7 +51,10 @@ def _texts(value: object) -> list[str]:
 def _amounts(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
     why = "; ".join(_texts(vm.get("stateReasons")))
     yield _pair("state", f"{clean(vm.get('state')) or '-'}{f': {why}' if why else ''}")
-    for name in ("size", "target", "goal", "permit", "held"):
+    for name in ("size", "target"):
+        yield _pair(name, amount_text(vm.get(name)))
+    yield from _goal(vm)
+    for name in ("permit", "held"):
         yield _pair(name, amount_text(vm.get(name)))
     bounds = mapping(vm.get("bounds"))
     unit = amount_text(vm.get("computeUnit"))
@@ -78,6 +81,17 @@ def _amounts(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
     )
     for fault in _texts(vm.get("faults")):
         yield DetailLine(f"  fault      {fault}", "fault")
+
+
+def _goal(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
+    """The goal, and a line with the reason for each resource where the agent gives them."""
+    tied_or_apart = kind(vm)
+    yield _pair("goal", f"{amount_text(vm.get('goal'))}{f', {tied_or_apart}' if tied_or_apart else ''}")
+    goal, reasons = mapping(vm.get("goal")), mapping(vm.get("goalReasons"))
+    for name, label in (("cpu", "CPU"), ("memory", "memory")):
+        reason = clean(reasons.get(name), MAX_LINE)
+        if reason:
+            yield _pair(f"… {label}", f"{clean(goal.get(name)) or '-'}: {reason}")
 
 
 def _whole(value: object) -> str:

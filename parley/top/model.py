@@ -7,7 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from parley.top.texts import ShownAmount, amount, clean, figure, items, mapping, number
+from parley.top.texts import (
+    MAX_LINE,
+    ShownAmount,
+    amount,
+    clean,
+    figure,
+    goal_reasons,
+    items,
+    mapping,
+    number,
+)
 
 MAX_VMS: Final = 5000
 """VMs of one agent that are shown; an agent has hundreds at most."""
@@ -251,6 +261,8 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
     if not isinstance(name, str) or not shown or len(name) > MAX_NAME:
         return None
     busy, load_text = load(vm)
+    code = clean(vm.get("reasonCode"))
+    goal_words = "" if code else clean("; ".join(goal_reasons(vm)), MAX_LINE)
     return VmRow(
         agent,
         name,
@@ -264,8 +276,8 @@ def _row(agent: str, node: str, vm: Mapping[str, Any]) -> VmRow | None:
         held=amount(vm.get("held")),
         load=busy,
         load_text=load_text,
-        reason=clean(vm.get("reason")),
-        code=clean(vm.get("reasonCode")),
+        reason=goal_words or clean(vm.get("reason")),
+        code=code,
         faults=tuple(text for fault in items(vm.get("faults"), 16) if (text := clean(fault))),
     )
 

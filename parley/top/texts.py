@@ -93,6 +93,21 @@ def amount_text(value: object) -> str:
     return found.text if found is not None else "-"
 
 
+def kind(vm: Mapping[str, Any]) -> str:
+    """Whether the resources of a VM are `tied` or `apart`; "" where the agent does not say."""
+    tied = vm.get("tied")
+    return ("tied" if tied else "apart") if isinstance(tied, bool) else ""
+
+
+def goal_reasons(vm: Mapping[str, Any]) -> tuple[str, ...]:
+    """The reasons for a VM's goal: a text for each resource, or one for both; none where the agent does not say."""
+    found = mapping(vm.get("goalReasons"))
+    cpu, memory = (clean(found.get(name), MAX_LINE) for name in ("cpu", "memory"))
+    if cpu == memory:
+        return (cpu,) if cpu else ()
+    return tuple(f"{name}: {text}" for name, text in (("CPU", cpu), ("memory", memory)) if text)
+
+
 def document(body: bytes) -> dict[str, Any] | None:
     """The JSON object that an answer holds, or None."""
     try:

@@ -30,11 +30,12 @@ def test_it_ends_by_itself_and_its_last_line_is_one_json_object(tmp_path: Path) 
     lines = demo.text().splitlines()
     result = json.loads(lines[-1])
     assert code == 0, demo.text()
-    assert set(result["vms"]) == {"demo/this-machine", "demo/step-1", "demo/big-step"}
+    assert set(result["vms"]) == {"demo/this-machine", "demo/memory-heavy", "demo/cpu-heavy"}
     assert all(vm["permits"] >= 2 for vm in result["vms"].values())
     node = result["nodes"]["demo-node"]
     assert (node["overcommits"], node["evidence"]) == (0, "whole")
     assert 0 < node["largest_cpu"] <= node["reservable_cpu"]
+    assert result["apart"]["reserved"]["cpu"] == node["largest_cpu"]
     assert any("demo/this-machine" in line for line in lines[:-1])
 
 
@@ -160,7 +161,7 @@ def test_nothing_is_claimed_of_a_node_whose_change_log_was_removed_and_its_direc
 
 
 def test_a_directory_with_the_vms_of_another_demo_is_refused(tmp_path: Path) -> None:
-    scenes.write_files(scenes.make(tmp_path, 12, 1))
+    scenes.write_files(scenes.make(tmp_path, 12, 1, 0.0))
     done = CliRunner().invoke(main, ["demo", "--vms", "3", "--directory", str(tmp_path)])
     assert done.exit_code == 2
     assert "holds the VMs of another demo (12 of them)" in done.output

@@ -104,7 +104,8 @@ IN_REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
         (_raw(resources={"cpu": "1", "memory": memory}), {"raw.resources"})
         for memory in ("1500m", "-1Ki", "9223372036854775808")
     ),
-    *((_raw(apart=wrong), {"raw.apart"}) for wrong in (1, "true", [])),
+    (_raw(apart=1), {"raw.apart"}),
+    (_raw(apart="true"), {"raw.apart"}),
 ]
 POOL = {"code": "pool", "message": "m"}
 IN_REPLIES: list[tuple[dict[str, Any], set[str]]] = [

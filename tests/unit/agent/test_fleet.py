@@ -54,7 +54,7 @@ class World:
         self.fails: set[str] = set()
         self.puppets: list[Puppet] = []
         log = logs.logger("test")
-        self.fleet = Fleet(self._make, self._prepare, Supervisor(log, rng), log, rng)
+        self.fleet = Fleet(self._make, lambda spec: spec.vm, self._prepare, Supervisor(log, rng), log, rng)
 
     def _make(self, made: VmDescription) -> Runner:
         self.puppets.append(Puppet(made.vm))

@@ -33,4 +33,4 @@ async def test_a_vm_is_told_with_what_happened_and_why_it_is_denied_but_not_with
         assert made.runner.state.scheduler.reasons, "the refusal stands until another answer comes"
         planned = made.runner.last_plan
         assert planned is not None
-        assert (told()["reasonCode"], told()["reason"]) == (None, planned.reason)
+        assert (told()["reasonCode"], told()["reason"]) == (None, str(planned.reason))

@@ -97,6 +97,17 @@ def test_a_workload_uses_cpu_time_and_shows_the_size_it_was_told() -> None:
     assert second.memory_total_bytes - second.memory_available_bytes == GIB // 4
 
 
+def test_a_workload_that_wants_more_memory_than_there_is_uses_all_of_it() -> None:
+    wants = Workload(Shape.STEP, 1, low_bytes=3 * GIB, high_bytes=3 * GIB)
+    source = WorkloadSource(wants, Resources(500, GIB))
+    used = []
+    for size in (GIB, 4 * GIB):
+        source.resized(Resources(500, size))
+        reading = source.read()
+        used.append(reading.memory_total_bytes - reading.memory_available_bytes)
+    assert used == [GIB, 3 * GIB]
+
+
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_the_page_is_read_by_agents_under_either_prefix(prefix: str) -> None:
     got = exporter.read_metrics(page(READING), prefix)

@@ -41,8 +41,29 @@ def test_demand_reaches_both_ends_within_a_period(shape: Shape) -> None:
     assert max(seen) == pytest.approx(workload.high_cpus, abs=1e-3)
 
 
-def test_seeds_move_the_curve() -> None:
+def test_seeds_move_the_curve_whose_beginning_is_not_given() -> None:
     assert len({Workload(Shape.DAY, seed).demand(0) for seed in range(20)}) == 20
+    assert len({Workload(Shape.DAY, seed, began_s=3.0).demand(0) for seed in range(20)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "at_s", "wanted"),
+    [
+        (Shape.STEP, 7.0, (0.5, 2)),
+        (Shape.STEP, 11.9, (0.5, 2)),
+        (Shape.STEP, 12.0, (2.5, 6)),
+        (Shape.STEP, 17.0, (0.5, 2)),
+        (Shape.BURST, 14.9, (0.5, 2)),
+        (Shape.BURST, 15.0, (2.5, 6)),
+        (Shape.DAY, 12.0, (2.5, 6)),
+        (Shape.DAY, 9.5, (1.5, 4)),
+    ],
+)
+def test_memory_moves_with_the_cpus_from_the_beginning_of_a_period(
+    shape: Shape, at_s: float, wanted: tuple[float, int]
+) -> None:
+    workload = Workload(shape, 1, 0.5, 2.5, 10.0, 2, 6, began_s=7.0)
+    assert (workload.demand(at_s), workload.memory_bytes(at_s)) == (pytest.approx(wanted[0]), wanted[1])
 
 
 @given(workloads(), MOMENTS, SPANS, SIZES)
@@ -88,6 +109,9 @@ def test_a_long_span_is_summed_in_few_steps(shape: Shape) -> None:
     [
         (("--low", "5", "--high", "1"), "--high 1 must not be below --low 5"),
         (("--high", "0.1"), "is not in the range"),
+        (("--memory", "6Gi", "512Mi"), "--memory: the first amount, the least, must not exceed the second"),
+        (("--memory", "512Mi", "much"), "'much' is no amount of memory, such as 512Mi or 6Gi"),
+        (("--memory", "-1Gi", "1Gi"), "'-1Gi' is no amount of memory"),
     ],
 )
 def test_a_most_below_the_least_is_refused(arguments: tuple[str, ...], told: str) -> None:

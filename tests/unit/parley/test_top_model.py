@@ -53,7 +53,15 @@ def test_a_row_holds_what_the_agent_says() -> None:
         "default/web", "node-a", "ok", "a", "2/2Gi", "2/2Gi", "2/2Gi", "1.00 busy", "3/3Gi", "1500m/1536Mi",
         "as it should be", "a: b (+1)",
     ]  # fmt: skip
-    nothing = dict.fromkeys(("size", "target", "goal", "permit", "load", "metricsAgeSeconds"))
+    (row,) = rows(vm("web", goalReasons={"cpu": "busy", "memory": "full"}))
+    assert row.cell(Column.REASON) == "CPU: busy; memory: full"
+    (row,) = rows(
+        vm("web", goalReasons={"cpu": "busy", "memory": "full"}, reason="refused: x", reasonCode="refused")
+    )
+    assert row.cell(Column.REASON) == "refused: x"
+    nothing = dict.fromkeys(
+        ("goalReasons", "tied", "size", "target", "goal", "permit", "load", "metricsAgeSeconds")
+    )
     (row,) = rows(vm("web", state="starting") | nothing)
     unknown = (Column.SIZE, Column.GOAL, Column.PERMIT, Column.LOAD)
     assert {row.cell(column) for column in unknown} == {"-"}
@@ -257,6 +265,23 @@ def test_the_details_hold_plan_reasons_and_the_journal() -> None:
     ):
         assert text in shown
     assert shown[-2:] == ['    0.125 s ago  PermitGranted {"number": 12}', "    2.500 s ago  Fenced"]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (
+            {"goalReasons": {"cpu": "busy", "memory": "full"}, "goal": {"cpu": "1", "memory": "6Gi"}},
+            ["goal       1/6Gi, apart", "… CPU      1: busy", "… memory   6Gi: full"],
+        ),
+        ({"tied": True}, ["goal       2/2Gi, tied", "… CPU      2: as it should be", "… memory   2Gi: as it should be"]),
+        ({"tied": None, "goalReasons": None}, ["goal       2/2Gi"]),
+        ({"goal": None}, ["goal       -, apart", "… CPU      -: as it should be", "… memory   -: as it should be"]),
+    ],
+)  # fmt: skip
+def test_details_have_a_line_for_the_goal_of_each_resource(other: dict[str, Any], told: list[str]) -> None:
+    found = [line.text.strip() for line in details.lines(details_of("web", **other))]
+    assert [line for line in found if line.startswith(("goal", "…"))] == told
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from parley import view
+from parley.apart import Comparison
 from protocol.values import Resources
 from tests.unit.parley.top_documents import NASTY, vm
 
@@ -22,10 +23,12 @@ DENIED = vm(
 AWAY = vm("demo/day-3", faults=["informant: connection refused", "metrics: old"], state="stuck")
 
 
-def shown(width: int, *vms: dict[str, Any], footer: tuple[str, ...] = ()) -> list[str]:
+def shown(
+    width: int, *vms: dict[str, Any], footer: tuple[str, ...] = (), height: int | None = None
+) -> list[str]:
     """The lines of a terminal that is so wide."""
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(view.screen("n1", vms, footer, width))
+    console.print(view.screen("n1", vms, footer, width, height))
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
@@ -72,6 +75,55 @@ def test_on_a_wide_terminal_the_words_stand_in_the_table() -> None:
     assert not any(line.startswith("big-step: ") for line in lines)
 
 
+APART = [
+    vm(f"demo/vm-{number}", goalReasons={"cpu": f"busy {number}", "memory": f"full {number}"})
+    for number in range(4)
+]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "told"),
+    [
+        (160, None, ["CPU: busy 0", "memory: full 0", "CPU: busy 3", "memory: full 3"]),
+        (160, 15, ["CPU: busy 0", "memory: full 0", "CPU: busy 3", "memory: full 3"]),
+        (160, 14, ["CPU: busy 0; memory: full 0", "CPU: busy 3; memory: full 3"]),
+        (80, None, ["vm-0: CPU: busy 0; memory: full 0", "vm-3: CPU: busy 3; memory: full 3"]),
+        (80, 16, ["vm-0: CPU: busy 0; memory: full 0", "vm-3: CPU: busy 3; memory: full 3"]),
+        (80, 13, ["vm-0: CPU: busy 0; memory: full 0"]),
+        (80, 8, []),
+    ],
+)
+def test_each_goal_has_its_reason_where_there_is_room_for_it(
+    width: int, height: int | None, told: list[str]
+) -> None:
+    lines = shown(width, *APART, height=height)
+    assert height is None or len(lines) <= max(height, 12)
+    said = [
+        line[line.index("ok") + 2 :].strip() if width == 160 and "ok" in line else line.strip()
+        for line in lines
+    ]
+    assert [each for each in told if each not in said] == []
+    assert any("vm-3: " in each for each in said) == (told[-1:] == ["vm-3: CPU: busy 3; memory: full 3"])
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({}, "goal 2/2Gi apart, permit 2/2Gi, size 2/2Gi, seq 12, as it should be"),
+        ({"tied": True}, "goal 2/2Gi tied, permit 2/2Gi, size 2/2Gi, seq 12, as it should be"),
+        ({"goalReasons": {"cpu": "busy", "memory": "full"}}, "seq 12, CPU: busy; memory: full"),
+        ({"goalReasons": {"cpu": None, "memory": "full"}}, "seq 12, memory: full"),
+        ({"tied": None, "goalReasons": None, "reason": "older"}, "goal 2/2Gi, permit 2/2Gi, size 2/2Gi, seq 12, older"),
+        ({"reasonCode": "node-headroom", "reason": FULL}, f"seq 12, {FULL}"),
+        ({"faults": ["informant: gone"]}, "seq 12, informant: gone"),
+    ],
+)  # fmt: skip
+def test_a_line_says_tied_or_apart_and_the_reason_for_each_resource(other: dict[str, Any], told: str) -> None:
+    assert view.line(vm("demo/a", **other)).endswith(told)
+    older = {key: value for key, value in vm("demo/a").items() if key not in ("tied", "goalReasons")}
+    assert view.line(older).endswith("goal 2/2Gi, permit 2/2Gi, size 2/2Gi, seq 12, as it should be")
+
+
 def test_many_words_are_counted() -> None:
     lines = shown(
         80, *(vm(f"demo/vm-{number}", reason=FULL, reasonCode="node-headroom") for number in range(9))
@@ -92,7 +144,10 @@ def test_nothing_that_an_agent_says_is_obeyed(text: str, width: int) -> None:
 
 
 def test_the_summary_claims_nothing_that_nobody_knows() -> None:
-    result = {"seconds": 1.0, "vms": {}, "load": None, "restarts": {}}
+    result = {
+        "seconds": 1.0, "vms": {}, "load": None, "restarts": {},
+        "apart": Comparison(Resources(2000, 2), {}).figures(),
+    }  # fmt: skip
     cases: tuple[tuple[int, view.Evidence, str], ...] = (
         (0, "whole", ": never overcommitted"),
         (0, "lost", ": what came later is not known, because the change log was removed or cut"),
@@ -102,3 +157,18 @@ def test_the_summary_claims_nothing_that_nobody_knows() -> None:
     for count, evidence, word in cases:
         figures = view.node_figures(Resources(1000, 1), Resources(2000, 2), count, evidence)
         assert word in view.summary(result | {"nodes": {"n1": figures}})
+
+
+def test_the_summary_says_what_growing_apart_brought() -> None:
+    figures = {
+        "reserved": {"cpu": 7.5, "memory_gib": 20.0},
+        "tied": {"cpu": 14.0, "memory_gib": 31.0},
+        "grown": {"cpu": None, "memory": {"vm": "demo/a", "cpu": 1.0, "memory_gib": 6.0}},
+    }
+    lines = view.summary(
+        {"seconds": 1.0, "vms": {}, "load": None, "nodes": {}, "restarts": {}, "apart": figures}
+    ).splitlines()
+    assert lines[2:] == [
+        "  apart: at most 7.5 CPUs / 20Gi reserved; tied units would have reserved 14 CPUs / 31Gi",
+        "    demo/a grew to 6Gi while the node had no CPU left",
+    ]

@@ -21,7 +21,8 @@ def amount(cpus: int) -> dict[str, str]:
 
 
 def vm(name: str, cpus: int = 2, **other: Any) -> dict[str, Any]:
-    """One VM of `/v1/vms`."""
+    """One VM of `/v1/vms`; without other words the goal of each resource has the reason of the whole."""
+    reason = other.get("reason", "as it should be")
     return {
         "vm": name if "/" in name else f"default/{name}",
         "agentID": "00000000-0000-4000-8000-000000000007",
@@ -34,7 +35,9 @@ def vm(name: str, cpus: int = 2, **other: Any) -> dict[str, Any]:
         "load": {"busyCPUs": cpus / 2, "load1": 0.25},
         "metricsAgeSeconds": 1.5,
         "informant": "active",
-        "reason": "as it should be",
+        "tied": False,
+        "goalReasons": {"cpu": reason, "memory": reason},
+        "reason": reason,
         "reasonCode": None,
         "faults": [],
         "state": "ok",

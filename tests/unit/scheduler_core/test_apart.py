@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from protocol.reasons import ReasonCode
 from protocol.values import ComputeUnit, Resources
 from scheduler.core import events
-from tests.support.amounts import cu
-from tests.unit.scheduler_core.core_worlds import UNIT, World, decided
+from tests.support.amounts import UNIT, cu
+from tests.unit.scheduler_core.core_worlds import World, decided
 
 
 def full_of_cpu() -> World:
