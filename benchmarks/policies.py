@@ -70,6 +70,8 @@ POLICIES: Final[Mapping[str, Callable[[Demand, float], Rule]]] = {
     "recommender": _recommender,
     **{name: _agent(setup) for name, setup in agents.SETUPS.items()},
 }
+ROWS: Final = {**POLICIES, **{name: _agent(setup) for name, setup in agents.PARTS.items()}}
+"""What `--policy` may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def run(task: Task) -> dict[str, Tally]:
     counted_from_s = counted_from(task.days)
     tallies = {}
     for name in task.policies:
-        rule = POLICIES[name](found, counted_from_s)
+        rule = ROWS[name](found, counted_from_s)
         tallies[name] = Replay(found, rule, counted_from_s).run()
     return tallies
 
@@ -199,7 +201,7 @@ def _options() -> tuple[Options, bool]:
     parser.add_argument("--days", type=int, help="of each VM, the last counts (3)")
     parser.add_argument("--seed", type=int, default=1, help="of the workloads (1, that of the tuning)")
     parser.add_argument(
-        "--policy", action="append", choices=list(POLICIES), help="only this one; may be repeated"
+        "--policy", action="append", choices=list(ROWS), help="only this one; may be repeated"
     )
     parser.add_argument(
         "--family", action="append", choices=list(FAMILIES), help="only this one; may be repeated"

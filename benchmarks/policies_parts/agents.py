@@ -16,6 +16,7 @@ from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import MILLION, Goal, Load, ResourceGoal, Sizing, units_for
 from agent.core.policies.zones import Zones
+from agent.core.shrink import shrink
 from agent.core.state import BackendState, InformantState, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from agent.daemon.settings import Periods
@@ -32,7 +33,8 @@ UNIT: Final = Resources(250, int(GIB))
 BOUNDS: Final = Bounds(UNIT, Resources(int(1000 * MOST_CPUS), int(MOST_BYTES)))
 _LIFE: Final = Life(UUID(int=1, version=4), 1)
 _REGISTRATION: Final = UUID(int=2, version=4)
-REMEMBERS_S: Final = Utilisation().surges.window_s + HOUR_S
+DEFAULT: Final = Utilisation()
+REMEMBERS_S: Final = DEFAULT.surges.window_s + HOUR_S
 _SILENCE_S: Final = 1e12
 """The informant's health calls are not played: it never counts as silent."""
 
@@ -40,7 +42,7 @@ _SILENCE_S: Final = 1e12
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
     """How an agent is configured. `is_apart`: each resource has a number of units of its own. `is_whole`: the scheduler is a
-    published one and knows whole, equal numbers of units only. `is_stepwise`: down a unit at a time; else in one resize.
+    published one and knows whole, equal numbers of units only.
     `remembers_s` is how far back the policy's memory reaches, in seconds."""
 
     policy: Combined
@@ -48,7 +50,6 @@ class AgentSetup:
     guest: GuestRules = OURS
     is_apart: bool = False
     is_whole: bool = False
-    is_stepwise: bool = True
     remembers_s: float = 2.0 * HOUR_S
 
 
@@ -80,19 +81,30 @@ class AgentRule(Rule):
         self._apply(events.TryUpscaleReceived(_REGISTRATION, more), now_s)
 
     def moved(self, size: Resources, target: Resources, now_s: float) -> None:
-        """The VM is looked at."""
+        """The VM is looked at, and the guest told of growth that has come."""
         self._apply(events.Observed(Observation(size, target, now_s)), now_s)
+        if size == target:
+            self._apply(events.UpscaleAnnounced(size), now_s)
 
     def wanted(self, now_s: float) -> Resources:
         """What the agent desires."""
         return desire(self.state, now_s, self._timing)[0]
 
-    def shrunk(self, size: Resources, wanted: Resources) -> Resources:
-        """The next step down."""
-        return size.min(wanted.max(size - UNIT)) if self._setup.is_stepwise else size.min(wanted)
+    def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:
+        """What the agent asks the guest for."""
+        return shrink(self.state, size, size.min(wanted), size, now_s, self._timing).amount
+
+    def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
+        """The guest has said yes or no."""
+        self._apply(
+            events.DownscaleApproved(size) if is_approved else events.DownscaleDenied(size, "replay"), now_s
+        )
 
     def _apply(self, event: events.Event, now_s: float) -> None:
         self.state = apply(self.state, event, now_s, self._timing, self._setup.policy)
+
+
+NOT_JUDGED: Final = ResourceGoal(None, "not judged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +116,11 @@ class PublishedMemory:
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
         """As many units as keep memory in use, and the margin, at the target."""
-        used, cpu = load.memory_used(), ResourceGoal(None, "that is the load average's")
+        used = load.memory_used()
         if used is None:
-            return Goal(cpu, ResourceGoal(None, "memory in use is not known"))
-        need, step = (used + self.margin_bytes) * MILLION, sizing.unit.step.memory_bytes
-        return Goal(cpu, ResourceGoal(units_for(need, self.target * step), "memory"))
+            return Goal(NOT_JUDGED, NOT_JUDGED)
+        units = units_for((used + self.margin_bytes) * MILLION, self.target * sizing.unit.step.memory_bytes)
+        return Goal(NOT_JUDGED, ResourceGoal(units, "memory"))
 
 
 def published() -> AgentSetup:
@@ -118,7 +130,7 @@ def published() -> AgentSetup:
 
 
 def before() -> AgentSetup:
-    """Our default before resources were apart: tied units, 75 %, a window of 30 s, down a unit at a time."""
+    """The settings of our default before resources were apart: tied units, 75 %, a window of 30 s."""
     policy = Utilisation(
         750_000,
         750_000,
@@ -127,28 +139,19 @@ def before() -> AgentSetup:
         tail=NO_TAIL,
         surges=NO_SURGES,
         ahead_s=0.0,
+        wish_share=0,
     )
     return AgentSetup(_alone(policy), Timing(down_window_s=30.0))
 
 
 def default() -> AgentSetup:
-    """What an agent does that is told nothing."""
-    return _default(Utilisation())
+    """An agent that is told nothing."""
+    return _like_default()
 
 
-def tied() -> AgentSetup:
-    """The same for a VM whose resources are tied."""
-    return replace(default(), is_apart=False)
-
-
-def _default(policy: Utilisation, down_window_s: float = Periods().down_window) -> AgentSetup:
-    return AgentSetup(
-        _alone(policy),
-        Timing(down_window_s=down_window_s),
-        is_apart=True,
-        is_stepwise=False,
-        remembers_s=REMEMBERS_S,
-    )
+def _like_default(policy: Utilisation = DEFAULT, down_window_s: float = Periods().down_window) -> AgentSetup:
+    timing = Timing(down_window_s=down_window_s)
+    return AgentSetup(_alone(policy), timing, is_apart=True, remembers_s=REMEMBERS_S)
 
 
 def _alone(policy: Utilisation) -> Combined:
@@ -159,8 +162,16 @@ SETUPS: Final[dict[str, Callable[[], AgentSetup]]] = {
     "published": published,
     "before": before,
     "default": default,
-    "default, tied": tied,
 }
+PARTS: Final[dict[str, Callable[[], AgentSetup]]] = {
+    "default, tied": lambda: replace(default(), is_apart=False),
+    "default without tail": lambda: _like_default(replace(DEFAULT, tail=NO_TAIL)),
+    "default without surge": lambda: _like_default(replace(DEFAULT, surges=NO_SURGES)),
+    "default without slope": lambda: _like_default(replace(DEFAULT, ahead_s=0.0)),
+    "default, wishes of a unit": lambda: _like_default(replace(DEFAULT, wish_share=0)),
+    "default, window of 30 s": lambda: _like_default(down_window_s=30.0),
+}
+"""The default without one of its parts: to be named with `--policy`."""
 
 
 def first_size(cpus: float, memory_bytes: float) -> Resources:

@@ -2,8 +2,7 @@
 
 Metrics are read every 5 s; what a rule decides after that, or after a wish of the guest, has taken effect 0.3 s later for
 CPU and 1 s later for memory, permit and resize together. Growth goes at once, also beyond growth that is under way; a
-shrink waits until nothing moves, needs the guest's approval, and is asked for again 5 s after a refusal. Periods in which
-nothing can happen are counted in one go.
+shrink waits until nothing moves, and needs the guest's approval. Periods in which nothing can happen are counted in one go.
 """
 
 import time
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.core.model import Sample
-from agent.core.timing import Timing
 from benchmarks.policies_parts.families import Demand
 from benchmarks.policies_parts.guest import PERIOD_S, TICK_S, TICKS, Guest, GuestRules, Informant
 from benchmarks.policies_parts.score import Tally, followed, steps_of
@@ -21,7 +19,6 @@ from protocol.wire import MoreResources
 
 CPU_DELAY_S: Final = 0.3
 MEMORY_DELAY_S: Final = 1.0
-DENIED_S: Final = Timing().downscale_cooldown_s
 BUSY_SHARE: Final = Informant.limits.cpu_busy_share
 DECAY_1, DECAY_5 = 2.718281828459045 ** (-PERIOD_S / 60), 2.718281828459045 ** (-PERIOD_S / 300)
 """Load averages move so every 5 s, as the kernel's do."""
@@ -57,9 +54,12 @@ class Rule:
         """The size that the VM should have."""
         return self.size
 
-    def shrunk(self, size: Resources, wanted: Resources) -> Resources:
-        """The size to ask the guest for first, on the way down from `size` to `wanted`: in one resize."""
+    def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:  # noqa: ARG002 - others go by the time
+        """The size to ask the guest for next, on the way down from `size` to `wanted`; `size`: not now."""
         return size.min(wanted)
+
+    def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
+        """The guest was asked for a size that is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,6 @@ class Replay:
         self._target = size
         self._landings: list[_Landing] = []
         """What is under way, soonest first."""
-        self._denied_until_s = 0.0
         self._sizes = [(0.0, size.vcpu_milli / 1000)]
         self._load1 = self._load5 = 0.0
         rule.moved(size, size, 0.0)
@@ -183,12 +182,14 @@ class Replay:
             return
         if wanted.exceeds(target):
             self._resize(target.max(wanted), now_s)
-        elif not self._landings and now_s >= self._denied_until_s:
-            size = self._rule.shrunk(target, wanted)
-            if self._informant.approves(target, size, self._guest.used_bytes(now_s), now_s):
+        elif not self._landings:
+            size = self._rule.shrunk(target, wanted, now_s)
+            if size == target:
+                return
+            is_approved = self._informant.approves(target, size, self._guest.used_bytes(now_s), now_s)
+            self._rule.answered(size, now_s, is_approved=is_approved)
+            if is_approved:
                 self._resize(size, now_s)
-            else:
-                self._denied_until_s = now_s + DENIED_S
 
     def _resize(self, target: Resources, now_s: float) -> None:
         """Begin a resize from the present target, beside what is under way."""
