@@ -18,7 +18,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.surge import Surges
-from agent.core.policies.tail import Tail
+from agent.core.policies.tail import LoadTail
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_TEXT,
@@ -92,7 +92,7 @@ class UtilisationArgs(Settings):
             Zones(self.cpu_stable_zone, self.cpu_mixed_zone),
             Zones(self.memory_stable_zone, self.memory_mixed_zone),
             self.window,
-            Tail(self.tail_window, self.tail_share, self.tail_target),
+            LoadTail(self.tail_window, self.tail_share, self.tail_target),
             Surges(self.surge_window, self.surge_ahead),
             self.slope_ahead,
             self.wish_share,

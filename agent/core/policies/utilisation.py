@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from agent.core.policies.remembered import Remembering
 from agent.core.policies.smoothing import Smoothing
 from agent.core.policies.surge import SURGES, Surges
-from agent.core.policies.tail import TAIL, Tail
+from agent.core.policies.tail import TAIL, LoadTail
 from agent.core.policies.values import (
     MAX_MICRO,
     MILLION,
@@ -53,7 +53,7 @@ class Utilisation:
     memory_zones: Zones = ZONES
     window_s: float = 60.0
     """Seconds after which a mean has followed a load that stays above or below."""
-    tail: Tail = TAIL
+    tail: LoadTail = TAIL
     surges: Surges = SURGES
     ahead_s: float = 2.0
     """How far ahead memory that rises is judged."""
