@@ -58,15 +58,15 @@ class UtilisationArgs(Settings):
     """Targets, widths of zones and shares are written as 0.75 and the like, durations in seconds."""
 
     cpu_target: Target = 900_000
-    memory_target: Target | None = 920_000
+    memory_target: Target | None = 940_000
     """`null`: memory does not count."""
     load_target: LoadTarget = 900_000
     """The load average for each CPU, where CPU time is not known."""
-    memory_margin: Annotated[int, Memory] = 100 * 2**20
+    memory_margin: Annotated[int, Memory] = 64 * 2**20
     cpu_stable_zone: Width = 80_000
     cpu_mixed_zone: Width = 80_000
-    memory_stable_zone: Width = 80_000
-    memory_mixed_zone: Width = 80_000
+    memory_stable_zone: Width = 20_000
+    memory_mixed_zone: Width = 20_000
     window: Annotated[float, Field(ge=1, le=3600)] = 60.0
     """After this time the mean has followed a load that stays above or below."""
     tail_window: Annotated[float, Field(ge=0, le=3600)] = 900.0
