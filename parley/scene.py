@@ -132,7 +132,7 @@ def _made(index: int, port: int, directory: Path, seed: int, now_s: float) -> De
 
 
 def _memory_heavy(now_s: float) -> tuple[str, ...]:
-    """Much memory from 23 s to 37 s, from 51 s to 65 s, and so on."""
+    """Much memory until 9 s, from 23 s to 37 s, from 51 s to 65 s, and so on."""
     memory = ("--memory", "512Mi", f"{MEMORY_GIB * 1000}Mi")
     return "--workload", "step", *_periods(28, now_s + 9), "--low", "0.3", "--high", "0.3", *memory
 
