@@ -46,7 +46,7 @@ class AgentSetup:
     guest: GuestRules = OURS
     is_apart: bool = False
     is_whole: bool = False
-    remembers_s: float = 2.0 * HOUR_S
+    remembers_s: float = 1.0 * HOUR_S
 
 
 class AgentRule(Rule):

@@ -96,6 +96,11 @@ class Replay:
         self._load1 = self._load5 = 0.0
         rule.moved(size, size, 0.0)
 
+    @property
+    def size(self) -> Resources:
+        """The VM's size now."""
+        return self._guest.size
+
     def run(self) -> Tally:
         """From as long before `counted_from_s` as the rule needs, to the end of the demand."""
         first = int(max(0.0, self._counted_from_s - self._rule.remembers_s)) // PERIOD_S
@@ -103,7 +108,6 @@ class Replay:
         clock = time.process_time
         began_s = clock()
         guest, informant = self._guest, self._informant
-        informant.calmed(first * PERIOD_S, 0.0, 0.0)
         was_calm = True
         for period in range(first, len(self._demand.cpu) // PERIOD_S):
             left = informant.rules.least_bytes(guest.size.memory_bytes)
@@ -112,7 +116,9 @@ class Replay:
                 was_calm = True
             else:
                 if was_calm:
-                    informant.calmed(period * PERIOD_S, guest.waited_s, guest.busy_s)
+                    informant.calmed(
+                        period * PERIOD_S, guest.waited_s, guest.busy_s, guest.mean_cpus(period - 1)
+                    )
                 self._follow(period)
                 was_calm = False
             self._read((period + 1) * PERIOD_S)

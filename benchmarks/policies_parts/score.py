@@ -114,7 +114,9 @@ def steps_of(cpu: Series) -> list[Step]:
     is_step = (rise >= LEAST_CPUS) & (rise >= LEAST_SHARE * before) & (first - before >= 0.5 * rise)
     found: list[Step] = []
     for index in np.flatnonzero(is_step).tolist():
+        half_way = before[index] + rise[index] / 2
         second = index + BEFORE_S
+        second += int(np.argmax(cpu[second : second + 5] >= half_way))
         if not found or second >= found[-1].at_s + BEFORE_S:
             found.append(Step(float(second), float(after[index])))
     return found
