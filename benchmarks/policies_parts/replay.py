@@ -13,7 +13,7 @@ from agent.core.model import Sample
 from benchmarks.policies_parts.families import Demand
 from benchmarks.policies_parts.guest import PERIOD_S, TICK_S, TICKS, Guest, GuestRules, Informant
 from benchmarks.policies_parts.score import Tally, followed, steps_of
-from benchmarks.policies_parts.shapes import DAY_S
+from benchmarks.policies_parts.shapes import DAY_S, HOUR_S
 from protocol.values import Resources
 from protocol.wire import MoreResources
 
@@ -60,6 +60,10 @@ class Rule:
 
     def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
         """The guest was asked for a size that is less."""
+
+    def remembered_bytes(self) -> int:
+        """How much memory the past of the VM takes."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,7 @@ class Replay:
                 was_calm = False
             self._read((period + 1) * PERIOD_S)
         self.tally.evaluation_s = clock() - began_s
+        self.tally.remembered_bytes = self._rule.remembered_bytes()
         self.tally.steps_s = followed(steps_of(self._demand.cpu), self._sizes, self._counted_from_s)
         return self.tally
 
@@ -210,6 +215,6 @@ class Replay:
         self._rule.moved(self._guest.size, target, now_s)
 
 
-def counted_from(days: int) -> float:
-    """The last day counts."""
-    return float((days - 1) * DAY_S)
+def counted_from(days: int, hours: int) -> float:
+    """When the last `hours` of so many days begin."""
+    return float(days * DAY_S - hours * HOUR_S)

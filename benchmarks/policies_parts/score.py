@@ -29,7 +29,9 @@ class Tally:
     """For each step of demand the seconds until the size covered it."""
     evaluations: int = 0
     evaluation_s: float = 0.0
-    """Processor time of the rule, and how often it was asked."""
+    """Processor time of the replay with its rule, and how often the rule was asked."""
+    remembered_bytes: int = 0
+    """How much the rule remembers of the VM at the end."""
 
 
 @dataclass(frozen=True, slots=True)
