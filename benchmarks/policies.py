@@ -156,15 +156,34 @@ HEADER: Final = (
 )
 
 
-def _row(name: str, found: Figures) -> tuple[object, ...]:
-    def shown(value: float | None, digits: int) -> str | None:
-        return None if value is None else f"{value:.{digits}f}"
+DIGITS: Final = (1, 1, 2, 0, 1, 1, 1, 1, 1)
+"""Of each column."""
+PEERS: Final = ("fixed at peak", "fixed at P99.5 + 20 %", "recommender", "published")
 
-    digits = (1, 1, 2, 0, 1, 1, 1, 1, 1)
-    return (
-        name,
-        *(shown(getattr(found, field), n) for field, n in zip(Figures.__slots__, digits, strict=True)),
-    )
+
+def _cells(found: Figures) -> list[str | None]:
+    values = [getattr(found, name) for name in Figures.__slots__]
+    return [
+        None if value is None else f"{value:.{digits}f}" for value, digits in zip(values, DIGITS, strict=True)
+    ]
+
+
+def _row(name: str, found: Figures) -> tuple[object, ...]:
+    return (name, *_cells(found))
+
+
+def _behind(parts: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
+    """Where a peer does better than `default`: a line for each family, with the best peer of each column."""
+    ours = parts.get("default", {})
+    for family, found in ours.items():
+        better = []
+        for column, (title, own) in enumerate(zip(HEADER, _cells(found), strict=True)):
+            theirs = {name: _cells(parts[name][family])[column] for name in PEERS if name in parts}
+            known = {name: float(cell) for name, cell in theirs.items() if cell is not None}
+            best = min(known, key=lambda name: known[name], default=None)
+            if title != "most" and own is not None and best is not None and known[best] < float(own):
+                better.append(f"{title} {own} ({best}: {theirs[best]})")
+        yield f"{family}: {'; '.join(better) if better else 'no peer is better'}"
 
 
 def _show(options: Options, tallies: Mapping[str, list[Tally]], *, families: bool) -> dict[str, object]:
@@ -176,6 +195,8 @@ def _show(options: Options, tallies: Mapping[str, list[Tally]], *, families: boo
         for family in options.families:
             print()
             figures.table((family, *HEADER), [_row(name, found[family]) for name, found in parts.items()])
+        print()
+        print("\n".join(_behind(parts)))
     return {
         name: {key: None if value is None else round(value, 3) for key, value in asdict(found).items()}
         for name, found in totals.items()
@@ -218,7 +239,9 @@ def _options() -> tuple[Options, bool]:
         metavar="NAME",
         help=f"one of {', '.join(FAMILIES)}; may be repeated",
     )
-    parser.add_argument("--families", action="store_true", help="a table for each family, too")
+    parser.add_argument(
+        "--families", action="store_true", help="a table for each family, too, and where a peer is better"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one for each core)")
     given = parser.parse_args()
     vms = given.vms if given.vms is not None else 1 if given.short else 20
