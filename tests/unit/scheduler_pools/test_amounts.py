@@ -93,7 +93,7 @@ async def test_a_question_has_the_amounts_before_and_after() -> None:
     assert await world.wants("c", cu(4, 4)) == (cu(4, 4), [])
     assert len(scales.heard) == 2, "amounts of that pool are not limited"
     assert await world.wants("c", cu(4, 5)) == (cu(4, 5), [])
-    assert scales.heard[2] == (5, ZERO, cu(4, 4))
+    assert scales.heard[2] == (5, ZERO, ZERO)
 
 
 @virtually
