@@ -53,7 +53,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         },
         "metricsAgeSeconds": age_s,
         "informant": state.informant.phase.value,
-        "reason": f"{binding.code.value}: {binding.message}" if binding is not None else why,
+        "reason": str(binding) if binding is not None else why,
         "reasonCode": binding.code.value if binding is not None else None,
         "faults": faults,
         "state": now.health.value,

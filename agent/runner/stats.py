@@ -72,18 +72,17 @@ class GrowthTimer:
             case events.MetricsRead():
                 goal = goal_of(after)
                 if goal is not None:
-                    wanted = after.unit.amount(goal.units())
-                    self._begin(self.metric_s, _more(wanted, after.held_at(now_s), after), now_s)
+                    wanted = _more(after.unit.amount(goal.units()), after.held_at(now_s), after)
+                    self.metric_s = {name: at_s for name, at_s in self.metric_s.items() if name in wanted}
+                    self._begin(self.metric_s, wanted, now_s)
             case events.TryUpscaleReceived(more_resources=more):
                 named = [name for name, is_named in (("cpu", more.cpu), ("memory", more.memory)) if is_named]
                 self._begin(self.try_upscale_s, _together(named, after), now_s)
             case events.PermitGranted():
                 grown = _more(after.held_at(now_s), before.held_at(now_s), after)
                 self._permitted(grown, after, now_s)
-                going = _more(event.permit, before.in_use(), after)
-                for name in _RESOURCES:
-                    if name not in going:  # no more of it is wanted, or it was refused
-                        self.metric_s.pop(name, None)
+                for name in _refused(event, before, after):
+                    self.metric_s.pop(name, None)
             case events.Observed():
                 short = _more(self.size, event.observation.size, after)
                 there = [name for name in _RESOURCES if name not in short]
@@ -113,6 +112,15 @@ def _more(amount: Resources, than: Resources, state: RunnerState) -> list[str]:
     """The resources of which `amount` has more."""
     pairs = zip(amount.named(), than.named(), strict=True)
     return _together([name for (name, more), (_, less) in pairs if more > less], state)
+
+
+def _refused(event: events.PermitGranted, before: RunnerState, after: RunnerState) -> list[str]:
+    """The resources of which more was asked for than is in use, and no more permitted."""
+    request, use = before.scheduler.request, before.in_use()
+    if request is None or request.number != event.number:
+        return []
+    permitted = _more(event.permit, use, after)
+    return [name for name in _more(request.resources, use, after) if name not in permitted]
 
 
 def _end(moments: dict[str, float], names: list[str], durations: Durations, now_s: float) -> None:

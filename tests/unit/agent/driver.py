@@ -17,7 +17,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.state import PermitRequest, RunnerState
-from agent.core.step import RunnerCore
+from agent.core.step import RunnerCore, Transition
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode
@@ -109,6 +109,8 @@ class Driver:
         self.by_hand = set(by_hand)
         self.log: list[events.Action] = []
         self.flying: list[events.Action] = []
+        self.transitions: list[tuple[float, Transition]] = []
+        """Everything that was applied, with its time."""
         self.registrations: list[UUID] = []
         self.obeys = True
         self.resumes = True
@@ -156,6 +158,7 @@ class Driver:
         inbox, self._inbox = self._inbox, []
         step = self._core.step(self.state, inbox, self.now_s)
         self.state = step.state
+        self.transitions += ((self.now_s, each) for each in step.transitions)
         assert step.started or step.plan.wake_at_s > self.now_s, "a busy loop"
         for started in step.started:
             self._take_up(started.action)
@@ -288,6 +291,7 @@ class Driver:
     def forget(self) -> "Driver":
         """Start a new page of the log."""
         self.log.clear()
+        self.transitions.clear()
         return self
 
     def held(self) -> Resources:

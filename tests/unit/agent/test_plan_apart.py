@@ -7,7 +7,9 @@ import pytest
 
 from agent.core import events
 from agent.core.condition import Health, condition
+from agent.core.model import Vm
 from agent.core.state import PermitRequest
+from agent.runner.stats import GrowthTimer, Latencies
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Resources
 from tests.support.amounts import UNIT, cu
@@ -171,7 +173,8 @@ def test_a_vm_is_tied_as_long_as_its_scheduler_takes_it_so(
     driver.scheduler = peer(driver)
     driver.wait(40)
     assert (driver.size, driver.state.unit.is_apart) == (cu(5), False)
-    assert {request.is_apart for request in driver.requests()} == {True}
+    asked = driver.requests()
+    assert ({request.is_apart for request in asked}, asked[-1].resources) == ({True}, cu(5))
     driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, instance=OTHER_INSTANCE)
     driver.wait(40)
     assert (driver.size, driver.state.unit.is_apart) == (cu(2, 5), True)
@@ -206,3 +209,32 @@ def test_steps_of_each_resource_are_its_own() -> None:
     driver = steady(cu(2), vm=replace(APART, unit=ComputeUnit(unit, is_apart=True)))
     driver.load(1.2).memory(2.5).wait(20)
     assert driver.size == cu(1.25, 4)
+
+
+def latencies(driver: Driver) -> list[tuple[int, float]]:
+    """How often each part of a growth was measured, and for how long in all."""
+    timer = GrowthTimer(Latencies())
+    for at_s, transition in driver.transitions:
+        timer.note(transition, at_s)
+    found = timer.latencies
+    parts = (found.metric_to_permit, found.permit_to_size, found.try_upscale_to_permit)
+    return [(sum(part.counts), round(part.sum_s, 1)) for part in parts]
+
+
+@pytest.mark.parametrize("vm", [VM, APART])
+def test_resources_that_grow_together_are_measured_once(vm: Vm) -> None:
+    driver = steady(vm=vm)
+    driver.load(4).memory(4).wait(6)
+    assert driver.size == cu(4)
+    assert [count for count, _ in latencies(driver)] == [1, 1, 0]
+
+
+def test_growth_of_memory_is_not_measured_from_when_cpu_began_to_wait() -> None:
+    driver = at_rest()
+    with_room(driver, cu(2, 8))
+    driver.load(4).wait(30)
+    driver.memory(4).wait(6)
+    assert latencies(driver) == [(1, 0.0), (1, 0.0), (0, 0.0)]
+    driver.try_upscale(cpu=True).wait(3)
+    driver.try_upscale(cpu=True, memory=True)
+    assert latencies(driver)[2] == (1, 0.0)
