@@ -110,8 +110,7 @@ def states(draw: st.DrawFn) -> tuple[TenantAccounts, list[Use]]:
     accounts = TenantAccounts({"units": tree, "cpu": tree})
     units, cpu = found
     for place in units.used:
-        amounts = ([cpu.used[place]], [cpu.claimed[place]])
-        accounts.add(place, units.used[place], units.claimed[place], *amounts)
+        accounts.add(place, units.used[place], units.claimed[place], [cpu.used[place]], [cpu.claimed[place]])
     return accounts, found
 
 
