@@ -1,7 +1,7 @@
 """Plugins that limit amounts: when and what they are asked, how they are merged, and what is remembered of a resource."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -146,8 +146,8 @@ async def test_each_resource_is_cut_by_the_plugin_that_leaves_the_least() -> Non
         (("cpu", 1),),
         (AmountCap("disk", 1),),
         (AmountCap("cpu", -1),),
-        (AmountCap("cpu", 1.5),),  # type: ignore[arg-type]  # anybody may write a plugin
-        (AmountCap("cpu", 1, message=None),),  # type: ignore[arg-type]
+        (AmountCap("cpu", cast("Any", 1.5)),),
+        (AmountCap("cpu", 1, message=cast("Any", None)),),
     ],
 )
 @virtually
