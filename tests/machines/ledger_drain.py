@@ -22,7 +22,8 @@ HELD_S = 4.0
 _GREEDY_ROUNDS = 5
 # Longer than a hand-over, a silence and a command deadline after anybody from before was last heard.
 _MODEST_ROUNDS = 15
-_LOPSIDED_ROUNDS = 4
+_LOPSIDED_ROUNDS = 3
+_LAST_ROUNDS = 1
 
 
 def drain(world: World) -> None:
@@ -80,7 +81,7 @@ def _one_resource_alone(world: World) -> None:
         room, step = world.port.room(second.spec), second.unit or UNIT
         is_apart = second.published is None and second.agents[-1].is_apart and not second.is_tied
         goals[second.uid] = owed(second.size, second.bounds.max, step, room, apart=is_apart)
-    _reach(world, goals, _LOPSIDED_ROUNDS, wants)
+    _reach(world, goals, _LAST_ROUNDS, wants)
 
 
 def _end_faults(world: World) -> None:

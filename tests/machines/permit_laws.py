@@ -142,12 +142,13 @@ class PermitLaws:
 
     def judged(self, asked: Asked, answer: Permitted) -> None:
         """A request of an agent with the extension was judged: it gets what it is owed."""
-        room = self._port.room(asked.spec)
-        most = self._of_pool(asked).min(room)
-        if self._port.is_stopped:
-            most = ZERO
-        wanted, step = asked.wanted, asked.spec.compute_unit or UNIT
-        right = owed(asked.current, wanted, step, most, apart=asked.is_apart)
+        wanted = right = asked.wanted
+        most = asked.current
+        if not wanted.fits_in(asked.current):
+            room, step = self._port.room(asked.spec), asked.spec.compute_unit or UNIT
+            most = ZERO if self._port.is_stopped else self._of_pool(asked).min(room)
+            right = owed(asked.current, wanted, step, most, apart=asked.is_apart)
+            self._count_growth(asked, right, step, room)
         if self._is_checked and answer.permit != right:
             kind = "apart" if asked.is_apart else "tied"
             raise LawBrokenError(
@@ -156,7 +157,7 @@ class PermitLaws:
             )
         if self._is_checked and answer.is_apart != asked.is_apart:
             raise LawBrokenError(f"{asked.spec.pod.name} is told another kind than the one that counted")
-        self._count(asked, right, step, room)
+        self._count_kind(asked)
 
     def published(self, spec: VmSpec, current: Resources, request: Resources, permit: Resources) -> None:
         """A caller without the extension was permitted something: what grew is one number of units.
@@ -204,22 +205,25 @@ class PermitLaws:
         left = total - asked.others
         return pool.unit * left if left >= asked.own else ZERO
 
-    def _count(self, asked: Asked, right: Resources, step: Resources, room: Resources) -> None:
-        """What of it was at stake."""
-        reached, current, wanted = self._reached, asked.current, asked.wanted
+    def _count_kind(self, asked: Asked) -> None:
+        """Which kind was asked for, and which counted."""
         asks_apart = asked.request.raw.apart is True
         if self._kinds.setdefault(asked.spec.uid, asks_apart) != asks_apart:
             self._kinds[asked.spec.uid] = asks_apart
-            reached[Reached.KIND_CHANGED] += 1
+            self._reached[Reached.KIND_CHANGED] += 1
         if asks_apart and not asked.is_apart:
-            reached[Reached.OVERRULED] += 1
+            self._reached[Reached.OVERRULED] += 1
+
+    def _count_growth(self, asked: Asked, right: Resources, step: Resources, room: Resources) -> None:
+        """What of it was at stake."""
+        reached, current, wanted = self._reached, asked.current, asked.wanted
         cpu_grows = wanted.vcpu_milli > current.vcpu_milli
         if cpu_grows != (wanted.memory_bytes > current.memory_bytes):
             if wanted.vcpu_milli < current.vcpu_milli or wanted.memory_bytes < current.memory_bytes:
                 reached[Reached.ONE_UP_ONE_DOWN] += 1
             if asked.spec.pool is not None and asked.call is None and right.exceeds(current):
                 reached[Reached.UNASKED] += 1
-        elif cpu_grows and right != wanted:
+        elif right != wanted:
             found = self._of_both(asked, right, step, room)
             if found is not None:
                 reached[found] += 1
