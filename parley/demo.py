@@ -272,7 +272,8 @@ class Demo:
             verdict = "the change log was removed or cut: what came after it is not known"
         text = (
             f"{elapsed_s:.0f} s (Ctrl-C ends); {NODE}: at most {largest.vcpu_milli / 1000:g} of "
-            f"{reservable.vcpu_milli / 1000:g} CPUs could be in use so far; {verdict}"
+            f"{reservable.vcpu_milli / 1000:g} CPUs and {largest.memory_bytes / scenes.GIB:g} of "
+            f"{reservable.memory_bytes / scenes.GIB:g} GiB could be in use so far; {verdict}"
         )
         if self._burner is not None:
             text += f"; {self._burner.state(now_s)}"

@@ -48,6 +48,7 @@ from scheduler.pools.core.providers import ProviderSet as ProviderSet
 from scheduler.pools.core.providers import Quota as Quota
 from scheduler.pools.core.providers import QuotaProvider as QuotaProvider
 from scheduler.pools.core.values import Admission as Admission
+from scheduler.pools.core.values import AmountCap as AmountCap
 from scheduler.pools.core.values import Context as Context
 from scheduler.pools.core.values import Member as Member
 from scheduler.pools.core.values import PodAdmission as PodAdmission

@@ -132,14 +132,14 @@ def _made(index: int, port: int, directory: Path, seed: int, now_s: float) -> De
 
 
 def _memory_heavy(now_s: float) -> tuple[str, ...]:
-    """Much memory from 16 s to 30 s, from 44 s to 58 s, and so on."""
+    """Much memory from 23 s to 37 s, from 51 s to 65 s, and so on."""
     memory = ("--memory", "512Mi", f"{MEMORY_GIB * 1000}Mi")
-    return "--workload", "step", *_periods(28, now_s + 2), "--low", "0.3", "--high", "0.3", *memory
+    return "--workload", "step", *_periods(28, now_s + 9), "--low", "0.3", "--high", "0.3", *memory
 
 
 def _cpu_heavy(now_s: float) -> tuple[str, ...]:
-    """Many CPUs from 32 s to 48 s: after the load of `--load` has begun, and while memory is used up at first. `_filling` says how many."""
-    return "--workload", "burst", *_periods(80, now_s + 48), "--low", "0.5"
+    """Many CPUs from 36 s to 54 s: after the load of `--load`, and while memory is used up at first. `_filling` says how many."""
+    return "--workload", "burst", *_periods(90, now_s + 54), "--low", "0.5"
 
 
 def _periods(period_s: int, began_s: float) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def screen(
 ) -> Group:
     """The live view: a table, and below it the footer, the reasons behind the table's codes, and a legend.
 
-    On a narrow terminal the node stands in the title only, and the reasons stand below the table. `height` is that of a terminal
+    On a narrow terminal the reasons stand below the table. `height` is that of a terminal
     on which all must be seen at once: reasons for goals are left out or folded where there is no room for them.
     """
     is_wide = width >= WIDE
@@ -105,14 +105,14 @@ def table(node: str, vms: Sequence[Mapping[str, Any]], *, is_wide: bool, is_fold
         expand=True,
     )
     last = "reason" if is_wide else "why"
-    names = ["VM", *(["node"] if is_wide else []), "load", "goal", "permit", "size", "state", last]
+    names = ["VM", "load", "goal", "permit", "size", "state", last]
     for name in names:
         made.add_column(name, no_wrap=True, ratio=1 if name == last else None)
     for vm in vms:
         size = f"{cpus(vm['size'])}{' →' if vm['size'] != vm['target'] else ''}"
         amounts = [load(vm)[1] or "-", cpus(vm["goal"]), permit(vm), size]
         words = ([why(vm)] if is_folded else reasons(vm)) if is_wide else [code(vm)]
-        cells = [_name(vm), *([node] if is_wide else []), *amounts, str(vm["state"])]
+        cells = [_name(vm), *amounts, str(vm["state"])]
         made.add_row(
             *(Text(clean(each)) for each in cells),
             Text("\n".join(map(clean, words))),

@@ -11,7 +11,7 @@ from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined, tied
 from agent.core.policies.smoothing import smooth
 from agent.core.policies.values import Goal, Sizing
-from agent.core.state import BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
+from agent.core.state import NO_DENIALS, BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 from protocol.values import ZERO
 
@@ -24,7 +24,10 @@ def apply(
     state: RunnerState, event: events.Event, now_s: float, timing: Timing, policy: Combined
 ) -> RunnerState:
     """The state after `event` at `now_s`."""
-    state = _reduce(lapse(state, now_s, timing), event, now_s, timing, policy)
+    before = lapse(state, now_s, timing)
+    state = _reduce(before, event, now_s, timing, policy)
+    if state.unit != before.unit:
+        state = _in_other_units(state)
     _check(state)
     return state
 
@@ -170,12 +173,22 @@ def _resize_failed(
 
 
 def _changed(state: RunnerState, vm: Vm, now_s: float) -> RunnerState:
-    """New bounds lower what is held to the larger of them and what is in use; goals in other units mean nothing."""
+    """New bounds lower what is held to the larger of them and what is in use."""
     assert (vm.pod, vm.pod_uid) == (state.vm.pod, state.vm.pod_uid), "another VM"
     held = state.held_at(now_s).min(vm.bounds.max.max(state.in_use()))
-    link = replace(state.scheduler, held=held, denied=None, denied_until_s=0.0)
-    metrics = state.metrics if vm.unit == state.vm.unit else replace(state.metrics, goals=())
-    return replace(state, vm=vm, scheduler=link, metrics=metrics)
+    link = replace(state.scheduler, held=held, denied=NO_DENIALS)
+    return replace(state, vm=vm, scheduler=link)
+
+
+def _in_other_units(state: RunnerState) -> RunnerState:
+    """The VM's steps have changed, or its resources are tied or apart now and were not: goals and refusals of the other kind
+    mean nothing."""
+    return replace(
+        state,
+        metrics=replace(state.metrics, goals=()),
+        scheduler=replace(state.scheduler, denied=NO_DENIALS),
+        informant=replace(state.informant, denied=NO_DENIALS),
+    )
 
 
 def _backend_failed(
@@ -206,7 +219,7 @@ def _metrics_read(
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
     is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
     if size != ZERO and not is_first_of_pair:
-        sizing = Sizing(size, state.vm.unit, state.vm.bounds)
+        sizing = Sizing(size, state.unit, state.vm.bounds)
         goals = (*goals, (now_s, policy.goal(smoothed.fill(load), sizing)))
     link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
@@ -238,7 +251,7 @@ def _metrics_failed(
 def goal_of(state: RunnerState) -> Goal | None:
     """The highest goal of the down window for each resource, within the time windows that are open: growth counts at
     once, a lower goal when the down window has passed. Of a tied VM the higher goal counts for both resources."""
-    goals, size, unit = state.metrics.goals, state.in_use(), state.vm.unit
+    goals, size, unit = state.metrics.goals, state.in_use(), state.unit
     if not goals:
         return None
     cpu = max((goal.cpu for _, goal in goals), key=lambda goal: goal.units or 0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from agent.core.plan import Plan
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
+from protocol.reasons import Reason
 
 
 class Health(enum.StrEnum):
@@ -53,17 +54,37 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     if state.scheduler.is_migrating:
         return Condition(Health.MIGRATING, ("the VM is being migrated away",))
     if not state.scheduler.has_succeeded or state.backend.observation is None:
-        return Condition(Health.STARTING, (planned.reason,) if planned is not None else ())
-    held = state.held_at(now_s)
-    if planned is not None and planned.desired.exceeds(held.max(state.in_use())):
-        reasons = tuple(str(reason) for reason in state.scheduler.reasons)
-        return Condition(Health.DENIED, reasons or ("the scheduler permits no more and names no reason",))
-    said = (planned.reason,) if planned is not None else ()
-    if planned is not None and state.informant.denied is not None and state.in_use().exceeds(planned.desired):
+        return Condition(Health.STARTING, (str(planned.reason),) if planned is not None else ())
+    if planned is not None and denied_resources(state, planned, now_s):
+        return Condition(Health.DENIED, _denied(state, planned, now_s))
+    said = (str(planned.reason),) if planned is not None else ()
+    if planned is not None and any(state.informant.denied) and state.in_use().exceeds(planned.desired):
         return Condition(
             Health.OK, (*said, f"informant: {state.informant.fault or 'it refused a downscale'}")
         )
     return Condition(Health.OK, said)
+
+
+def _denied(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
+    """Why there is not more, and of what."""
+    reasons = tuple(map(str, denial_reasons(state, planned, now_s)))
+    names = denied_resources(state, planned, now_s) if state.unit.is_apart else ()
+    what = f" {' and '.join(names)}" if names else ""
+    return reasons or (f"the scheduler permits no more{what} and names no reason",)
+
+
+def denial_reasons(state: RunnerState, planned: Plan, now_s: float) -> tuple[Reason, ...]:
+    """What the scheduler says of the resources that should grow and may not, the binding reason first."""
+    if not state.unit.is_apart:
+        return state.scheduler.reasons
+    about = (None, *denied_resources(state, planned, now_s))
+    return tuple(reason for reason in state.scheduler.reasons if reason.resource in about)
+
+
+def denied_resources(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
+    """The resources of which the VM should have more than it may use, as reasons name them."""
+    pairs = zip(planned.desired.named(), state.claim_at(now_s).named(), strict=True)
+    return tuple(name for (name, want), (_, most) in pairs if want > most)
 
 
 def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> list[tuple[str, str]]:

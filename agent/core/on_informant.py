@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.state import InformantState, RegistrationPhase, RunnerState, UrgentGrowth
+from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.policies.wish import wished
+from agent.core.state import NO_DENIALS, InformantState, RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing
 from protocol.values import Resources
+from protocol.wire import MoreResources
 
 
 def started(state: RunnerState, event: events.Started) -> RunnerState:
@@ -20,7 +23,7 @@ def started(state: RunnerState, event: events.Started) -> RunnerState:
             is_calling=True,
             failures=link.failures,
             fault=link.fault,
-            try_upscale=link.try_upscale,
+            wishes=link.wishes,
         )
     return replace(state, informant=link)
 
@@ -71,45 +74,101 @@ def called(
 def try_upscale_received(
     state: RunnerState, event: events.TryUpscaleReceived, now_s: float, timing: Timing
 ) -> RunnerState:
-    """The guest cannot wait: for a while it should have one unit more than in use of each resource that it names. A call that
-    names none cancels the earlier one.
+    """The guest cannot wait: for a while it should have more of each resource that it names. A resource that it does not name
+    is called off; tied, only a call that names none calls anything off.
 
     Growth that a call has brought stays for the down window: the load behind it shows in metrics only later, and a guest
     that is shrunk at once would call again.
     """
-    link = state.informant
+    link, more = state.informant, event.more_resources
     if link.registration != event.registration:
         return state
-    more, wish = event.more_resources, link.try_upscale
-    if more.cpu or more.memory:
-        use, unit = state.in_use(), state.vm.unit.step
-        amount = Resources(
-            use.vcpu_milli + (unit.vcpu_milli if more.cpu else 0),
-            use.memory_bytes + (unit.memory_bytes if more.memory else 0),
+    until_s, kept_until_s = now_s + timing.try_upscale_s, now_s + timing.down_window_s
+    off = _called_off(state, kept_until_s)
+    if not state.unit.is_apart:
+        wishes = off
+        if more.cpu or more.memory:
+            cpu, memory = amounts(_a_unit_more(state, more))
+            wishes = PerResource(UrgentGrowth(cpu, until_s), UrgentGrowth(memory, until_s))
+    else:
+        earlier = Resources(*(0 if wish is None else wish.amount for wish in link.wishes))
+        wanted = wished(state.in_use(), state.unit.step, cpu=more.cpu, memory=more.memory, earlier=earlier)
+        wishes = PerResource(
+            UrgentGrowth(wanted.vcpu_milli, until_s) if more.cpu else off.cpu,
+            UrgentGrowth(wanted.memory_bytes, until_s) if more.memory else off.memory,
         )
-        wish = UrgentGrowth(amount, now_s + timing.try_upscale_s)
-    elif wish is not None and not wish.is_met:
-        is_met = wish.amount.fits_in(state.in_use())
-        wish = UrgentGrowth(wish.amount, now_s + timing.down_window_s, is_met=True) if is_met else None
-    return replace(state, informant=replace(link, try_upscale=wish, heard_s=now_s))
+    return replace(state, informant=replace(link, wishes=wishes, heard_s=now_s))
 
 
-def size_known(state: RunnerState, amount: Resources) -> RunnerState:
-    """The informant knows the size `amount`: it approved a downscale, or was sent an upscale."""
-    link = state.informant
-    return replace(
-        state, informant=replace(link, known_size=amount, is_calling=False, failures=0, denied=None, fault="")
+def _a_unit_more(state: RunnerState, more: MoreResources) -> Resources:
+    """What is in use, and a unit more of each resource that is named."""
+    use, step = state.in_use(), state.unit.step
+    return Resources(
+        use.vcpu_milli + (step.vcpu_milli if more.cpu else 0),
+        use.memory_bytes + (step.memory_bytes if more.memory else 0),
     )
 
 
+def _called_off(state: RunnerState, until_s: float) -> PerResource[UrgentGrowth | None]:
+    """The wishes once the guest can wait again: one that was met stays until `until_s`, and is over otherwise. Tied, a wish is
+    met when both resources are there."""
+    wishes, use = state.informant.wishes, amounts(state.in_use())
+    met = [wish is None or wish.amount <= amount for wish, amount in zip(wishes, use, strict=True)]
+    if not state.unit.is_apart:
+        met = [all(met)] * 2
+    after: list[UrgentGrowth | None] = []
+    for wish, is_met in zip(wishes, met, strict=True):
+        if wish is None or wish.is_met:
+            after.append(wish)
+        else:
+            after.append(UrgentGrowth(wish.amount, until_s, is_met=True) if is_met else None)
+    return PerResource(*after)
+
+
+def size_known(state: RunnerState, amount: Resources) -> RunnerState:
+    """The informant knows the size `amount`: it approved a downscale, or was sent an upscale.
+
+    That ends a refusal; of a VM that is apart, only that of a resource that was lowered.
+    """
+    link, denied = state.informant, NO_DENIALS
+    if state.unit.is_apart:
+        lowered = _lowered(link, amount)
+        denied = PerResource(
+            None if lowered.cpu else link.denied.cpu, None if lowered.memory else link.denied.memory
+        )
+    return replace(
+        state,
+        informant=replace(link, known_size=amount, is_calling=False, failures=0, denied=denied, fault=""),
+    )
+
+
+def _lowered(link: InformantState, amount: Resources) -> PerResource[bool]:
+    """Which resources are less in `amount` than the informant knows; none where that is not known."""
+    known = link.known_size
+    if known is None:
+        return PerResource(False, False)
+    return PerResource(amount.vcpu_milli < known.vcpu_milli, amount.memory_bytes < known.memory_bytes)
+
+
 def denied(state: RunnerState, event: events.DownscaleDenied, now_s: float, timing: Timing) -> RunnerState:
-    """The guest needs more than it was asked to live with."""
+    """The guest needs more than it was asked to live with.
+
+    Where the resources are apart and both were to shrink, memory is taken to be the reason, and CPU is asked for alone.
+    """
+    link, until_s = state.informant, now_s + timing.downscale_cooldown_s
+    cpu, memory = (Denial(amount, until_s) for amount in amounts(event.amount))
+    lowered = _lowered(link, event.amount)
+    if not state.unit.is_apart:
+        refused: PerResource[Denial | None] = PerResource(cpu, memory)
+    elif lowered.cpu and not lowered.memory:
+        refused = replace(link.denied, cpu=cpu)
+    else:
+        refused = replace(link.denied, memory=memory)
     link = replace(
-        state.informant,
+        link,
         is_calling=False,
         failures=0,
-        denied=event.amount,
-        denied_until_s=now_s + timing.downscale_cooldown_s,
+        denied=refused,
         fault=f"downscale refused: {event.status}",
     )
     return replace(state, informant=link)
@@ -136,7 +195,7 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
     return InformantState(
         failures=failures,
         retry_at_s=retry_at_s,
-        try_upscale=link.try_upscale,
+        wishes=link.wishes,
         fault=fault,
     )
 
@@ -144,8 +203,9 @@ def forgotten(link: InformantState, failures: int, retry_at_s: float, fault: str
 def lapse(state: RunnerState, now_s: float, timing: Timing) -> RunnerState:
     """A try-upscale expires; an informant that was silent for too long has forgotten the registration."""
     link = state.informant
-    if link.try_upscale is not None and now_s >= link.try_upscale.until_s:
-        link = replace(link, try_upscale=None)
+    if any(wish is not None and now_s >= wish.until_s for wish in link.wishes):
+        left = (None if wish is None or now_s >= wish.until_s else wish for wish in link.wishes)
+        link = replace(link, wishes=PerResource(*left))
         state = replace(state, informant=link)
     silent_s = now_s - link.heard_s
     if (

@@ -7,7 +7,8 @@ latest number sets `held`, up or down; replies to older numbers are dropped; an 
 from dataclasses import replace
 
 from agent.core import events
-from agent.core.state import PermitRequest, RunnerState, SchedulerState
+from agent.core.per_resource import Denial, PerResource, amounts
+from agent.core.state import NO_DENIALS, PermitRequest, RunnerState, SchedulerState
 from agent.core.timing import Timing
 from protocol.fields import UINT64_MAX
 from protocol.negotiation import Negotiation
@@ -46,7 +47,7 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
     if wrong:
         return _failed(state, link, wrong, now_s, timing, event.chance)
     is_unsettled = any(reason.code is ReasonCode.UNSETTLED for reason in event.reasons)
-    is_partial = event.permit != request.resources and not is_unsettled
+    is_tied = _is_tied(request, event, link)
     changed_peer = event.instance != link.instance
     negotiation = Negotiation(request.version) if changed_peer else link.negotiation
     if is_unsettled:
@@ -70,8 +71,8 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
             permit=event.permit,
             reasons=event.reasons,
             unit=event.unit.step if event.instance is None else None,
-            denied=request.resources if is_partial else None,
-            denied_until_s=now_s + _denied_for_s(link, event, timing) if is_partial else 0.0,
+            is_tied=is_tied,
+            denied=NO_DENIALS if is_unsettled else _denied(link, event, is_tied, now_s, timing),
             next_tick_s=link.next_tick_s - 0.1 * timing.tick_s * event.chance,
             retry_at_s=now_s + timing.unsettled_s
             if is_unsettled and (not changed_peer or link.is_unsettled)
@@ -82,16 +83,43 @@ def granted(state: RunnerState, event: events.PermitGranted, now_s: float, timin
     )
 
 
-def _denied_for_s(link: SchedulerState, event: events.PermitGranted, timing: Timing) -> float:
+def _is_tied(request: PermitRequest, event: events.PermitGranted, link: SchedulerState) -> bool:
+    """Whether the scheduler takes the VM's resources as tied. A request that did not ask for apart leaves that open."""
+    if event.instance is None:
+        return True
+    return not event.unit.is_apart if request.is_apart else link.is_tied
+
+
+def _denied(
+    link: SchedulerState, event: events.PermitGranted, is_tied: bool, now_s: float, timing: Timing
+) -> PerResource[Denial | None]:
+    """What was not granted of the request; where the VM is tied, that is about both resources."""
+    request = link.request
+    assert request is not None
+    if event.permit == request.resources:
+        return NO_DENIALS
+    is_both = is_tied or not request.is_apart
+    found: list[Denial | None] = []
+    asked, permitted = amounts(request.resources), amounts(event.permit)
+    for name, before, ask, permit in zip(("cpu", "memory"), link.denied, asked, permitted, strict=True):
+        if permit == ask and not is_both:
+            found.append(None)
+            continue
+        named = [reason for reason in event.reasons if is_both or reason.resource in (None, name)]
+        named_s = named[0].retry_after_s if named else None
+        found.append(Denial(ask, now_s + _denied_for_s(before, named_s, timing)))
+    return PerResource(*found)
+
+
+def _denied_for_s(before: Denial | None, named_s: float | None, timing: Timing) -> float:
     """How long to wait before the next request for what was not granted: as the binding reason says, at most a tick.
 
     A wait of zero is accepted the first time only.
     """
-    named_s = event.reasons[0].retry_after_s if event.reasons else None
     if named_s is None:
         return timing.denied_s
     wait_s = min(named_s, timing.tick_s)
-    return wait_s if link.denied is None else max(wait_s, timing.denied_s)
+    return wait_s if before is None else max(wait_s, timing.denied_s)
 
 
 def _unusable(request: PermitRequest, event: events.PermitGranted, link: SchedulerState) -> str:

@@ -7,17 +7,19 @@ each kind is in flight. Reads only: the shell records `Started` for each action 
 from dataclasses import dataclass
 
 from agent.core import events
-from agent.core.apply import goal_of
+from agent.core.desire import desire, whole
+from agent.core.per_resource import PerResource, Reasons, amounts
+from agent.core.shrink import shrink
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol import float32
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, Observation, Resources
 from protocol.wire import Metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions to start now, the moment of the next step (absolute seconds), and the reason for the desired size.
+    """Actions to start now, the moment of the next step (absolute seconds), and why each resource is desired so.
 
     `resizes` says that a resize is due, also where it waits for its next try.
     """
@@ -25,69 +27,37 @@ class Plan:
     actions: tuple[events.Action, ...]
     wake_at_s: float
     desired: Resources
-    reason: str
+    reason: Reasons
     resizes: bool = False
+
+    def told(self, use: Resources) -> str:
+        """Why, in one line for people: the reason of the resource that grows alone beyond what is in use, else both."""
+        cpu_grows = self.desired.vcpu_milli > use.vcpu_milli
+        memory_grows = self.desired.memory_bytes > use.memory_bytes
+        if cpu_grows == memory_grows:
+            return str(self.reason)
+        return self.reason.cpu if cpu_grows else self.reason.memory
 
 
 def plan(state: RunnerState, now_s: float, timing: Timing) -> Plan:
     """The plan at `now_s`. `state` must have been brought to `now_s` (`apply.lapse`)."""
     if state.superseded_at_ms is not None:
-        return Plan((), now_s + timing.tick_s, state.in_use(), "superseded by another agent of this VM")
+        why = Reasons.same("superseded by another agent of this VM")
+        return Plan((), now_s + timing.tick_s, state.in_use(), why)
     steps = _Steps(state, now_s, timing)
     if not state.backend.is_fenced:
         steps.fence()
-        return steps.done(ZERO, "waiting for the fence")
+        return steps.done(ZERO, Reasons.same("waiting for the fence"))
     steps.observe()
     steps.register()
     steps.read_metrics()
     if state.backend.observation is None:
-        return steps.done(ZERO, "waiting for the first look at the VM")
+        return steps.done(ZERO, Reasons.same("waiting for the first look at the VM"))
     desired, why = desire(state, now_s, timing)
     steps.request(desired)
     steps.resize(desired)
     steps.inform(desired)
     return steps.done(desired, why)
-
-
-def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources, str]:
-    """What the VM should have: the goal within the bounds, at least what `/try-upscale` asked for. Stale metrics
-    lower nothing."""
-    use, vm = state.in_use(), state.vm
-    goal, read_s = goal_of(state), state.metrics.read_s
-    if goal is None or read_s is None:
-        wanted, why = use, "no metrics yet"
-    else:
-        wanted, why = vm.unit.amount(goal.units()), goal.reason
-        if now_s - read_s > timing.metrics_stale_s:
-            wanted, why = wanted.max(use), "the metrics are stale"
-    wanted = vm.bounds.clamp(wanted)
-    wish = state.informant.try_upscale
-    if wish is not None:
-        wanted = wanted.max(wish.amount.min(vm.bounds.max))
-        why = "the guest could not wait before" if wish.is_met else "the guest cannot wait"
-    if state.informant.phase is RegistrationPhase.SUSPENDED and state.informant.version is not None:
-        wanted, why = use, "the informant has not resumed this agent"
-    if state.scheduler.is_migrating:
-        wanted, why = use, "the VM is being migrated away"
-    if state.scheduler.unit is not None:
-        wanted = _whole(wanted, state.scheduler.unit)
-        if wanted.exceeds(vm.bounds.max):
-            most = _floor(vm.bounds.max, state.scheduler.unit)
-            wanted = most if most is not None else use
-            if most is None:
-                why = f"the scheduler's compute unit {state.scheduler.unit} does not fit the VM's maximum {vm.bounds.max}"
-    return wanted, why
-
-
-def _whole(amount: Resources, unit: Resources) -> Resources:
-    """Whole, equal multiples of the unit that a peer without the extension names."""
-    return unit * amount.units(unit) if unit.is_positive() else amount
-
-
-def _floor(amount: Resources, unit: Resources) -> Resources | None:
-    """The largest whole multiple of `unit` that fits in `amount`; None where `unit` itself does not fit."""
-    count = min(amount.vcpu_milli // unit.vcpu_milli, amount.memory_bytes // unit.memory_bytes)
-    return unit * count if count > 0 else None
 
 
 class _Steps:
@@ -101,12 +71,13 @@ class _Steps:
         self._wake_at_s = now_s + timing.tick_s
         self._resizes = False
 
-    def done(self, desired: Resources, why: str) -> Plan:
-        lease_until_s, wish = self._state.scheduler.lease_until_s, self._state.informant.try_upscale
+    def done(self, desired: Resources, why: Reasons) -> Plan:
+        lease_until_s = self._state.scheduler.lease_until_s
         if lease_until_s > self._now_s:
             self._at(lease_until_s)
-        if wish is not None:
-            self._at(wish.until_s)
+        for wish in self._state.informant.wishes:
+            if wish is not None:
+                self._at(wish.until_s)
         return Plan(tuple(self._actions), self._wake_at_s, desired, why, self._resizes)
 
     def _at(self, moment_s: float) -> None:
@@ -158,14 +129,13 @@ class _Steps:
         seen = self._state.backend.observation
         if link.is_unsettled and (seen is None or seen.begun_s < link.look_after_s):
             return  # look first, then name the new process
-        wants_more = request.resources.exceeds(link.held)
         is_new = request.resources != link.held or not link.has_succeeded or link.is_unsettled
         moments = [link.retry_at_s]
         if link.has_succeeded and not link.is_unsettled and link.failures == 0:
             if not is_new:
                 moments.append(link.next_tick_s)
-            elif wants_more and link.denied is not None and link.denied.fits_in(request.resources):
-                moments.append(min(link.denied_until_s, link.next_tick_s))
+            else:
+                moments.append(min(link.denied_until_s(request.resources), link.next_tick_s))
         if self._is_due(*moments):
             self._actions.append(events.RequestPermit(request))
 
@@ -176,9 +146,9 @@ class _Steps:
         # The first request of a life names the use: it settles, and an old peer's unit is not known before it.
         wanted = desired.max(use) if link.has_succeeded else use
         if not link.has_succeeded and link.negotiation.exhausted:
-            wanted = _whole(use, state.vm.unit.step)
+            wanted = whole(use, state.vm.unit.step)
         elif link.unit is not None:
-            wanted = _whole(wanted, link.unit)
+            wanted = whole(wanted, link.unit)
         last = link.request
         if (
             last is not None
@@ -203,6 +173,8 @@ class _Steps:
             metrics=self._metrics(),
             instance=link.instance,
             seen_epoch=link.seen_epoch,
+            # Also where the last reply said tied: the scheduler may have learned more, or may be another one by now.
+            is_apart=state.vm.unit.is_apart,
         )
 
     def _metrics(self) -> Metrics | None:
@@ -222,18 +194,19 @@ class _Steps:
         seen = link.observation
         assert seen is not None
         held = state.held_at(self._now_s)
-        if state.is_calm(self._now_s, self._timing.stall_s):
-            target = seen.size.max(desired.min(held))
-            known = state.informant.known_size
-            if known is not None and state.informant.phase is RegistrationPhase.ACTIVE:
-                target = _lower(target, seen.size, desired.max(known))
-        else:
-            # Somebody else's resize, one of an earlier life, or one that takes its time: let it end, but growth beyond
-            # it need not wait.
-            use = state.in_use()
-            target = use.max(desired.min(held))
-            if target == use:
-                return
+        known = state.informant.known_size if state.informant.phase is RegistrationPhase.ACTIVE else None
+        calm = self._calm(seen)
+        target = Resources(
+            *map(
+                _target,
+                calm,
+                amounts(seen.size),
+                amounts(seen.target),
+                amounts(desired),
+                amounts(held),
+                amounts(known) if known is not None else PerResource(None, None),
+            )
+        )
         # What is not held may be somebody else's by now: without a lease a target is lowered only.
         target = target.min(held.max(seen.target))
         self._resizes = target != seen.target
@@ -252,29 +225,41 @@ class _Steps:
         assert seen is not None
         if link.phase is not RegistrationPhase.ACTIVE or link.is_calling or not self._is_due(link.retry_at_s):
             return
-        if not state.is_calm(self._now_s, self._timing.stall_s):
-            return
+        calm = self._calm(seen)
         known = link.known_size if link.known_size is not None else ZERO
-        kept = seen.size.min(desired)
+        if not (calm.cpu or calm.memory) or (known == ZERO and not (calm.cpu and calm.memory)):
+            return
+        # What is still moving is told of, or asked for, when that is over.
+        kept = Resources(*map(_if_calm, calm, amounts(seen.size.min(desired)), amounts(known)))
         if kept.exceeds(known):
             # Growth that was seen; or a shrink that was approved and is not wanted any more.
             self._actions.append(events.AnnounceUpscale(seen.size if known == ZERO else kept.max(known)))
         elif seen.size.exceeds(desired) and known.exceeds(kept):
-            step = seen.size.min(desired.max(seen.size - state.vm.unit.step))
-            if known.fits_in(step):
-                return  # approved already: the VM's turn
-            if (
-                link.denied is not None
-                and step.fits_in(link.denied)
-                and not self._is_due(link.denied_until_s)
-            ):
-                return
-            self._actions.append(events.AskDownscale(step))
+            found = shrink(state, seen.size, desired, known, self._now_s, self._timing)
+            if found.until_s is not None:
+                self._at(found.until_s)
+            lower = Resources(*map(_if_calm, calm, amounts(found.amount), amounts(known)))
+            if not known.fits_in(lower):  # else it is approved already, and the VM's turn; or it has to wait
+                self._actions.append(events.AskDownscale(lower))
+
+    def _calm(self, seen: Observation) -> PerResource[bool]:
+        """Which resources move no more; the resources of a tied VM move together."""
+        is_calm = self._state.is_calm(self._now_s, self._timing.stall_s)
+        if is_calm or not self._state.unit.is_apart or self._state.backend.sent is not None:
+            return PerResource(is_calm, is_calm)
+        size, target = seen.size, seen.target
+        return PerResource(size.vcpu_milli == target.vcpu_milli, size.memory_bytes == target.memory_bytes)
 
 
-def _lower(target: Resources, size: Resources, wanted: Resources) -> Resources:
-    """`target`, lowered to `wanted` in each resource that does not grow."""
-    return Resources(
-        wanted.vcpu_milli if wanted.vcpu_milli < size.vcpu_milli else target.vcpu_milli,
-        wanted.memory_bytes if wanted.memory_bytes < size.memory_bytes else target.memory_bytes,
-    )
+def _if_calm(is_calm: bool, amount: int, known: int) -> int:
+    return amount if is_calm else known
+
+
+def _target(is_calm: bool, size: int, target: int, desired: int, held: int, known: int | None) -> int:
+    """The next target of one resource. Of what moves (somebody else's resize, one of an earlier life, or one that takes its
+    time) the end is waited for, but growth beyond it need not wait."""
+    allowed = min(desired, held)
+    if not is_calm:
+        return allowed if allowed > max(size, target) else target
+    lowest = size if known is None else max(desired, known)
+    return lowest if lowest < size else max(size, allowed)

@@ -109,13 +109,15 @@ class VmDescription:
     """A VM of this node as its source describes it.
 
     `informant_url` is the base URL of the program in the VM. `annotations` are those of the VM's object. `initial` is the
-    size that a back end makes the VM with, where the back end is what makes VMs; None for the minimum.
+    size that a back end makes the VM with, where the back end is what makes VMs; None for the minimum. `is_tied` is what the
+    source says of the VM's resources; None leaves that to the settings.
     """
 
     vm: Vm
     informant_url: str
     annotations: Mapping[str, str] = field(default_factory=dict)
     initial: Resources | None = None
+    is_tied: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ what the agent may use.
 
 import enum
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from agent.core.model import Sample, Vm
+from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.policies.smoothing import Smoothed
 from agent.core.policies.values import Goal, Load
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
@@ -16,16 +18,19 @@ from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
 from protocol.reasons import Reason
 from protocol.sequence import Life, SequenceSource
-from protocol.values import ZERO, Observation, Resources
+from protocol.values import ZERO, ComputeUnit, Observation, Resources
 from protocol.versions import InformantProtoVersion, PluginProtoVersion
 from protocol.wire import Metrics
+
+NO_DENIALS: Final[PerResource[Denial | None]] = PerResource(None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class PermitRequest:
     """One request to the scheduler, complete: a retry sends the same value, so the same bytes.
 
-    `in_use` is what was in use when it was made; `claim` is max(held, in use) before it.
+    `in_use` is what was in use when it was made; `claim` is max(held, in use) before it. `is_apart` asks the scheduler to
+    take the VM's resources apart.
     """
 
     life: Life
@@ -51,7 +56,9 @@ class SchedulerState:
 
     `held` is the last permit, lowered by what was asked for since; it is worth something until `lease_until_s`.
     `request` is the latest request; `is_requesting` says that an attempt is under way, `is_answered` that a reply came.
-    `unit` is the unit of a peer without the extension, to whom requests must be whole, equal multiples of it.
+    `unit` is the unit of a peer without the extension, to whom requests must be whole, equal multiples of it. `is_tied` says
+    that the last reply took the VM's resources as tied: from such a peer, or although the request asked for apart.
+    `denied` is what was not granted of each resource; tied, of both at once.
     `is_migrating` says that the VM is being moved away. After an answer `unsettled` at `look_after_s` the VM is looked at
     anew before the next request: somebody may have shrunk it since our last look, and its room be somebody else's.
     """
@@ -73,12 +80,23 @@ class SchedulerState:
     permit: Resources | None = None
     reasons: tuple[Reason, ...] = ()
     unit: Resources | None = None
-    denied: Resources | None = None
-    denied_until_s: float = 0.0
+    is_tied: bool = False
+    denied: PerResource[Denial | None] = NO_DENIALS
     next_tick_s: float = 0.0
     retry_at_s: float = 0.0
     failures: int = 0
     fault: str = ""
+
+    def denied_until_s(self, wanted: Resources) -> float:
+        """Until when a request for `wanted` has to wait, because all growth in it was denied lately; 0 where it need not."""
+        waits_s: list[float] = []
+        for denial, want, have in zip(self.denied, amounts(wanted), amounts(self.held), strict=True):
+            if denial is None and want == have:
+                continue
+            if denial is None or want < have or want < denial.amount:
+                return 0.0
+            waits_s.append(denial.until_s)
+        return min(waits_s, default=0.0)
 
 
 class RegistrationPhase(enum.Enum):
@@ -92,17 +110,21 @@ class RegistrationPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class UrgentGrowth:
-    """The guest should have `amount` until `until_s`. Where that was met and then called off (`is_met`), the growth stays
-    until then."""
+    """The guest should have `amount` of one resource until `until_s`. Where that was met and then called off (`is_met`), the
+    growth stays until then."""
 
-    amount: Resources
+    amount: int
     until_s: float
     is_met: bool = False
 
 
+NO_WISHES: Final[PerResource[UrgentGrowth | None]] = PerResource(None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class InformantState:
-    """What is known of the informant. `known_size` is the last size that was announced to it or approved by it.
+    """What is known of the informant. `known_size` is the last size that was announced to it or approved by it, `denied` the
+    downscale that it refused of each resource (tied, of both at once), `wishes` is what the guest cannot wait for.
 
     `registration` is the ID of this agent there; `resumed_early` notes a `/resume` that came before the answer to
     `/register`.
@@ -115,12 +137,11 @@ class InformantState:
     resumed_early: bool = False
     known_size: Resources | None = None
     is_calling: bool = False
-    denied: Resources | None = None
-    denied_until_s: float = 0.0
+    denied: PerResource[Denial | None] = NO_DENIALS
     retry_at_s: float = 0.0
     failures: int = 0
     heard_s: float = 0.0
-    try_upscale: UrgentGrowth | None = None
+    wishes: PerResource[UrgentGrowth | None] = NO_WISHES
     fault: str = ""
 
     @property
@@ -207,6 +228,11 @@ class RunnerState:
     """The windows that are open now."""
     superseded_at_ms: int | None = None
     rivalry: Rivalry = field(default_factory=Rivalry)
+
+    @property
+    def unit(self) -> ComputeUnit:
+        """The VM's compute unit now: tied where the VM is, and where the scheduler's last reply took it so."""
+        return self.vm.unit.tied() if self.scheduler.is_tied else self.vm.unit
 
     def in_use(self) -> Resources:
         """max(size, target, a resize that was sent and whose target is not seen yet); zero before the first look."""

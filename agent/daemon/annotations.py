@@ -1,13 +1,14 @@
-"""What one VM's annotations say about its scaling: policies, windows and bounds in place of the configured ones.
+"""What one VM's annotations say about its scaling: policies, windows, steps and bounds in place of the configured ones.
 
-`parley.dev/config` is JSON with `policies` and `windows`, as in the settings file; `parley.dev/bounds` is JSON with
-`min` and `max`, each `{cpu, memory}`. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds`
+`parley.dev/config` is JSON with `policies` and `windows`, as in the settings file, and `tied`; `parley.dev/unit` is JSON
+with the steps, `{cpu, memory}`; `parley.dev/bounds` is JSON with `min` and `max`, each `{cpu, memory}`. Of a step, a
+minimum and a maximum either part may be left out. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds`
 are read where ours say nothing (reference/neon.md 6.2). What is wrong is reported and ignored; nothing is raised.
 """
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
@@ -17,12 +18,13 @@ from agent.core.policies.combined import Combined
 from agent.daemon import policies, windows
 from agent.daemon.policies import PolicyRegistry
 from agent.daemon.windows import Timed
-from hosting.amounts import Cpu, Memory, Resources, share
+from hosting.amounts import Cpu, Memory, share
 from hosting.settings import FaultsError, Settings, check
 from protocol import values
 from protocol.values import Bounds
 
 CONFIG: Final = "parley.dev/config"
+UNIT: Final = "parley.dev/unit"
 BOUNDS: Final = "parley.dev/bounds"
 NEON_CONFIG: Final = "autoscaling.neon.tech/config"
 NEON_BOUNDS: Final = "autoscaling.neon.tech/bounds"
@@ -36,21 +38,48 @@ class Overrides:
     policies: Combined | None = None
     windows: tuple[Timed, ...] | None = None
     bounds: Bounds | None = None
+    step: values.Resources | None = None
+    is_tied: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VmDefaults:
     """The settings of a VM without annotations. `policies` is the list of the settings file. For an object that is a NeonVM
-    `VirtualMachine` (`is_neonvm`) the published names are read too."""
+    `VirtualMachine` (`is_neonvm`) the published names are read too, and its resources are always tied."""
 
     bounds: Bounds
     slot_bytes: int
+    step: values.Resources
     policies: Sequence[Any] = policies.DEFAULT
     is_neonvm: bool = False
 
 
+class _Parts(Settings):
+    """An amount of one resource, or of both."""
+
+    cpu: Annotated[int, Cpu] | None = None
+    memory: Annotated[int, Memory] | None = None
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """One of the two is given."""
+        if found.get("cpu", 0) is None and found.get("memory", 0) is None:
+            yield "", "needs cpu or memory"
+
+    def over(self, base: values.Resources) -> values.Resources:
+        """The amount, with the parts of `base` that are left out."""
+        return values.Resources(
+            base.vcpu_milli if self.cpu is None else self.cpu,
+            base.memory_bytes if self.memory is None else self.memory,
+        )
+
+
 class _Limit(Settings):
-    amount: Resources
+    amount: _Parts
+
+
+class _Tie(Settings):
+    tied: bool
 
 
 class _NeonAmount(Settings):
@@ -99,13 +128,19 @@ def read(
     """What the annotations replace, and every fault as a text that begins with the annotation's name."""
     faults: list[str] = []
     found = _config(annotations, registry, faults)
-    bounds = _bounds(annotations, configured.bounds, faults)
+    bounds, step = (
+        _bounds(annotations, configured.bounds, faults),
+        _step(annotations, configured.step, faults),
+    )
     if configured.is_neonvm:
         if found.policies is None:
             found = replace(found, policies=_neon_config(annotations, configured, registry, faults))
         if bounds is None:
             bounds = _neon_bounds(annotations, configured.slot_bytes, faults)
-    return replace(found, bounds=bounds), faults
+        if found.is_tied is False:
+            faults.append(f"{CONFIG}: tied: must be true, because the resources of a NeonVM are tied")
+        found = replace(found, is_tied=True)
+    return replace(found, bounds=bounds, step=step), faults
 
 
 def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults: list[str]) -> Overrides:
@@ -113,6 +148,7 @@ def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults:
     data = _mapping(annotations, CONFIG, faults)
     chosen: Combined | None = None
     open_at: tuple[Timed, ...] | None = None
+    is_tied: bool | None = None
     for key, value in data.items():
         if key == "policies":
             try:
@@ -123,21 +159,49 @@ def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults:
             usable, wrong = windows.read(value, f"{CONFIG}: windows")
             faults += wrong
             open_at = usable if usable or not wrong else None
+        elif key == "tied":
+            try:
+                is_tied = check({key: value}, _Tie).tied
+            except FaultsError as error:
+                faults += (f"{CONFIG}: {fault}" for fault in error.faults)
         else:
             faults.append(f"{CONFIG}: {_short(key)}: there is no such setting")
-    return Overrides(chosen, open_at)
+    return Overrides(chosen, open_at, is_tied=is_tied)
+
+
+def _step(
+    annotations: Mapping[str, object], base: values.Resources, faults: list[str]
+) -> values.Resources | None:
+    """The new steps; a part that is wrong or left out stays as configured."""
+    found = base
+    for key, value in _mapping(annotations, UNIT, faults).items():
+        if key not in ("cpu", "memory"):
+            faults.append(f"{UNIT}: {_short(key)}: there is no such setting")
+            continue
+        if value is None:
+            continue
+        try:
+            parts = check({key: value}, _Parts)
+        except FaultsError as error:
+            faults += (f"{UNIT}: {fault}" for fault in error.faults)
+            continue
+        if not parts.over(found).is_positive():
+            faults.append(f"{UNIT}: {key}: must be above zero (found {_short(value)})")
+            continue
+        found = parts.over(found)
+    return None if found == base else found
 
 
 def _bounds(annotations: Mapping[str, object], base: Bounds, faults: list[str]) -> Bounds | None:
-    """The new bounds; a `min` or `max` that is wrong or left out stays as configured."""
-    data = _mapping(annotations, BOUNDS, faults)
+    """The new bounds; a `min` or `max` that is wrong stays as configured, and so does any part that is left out."""
+    data, configured = _mapping(annotations, BOUNDS, faults), {"min": base.min, "max": base.max}
     found: dict[str, values.Resources] = {}
     for key, value in data.items():
-        if key not in ("min", "max"):
+        if key not in configured:
             faults.append(f"{BOUNDS}: {_short(key)}: there is no such setting")
             continue
         try:
-            found[key] = check({"amount": value}, _Limit).amount
+            found[key] = check({"amount": value}, _Limit).amount.over(configured[key])
         except FaultsError as error:
             faults += (f"{BOUNDS}: {key}{fault.removeprefix('amount')}" for fault in error.faults)
     if not found:

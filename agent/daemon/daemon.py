@@ -133,7 +133,7 @@ class Daemon:
             policies.standard(),
             RunnerContext(self._change_log, self._log, self._rng, self._latencies),
         )
-        return Fleet(factory.make, installed.prepare, self._supervisor, self._log, self._rng)
+        return Fleet(factory.make, factory.vm, installed.prepare, self._supervisor, self._log, self._rng)
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
         """Start the runners of all VMs, then what runs beside them."""

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from agent.core.model import Vm
 from agent.core.ports import VmChange, VmDescribed, VmDescription
 from agent.runner.runner import Runner
 from hosting.logs import Logger
@@ -21,17 +22,20 @@ GOODBYE_S: Final = 1.0
 
 
 class Fleet:
-    """Owns the runners. `make` builds a runner; `prepare` makes sure that the back end knows the VM."""
+    """Owns the runners. `make` builds a runner, `vm_of` the VM that a runner is told of when its description changes;
+    `prepare` makes sure that the back end knows the VM."""
 
     def __init__(
         self,
         make: Callable[[VmDescription], Runner],
+        vm_of: Callable[[VmDescription], Vm],
         prepare: Callable[[VmDescription], None],
         supervisor: Supervisor,
         log: Logger,
         rng: random.Random,
     ) -> None:
         self._make = make
+        self._vm_of = vm_of
         self._prepare = prepare
         self._supervisor = supervisor
         self._log = log
@@ -70,7 +74,7 @@ class Fleet:
         for name, spec in wanted.items():
             if self._running[name] != spec:
                 self._running[name] = spec
-                self._runners[name].change(spec.vm)
+                self._runners[name].change(self._vm_of(spec))
                 self._log.info("VM changed", vm=name)
 
     async def close(self) -> None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
+from agent.core.model import Vm
+from agent.core.policies.combined import Combined
 from agent.core.ports import VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
 from agent.daemon.settings import AgentSettings
@@ -14,9 +16,22 @@ from agent.runner.peers import Peers
 from agent.runner.runner import Runner, RunnerContext
 from hosting.addresses import Advertised, bracketed, is_own
 from hosting.client import HttpClient
+from protocol.values import ComputeUnit
 
 INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
+
+
+def vm_of(spec: VmDescription, own: annotations.Overrides, policy: Combined, *, is_tied: bool) -> Vm:
+    """The VM of `spec` with what its annotations say (`own`).
+
+    Its resources are tied where the policy knows one number of units only; else as the annotations say, or the source, or the
+    settings (`is_tied`).
+    """
+    words = (own.is_tied, spec.is_tied, is_tied)
+    said = next(word for word in words if word is not None)
+    unit = ComputeUnit(own.step or spec.vm.unit.step, not (policy.is_tied or said))
+    return replace(spec.vm, bounds=own.bounds or spec.vm.bounds, unit=unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +50,30 @@ class RunnerFactory:
 
     def make(self, spec: VmDescription) -> Runner:
         """The runner of `spec`, not started. What is wrong with annotations is logged, and ignored."""
-        vm = spec.vm
-        defaults = annotations.VmDefaults(vm.bounds, vm.slot_bytes, tuple(self.settings.policies))
-        own, faults = annotations.read(spec.annotations, defaults, self.registry)
+        own, faults = self._own(spec)
         for fault in faults:
-            self.context.log.warning("annotation ignored", vm=vm.name, error=fault)
-        if own.bounds is not None:
-            vm = replace(vm, bounds=own.bounds)
-        policy = own.policies or policies.build(self.settings.policies, self.registry)
+            self.context.log.warning("annotation ignored", vm=spec.vm.name, error=fault)
+        policy, vm = self._policy(own), self.vm(spec)
         schedule = (
             windows.Schedule(own.windows) if own.windows is not None else windows.of(self.settings.windows)
         )
         return Runner(vm, self._peers(spec), self.context, policy, self.settings.timing(), schedule)
+
+    def vm(self, spec: VmDescription) -> Vm:
+        """The VM of `spec` as its runner knows it."""
+        own, _ = self._own(spec)
+        return vm_of(spec, own, self._policy(own), is_tied=self.settings.tied)
+
+    def _own(self, spec: VmDescription) -> tuple[annotations.Overrides, list[str]]:
+        """What the annotations say, and what is wrong with them."""
+        vm = spec.vm
+        defaults = annotations.VmDefaults(
+            vm.bounds, vm.slot_bytes, vm.unit.step, tuple(self.settings.policies)
+        )
+        return annotations.read(spec.annotations, defaults, self.registry)
+
+    def _policy(self, own: annotations.Overrides) -> Combined:
+        return own.policies or policies.build(self.settings.policies, self.registry)
 
     def _peers(self, spec: VmDescription) -> Peers:
         host = urlsplit(spec.informant_url).hostname

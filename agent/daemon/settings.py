@@ -95,6 +95,8 @@ class AgentSettings(VmList):
     """What turns load into a goal: names, or `{name, args}`; the highest goal wins."""
     windows: list[Any] = Field(default_factory=list)
     """Floors and ceilings by the time of day, for every VM without windows of its own."""
+    tied: bool = False
+    """Whether VMs have one number of units for CPU and memory, where nothing else is said of a VM."""
     periods: Periods = Periods()
     backend: Annotated[str, AfterValidator(_backend)] = "simulated"
     """What resizes the VMs: a name of `agent.backends.factories`."""

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from agent.core.condition import Health
+from agent.core.condition import Health, denial_reasons
+from agent.core.plan import Plan
 from agent.runner.event_json import event_document, without_ids
 from agent.runner.runner import Runner
 from agent.runner.stats import Latencies
@@ -17,7 +18,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     """The status of one VM: its size, goal and permit, with reasons."""
     state, planned, stats = runner.state, runner.last_plan, runner.stats
     link, seen, load = state.scheduler, state.backend.observation, state.metrics.load
-    why = planned.reason if planned is not None else "starting"
+    why = planned.told(state.in_use()) if planned is not None else "starting"
     by_peer = {
         "scheduler": link.fault,
         "VM": state.backend.fault or state.backend.resizing.fault,
@@ -27,14 +28,19 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     now = runner.condition(now_s)
     age_s = None if state.metrics.read_s is None else round(now_s - state.metrics.read_s, 1)
     faults = [without_ids(f"{peer}: {fault}") for peer, fault in by_peer.items() if fault]
-    is_denied = now.health is Health.DENIED  # reasons stay with the permit, also once that covers the goal
-    binding = link.reasons[0] if link.reasons and is_denied else None
+    binding = None
+    if (
+        planned is not None and now.health is Health.DENIED
+    ):  # reasons stay with the permit, also once that covers the goal
+        binding = next(iter(denial_reasons(state, planned, now_s)), None)
     return {
         "vm": runner.vm.name,
         "agentID": str(state.life.agent_id),
         "size": seen.size.written() if seen is not None else None,
         "target": seen.target.written() if seen is not None else None,
+        "tied": not state.unit.is_apart,
         "goal": planned.desired.written() if planned is not None else None,
+        "goalReasons": _goal_reasons(planned),
         "permit": link.permit.written() if link.permit is not None else None,
         "held": state.held_at(now_s).written(),
         "sequenceNumber": link.source.last,
@@ -47,7 +53,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         },
         "metricsAgeSeconds": age_s,
         "informant": state.informant.phase.value,
-        "reason": f"{binding.code.value}: {binding.message}" if binding is not None else why,
+        "reason": str(binding) if binding is not None else why,
         "reasonCode": binding.code.value if binding is not None else None,
         "faults": faults,
         "state": now.health.value,
@@ -59,6 +65,10 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
             "refusals": dict(stats.refusals),
         },
     }
+
+
+def _goal_reasons(planned: Plan | None) -> dict[str, str] | None:
+    return None if planned is None else {"cpu": planned.reason.cpu, "memory": planned.reason.memory}
 
 
 def document(node: str, daemon: str, runners: list[Runner]) -> bytes:
@@ -78,7 +88,7 @@ def details(runner: Runner) -> bytes:
         "computeUnit": state.vm.unit.step.written(),
         "plan": {
             "desired": planned.desired.written(),
-            "reason": planned.reason,
+            "reason": str(planned.reason),
             "actions": [type(action).__name__ for action in planned.actions],
             "nextLookSeconds": round(max(planned.wake_at_s - now_s, 0.0), 2),
         }

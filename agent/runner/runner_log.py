@@ -40,7 +40,7 @@ class RunnerLog:
 
     def planned(self, before: Plan | None, after: Plan) -> None:
         if before is None or before.desired != after.desired:
-            self._log.info("goal", desired=str(after.desired), reason=after.reason)
+            self._log.info("goal", desired=str(after.desired), reason=str(after.reason))
 
     def happened(self, transition: Transition) -> None:
         event, before, after = transition.event, transition.before, transition.after
@@ -57,7 +57,10 @@ class RunnerLog:
                 self._log.info("resize", target=str(sent.target) if sent is not None else None)
             case events.DownscaleDenied():
                 self._log.info(
-                    "downscale refused by the guest", amount=str(event.amount), reason=event.status
+                    "downscale refused by the guest",
+                    amount=str(event.amount),
+                    resource=_asked_for_less(event.amount, before),
+                    reason=event.status,
                 )
             case _:
                 self._trouble(before, after)
@@ -67,8 +70,8 @@ class RunnerLog:
         if after.scheduler.fault and not known.fault:
             self._log.warning("permit not usable", error=after.scheduler.fault)
         elif event.permit != known.permit or _codes(event.reasons) != _codes(known.reasons):
-            why = str(event.reasons[0]) if event.reasons else None
-            self._log.info("permit", seq=event.number, permit=str(event.permit), reason=why)
+            why = "; ".join(map(str, _binding(event.reasons, after)))
+            self._log.info("permit", seq=event.number, permit=str(event.permit), reason=why or None)
 
     def _trouble(self, before: RunnerState, after: RunnerState) -> None:
         faults = {
@@ -85,6 +88,24 @@ class RunnerLog:
             self._log.info("informant", phase=phase.value)
 
 
-def _codes(reasons: tuple[Reason, ...]) -> tuple[ReasonCode, ...]:
-    """The codes of reasons: a change of these is worth a line, while messages hold numbers that change with each request."""
-    return tuple(reason.code for reason in reasons)
+def _binding(reasons: tuple[Reason, ...], state: RunnerState) -> list[Reason]:
+    """The binding reason; of a VM that is apart, that of each resource."""
+    if not state.unit.is_apart:
+        return list(reasons[:1])
+    first = {reason.resource: reason for reason in reversed(reasons)}
+    return [reason for reason in reasons if first[reason.resource] is reason]
+
+
+def _asked_for_less(amount: Resources, before: RunnerState) -> str | None:
+    """The resources that were to shrink, where that is known."""
+    known = before.informant.known_size
+    if known is None:
+        return None
+    pairs = zip(amount.named(), known.named(), strict=True)
+    return " and ".join(name for (name, less), (_, more) in pairs if less < more) or None
+
+
+def _codes(reasons: tuple[Reason, ...]) -> tuple[tuple[ReasonCode, str | None], ...]:
+    """The codes of reasons with their resources: a change of these is worth a line, while messages hold numbers that change
+    with each request."""
+    return tuple((reason.code, reason.resource) for reason in reasons)

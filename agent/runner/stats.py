@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from agent.core import events
 from agent.core.apply import goal_of
@@ -50,43 +51,80 @@ class RunnerStats:
                 pass
 
 
+_RESOURCES: Final = ("cpu", "memory")
+
+
 @dataclass(slots=True)
 class GrowthTimer:
-    """Measures growth from what asked for it to the size. Each moment is None while nothing is measured from there."""
+    """Measures growth of each resource from what asked for it to the size. A resource has a moment only while its growth is
+    measured from there; resources that grow together, as those of a tied VM do, are measured once."""
 
     latencies: Latencies
-    metric_s: float | None = None
-    try_upscale_s: float | None = None
-    permit_s: float | None = None
+    metric_s: dict[str, float] = field(default_factory=dict)
+    try_upscale_s: dict[str, float] = field(default_factory=dict)
+    permit_s: dict[str, float] = field(default_factory=dict)
     size: Resources = ZERO
     """What the VM should reach."""
 
     def note(self, happened: Transition, now_s: float) -> None:
         event, before, after = happened.event, happened.before, happened.after
         match event:
-            case events.MetricsRead() if self.metric_s is None:
+            case events.MetricsRead():
                 goal = goal_of(after)
-                if goal is not None and (after.vm.unit.amount(goal.units())).exceeds(after.held_at(now_s)):
-                    self.metric_s = now_s
+                if goal is not None:
+                    wanted = _more(after.unit.amount(goal.units()), after.held_at(now_s), after)
+                    self.metric_s = {name: at_s for name, at_s in self.metric_s.items() if name in wanted}
+                    self._begin(self.metric_s, wanted, now_s)
             case events.TryUpscaleReceived(more_resources=more):
-                if (more.cpu or more.memory) and self.try_upscale_s is None:
-                    self.try_upscale_s = now_s
+                named = [name for name, is_named in (("cpu", more.cpu), ("memory", more.memory)) if is_named]
+                self._begin(self.try_upscale_s, _together(named, after), now_s)
             case events.PermitGranted():
-                if after.held_at(now_s).exceeds(before.held_at(now_s)):
-                    self._permitted(after, now_s)
-                elif not event.permit.exceeds(before.in_use()):
-                    self.metric_s = None  # nothing more is wanted, or it was refused
+                grown = _more(after.held_at(now_s), before.held_at(now_s), after)
+                self._permitted(grown, after, now_s)
+                for name in _refused(event, before, after):
+                    self.metric_s.pop(name, None)
             case events.Observed():
-                if self.permit_s is not None and self.size.fits_in(event.observation.size):
-                    self.latencies.permit_to_size.observe(now_s - self.permit_s)
-                    self.permit_s = None
+                short = _more(self.size, event.observation.size, after)
+                there = [name for name in _RESOURCES if name not in short]
+                _end(self.permit_s, there, self.latencies.permit_to_size, now_s)
             case _:
                 pass
 
-    def _permitted(self, after: RunnerState, now_s: float) -> None:
-        if self.try_upscale_s is not None:
-            self.latencies.try_upscale_to_permit.observe(now_s - self.try_upscale_s)
-        if self.metric_s is not None:
-            self.latencies.metric_to_permit.observe(now_s - self.metric_s)
-        self.metric_s = self.try_upscale_s = None
-        self.permit_s, self.size = now_s, after.scheduler.held
+    def _begin(self, moments: dict[str, float], names: list[str], now_s: float) -> None:
+        for name in names:
+            moments.setdefault(name, now_s)
+
+    def _permitted(self, grown: list[str], after: RunnerState, now_s: float) -> None:
+        if not grown:
+            return
+        _end(self.try_upscale_s, grown, self.latencies.try_upscale_to_permit, now_s)
+        _end(self.metric_s, grown, self.latencies.metric_to_permit, now_s)
+        self.permit_s.update(dict.fromkeys(grown, now_s))
+        self.size = after.scheduler.held
+
+
+def _together(names: list[str], state: RunnerState) -> list[str]:
+    """`names`, or both resources where one of a tied VM is named."""
+    return names if state.unit.is_apart or not names else list(_RESOURCES)
+
+
+def _more(amount: Resources, than: Resources, state: RunnerState) -> list[str]:
+    """The resources of which `amount` has more."""
+    pairs = zip(amount.named(), than.named(), strict=True)
+    return _together([name for (name, more), (_, less) in pairs if more > less], state)
+
+
+def _refused(event: events.PermitGranted, before: RunnerState, after: RunnerState) -> list[str]:
+    """The resources of which more was asked for than is in use, and no more permitted."""
+    request, use = before.scheduler.request, before.in_use()
+    if request is None or request.number != event.number:
+        return []
+    permitted = _more(event.permit, use, after)
+    return [name for name in _more(request.resources, use, after) if name not in permitted]
+
+
+def _end(moments: dict[str, float], names: list[str], durations: Durations, now_s: float) -> None:
+    """What began with these resources has ended; beginnings at one moment are one growth."""
+    began_s = {moments.pop(name) for name in names if name in moments}
+    for since_s in began_s:
+        durations.observe(now_s - since_s)

@@ -57,8 +57,11 @@ class VmSettings(Settings):
     compute_unit: PositiveResources
     slot_size: Annotated[int, Memory, Field(gt=0)] | None = None
     initial: PositiveResources | None = None
+    tied: bool | None = None
+    """Whether the VM has one number of units for CPU and memory; by default as the settings' own `tied` says."""
     annotations: dict[str, str] = Field(default_factory=dict)
-    """Per VM: `parley.dev/config` with policies and windows, `parley.dev/bounds`; a wrong value is reported and ignored."""
+    """Per VM: `parley.dev/config` with policies, windows and `tied`, `parley.dev/unit`, `parley.dev/bounds`; a wrong value is
+    reported and ignored."""
 
     @classmethod
     def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -73,7 +76,7 @@ class VmSettings(Settings):
             ComputeUnit(self.compute_unit),
             self.slot_size or self.compute_unit.memory_bytes,
         )
-        return VmDescription(vm, self.informant, self.annotations, self.initial)
+        return VmDescription(vm, self.informant, self.annotations, self.initial, self.tied)
 
 
 class VmList(Settings):

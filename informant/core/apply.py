@@ -163,7 +163,7 @@ def _answered(state: GuestState, answer: events.AnswerRequest) -> GuestState:
 def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) -> GuestState:
     """The guest was read for the request that is being decided.
 
-    An upscale has happened, whatever is known of the guest; a downscale needs to know.
+    An upscale has happened, whatever is known of the guest; a downscale that takes memory needs to know.
     """
     pending = state.pending
     assert pending is not None
@@ -173,6 +173,8 @@ def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) 
         guard, grown = state.guard.grown(pending.request.size)
         state = replace(state, guard=guard, detector=state.detector.grown(grown, now_s))
         return _agreed(state, replace(pending, grown=grown))
+    if pending.before is None and state.guard.takes_cpu_alone(pending.request.size):
+        return _without_memory(state, pending, now_s)
     if reading is None:
         return _taken_back(state, pending, error=error)
     if pending.before is None:
@@ -189,6 +191,16 @@ def _read(state: GuestState, reading: Reading | None, error: str, now_s: float) 
     if not again.ok:
         return _taken_back(state, pending, again.status)
     return _agreed(state, pending)
+
+
+def _without_memory(state: GuestState, pending: RequestInProgress, now_s: float) -> GuestState:
+    """A downscale that takes CPUs alone: neither what memory is in use, nor a limit that is still falling, refuses it."""
+    size = pending.request.size
+    early = state.guard.holds(size, now_s)
+    if early:
+        return _taken_back(state, pending, early)
+    pending = replace(pending, result=DownscaleResult(True, "no memory is taken"))
+    return _agreed(replace(state, guard=state.guard.shrunk(size)), pending)
 
 
 def _judged(state: GuestState, pending: RequestInProgress, reading: Reading, now_s: float) -> GuestState:

@@ -244,10 +244,19 @@ class Guard:
                 return f"{name} was short lately: what came stays for {until_s - now_s:.0f} s more"
         return ""
 
+    def takes_cpu_alone(self, size: Resources) -> bool:
+        """Whether a smaller size takes fewer CPUs than what was agreed on, and no memory: nothing of memory is looked at then."""
+        agreed = self.size
+        return (
+            agreed is not None
+            and size.vcpu_milli < agreed.vcpu_milli
+            and size.memory_bytes >= agreed.memory_bytes
+        )
+
     def judge(self, size: Resources, reading: Reading) -> DownscaleResult:
         """Whether the guest can live in `size`: the memory in use and a margin must fit, in the VM and in the group's limit.
 
-        A size that takes no memory, such as fewer CPUs alone, always fits.
+        A size that takes no memory always fits.
         """
         now, total = self._measured(reading), reading.memory_total_bytes
         # What was agreed on may not have been taken yet; it is looked at again, then.
@@ -272,5 +281,8 @@ class Guard:
         return DownscaleResult(ok=True, status="what is in use fits")
 
     def shrunk(self, size: Resources) -> "Guard":
-        """The guest will live in `size`."""
-        return replace(self, size=size, relief_bytes=0)
+        """The guest will live in `size`. Fewer CPUs alone take no relief away."""
+        after = replace(self, size=size, relief_bytes=0)
+        return (
+            replace(after, relief_bytes=self._relief_within(after)) if self.takes_cpu_alone(size) else after
+        )

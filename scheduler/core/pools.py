@@ -106,7 +106,17 @@ def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall)
     for limit in verdict.amounts:
         found += _unless_all(_of_amount(record, account, way, limit), asked, is_all=limit.is_all)
     found += _unless_all(_of_units(record, account, way, verdict), asked, is_all=verdict.is_all)
-    return found + asked
+    return (_each_once(found) if verdict.amounts else found) + asked
+
+
+def _each_once(limits: list[Limit]) -> list[Limit]:
+    """The tightest limit of each reason: units and amounts may be refused with the same one."""
+    found: dict[tuple[Reason, str | None], Limit] = {}
+    for limit in limits:
+        key = limit.reason, limit.resource
+        if key not in found or limit.units < found[key].units:
+            found[key] = limit
+    return list(found.values())
 
 
 def _of_units(record: VmRecord, account: PoolAccount, way: Growth, verdict: PoolVerdict) -> list[Limit]:

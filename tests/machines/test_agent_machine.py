@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.core import events
+from agent.core.model import Vm
 from agent.core.state import PermitRequest
 from protocol.reasons import ErrorCode
 from protocol.values import Observation, Resources
 from protocol.wire import MoreResources
 from tests.support.amounts import UNIT, cu
-from tests.unit.agent.driver import FULL, UNSETTLED, VM, Driver, grant, refusal
+from tests.unit.agent.driver import APART, FULL, UNSETTLED, VM, Driver, grant, refusal
 
 KINDS = (
     events.Fence,
@@ -57,8 +58,9 @@ class Ledger:
 class World(Driver):
     """A driver whose every outcome is played by hand, with the truth beside it."""
 
-    def __init__(self, size: Resources) -> None:
-        super().__init__(size, by_hand=KINDS)
+    def __init__(self, size: Resources, vm: Vm) -> None:
+        super().__init__(size, vm=vm, by_hand=KINDS)
+        self.knows_apart = True
         self.is_heard = False
         self.ledger = Ledger(size)
         self.started_s: dict[type[object], float] = {}
@@ -138,11 +140,13 @@ def failure(action: events.Action, chance: float, *, is_lost: bool) -> events.Ev
 
 
 class AgentMachine(RuleBasedStateMachine):
-    """Everything that may happen to one life of a runner."""
+    """Everything that may happen to one life of a runner of a VM that is tied, apart, or now one and then the other."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = World(cu(2))
+    world: World
+
+    @initialize(vm=st.sampled_from([VM, APART]))
+    def a_vm_of_either_kind(self, vm: Vm) -> None:
+        self.world = World(cu(2), vm)
 
     def _flying(self, *kinds: type[object]) -> list[events.Action]:
         return [each for each in self.world.flying if isinstance(each, kinds)]
@@ -237,11 +241,12 @@ class AgentMachine(RuleBasedStateMachine):
         world = self.world
         permit = world.ledger.post(request)
         if permit is None:
-            answer = refusal(request, 409, ErrorCode.SEQUENCE_STALE, last=world.ledger.last)
-            world.end(action, answer)
+            world.end(action, refusal(request, 409, ErrorCode.SEQUENCE_STALE, last=world.ledger.last))
             return
         why = reasons if isinstance(reasons, tuple) and permit != request.resources else ()
-        world.end(action, grant(request, permit, sent_s=world.started_s[events.RequestPermit], reasons=why))
+        sent_s = world.started_s[events.RequestPermit]
+        answer = grant(request, permit, sent_s=sent_s, reasons=why, knows_apart=world.knows_apart)
+        world.end(action, answer)
 
     @precondition(lambda self: self._flying(events.AskDownscale))
     @rule()
@@ -250,6 +255,18 @@ class AgentMachine(RuleBasedStateMachine):
         assert isinstance(action, events.AskDownscale)
         self.world.end(action, events.DownscaleDenied(action.amount, "in use"))
         self.world.settle()
+
+    @rule(vm=st.sampled_from([VM, APART]))
+    def the_vm_changes_its_kind(self, vm: Vm) -> None:
+        self.world.tell(events.VmChanged(vm))
+
+    @rule(knows_apart=st.booleans())
+    def the_scheduler_takes_vms_apart(self, knows_apart: bool) -> None:
+        self.world.knows_apart = knows_apart
+
+    @rule(units=SHARES)
+    def the_memory_in_use_changes(self, units: int) -> None:
+        self.world.memory(units)
 
     @rule(cpu=SHARES, memory=SHARES)
     def the_node_has_room_for(self, cpu: int, memory: int) -> None:
@@ -301,15 +318,19 @@ class AgentMachine(RuleBasedStateMachine):
         world.late.clear()
         world.size = world.target
         world.scheduler = lambda request: grant(
-            request, sent_s=world.now_s, epoch=world.state.scheduler.seen_epoch
+            request,
+            sent_s=world.now_s,
+            epoch=world.state.scheduler.seen_epoch,
+            knows_apart=world.knows_apart,
         )
-        world.busy_cpus = 0.75 * 5 - 0.1
+        world.load(5).memory(3)
         world.pass_to(world.now_s + 6)  # what was under way ends
         if world.registrations:
             world.tell(events.Resumed(world.registrations[-1]))
         world.forget()
         world.wait(90)
-        assert world.size == cu(5), f"{world.size}, {world.plan().reason}"
+        is_apart = world.knows_apart and world.state.vm.unit.is_apart
+        assert world.size == (cu(5, 3) if is_apart else cu(5)), f"{world.size}, {world.plan().reason}"
         quiet = (events.Observe, events.ReadMetrics)
         assert len([each for each in world.log if not isinstance(each, quiet)]) < 60
 

@@ -29,12 +29,13 @@ def tell(line: str) -> None:
 
 
 class FaultyGuest(FaultyPeer):
-    """The informant and the exporter of one VM, which wants so many units."""
+    """The informant and the exporter of one VM, which wants so many units: of both resources where it is tied, else of CPU."""
 
     def __init__(self, number: int, rng: random.Random, client: HttpClient) -> None:
         super().__init__(f"127.0.1.{number + 1}", rng)
         self.name = f"vm-{number}"
         self.wants = rng.randint(1, 3)
+        self.is_tied = number % 2 == 0
         self.agent: wire.AgentDesc | None = None
         self._client = client
         self._resuming: set[asyncio.Task[None]] = set()

@@ -69,13 +69,13 @@ class Watch:
             return bool(vm["stateReasons"])
         if not self.is_strict and vm["faults"]:
             return True
-        goal = amounts(self.guests[vm["vm"]].wants) if self.is_strict else vm["goal"]
+        goal = wanted(self.guests[vm["vm"]]) if self.is_strict else vm["goal"]
         return bool(vm["state"] == "ok" and vm["size"] == vm["target"] == goal)
 
 
-def amounts(units: int) -> Status:
-    """So many units as they are shown."""
-    return {"cpu": str(units), "memory": f"{units}Gi"}
+def wanted(guest: FaultyGuest) -> Status:
+    """What a VM wants, as it is shown; memory that is apart stays at the minimum."""
+    return {"cpu": str(guest.wants), "memory": f"{guest.wants if guest.is_tied else 1}Gi"}
 
 
 class ChaosCluster:
@@ -154,7 +154,7 @@ class ChaosCluster:
         assert not denied or used == ROOM, f"{used} of {ROOM} are used, and {denied[0]} is denied"
         for vm in vms:
             if vm["state"] == "ok":
-                assert vm["size"] == vm["target"] == vm["held"] == amounts(self.watch.guests[vm["vm"]].wants)
+                assert vm["size"] == vm["target"] == vm["held"] == wanted(self.watch.guests[vm["vm"]])
             else:
                 assert vm["size"] == vm["target"]
                 assert vm["stateReasons"]
@@ -224,7 +224,12 @@ def _cluster_file(directory: Path, guests: list[FaultyGuest]) -> Path:
 
 def _agent_file(directory: Path, guests: list[FaultyGuest], scheduler: int) -> Path:
     vms = [
-        {**_entry(guest), "informant": f"http://{guest.host}:{guest.port}", "computeUnit": amount(1)}
+        {
+            **_entry(guest),
+            "informant": f"http://{guest.host}:{guest.port}",
+            "computeUnit": amount(1),
+            "tied": guest.is_tied,
+        }
         for guest in guests
     ]
     content = {

@@ -32,7 +32,7 @@ from tests.simulation.vms import COMMAND_DEADLINE_S, Failure, Vm
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-TIMING: Final = Timing(command_deadline_s=COMMAND_DEADLINE_S, observe_busy_s=0.4)
+TIMING: Final = Timing(command_deadline_s=COMMAND_DEADLINE_S, observe_busy_s=0.4, down_window_s=30.0)
 POLICY: Final = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES, memory_zones=NO_ZONES)),))
 """Without zones, so that a load says at once which size it needs."""
 INFORMANT_DEADLINE_S: Final = 2.0

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from protocol.values import ZERO, Resources
+from protocol.values import ZERO, ComputeUnit, Resources, Units
 from tests.machines.ledger_observer import LawBrokenError
 from tests.simulation.cluster import Node
 from tests.simulation.network import Weather
@@ -11,6 +11,7 @@ from tests.simulation.world import RESERVABLE, World, load_for
 
 BOUND_S: Final = 260.0
 """The longest silence, hand-over and lease after one another, and some ticks."""
+ONE: Final = ComputeUnit(UNIT, is_apart=True)
 GOALS: Final = (5, 2, 3)
 """Units for the VMs of each node, which has room for their sum."""
 
@@ -24,15 +25,24 @@ def end_faults(world: World) -> None:
     for node, reservable in zip(world.nodes, RESERVABLE, strict=True):
         node.allocatable = reservable
         world.scheduler.node_changed(node)
-        for vm, units in zip(node.vms, GOALS, strict=True):
+        for vm, goal in zip(node.vms, _goals(world, node), strict=True):
             vm.refuses_until_s = vm.slow_until_s = vm.keeps_until_s = 0.0
-            world.informants[vm.name].guest.set_load(load_for(units))
+            world.informants[vm.name].guest.set_load(load_for(goal.cpu, goal.memory))
             while len(world.daemons[vm.name]) > 1:
                 world.end_daemon(vm)
             if not world.daemons[vm.name]:
                 world.start_daemon(vm)
             for life in world.lives(vm):
                 life.stops_at_write_s = 0.0
+
+
+def _goals(world: World, node: Node) -> list[Units]:
+    """What the VMs of a node shall want: tied, the same of both resources; those that are apart swap their memory."""
+    apart = [place for place, vm in enumerate(node.vms) if world.unit(vm).is_apart]
+    memory = list(GOALS)
+    for place, other in zip(apart, (*apart[1:], *apart[:1]), strict=True):
+        memory[place] = GOALS[other]
+    return [Units(*each) for each in zip(GOALS, memory, strict=True)]
 
 
 def check(world: World) -> None:
@@ -51,8 +61,8 @@ def check(world: World) -> None:
 
 def _wrong_on(world: World, node: Node) -> list[str]:
     wrong: list[str] = []
-    for vm, units in zip(node.vms, GOALS, strict=True):
-        goal = UNIT * units
+    for vm, units in zip(node.vms, _goals(world, node), strict=True):
+        goal = ONE.amount(units)
         wrong += _wrong_row(world, vm, goal)
         if vm.name in world.published:
             if not (vm.size == vm.target == goal and world.published[vm.name].is_at_rest):

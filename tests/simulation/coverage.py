@@ -109,9 +109,23 @@ class Coverage:
     def _check_grant(self, process: "Process", decided: events.Decided) -> None:
         if decided.permit.exceeds(decided.requested):
             self.fail(str(decided.pod.name), f"is permitted {decided.permit}, asked {decided.requested}")
+        if decided.unit.is_apart:
+            self._check_reasons(decided)
         record = process.core.vms.find(decided.pod)
         if record is not None and decided.permit.exceeds(decided.before) and record.settled:
             self._fits(process, record.row, decided.before, decided.permit, "is permitted")
+
+    def _check_reasons(self, decided: events.Decided) -> None:
+        """Where resources are apart, each resource that is cut has a reason of its own, or one for both."""
+        named = {reason.resource for reason in decided.reasons}
+        for (name, wanted), (_, permit) in zip(
+            decided.requested.named(), decided.permit.named(), strict=True
+        ):
+            if permit < wanted and not named & {name, None}:
+                self.fail(
+                    str(decided.pod.name),
+                    f"is permitted {decided.permit} of {decided.requested}, without a reason for {name}",
+                )
 
     def _row(self, process: "Process", uid: str) -> Row:
         record = process.core.vms.by_uid(uid)

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.values import Resources
+from protocol.values import ComputeUnit, Resources, Units
 from tests.simulation.network import Weather
 from tests.simulation.vms import UNIT, Vm
 from tests.simulation.world import World, load_for
+
+ONE: Final = ComputeUnit(UNIT, is_apart=True)
 
 
 def _span_s(long: float, least: float, most: float) -> float:
@@ -18,26 +20,33 @@ def _span_s(long: float, least: float, most: float) -> float:
 
 
 def load_moves(world: World, vm: Vm, much: float, long: float) -> None:
-    """The guest wants another size."""
-    del long
-    world.informants[vm.name].guest.set_load(load_for(1 + int(much * 8)))
+    """The guest wants another size, of each resource its own."""
+    memory = (much * 7.3 + long) % 1.0  # far from the CPUs as often as near
+    world.informants[vm.name].guest.set_load(load_for(1 + int(much * 8), 1 + int(memory * 8)))
+
+
+def _wants(world: World, vm: Vm, share: float, long: float) -> None:
+    """The guest wants this share of its largest size: of CPU, of memory, or of both; of the other it wants little."""
+    units = 1 + int(share * 8)
+    cpu, memory = (units, units) if long < 0.6 else (units, 1) if long < 0.8 else (1, units)
+    world.informants[vm.name].guest.set_load(load_for(cpu, memory))
 
 
 def vm_wants_much(world: World, vm: Vm, much: float, long: float) -> None:
     """The guest wants nearly all that it may have."""
-    load_moves(world, vm, 0.6 + 0.4 * much, long)
+    _wants(world, vm, 0.6 + 0.4 * much, long)
 
 
 def vm_wants_little(world: World, vm: Vm, much: float, long: float) -> None:
     """The guest wants some less."""
-    load_moves(world, vm, 0.5 * much, long)
+    _wants(world, vm, 0.5 * much, long)
 
 
 def neighbours_want_much(world: World, vm: Vm, much: float, long: float) -> None:
     """The other guests of the node want all that there is."""
     for other in world.vms:
         if other.spec.node == vm.spec.node and other is not vm:
-            load_moves(world, other, 0.7 + 0.3 * much, long)
+            _wants(world, other, 0.7 + 0.3 * much, long)
 
 
 # ---------------------------------------------------------------- the network
@@ -145,9 +154,17 @@ def lowered_by_hand(world: World, vm: Vm, much: float, long: float) -> None:
     del long
     if vm.name in world.published:
         return
-    units = vm.target.min(vm.size).vcpu_milli // 1000
-    if units > 1:
-        vm.edit(UNIT * (1 + int(much * (units - 1))))
+    standing = vm.target.min(vm.size)
+    lowered = ONE.amount(
+        Units(
+            *(
+                1 + int(much * (units - 1))
+                for units in (standing.vcpu_milli // 1000, standing.memory_bytes // 2**30)
+            )
+        )
+    )
+    if lowered != standing:
+        vm.edit(lowered)
 
 
 def backend_refuses(world: World, vm: Vm, much: float, long: float) -> None:
@@ -166,6 +183,21 @@ def guest_keeps_memory(world: World, vm: Vm, much: float, long: float) -> None:
     """The guest gives no memory back."""
     del much
     vm.keeps_until_s = world.clock.now_s + _span_s(long, 5, 60)
+
+
+def agent_is_told_another_kind(world: World, vm: Vm, much: float, long: float) -> None:
+    """The VM's description for its agents changes for a while: its resources are apart, or not any more."""
+    del much
+    before = vm.agent_vm.unit.is_apart
+    world.set_kind(vm, is_apart=not before)
+    world.clock.after(_span_s(long, 1, 60), lambda: world.set_kind(vm, is_apart=before))
+
+
+def cluster_ties(world: World, vm: Vm, much: float, long: float) -> None:
+    """The cluster says for a while that the VM is tied, whatever its agents ask for."""
+    del much
+    world.set_kind(vm, is_tied=True)
+    world.clock.after(_span_s(long, 1, 60), lambda: world.set_kind(vm, is_tied=False))
 
 
 def not_shown(world: World, vm: Vm, much: float, long: float) -> None:
@@ -259,6 +291,8 @@ MENU: Final = {
         Kind(backend_refuses, 0.7),
         Kind(backend_is_slow, 1.5),
         Kind(guest_keeps_memory, 0.5),
+        Kind(agent_is_told_another_kind, 1),
+        Kind(cluster_ties, 1),
         Kind(not_shown, 0.7),
         Kind(restarted_while_not_shown, 0.7),
         Kind(pod_is_placed, 2),

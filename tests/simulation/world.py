@@ -2,11 +2,12 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.core.events import VmChanged
 from agent.core.model import Vm as AgentVm
-from protocol.values import ZERO, Bounds, ComputeUnit, Resources
+from protocol.values import ZERO, Bounds, ComputeUnit, Resources, Units
 from protocol.wire import PodName
 from scheduler.core import events
 from scheduler.core.model import VmSpec
@@ -25,16 +26,21 @@ from tests.simulation.vms import SLOT_BYTES, UNIT, Vm
 NODES: Final = ("n0", "n1")
 RESERVABLE: Final = (UNIT * 10, UNIT * 12)
 VMS_EACH: Final = 3
+APART_SHARE: Final = 0.6
+"""How many of the VMs ask for each resource by itself."""
 MOST: Final = (UNIT * 8, UNIT * 6, UNIT * 8)
 CPU_TARGET: Final = 0.75
+MEMORY_TARGET: Final = 0.75
+MEMORY_MARGIN_BYTES: Final = 100 * 2**20
 PUBLISHED_EVERY: Final = 4
 PUBLISHED_VM: Final = 3
 """In every fourth world this VM is served by a runner without the extension."""
 
 
-def load_for(units: int) -> Load:
-    """A load for which the goal is so many units, from any size."""
-    return Load(CPU_TARGET * units - 0.2, units * 2**28)
+def load_for(cpu_units: int, memory_units: int) -> Load:
+    """A load for which the goal of each resource is so many units, from any size."""
+    memory_bytes = int(MEMORY_TARGET * memory_units * UNIT.memory_bytes) - MEMORY_MARGIN_BYTES - 2**26
+    return Load(CPU_TARGET * cpu_units - 0.2, memory_bytes)
 
 
 @dataclass(slots=True)
@@ -114,6 +120,7 @@ class World:
         self.cluster_dice = random.Random(f"{seed} cluster")
         self._vms_dice = random.Random(f"{seed} vms")
         self._guests_dice = random.Random(f"{seed} guests")
+        self._kinds_dice = random.Random(f"{seed} kinds")
         self.pool = Pool(random.Random(f"{seed} pool"))
         self.network = Network(self.clock, random.Random(f"{seed} network"))
         self.nodes: list[Node] = []
@@ -148,7 +155,8 @@ class World:
         name = f"v{len(self.vms)}"
         pod, bounds = PodName(name, "default"), Bounds(UNIT, most)
         spec = VmSpec(pod, f"uid-{name}", node.name, bounds, SLOT_BYTES, UNIT, pool=pool)
-        agent_vm = AgentVm(pod, spec.uid, bounds, ComputeUnit(UNIT), SLOT_BYTES)
+        unit = ComputeUnit(UNIT, is_apart=self._kinds_dice.random() < APART_SHARE)
+        agent_vm = AgentVm(pod, spec.uid, bounds, unit, SLOT_BYTES)
         account = self.observer.vm(name, node.account, lambda: self._kept(spec))
         vm = Vm(
             name,
@@ -189,8 +197,28 @@ class World:
 
     def goal(self, vm: Vm) -> Resources:
         """What the VM's load needs."""
-        units = math.ceil(self.informants[vm.name].guest.load.cpus / CPU_TARGET)
-        return vm.spec.bounds.clamp(UNIT * units)
+        load = self.informants[vm.name].guest.load
+        memory = (load.memory_bytes + MEMORY_MARGIN_BYTES) / MEMORY_TARGET / UNIT.memory_bytes
+        cpu_units, memory_units = math.ceil(load.cpus / CPU_TARGET), math.ceil(memory)
+        unit = self.unit(vm)
+        needed = unit.covering(unit.amount(Units(cpu_units, memory_units)))
+        return vm.spec.bounds.clamp(unit.amount(needed))
+
+    def unit(self, vm: Vm) -> ComputeUnit:
+        """The VM's compute unit as long as agent and scheduler know the same of it."""
+        is_tied = vm.spec.is_tied or vm.name in self.published
+        return vm.agent_vm.unit.tied() if is_tied else vm.agent_vm.unit
+
+    def set_kind(self, vm: Vm, *, is_apart: bool | None = None, is_tied: bool | None = None) -> None:
+        """The VM's agents are told to ask for the resources apart, or not; or its object says that they are tied, or not."""
+        if is_apart is not None:
+            vm.agent_vm = replace(vm.agent_vm, unit=ComputeUnit(UNIT, is_apart=is_apart))
+            for life in self.lives(vm):
+                life.hear(VmChanged(vm.agent_vm))
+        if is_tied is not None:
+            vm.spec = replace(vm.spec, is_tied=is_tied)
+            self._vm_changed(vm)
+        self.trace.add(self.clock.now_s, vm.name, f"is {self.unit(vm)}")
 
     # ------------------------------------------------------------ agents
 

@@ -356,18 +356,18 @@ def test_what_is_commented_out_there_is_right_as_well(tmp_path: Path) -> None:
 
 def test_the_snippets_of_our_plugins_are_built(tmp_path: Path) -> None:
     chains = [text for text in blocks("yaml") if text.startswith("pools:\n")]
-    assert len(chains) == 2
+    assert len(chains) == 3
     found: list[str] = []
     for text in chains:
         (tmp_path / "chain.yaml").write_text(text)
         found += built(tmp_path / "chain.yaml")
-    assert found == ["quota", "http-admission"]
+    assert found == ["quota", "quota", "http-admission"]
 
 
 def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
     """`ci` takes 15 of the 16 that it may have; then `dev` gets 5 and claims 2, and `ci` no more until it is below 13.
     When it is at 8 and wants no more, `dev` may have 12."""
-    (text,) = [text for text in blocks("yaml") if "name: quota" in text]
+    text = next(text for text in blocks("yaml") if "name: quota" in text)
     (tmp_path / "chain.yaml").write_text(text)
     unit = Resources(1000, 4 * 2**30)
     pools = {name: Pool(name, unit, labels={"parley.dev/tenant": name}) for name in ("ci", "dev")}
@@ -398,6 +398,38 @@ def test_the_quota_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
         assert admitted("ci") == most
     hold("ci", 8)
     assert admitted("dev") == 12
+
+
+def test_the_quota_by_amounts_of_the_page_gives_what_it_says(tmp_path: Path) -> None:
+    """`builds` wants 20 CPUs and 32 GiB of what can be lent, so `caches` may borrow two thirds of the memory."""
+    *_, text = (text for text in blocks("yaml") if "name: quota" in text)
+    (tmp_path / "chain.yaml").write_text(text)
+    gib, unit = 2**30, Resources(1000, 2**30)
+    labels = {name: {"parley.dev/tenant": name} for name in ("builds", "caches")}
+    builds = Pool("builds", unit, labels=labels["builds"], replicas=20, amount=Resources(20_000, 20 * gib))
+    claimed = {"builds": Resources(0, 12 * gib)}
+    cache = SimpleNamespace(pools=lambda: (builds,), claims=dict, claimed_amounts=lambda: claimed)
+    handle = cast("Handle", SimpleNamespace(log=logs.logger("test"), cache=cache))
+    found = config.build_chain(
+        load(tmp_path / "chain.yaml", Config).pools.config(), config.installed(), handle
+    )
+    caches = Pool("caches", unit, labels=labels["caches"], replicas=99, amount=Resources(0, 80 * gib))
+    assert found.limits_amounts(caches)
+    (cap,) = asyncio.run(found.pre_update_pool(Context(Purpose.PROBE), caches, ())).amounts
+    assert (cap.resource, cap.most) == ("memory", 16 * gib - -128 * gib // 3)
+
+
+def test_the_plugin_that_limits_amounts_does_so() -> None:
+    space: dict[str, Any] = {}
+    exec(block("# heavy.py"), space)
+    plugin, unit = space["Heavy"](), Resources(1000, 2**30)
+    pools = [
+        Pool("p", unit, labels=labels, replicas=99, amount=unit * units)
+        for labels, units in (({}, 99), ({"tier": "cache"}, 64), ({"tier": "cache"}, 65))
+    ]
+    assert [plugin.limits_amounts(pool) for pool in pools] == [False, True, True]
+    answers = [plugin.pre_update_pool(Context(Purpose.PROBE), pool, ()) for pool in pools]
+    assert [[cap.most for cap in answer.amounts] for answer in answers] == [[], [], [64 * 2**30]]
 
 
 def test_the_example_of_pools_fits_the_example_of_a_chain() -> None:

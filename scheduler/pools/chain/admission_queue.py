@@ -462,6 +462,11 @@ class PoolAdmissionQueue:
         """The most that each pool which is being asked about now may be given, in its own units."""
         return {name: run.probe.batch.question.candidate for name, run in self._runs.items()}
 
+    def asked_amounts(self) -> dict[str, Resources]:
+        """The most of each resource that each pool which is being asked about now may be given, where amounts are limited."""
+        questions = ((name, run.probe.batch.question) for name, run in self._runs.items())
+        return {name: asked.amount for name, asked in questions if asked.amount is not None}
+
     def claims(self) -> Mapping[str, int]:
         """What each pool was refused beyond what it has, in its own units; the same object while nothing has changed."""
         return self._claims.units(self._clock())

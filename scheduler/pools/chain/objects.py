@@ -121,6 +121,9 @@ class PoolObjects:
     def asked(self) -> Mapping[str, int]:
         return self.admission_queue.asked()
 
+    def asked_amounts(self) -> Mapping[str, Resources]:
+        return self.admission_queue.asked_amounts()
+
     def claims(self) -> Mapping[str, int]:
         return self.admission_queue.claims()
 

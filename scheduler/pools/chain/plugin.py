@@ -62,6 +62,9 @@ class Cache(Protocol):
         For a hook that waits and counts over several pools: what it admits for one may meet what another one is given.
         """
 
+    def asked_amounts(self) -> Mapping[str, Resources]:
+        """The same as amounts, of the pools in which a plugin limits amounts."""
+
     def claims(self) -> Mapping[str, int]:
         """How many replicas beyond those that it has each pool was refused a short while ago, where its VMs may still come
         back for them. The same object as before while nothing has changed.

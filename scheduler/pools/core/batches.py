@@ -383,7 +383,7 @@ def _admitted(
         total = min(total, state.refusal.total)
     else:
         reason = _of_births(pool)
-    amounts = _amount_limits(state, pool, asked, result, now_s)
+    amounts = _amount_limits(state, pool, asked, result, reason, now_s)
     return PoolVerdict(total, reason, state.generation, is_all=not asked.is_cut, amounts=amounts)
 
 
@@ -393,17 +393,22 @@ def _of_births(pool: str, resource: str | None = None) -> Reason:
 
 
 def _amount_limits(
-    state: PoolAdmissionState, pool: str, asked: Question, result: ProbeResult, now_s: float
+    state: PoolAdmissionState, pool: str, asked: Question, result: ProbeResult, of_units: Reason, now_s: float
 ) -> tuple[AmountLimit, ...]:
-    """What may be held of each resource, where the chain limits amounts: what was asked for, or what refusals leave of it."""
-    if result.amount is None:
+    """What may be held of each resource, where the chain limits amounts: what was asked for, or what refusals leave of it.
+
+    `of_units` says why no more units were admitted; these can hold only so much.
+    """
+    if result.amount is None or asked.amount is None:
         return ()
     found = []
     cut = {cap.resource for cap in result.cut_amounts}
     for resource, amount in result.amount.named():
         refusal = state.refused(resource)
         if refusal is None or (resource not in cut and resource not in asked.cut):
-            found.append(AmountLimit(resource, amount, _of_births(pool, resource), is_all=True))
+            is_all = amount == amount_of(asked.amount, resource)
+            why = _of_births(pool, resource) if is_all else of_units
+            found.append(AmountLimit(resource, amount, why, is_all))
             continue
         if resource in cut:
             message, wait_s = f"pool {pool}: {refusal.message}", refusal.until_s - now_s
@@ -444,7 +449,7 @@ def _insufficient(
     # The pool's present units were never asked about: where no more was admitted, nothing is said of them either.
     if result.accepted <= asked.current:
         return state, PoolVerdict(0, reason, state.generation)
-    amounts = _amount_limits(state, pool, asked, result, now_s)
+    amounts = _amount_limits(state, pool, asked, result, reason, now_s)
     return state, PoolVerdict(result.accepted, reason, state.generation, amounts=amounts)
 
 

@@ -61,7 +61,8 @@ class ClaimsOfPools:
                 del self._queues[name]
                 continue
             units, most = queue.claims.units, pool.limits.max_units
-            found[name] = units if most is None else min(units, max(most - account.units, 0))
+            if units:
+                found[name] = units if most is None else min(units, max(most - account.units, 0))
             if queue.claims.amount != ZERO:
                 amounts[name] = queue.claims.amount
             self._next_s = min(self._next_s, queue.claims.next_s)

@@ -266,7 +266,7 @@ class Admission:
 
 def resource_text(resource: str, amount: int) -> str:
     """An amount of one resource in a sentence."""
-    return amount_text(resource, amount) + (" CPU" if resource == "cpu" else " of memory")
+    return amount_text(resource, amount) + (" of memory" if resource == "memory" else "")
 
 
 ADMITTED: Final = Admission()

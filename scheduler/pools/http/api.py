@@ -134,6 +134,8 @@ class PoolApi:
             "waiting": self._queue.waiting(pool.name),
             "isAboveLimit": limit is not None and pool.replicas > limit,
         }
+        if account is not None and account.spec is not None and account.spec.limits_amounts:
+            status |= self._amounts(pool, state)
         if account is not None and account.came_beyond:
             status["cameBeyondLimit"] = account.came_beyond
         if state.refusal is not None:
@@ -162,6 +164,17 @@ class PoolApi:
             ]
         status["conditions"] = self._conditions(pool, state)
         return {**shown(pool), "status": status}
+
+    def _amounts(self, pool: Pool, state: PoolAdmissionState) -> dict[str, Any]:
+        """What a pool whose amounts are limited holds and claims of each resource, and where it is full."""
+        found: dict[str, Any] = {"totalAmount": pool.amount.written()}
+        if state.refused_amounts:
+            found["saturatedAmounts"] = {
+                each.resource: {"at": each.at, "until": self._time(each.until_s)}
+                for each in state.refused_amounts
+            }
+        claimed = self._queue.claimed_amounts().get(pool.name)
+        return {**found, "claimedAmount": claimed.written()} if claimed is not None else found
 
     def _time(self, moment_s: float) -> str:
         """The time of day at a moment of the clock."""
@@ -197,9 +210,10 @@ def _admitted(state: PoolAdmissionState) -> dict[str, str]:
     last = state.last
     if state.parked is not None:
         return _condition("Admitted", "False", "AdmissionRejected", state.parked.message)
-    if state.refusal is not None:
-        message = f"full at {state.refusal.total} units: {state.refusal.message}"
-        return _condition("Admitted", "False", state.refusal.reason or "QuotaExhausted", message)
+    if state.refusals:
+        full = state.refusals[0]
+        message = f"full at {' and '.join(each.at for each in state.refusals)}: {full.message}"
+        return _condition("Admitted", "False", full.reason or "QuotaExhausted", message)
     if last is None:
         return _condition("Admitted", "Unknown", "NotAsked", "nothing has asked for more yet")
     if last.kind is ProbeResultKind.INTERNAL_ERROR:

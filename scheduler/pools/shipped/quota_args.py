@@ -16,7 +16,7 @@ from scheduler.pools.core.tenant_accounts import UNITS
 TENANT_LABEL: Final = "parley.dev/tenant"
 
 
-class Amounts(Settings):
+class TenantAmounts(Settings):
     """Units of the quota, and amounts beside them; what is left out is not limited, or not guaranteed."""
 
     units: Annotated[int, Field(ge=0)] | None = None
@@ -36,8 +36,8 @@ class TenantArgs(Settings):
     parent: Annotated[str, Field(min_length=1)] | None = None
     guaranteed_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="guaranteed")
     limit_units: Annotated[int, Field(ge=0)] | None = Field(None, alias="limit")
-    guarantees: Amounts = Amounts()
-    limits: Amounts = Amounts()
+    guarantees: TenantAmounts = TenantAmounts()
+    limits: TenantAmounts = TenantAmounts()
     weight: Annotated[int, Field(ge=1)] = 1
 
     def tenant(self, measure: str) -> Tenant:
@@ -113,7 +113,7 @@ def _written_amount(entry: Mapping[str, object], short: str, measure: str) -> in
     if not isinstance(amounts, Mapping) or measure not in amounts:
         return None
     try:
-        return check({measure: amounts[measure]}, Amounts).of(measure)
+        return check({measure: amounts[measure]}, TenantAmounts).of(measure)
     except FaultsError:
         return None
 

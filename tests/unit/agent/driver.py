@@ -17,7 +17,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.state import PermitRequest, RunnerState
-from agent.core.step import RunnerCore
+from agent.core.step import RunnerCore, Transition
 from agent.core.timing import Timing
 from protocol.codec import ErrorBody, ReadErrorBody
 from protocol.reasons import ErrorCode, Reason, ReasonCode
@@ -33,8 +33,16 @@ LIFE = Life(UUID(int=7, version=4), 1_700_000_000_000)
 INSTANCE = UUID(int=1, version=4)
 OTHER_INSTANCE = UUID(int=2, version=4)
 VM = Vm(PodName("pod-a", "default"), "uid-a", Bounds(UNIT, UNIT * 8), ComputeUnit(UNIT), GIB)
+APART = replace(VM, unit=ComputeUnit(UNIT, is_apart=True))
 CHANCE = 0.0
-UTILISATION = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES)),))
+UTILISATION = Combined(
+    (
+        (
+            "utilisation",
+            Utilisation(750_000, 750_000, memory_margin=0, cpu_zones=NO_ZONES, memory_zones=NO_ZONES),
+        ),
+    )
+)
 """Without zones, so that stories need not wait until a mean follows."""
 TIMING = Timing()
 UNSETTLED = (Reason(ReasonCode.UNSETTLED, "just started"),)
@@ -50,12 +58,13 @@ def grant(
     epoch: int = 0,
     reasons: tuple[Reason, ...] = (),
     unit: Resources = UNIT,
+    knows_apart: bool = True,
 ) -> events.PermitGranted:
-    """The answer to `request`; all of it unless told."""
+    """The answer to `request`; all of it unless told. A scheduler that `knows_apart` takes a VM so if it is asked to."""
     return events.PermitGranted(
         request.number,
         request.resources if permit is None else permit,
-        ComputeUnit(unit),
+        ComputeUnit(unit, request.is_apart and knows_apart and instance is not None),
         sent_s,
         reasons,
         None if instance is None else request.number,
@@ -100,6 +109,8 @@ class Driver:
         self.by_hand = set(by_hand)
         self.log: list[events.Action] = []
         self.flying: list[events.Action] = []
+        self.transitions: list[tuple[float, Transition]] = []
+        """Everything that was applied, with its time."""
         self.registrations: list[UUID] = []
         self.obeys = True
         self.resumes = True
@@ -110,6 +121,8 @@ class Driver:
         self._core = RunnerCore(timing, policy, self._new_id)
         self._inbox: list[events.Event] = []
         self._busy_s = 0.0
+        self.memory_gib: float | None = None
+        """What the guest uses of its memory; None where it does not say."""
         self._busy_until_s = self.now_s
         self.state = RunnerState(vm, LIFE)
         self.state = replace(self.state, scheduler=replace(self.state.scheduler, seen_epoch=seen_epoch))
@@ -117,6 +130,11 @@ class Driver:
     def load(self, units: float) -> "Driver":
         """From now on the load is one for so many units."""
         self.busy_cpus = 0.75 * units - 0.1
+        return self
+
+    def memory(self, units: float) -> "Driver":
+        """From now on the guest's memory is that of so many units."""
+        self.memory_gib = 0.75 * units - 0.1
         return self
 
     # ---------------------------------------------------------------- the clock
@@ -140,6 +158,7 @@ class Driver:
         inbox, self._inbox = self._inbox, []
         step = self._core.step(self.state, inbox, self.now_s)
         self.state = step.state
+        self.transitions += ((self.now_s, each) for each in step.transitions)
         assert step.started or step.plan.wake_at_s > self.now_s, "a busy loop"
         for started in step.started:
             self._take_up(started.action)
@@ -211,7 +230,11 @@ class Driver:
 
     def sample(self) -> Sample:
         """The load counters as they are."""
-        return Sample(self.now_s, self.busy_cpus, self.busy_cpus, self._busy_s)
+        sample = Sample(self.now_s, self.busy_cpus, self.busy_cpus, self._busy_s)
+        if self.memory_gib is None:
+            return sample
+        total = 64 * GIB
+        return replace(sample, memory_total=total, memory_available=total - round(self.memory_gib * GIB))
 
     def registered(self) -> tuple[events.Event, ...]:
         """The informant takes the latest registration, and resumes it unless told otherwise."""
@@ -268,6 +291,7 @@ class Driver:
     def forget(self) -> "Driver":
         """Start a new page of the log."""
         self.log.clear()
+        self.transitions.clear()
         return self
 
     def held(self) -> Resources:
@@ -282,12 +306,15 @@ class Driver:
 def steady(
     size: Resources = UNIT * 2,
     *,
+    vm: Vm = VM,
     timing: Timing = TIMING,
     scheduler: Callable[[PermitRequest], events.Event] | None = None,
 ) -> Driver:
     """A runner at rest at `size`, registered, with a permit, metrics and the scheduler's name, its log empty."""
-    driver = Driver(size, timing=timing)
+    driver = Driver(size, vm=vm, timing=timing)
     driver.scheduler = scheduler or driver.scheduler
+    if vm.unit.is_apart:
+        driver.memory(size.memory_bytes / GIB)
     driver.wait(5.5)
     assert driver.size == size, driver.log
     return driver.forget()

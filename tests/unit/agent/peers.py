@@ -46,15 +46,16 @@ Answer = Callable[[PermitRequest], events.PermitGranted | events.PermitRefused |
 
 
 class Wants:
-    """A goal by decree."""
+    """A goal by decree, for both resources unless one is told for memory."""
 
     def __init__(self, units: int) -> None:
         self.units = units
+        self.memory: int | None = None
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
         del load, sizing
         goal = ResourceGoal(self.units, "decree")
-        return Goal(goal, goal)
+        return Goal(goal, goal if self.memory is None else ResourceGoal(self.memory, "what memory needs"))
 
 
 def permit(
@@ -177,7 +178,7 @@ class Held:
 class World:
     """A runner with its peers; the runner is made and not started."""
 
-    def __init__(self) -> None:
+    def __init__(self, vm: Vm = VM) -> None:
         self.scheduler = Scheduler()
         self.held = Held()
         self.backend = Backend(self.held, cu(2))
@@ -185,7 +186,7 @@ class World:
         self.policy = Wants(2)
         peers = Peers(self.backend, self.scheduler, self.informant, Exporter())
         context = RunnerContext(self.held, logs.logger("test"), Certain(7), clock=now_s)
-        self.runner = Runner(VM, peers, context, Combined((("decree", self.policy),)), FAST)
+        self.runner = Runner(vm, peers, context, Combined((("decree", self.policy),)), FAST)
         self.informant.runner = self.runner
 
 

@@ -54,11 +54,16 @@ class World:
         self.fails: set[str] = set()
         self.puppets: list[Puppet] = []
         log = logs.logger("test")
-        self.fleet = Fleet(self._make, self._prepare, Supervisor(log, rng), log, rng)
+        self.fleet = Fleet(self._make, self._vm_of, self._prepare, Supervisor(log, rng), log, rng)
 
     def _make(self, made: VmDescription) -> Runner:
         self.puppets.append(Puppet(made.vm))
         return cast("Runner", self.puppets[-1])
+
+    @staticmethod
+    def _vm_of(made: VmDescription) -> Vm:
+        """The VM with its annotations, which lower its maximum to 6."""
+        return replace(made.vm, bounds=Bounds(UNIT, made.vm.bounds.max.min(cu(6))))
 
     def _prepare(self, made: VmDescription) -> None:
         if made.vm.pod.name in self.fails:
@@ -85,7 +90,7 @@ async def test_each_vm_is_prepared_and_run_once_told_of_other_bounds_and_ended_w
     assert [runner.vm.name for runner in world.fleet.runners()] == ["default/a", "default/b"]
     await world.tell(spec("b", most=8))
     await world.tell("a", "never-seen")
-    assert world.notes() == [["run", "ended", "goodbye"], ["run", "max 8 CPU / 8Gi"]]
+    assert world.notes() == [["run", "ended", "goodbye"], ["run", "max 6 CPU / 6Gi"]]
     assert world.fleet.find("default/a") is None
     await world.fleet.close()
     assert world.notes()[1][2:] == ["ended", "goodbye"]

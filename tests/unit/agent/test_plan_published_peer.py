@@ -112,5 +112,5 @@ def test_a_maximum_below_the_unit_of_a_published_peer_is_a_reason_and_moves_noth
     driver.scheduler = lambda request: grant(request, sent_s=driver.now_s, instance=None, unit=UNIT * 2)
     driver.busy_cpus = 0.9
     driver.wait(40)
-    assert "does not fit the VM's maximum" in driver.plan().reason
+    assert "does not fit the VM's maximum" in str(driver.plan().reason)
     assert (driver.size, driver.resizes()) == (UNIT, [])

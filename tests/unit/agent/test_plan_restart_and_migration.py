@@ -87,7 +87,7 @@ def test_a_vm_that_is_being_migrated_keeps_its_size_until_the_migration_is_over(
         assert request.resources == cu(4), "neither more nor less is asked for"
         answer(driver, replace(grant(request, sent_s=driver.now_s), migrate=True))
     assert len(driver.resizes()) == resizes
-    assert driver.plan().reason == "the VM is being migrated away"
+    assert str(driver.plan().reason) == "the VM is being migrated away"
 
 
 # ------------------------------------------------------------ when to ask again

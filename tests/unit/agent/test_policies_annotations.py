@@ -8,28 +8,40 @@ import pytest
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import Zones
+from agent.core.ports import VmDescription
 from agent.daemon.annotations import (
     BOUNDS,
     CONFIG,
     MAX_BYTES,
     NEON_BOUNDS,
     NEON_CONFIG,
+    UNIT,
     Overrides,
     VmDefaults,
     read,
 )
-from agent.daemon.policies import standard
-from protocol.values import Bounds
+from agent.daemon.policies import build, standard
+from agent.daemon.runner_factory import vm_of
+from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, cu
+from tests.unit.agent.driver import VM
 
 REGISTRY = standard(())
-BASE = VmDefaults(Bounds(cu(1), cu(8)), GIB)
+BASE = VmDefaults(Bounds(cu(1), cu(8)), GIB, cu(1))
 NEON = replace(BASE, is_neonvm=True)
+TIED = Overrides(is_tied=True)
+"""Of a NeonVM object that says nothing."""
 OFFICE = {"name": "office", "from": "0 8 * * *", "until": "0 18 * * *", "floor": 3}
 
 
 def _read(configured: VmDefaults = BASE, **values: object) -> tuple[Overrides, list[str]]:
-    names = {"config": CONFIG, "bounds": BOUNDS, "neon_config": NEON_CONFIG, "neon_bounds": NEON_BOUNDS}
+    names = {
+        "config": CONFIG,
+        "unit": UNIT,
+        "bounds": BOUNDS,
+        "neon_config": NEON_CONFIG,
+        "neon_bounds": NEON_BOUNDS,
+    }
     texts = {
         names[key]: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
     }
@@ -45,7 +57,8 @@ def _amount(cpu: object, memory: object) -> dict[str, object]:
 
 
 def test_without_annotations_nothing_is_replaced() -> None:
-    assert read({}, BASE, REGISTRY) == read({"other/config": "{"}, NEON, REGISTRY) == (Overrides(), [])
+    assert read({}, BASE, REGISTRY) == (Overrides(), [])
+    assert read({"other/config": "{"}, NEON, REGISTRY) == (TIED, [])
 
 
 def test_policies_and_windows_of_a_vm() -> None:
@@ -95,10 +108,10 @@ def test_a_bad_window_leaves_the_others_and_all_bad_ones_the_configured() -> Non
         '{"policies": "' + "x" * MAX_BYTES + '"}',
     ],
 )
-@pytest.mark.parametrize("name", [CONFIG, BOUNDS, NEON_CONFIG, NEON_BOUNDS])
+@pytest.mark.parametrize("name", [CONFIG, UNIT, BOUNDS, NEON_CONFIG, NEON_BOUNDS])
 def test_what_is_no_json_object_is_reported(text: str, name: str) -> None:
     found, faults = read({name: text}, NEON, REGISTRY)
-    assert found == Overrides()
+    assert found == TIED
     assert len(faults) == 1
     assert faults[0].startswith(f"{name}: ")
     assert len(faults[0]) < 300
@@ -106,7 +119,7 @@ def test_what_is_no_json_object_is_reported(text: str, name: str) -> None:
 
 def test_an_annotation_that_is_no_text_is_reported() -> None:
     found, faults = read({CONFIG: 7, BOUNDS: [], NEON_BOUNDS: {}}, NEON, REGISTRY)
-    assert found == Overrides()
+    assert found == TIED
     assert [fault.partition(": ")[0] for fault in faults] == [CONFIG, BOUNDS, NEON_BOUNDS]
 
 
@@ -117,8 +130,9 @@ def test_an_annotation_that_is_no_text_is_reported() -> None:
         ({"min": _amount(2, "2Gi")}, Bounds(cu(2), cu(8)), []),
         ({"max": _amount(16, "16Gi")}, Bounds(cu(1), cu(16)), []),
         ({"min": _amount(2, "x"), "max": _amount(4, "4Gi")}, Bounds(cu(1), cu(4)), ["min.memory"]),
-        ({"min": _amount(-1, None), "max": 7}, None, ["min.cpu", "min.memory", "max"]),
-        ({"min": {"cpu": 1}}, None, ["min.memory"]),
+        ({"min": _amount(-1, None), "max": 7}, None, ["min.cpu", "max"]),
+        ({"min": {"cpu": 2}, "max": {"memory": "4Gi"}}, Bounds(cu(2, 1), cu(8, 4)), []),
+        ({"min": {}, "max": {"cpu": None}}, None, ["min", "max"]),
         ({"min": _amount(1, "1Gi"), "most": 7}, Bounds(cu(1), cu(8)), ["most"]),
         ({}, None, []),
     ],
@@ -147,13 +161,63 @@ def test_bounds_that_contradict_each_other_do_not_count(bounds: dict[str, object
     assert faults[0].startswith(f"{BOUNDS}: bounds: min")
 
 
+@pytest.mark.parametrize(
+    ("unit", "expected", "paths"),
+    [
+        ({"cpu": "250m", "memory": "2Gi"}, cu(0.25, 2), []),
+        ({"cpu": 2}, cu(2, 1), []),
+        ({"memory": "512Mi"}, cu(1, 0.5), []),
+        ({"cpu": "x", "memory": "512Mi"}, cu(1, 0.5), ["cpu"]),
+        ({"cpu": 0, "memory": None}, None, ["cpu"]),
+        ({"disk": 1}, None, ["disk"]),
+        ({}, None, []),
+    ],
+)
+def test_a_step_that_is_wrong_or_left_out_stays(
+    unit: dict[str, object], expected: Resources | None, paths: list[str]
+) -> None:
+    found, faults = _read(unit=unit)
+    assert found.step == expected
+    assert [fault.split(":")[1].strip() for fault in faults] == paths
+
+
+@pytest.mark.parametrize(("word", "expected"), [(True, True), (False, False), (1, None), ("yes", None)])
+def test_a_vm_says_whether_its_resources_are_tied(word: object, expected: bool | None) -> None:
+    found, faults = _read(config={"tied": word})
+    assert (found.is_tied, _paths(faults)) == (expected, [f"{CONFIG}: tied"] * (expected is None))
+    found, faults = _read(NEON, config={"tied": word})
+    assert (found.is_tied, bool(faults)) == (True, expected is not True)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "source", "settings", "policy", "is_apart"),
+    [
+        (None, None, False, "utilisation", True),
+        (None, None, True, "utilisation", False),
+        (None, False, True, "utilisation", True),
+        (None, True, False, "utilisation", False),
+        (False, True, True, "utilisation", True),
+        (True, False, False, "utilisation", False),
+        (False, False, False, "load-average", False),
+    ],
+)
+def test_the_nearest_word_decides_whether_a_vm_is_apart_unless_its_policy_ties_it(
+    annotation: bool | None, source: bool | None, settings: bool, policy: str, is_apart: bool
+) -> None:
+    spec = VmDescription(VM, "http://127.0.0.1:1", is_tied=source)
+    bounds = Bounds(cu(1, 2), cu(2, 4))
+    own = Overrides(is_tied=annotation, step=cu(1, 2), bounds=bounds)
+    found = vm_of(spec, own, build([policy], REGISTRY), is_tied=settings)
+    assert found == replace(VM, unit=ComputeUnit(cu(1, 2), is_apart), bounds=bounds)
+
+
 # ------------------------------------------------------------ the published names
 
 PUBLISHED = {"min": {"cpu": 2, "mem": "2Gi"}, "max": {"cpu": "3500m", "mem": "16Gi"}}
 
 
 def test_published_bounds_count_for_neonvm_objects_where_ours_say_nothing() -> None:
-    assert _read(NEON, neon_bounds=PUBLISHED) == (Overrides(bounds=Bounds(cu(2), cu(3.5, 16))), [])
+    assert _read(NEON, neon_bounds=PUBLISHED) == (replace(TIED, bounds=Bounds(cu(2), cu(3.5, 16))), [])
     assert _read(BASE, neon_bounds=PUBLISHED) == (Overrides(), [])
     both, _ = _read(NEON, neon_bounds=PUBLISHED, bounds={"max": _amount(4, "4Gi")})
     assert both.bounds == Bounds(cu(1), cu(4))

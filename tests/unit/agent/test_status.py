@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 from agent.daemon import status
+from protocol.reasons import Reason, ReasonCode
 from tests.support.amounts import cu
 from tests.support.virtual_time import now_s, virtually
 from tests.support.waiting import until
-from tests.unit.agent.driver import FULL, grant
+from tests.unit.agent.driver import APART, FULL, grant
 from tests.unit.agent.peers import World, running
 
 
@@ -33,4 +34,32 @@ async def test_a_vm_is_told_with_what_happened_and_why_it_is_denied_but_not_with
         assert made.runner.state.scheduler.reasons, "the refusal stands until another answer comes"
         planned = made.runner.last_plan
         assert planned is not None
-        assert (told()["reasonCode"], told()["reason"]) == (None, planned.reason)
+        assert (told()["reasonCode"], told()["reason"]) == (None, str(planned.reason))
+        assert (told()["tied"], told()["goalReasons"]) == (True, {"cpu": "decree", "memory": "decree"})
+
+
+@virtually
+async def test_of_a_vm_that_is_apart_each_resource_has_its_reason_and_one_line_says_what_matters() -> None:
+    made = World(APART)
+    made.policy.memory = 2
+
+    def told() -> dict[str, Any]:
+        return status.vm_status(made.runner, now_s())
+
+    async with running(made) as task:
+        await until(lambda: told()["reason"] == "CPU: decree; memory: what memory needs", beside=task)
+        assert (told()["tied"], told()["goalReasons"]) == (
+            False,
+            {"cpu": "decree", "memory": "what memory needs"},
+        )
+        full = (Reason(ReasonCode.NODE_HEADROOM, "the node is full", "cpu"),)
+        made.scheduler.script = [
+            lambda request: grant(request, cu(2, 3), sent_s=now_s(), reasons=full)
+        ] * 9999
+        made.policy.units = made.policy.memory = 3
+        await until(lambda: told()["reasonCode"] == "node-headroom", beside=task)
+        assert told()["reason"] == "node-headroom (cpu): the node is full"
+        assert told()["stateReasons"] == ["node-headroom (cpu): the node is full"]
+        assert told()["permit"] == {"cpu": "2", "memory": "3Gi"}
+        made.scheduler.script = []
+        await until(lambda: made.backend.size == cu(3), beside=task)

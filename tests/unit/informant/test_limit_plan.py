@@ -112,9 +112,32 @@ def test_fewer_cpus_are_approved_however_full_the_memory_is() -> None:
     assert (guest.last()[0], guest.group.limits.cpu_quota_us) == (True, 200_000)
     guest.down(2000, 3 * GIB)
     assert not guest.last()[0]
+    guest.machine.error = OSError("no /proc")
+    guest.down(1800, 4 * GIB)
+    assert guest.last() == (True, "no memory is taken")
     guest.group.failing[Control.CPU_MAX] = REFUSED  # a quota that cannot be written takes nothing away
     guest.down(1500, 4 * GIB)
     assert (guest.last()[0], guest.answers[-1].error) == (True, "")
+
+
+def test_fewer_cpus_are_approved_while_memory_is_still_to_go_and_touch_no_memory_limit() -> None:
+    """The memory that was agreed on may not be gone, in use again, or still being freed."""
+    guest = PlannedGuest()
+    guest.down(4000, 2 * GIB)
+    guest.hit()
+    guest.group.current_bytes, before = 2 * GIB, guest.files()
+    assert guest.state.guard.relief_bytes > 0
+    guest.down(2000, 2 * GIB)
+    assert (guest.last()[0], guest.files(), guest.group.limits.cpu_quota_us) == (True, before, 200_000)
+    guest.down(2000, 2 * GIB)
+    assert not guest.last()[0], "the same again is judged by its memory"
+    guest = held()
+    guest.up(4000, 4 * GIB)
+    guest.down(4000, 2 * GIB)
+    guest.passes(1.5)
+    assert "did not free enough" in guest.last()[1]
+    guest.down(2000, 4 * GIB)
+    assert guest.last() == (True, "no memory is taken")
 
 
 def test_every_downscale_is_approved_where_that_is_wanted() -> None:

@@ -34,6 +34,9 @@ class QuotaHost:
     def asked(self) -> dict[str, int]:
         return {}
 
+    def asked_amounts(self) -> dict[str, Resources]:
+        return {}
+
     def claims(self) -> dict[str, int]:
         return self.claimed
 

@@ -1,0 +1,94 @@
+"""What a VM should have, and why: the policies' goal within the bounds, raised by what the guest cannot wait for."""
+
+from dataclasses import dataclass
+
+from agent.core.apply import goal_of
+from agent.core.per_resource import Reasons, amounts
+from agent.core.policies.values import ResourceGoal
+from agent.core.state import RegistrationPhase, RunnerState, UrgentGrowth
+from agent.core.timing import Timing
+from protocol.values import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """One resource of a VM: what is in use of it, its step, and its bounds."""
+
+    use: int
+    step: int
+    least: int
+    most: int
+
+    def wanted(
+        self, goal: ResourceGoal | None, wish: UrgentGrowth | None, *, is_stale: bool
+    ) -> tuple[int, str]:
+        """How much there should be, and why."""
+        if goal is None or goal.units is None:
+            amount, why = self.use, "no metrics yet" if goal is None else goal.reason
+        elif is_stale:
+            amount, why = max(goal.units * self.step, self.use), "the metrics are stale"
+        else:
+            amount, why = goal.units * self.step, goal.reason
+        amount = min(max(amount, self.least), self.most)
+        if wish is None:
+            return amount, why
+        why = "the guest could not wait before" if wish.is_met else "the guest cannot wait"
+        return max(amount, min(wish.amount, self.most)), why
+
+
+def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources, Reasons]:
+    """What the VM should have of each resource, and why: the resource's goal within the bounds, at least what
+    `/try-upscale` asked for. Stale metrics lower nothing."""
+    use, vm, wishes = state.in_use(), state.vm, state.informant.wishes
+    goal, read_s = goal_of(state), state.metrics.read_s
+    is_stale = read_s is not None and now_s - read_s > timing.metrics_stale_s
+    if read_s is None:
+        goal = None
+    cpu, memory = (
+        _Resource(*each)
+        for each in zip(
+            *(amounts(of) for of in (use, vm.unit.step, vm.bounds.min, vm.bounds.max)), strict=True
+        )
+    )
+    cpu_wanted, cpu_why = cpu.wanted(goal.cpu if goal else None, wishes.cpu, is_stale=is_stale)
+    memory_wanted, memory_why = memory.wanted(goal.memory if goal else None, wishes.memory, is_stale=is_stale)
+    wanted, why = Resources(cpu_wanted, memory_wanted), Reasons(cpu_why, memory_why)
+    kept = _why_kept(state)
+    if kept:
+        wanted, why = use, Reasons.same(kept)
+    unit = state.scheduler.unit
+    return (wanted, why) if unit is None else _in_units(wanted, why, unit, state)
+
+
+def _why_kept(state: RunnerState) -> str:
+    """Why the size stays whatever the goal is; empty where it need not."""
+    if state.scheduler.is_migrating:
+        return "the VM is being migrated away"
+    if state.informant.phase is RegistrationPhase.SUSPENDED and state.informant.version is not None:
+        return "the informant has not resumed this agent"
+    return ""
+
+
+def _in_units(
+    wanted: Resources, why: Reasons, unit: Resources, state: RunnerState
+) -> tuple[Resources, Reasons]:
+    """Whole, equal multiples of the `unit` of a peer without the extension, within the VM's maximum."""
+    whole_amount, most = whole(wanted, unit), state.vm.bounds.max
+    if not whole_amount.exceeds(most):
+        return whole_amount, why
+    floor = _floor(most, unit)
+    if floor is not None:
+        return floor, why
+    text = f"the scheduler's compute unit {unit} does not fit the VM's maximum {most}"
+    return state.in_use(), Reasons.same(text)
+
+
+def whole(amount: Resources, unit: Resources) -> Resources:
+    """Whole, equal multiples of the unit that a peer without the extension names."""
+    return unit * amount.units(unit) if unit.is_positive() else amount
+
+
+def _floor(amount: Resources, unit: Resources) -> Resources | None:
+    """The largest whole multiple of `unit` that fits in `amount`; None where `unit` itself does not fit."""
+    count = min(amount.vcpu_milli // unit.vcpu_milli, amount.memory_bytes // unit.memory_bytes)
+    return unit * count if count > 0 else None

@@ -1,0 +1,149 @@
+"""Rules that run the agent's own code: its state, its policies, its windows, its handling of wishes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+from uuid import UUID
+
+from agent.core import events
+from agent.core.apply import apply
+from agent.core.desire import desire
+from agent.core.model import Vm
+from agent.core.policies.combined import Combined
+from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.values import MILLION, Goal, Load, ResourceGoal, Sizing, units_for
+from agent.core.shrink import shrink
+from agent.core.state import BackendState, InformantState, RegistrationPhase, RunnerState
+from agent.core.timing import Timing
+from agent.daemon.settings import Periods
+from benchmarks.policies_parts.families import GIB, MIB, MOST_BYTES, MOST_CPUS
+from benchmarks.policies_parts.guest import OURS, PUBLISHED, GuestRules
+from benchmarks.policies_parts.replay import Rule, Seen
+from benchmarks.policies_parts.shapes import HOUR_S
+from protocol.sequence import Life
+from protocol.values import Bounds, ComputeUnit, Observation, Resources
+from protocol.versions import InformantProtoVersion
+from protocol.wire import MoreResources, PodName
+
+UNIT: Final = Resources(250, int(GIB))
+BOUNDS: Final = Bounds(UNIT, Resources(int(1000 * MOST_CPUS), int(MOST_BYTES)))
+_LIFE: Final = Life(UUID(int=1, version=4), 1)
+_REGISTRATION: Final = UUID(int=2, version=4)
+_SILENCE_S: Final = 1e12
+"""The informant's health calls are not played: it never counts as silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSetup:
+    """How an agent is configured. `is_apart`: each resource has a number of units of its own. `is_whole`: the scheduler is a
+    published one and knows whole, equal numbers of units only.
+    `remembers_s` is how far back the policy's memory reaches, in seconds."""
+
+    policy: Combined
+    timing: Timing
+    guest: GuestRules = OURS
+    is_apart: bool = False
+    is_whole: bool = False
+    remembers_s: float = 2.0 * HOUR_S
+
+
+class AgentRule(Rule):
+    """The agent's code for one VM, without its talks: the state after each event, and what it desires."""
+
+    def __init__(self, setup: AgentSetup, size: Resources) -> None:
+        super().__init__(size, setup.guest, setup.remembers_s)
+        self._setup = setup
+        self._timing = replace(setup.timing, informant_silence_s=_SILENCE_S)
+        state = RunnerState(
+            Vm(PodName("vm", "default"), "uid", BOUNDS, ComputeUnit(UNIT, setup.is_apart), int(GIB)),
+            _LIFE,
+            informant=InformantState(
+                RegistrationPhase.ACTIVE, _REGISTRATION, InformantProtoVersion.V1_1, metrics_port=1
+            ),
+            backend=BackendState(is_fenced=True, observation=Observation(size, size, 0.0)),
+        )
+        unit = UNIT if setup.is_whole else None
+        scheduler = replace(state.scheduler, unit=unit)
+        self.state = replace(state, scheduler=scheduler)
+
+    def read(self, seen: Seen, now_s: float) -> None:
+        """The metrics of the last 5 s."""
+        self._apply(events.MetricsRead(seen.sample), now_s)
+
+    def wished(self, more: MoreResources, now_s: float) -> None:
+        """The guest cannot wait."""
+        self._apply(events.TryUpscaleReceived(_REGISTRATION, more), now_s)
+
+    def moved(self, size: Resources, target: Resources, now_s: float) -> None:
+        """The VM is looked at, and the guest told of growth that has come."""
+        self._apply(events.Observed(Observation(size, target, now_s)), now_s)
+        if size == target:
+            self._apply(events.UpscaleAnnounced(size), now_s)
+
+    def wanted(self, now_s: float) -> Resources:
+        """What the agent desires."""
+        return desire(self.state, now_s, self._timing)[0]
+
+    def shrunk(self, size: Resources, wanted: Resources, now_s: float) -> Resources:
+        """What the agent asks the guest for."""
+        return shrink(self.state, size, size.min(wanted), size, now_s, self._timing).amount
+
+    def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
+        """The guest has said yes or no."""
+        self._apply(
+            events.DownscaleApproved(size) if is_approved else events.DownscaleDenied(size, "replay"), now_s
+        )
+
+    def _apply(self, event: events.Event, now_s: float) -> None:
+        self.state = apply(self.state, event, now_s, self._timing, self._setup.policy)
+
+
+NOT_JUDGED: Final = ResourceGoal(None, "not judged")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedMemory:
+    """The published goal by memory alone: a share of the size, and a margin. Source: reference/neon.md 6.2."""
+
+    target: int = 750_000
+    margin_bytes: int = int(100 * MIB)
+
+    def goal(self, load: Load, sizing: Sizing) -> Goal:
+        """As many units as keep memory in use, and the margin, at the target."""
+        used = load.memory_used()
+        if used is None:
+            return Goal(NOT_JUDGED, NOT_JUDGED)
+        need = Fraction((used + self.margin_bytes) * MILLION, self.target)
+        units = units_for(need, sizing.unit.step.memory_bytes)
+        return Goal(NOT_JUDGED, ResourceGoal(units, "memory"))
+
+
+def published() -> AgentSetup:
+    """The published rule: load average for CPU, a share for memory; no window, since the published agent has none."""
+    policy = Combined((("load-average", LoadAverage()), ("memory", PublishedMemory())))
+    return AgentSetup(policy, Timing(down_window_s=0.001), PUBLISHED, is_whole=True)
+
+
+def before() -> AgentSetup:
+    """Our default before resources were apart: tied units, 75 %, a window of 30 s, down a unit at a time."""
+    return AgentSetup(Combined((("utilisation", Utilisation()),)), Timing(down_window_s=30.0))
+
+
+def default() -> AgentSetup:
+    """An agent that is told nothing."""
+    return AgentSetup(Combined(), Timing(down_window_s=Periods().down_window), is_apart=True)
+
+
+SETUPS: Final[dict[str, Callable[[], AgentSetup]]] = {
+    "published": published,
+    "before": before,
+    "default": default,
+}
+
+
+def first_size(cpus: float, memory_bytes: float) -> Resources:
+    """A first size for such a use: tied units at three quarters."""
+    need = Resources(int(1000 * cpus / 0.75), int(memory_bytes / 0.75))
+    return BOUNDS.clamp(UNIT * need.units(UNIT))
