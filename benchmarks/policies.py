@@ -70,6 +70,8 @@ POLICIES: Final[Mapping[str, Callable[[Demand, float], Rule]]] = {
     "recommender": _recommender,
     **{name: _agent(setup) for name, setup in agents.SETUPS.items()},
 }
+ROWS: Final = {**POLICIES, **{name: _agent(setup) for name, setup in agents.PARTS.items()}}
+"""What `--policy` may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def run(task: Task) -> dict[str, Tally]:
     counted_from_s = counted_from(task.days, task.hours)
     tallies = {}
     for name in task.policies:
-        rule = POLICIES[name](found, counted_from_s)
+        rule = ROWS[name](found, counted_from_s)
         tallies[name] = Replay(found, rule, counted_from_s).run()
     return tallies
 
@@ -228,9 +230,9 @@ def _options() -> tuple[Options, bool]:
     parser.add_argument(
         "--policy",
         action="append",
-        choices=list(POLICIES),
+        choices=list(ROWS),
         metavar="NAME",
-        help=f"one of {', '.join(POLICIES).replace('%', '%%')}; may be repeated",
+        help=f"one of {', '.join(ROWS).replace('%', '%%')}; may be repeated",
     )
     parser.add_argument(
         "--family",
