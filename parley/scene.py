@@ -180,9 +180,9 @@ def vms_of_another(scene: Scene) -> int | None:
 
 
 def _policies(*, counts_memory: bool) -> list[dict[str, Any]]:
-    """Quick to follow, so that there is something to see."""
-    zones = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02}
-    return [{"name": "utilisation", "args": zones if counts_memory else zones | {"memoryTarget": None}}]
+    """Quick to follow, so that there is something to see: nothing is kept for what was busy some minutes ago."""
+    args = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02, "tailWindow": 0, "surgeWindow": 0}
+    return [{"name": "utilisation", "args": args if counts_memory else args | {"memoryTarget": None}}]
 
 
 _MEMORY_DOES_NOT_COUNT: Final = {
