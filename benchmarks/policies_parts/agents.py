@@ -1,7 +1,9 @@
 """Rules that run the agent's own code: its state, its policies, its windows, its handling of wishes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -50,7 +52,7 @@ class AgentSetup:
     guest: GuestRules = OURS
     is_apart: bool = False
     is_whole: bool = False
-    remembers_s: float = 2.0 * HOUR_S
+    remembers_s: float = 1.0 * HOUR_S
 
 
 class AgentRule(Rule):
@@ -100,11 +102,28 @@ class AgentRule(Rule):
             events.DownscaleApproved(size) if is_approved else events.DownscaleDenied(size, "replay"), now_s
         )
 
+    def remembered_bytes(self) -> int:
+        """The samples, means and goals in the state."""
+        return _bytes_of(self.state.metrics, set())
+
     def _apply(self, event: events.Event, now_s: float) -> None:
         self.state = apply(self.state, event, now_s, self._timing, self._setup.policy)
 
 
 NOT_JUDGED: Final = ResourceGoal(None, "not judged")
+
+
+def _bytes_of(value: object, seen: set[int]) -> int:
+    """The memory of a value with all that it refers to; what is referred to twice counts once."""
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    parts: Iterable[object] = ()
+    if is_dataclass(value):
+        parts = (getattr(value, each.name) for each in fields(value))
+    elif isinstance(value, tuple | list | deque):
+        parts = value
+    return sys.getsizeof(value) + sum(_bytes_of(part, seen) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
