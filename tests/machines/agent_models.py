@@ -50,7 +50,7 @@ class Returned:
 
 @dataclass(slots=True, eq=False)
 class ExtendedAgent:
-    """One life of a runner. `ident` names it to the observer.
+    """One life of a runner. `ident` names it to the observer. `is_apart` is the kind that its next request asks for.
 
     `attempt` is the sending under way, 0 when there is none; `sent` is a resize whose end was not seen yet. A dormant
     life was superseded: it does nothing more, and another life of its daemon starts after `named_ms`. `must_look` says
@@ -62,6 +62,7 @@ class ExtendedAgent:
     vm: "Vm"
     life: UUID
     started_ms: int
+    is_apart: bool = False
     held: Resources = ZERO
     lease_until_s: float = 0.0
     knows: UUID | None = None
@@ -127,7 +128,7 @@ class ExtendedAgent:
             self.number,
             0,
             self.knows,
-            RawRequest(wanted, claim, None),
+            RawRequest(wanted, claim, None, True if self.is_apart else None),
         )
         self.latest = AgentRequest(PluginProtoVersion.V1_1, self.vm.name, _ONE_SLOT, None, extension)
         self.latest_use, self.latest_edits, self.is_answered = use, self.edits, False
@@ -214,7 +215,7 @@ class ExtendedAgent:
         """Send a resize to this target, where the one that was observed still stands. Growth stays within what is held."""
         if self.sent is not None or self.is_dormant:
             return None
-        to = want.min(self.held.max(self.target)).max(self.vm.bounds.min)
+        to = want.max(self.vm.bounds.min).min(self.held.max(self.target))
         if to == self.target:
             return None
         self.sent, self.sent_s, self.sent_is_seen = to, now_s, False

@@ -82,7 +82,8 @@ class Vm:
     """A VM as it is. `agents` are its living runners with the extension, the newest last.
 
     `writes` counts the targets that were set by others than the agents with the extension, `edits` those by nobody
-    whom the scheduler knows. `fences` counts the fences: a command of an agent that does not know the last one is void.
+    whom the scheduler knows. `is_tied` says that its resources are, whatever its agents ask for; `asks_apart` is the kind
+    that its next life asks for. `fences` counts the fences: a command of an agent that does not know the last one is void.
     """
 
     name: PodName
@@ -94,6 +95,8 @@ class Vm:
     is_whole: bool
     observer: Observer
     account: VmAccount
+    is_tied: bool = False
+    asks_apart: bool = False
     spec: VmSpec = field(init=False)
     holder: Holder = field(init=False)
     size: Resources = ZERO
@@ -120,11 +123,18 @@ class Vm:
     def set_bounds(self, bounds: Bounds) -> None:
         """The VM's bounds change."""
         self.bounds = bounds
-        self.spec = vm_spec(self.name, self.uid, self.node.name, bounds, self.unit, self.pool)
+        self.spec = vm_spec(
+            self.name, self.uid, self.node.name, bounds, self.unit, self.pool, is_tied=self.is_tied
+        )
 
     def set_pool(self, pool: str | None) -> None:
         """The VM is labelled with another pool, or with none."""
         self.pool = pool
+        self.set_bounds(self.bounds)
+
+    def set_tied(self, *, is_tied: bool) -> None:
+        """The VM's resources are tied from now on, whatever is asked for, or not any more."""
+        self.is_tied = is_tied
         self.set_bounds(self.bounds)
 
     def set_size(self, amount: Resources) -> None:

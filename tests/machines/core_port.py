@@ -35,11 +35,12 @@ COMMAND_DEADLINE_S = 5.0
 
 @dataclass(slots=True, frozen=True)
 class Permitted:
-    """A permit. `instance` is the scheduler process that gave it."""
+    """A permit. `instance` is the scheduler process that gave it, `is_apart` the kind of compute unit that it names."""
 
     permit: Resources
     codes: tuple[ReasonCode, ...]
     instance: UUID
+    is_apart: bool = False
 
     @property
     def is_unsettled(self) -> bool:
@@ -107,10 +108,17 @@ class Glance(NamedTuple):
 
 
 def vm_spec(
-    name: PodName, uid: str, node: str, bounds: Bounds, unit: Resources | None, pool: str | None
+    name: PodName,
+    uid: str,
+    node: str,
+    bounds: Bounds,
+    unit: Resources | None,
+    pool: str | None,
+    *,
+    is_tied: bool,
 ) -> VmSpec:
     """A VM as the core is told of it. Growth of one with a pool waits for the pool's verdict."""
-    return VmSpec(name, uid, node, bounds, SLOT_BYTES, unit, pool=pool)
+    return VmSpec(name, uid, node, bounds, SLOT_BYTES, unit, pool=pool, is_tied=is_tied)
 
 
 def pod_spec(name: PodName, uid: str, node: str, requests: Resources) -> PodSpec:
@@ -142,6 +150,9 @@ class CorePort:
         )
         self._tickets = instance.int << 32  # so that verdicts for an earlier process find nobody
         self._now_s = 0.0
+        self._allocatable: dict[str, Resources] = {}
+        self._system: dict[str, Resources] = {}
+        self.is_stopped = False
         self.laws: PoolLaws | None = None
         self.told: list[tuple[int, Answer]] = []
         """Answers to requests that waited, by their ticket; the world takes them."""
@@ -150,11 +161,13 @@ class CorePort:
 
     def node_seen(self, name: str, allocatable: Resources, unit: Resources) -> None:
         """The cluster shows a node."""
+        self._allocatable[name] = allocatable
         self._core.apply(events.NodeSeen(NodeSpec(name, allocatable, unit)))
         self._check()
 
     def configured(self, system: dict[str, Resources], *, is_stopped: bool) -> None:
         """The configuration is loaded again: what each node keeps for itself, and whether anything may grow."""
+        self._system, self.is_stopped = system, is_stopped
         overrides = tuple([NodeOverride((name,), amount) for name, amount in system.items()])
         self._core.apply(
             events.Configured(Rules(DEFAULT_RULES.node, overrides, GrowthSwitches(stopped=is_stopped)))
@@ -207,9 +220,13 @@ class CorePort:
         """The pool's verdict is here; None where it could not be asked."""
         self._now_s = now_s
         said = (
-            events.PoolVerdict(verdict.total, generation=verdict.generation) if verdict is not None else None
+            events.PoolVerdict(verdict.total, generation=verdict.generation, is_all=verdict.is_all)
+            if verdict is not None
+            else None
         )
         before = len(self.told)
+        if self.laws is not None:
+            self.laws.begins(self.laws.waiting(ticket))
         self._take(self._core.apply(events.AdmissionCallEnded(ticket, said, now_s)))
         if self.laws is not None:
             answers = [answer for told, answer in self.told[before:] if told == ticket]
@@ -249,6 +266,8 @@ class CorePort:
         self._tickets += 1
         self._now_s = now_s
         look = events.Look(is_found, reading) if is_looked else None
+        if self.laws is not None:
+            self.laws.begins(request.pod)
         outputs = self._core.apply(events.RequestArrived(self._tickets, request, now_s, look, since_s))
         answer = self._take(outputs, self._tickets)
         assert answer is not None
@@ -263,7 +282,7 @@ class CorePort:
         match answer:
             case events.Decided():
                 codes = tuple([reason.code for reason in answer.reasons])
-                return Permitted(answer.permit, codes, self.instance)
+                return Permitted(answer.permit, codes, self.instance, answer.unit.is_apart)
             case events.Refused():
                 return Rejected(
                     answer.status,
@@ -299,7 +318,7 @@ class CorePort:
             record.settled,
             account.reserved,
             heard_s + HANDOVER_S,
-            record.is_late and record.reading is not None,
+            self.is_late(vm),
         )
 
     def reserved(self, holder: Holder) -> Resources:
@@ -312,6 +331,11 @@ class CorePort:
         account = self._core.ledger.node(name)
         return account.reserved if account is not None else ZERO
 
+    def room(self, vm: VmSpec) -> Resources:
+        """What the other rows leave of a VM's node, as the core was told of it."""
+        others = self.node_reserved(vm.node) - self.reserved(vm.holder)
+        return self._allocatable[vm.node] - self._system[vm.node] - others
+
     def node_buffer(self, name: str) -> Resources:
         """What the rows of a node keep above their current permits."""
         account = self._core.ledger.node(name)
@@ -322,10 +346,15 @@ class CorePort:
         row = self._core.ledger.row(holder)
         return row.state if row is not None else None
 
-    @staticmethod
-    def firm(kept: Kept) -> Resources:
+    @classmethod
+    def firm(cls, kept: Kept) -> Resources:
         """What a row keeps for good: its permit and every floor but what only waits for a pool's verdict."""
-        amount = kept.current
+        return cls.floors(kept).max(kept.current)
+
+    @staticmethod
+    def floors(kept: Kept) -> Resources:
+        """What the floors of a row keep, without what only waits for a pool's verdict."""
+        amount = ZERO
         for floor in kept.floors:
             if floor.cause is not Cause.PENDING:
                 amount = amount.max(floor.amount)
@@ -335,6 +364,11 @@ class CorePort:
     def is_unsettled(kept: Kept) -> bool:
         """Whether an earlier process may have permitted up to the VM's maximum."""
         return any(floor.cause is Cause.START_UP for floor in kept.floors)
+
+    def is_late(self, vm: VmSpec) -> bool:
+        """Whether a VM came, or came back, while the process served already, at a size that is known."""
+        record = self._core.vms.find(vm.pod)
+        return record is not None and record.is_late and record.reading is not None
 
     def is_pending(self) -> bool:
         """Whether anything is kept for a request that waits for its pool."""

@@ -2,8 +2,10 @@
 
 First every VM wants much: it gets it or carries a reason. Then one VM of each node wants all the rest and the others
 little, which the node can bear and for which the chains of the pools have just enough room: everybody gets exactly that,
-so what was released must have been given back. At the end every row is settled, no floor keeps more than a permit, no
-runner is dormant, and nobody waits for a verdict that never came.
+so what was released must have been given back. Then the first VM takes all that it may have of one resource alone, and the
+second wants all of both: where its resources are apart it gets all that is left of each, where they are tied one number of
+units. At the end every row is settled, no floor keeps more than a permit, no runner is dormant, and nobody waits for a
+verdict that never came.
 """
 
 from protocol.values import ZERO, Resources
@@ -12,6 +14,7 @@ from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import UNIT, Node, Vm
 from tests.machines.ledger_observer import LawBrokenError
 from tests.machines.ledger_world import World
+from tests.machines.permit_laws import owed
 from tests.machines.published_models import Phase, PublishedAgent
 
 ROUND_S = 6.0
@@ -19,6 +22,8 @@ HELD_S = 4.0
 _GREEDY_ROUNDS = 5
 # Longer than a hand-over, a silence and a command deadline after anybody from before was last heard.
 _MODEST_ROUNDS = 15
+_LOPSIDED_ROUNDS = 3
+_LAST_ROUNDS = 1
 
 
 def drain(world: World) -> None:
@@ -34,15 +39,10 @@ def drain(world: World) -> None:
                 f"{_told(world, vm)}: it does not reach {greedy[vm.uid]} and carries no reason"
             )
     modest = _modest_goals(world)
-    _fit_pools(world, modest)
-    for _ in range(_MODEST_ROUNDS):
-        _round(world, modest)
+    _reach(world, modest, _MODEST_ROUNDS)
     for vm in world.vms:
-        if not _is_at(vm, modest[vm.uid]):
-            raise LawBrokenError(
-                f"{_told(world, vm)}: it does not reach {modest[vm.uid]}, which its node can bear"
-            )
         _check_rest(world, vm)
+    _one_resource_alone(world)
     for node in world.nodes:
         buffer = world.port.node_buffer(node.name)
         if buffer != ZERO:
@@ -50,6 +50,38 @@ def drain(world: World) -> None:
     if world.port.is_pending():
         raise LawBrokenError("something is kept for a request that nobody waits for")
     ledger_laws.check_audit(world)
+
+
+def _reach(
+    world: World, goals: dict[str, Resources], rounds: int, wants: dict[str, Resources] | None = None
+) -> None:
+    """Everybody asks for what it `wants`, its goal where nothing else is said, and all are at their goals in the end."""
+    _fit_pools(world, goals)
+    for _ in range(rounds):
+        _round(world, wants or goals)
+    for vm in world.vms:
+        if not _is_at(vm, goals[vm.uid]):
+            raise LawBrokenError(
+                f"{_told(world, vm)}: it does not reach {goals[vm.uid]}, which its node can bear"
+            )
+
+
+def _one_resource_alone(world: World) -> None:
+    """On each node the first VM grows one resource as far as it can. What that leaves, the second VM gets by its kind."""
+    goals = {vm.uid: vm.bounds.min for vm in world.vms}
+    places = [[vm for vm in world.vms if vm.node is node] for node in world.nodes]
+    for index, (first, *_) in enumerate(places):
+        least, most = first.bounds.min, _the_rest(world, first.node, places[index])
+        alone = (most.vcpu_milli, least.memory_bytes) if index % 2 else (least.vcpu_milli, most.memory_bytes)
+        goals[first.uid] = Resources(*alone)
+    _reach(world, goals, _LOPSIDED_ROUNDS)
+    wants = dict(goals)
+    for _, second, *_ in places:
+        wants[second.uid] = second.bounds.max
+        room, step = world.port.room(second.spec), second.unit or UNIT
+        is_apart = second.published is None and second.agents[-1].is_apart and not second.is_tied
+        goals[second.uid] = owed(second.size, second.bounds.max, step, room, apart=is_apart)
+    _reach(world, goals, _LAST_ROUNDS, wants)
 
 
 def _end_faults(world: World) -> None:

@@ -4,15 +4,16 @@ import itertools
 import multiprocessing
 import os
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tests.machines import ledger_laws
 from tests.machines.ledger_drain import drain
 from tests.machines.ledger_moves import SHAPES, Chooser, Move, build
+from tests.machines.permit_laws import Reached
 
 STEPS_EACH: Final = 3_000
 _LAST: Final = 30
@@ -23,11 +24,12 @@ _CHUNKS_PER_WORKER: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The end of one world: how many steps it took, and what broke, if anything did."""
+    """The end of one world, or of many: how many steps it took, what was at stake how often, and what broke, if anything did."""
 
     seed: int
     steps: int
     failure: str = ""
+    reached: Counter[Reached] = field(default_factory=Counter)
 
 
 def walk(seed: int, steps: int = STEPS_EACH) -> Walk:
@@ -51,18 +53,19 @@ def walk(seed: int, steps: int = STEPS_EACH) -> Walk:
         lines = [f"{at:>6}. {now_s:9.3f} s  {move.told(numbers)}" for at, now_s, move, numbers in last]
         told = "\n".join([f"the walk of seed {seed} broke at step {step}: {what}", *lines])
         return Walk(seed, step, f"{told}\nrepeat it with PARLEY_WALK_SEED={seed}")
-    return Walk(seed, step)
+    return Walk(seed, step, reached=world.reached)
 
 
 def walk_some(seeds: Iterable[int], steps: int = STEPS_EACH) -> Walk:
     """Walk worlds one after the other until one breaks; the steps of all of them, and the failure."""
-    total = 0
+    total, reached = 0, Counter[Reached]()
     for seed in seeds:
         done = walk(seed, steps)
         total += done.steps
+        reached += done.reached
         if done.failure:
             return Walk(seed, total, done.failure)
-    return Walk(0, total)
+    return Walk(0, total, reached=reached)
 
 
 def walk_many(first_seed: int, steps: int) -> Walk:
@@ -72,11 +75,12 @@ def walk_many(first_seed: int, steps: int) -> Walk:
     each = -(-worlds // (workers * _CHUNKS_PER_WORKER))
     seeds = range(first_seed, first_seed + worlds)
     chunks = [seeds[at : at + each] for at in range(0, worlds, each)]
-    total = 0
+    total, reached = 0, Counter[Reached]()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         for done in pool.map(walk_some, chunks, itertools.repeat(min(steps, STEPS_EACH))):
             total += done.steps
+            reached += done.reached
             if done.failure:
                 pool.shutdown(cancel_futures=True)
                 return Walk(done.seed, total, done.failure)
-    return Walk(0, total)
+    return Walk(0, total, reached=reached)

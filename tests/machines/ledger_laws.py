@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def check_row(world: "World", vm: Vm) -> None:
     """A row keeps what its VM may use, up to what a documented cause did behind the scheduler's back."""
-    if not world.checks_rows or vm.is_gone:
+    if not world.is_strict or vm.is_gone:
         return
     account, kept = vm.account, world.port.reserved(vm.holder)
     if account.cpu_milli <= kept.vcpu_milli and account.memory_bytes <= kept.memory_bytes:

@@ -62,6 +62,7 @@ MOVES: Final = (
     Move(moves_agents.agent_goes_down, (VM, _WANT, _FATE), 9),
     Move(moves_agents.agent_observes, (VM, 2, 3), 7),
     Move(moves_agents.agent_resizes, (VM, 2, _WANT, 3), 9),
+    Move(moves_agents.agent_changes_kind, (VM, 2, 3), 1.5),
     Move(moves_agents.packet_arrives, (MANY, _YES_NO, _YES_NO), 6),
     Move(moves_agents.answer_arrives, (MANY, _YES_NO), 4),
     Move(moves_pools.pool_answers, (_POOLS, len(HOWS)), 5),
@@ -87,6 +88,7 @@ MOVES: Final = (
     Move(moves_cluster.vm_is_edited, (VM, _WANT, _YES_NO), 0.6, is_fault=True),
     Move(moves_cluster.growth_is_switched, (4,), 0.4, is_fault=True),
     Move(moves_cluster.bounds_change, (VM, len(MAXIMA)), 0.4, is_fault=True),
+    Move(moves_cluster.vm_is_tied, (VM, 3, _YES_NO), 0.5),
     Move(moves_cluster.vm_vanishes, (VM,), 0.25, is_fault=True),
     Move(moves_cluster.vm_returns, (VM,), 1.0),
     Move(moves_cluster.late_news, (MANY,), 1.5),
@@ -120,6 +122,8 @@ SHAPES: Final = (
     Shape(((9, 9, True), (8, 6, False)), 3, has_published=True),
     Shape(((10, 10, False),), 3, shows_sizes=False),
     Shape(((16, 16, False), (12, 12, True), (7, 9, False)), 4, has_published=True),
+    Shape(((6, 15, False),), 3),
+    Shape(((15, 6, False), (7, 14, True)), 3, has_published=True),
 )
 
 
@@ -139,6 +143,7 @@ def build(shape: Shape, *, is_known: bool) -> World:
             unit=cu(2) if number == 2 else None,
             pool=(None, POOL, OTHER)[number % 3],
         )
+        vm.asks_apart = len(world.vms) % 3 < 2
         world.vms.append(vm)
         moves_cluster.start_agent(world, vm, is_published=node.serves_published and number % 2 == 0)
         if is_known:

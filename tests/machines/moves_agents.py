@@ -17,6 +17,10 @@ AMOUNTS = (
     cu(1.5, 2),
     cu(6),
     cu(1, 3),
+    cu(8, 1),
+    cu(1, 8),
+    cu(6, 2.5),
+    cu(1.5, 5),
 )
 # In eighths of a second, so that sums of them are exact and two deadlines that are equal on paper are equal here.
 SPANS_S = (0.125, 1.0, 1.0, 2.0, 4.0, 4.5, 5.0, 5.5, 12.0, 20.0, 31.0, 61.0)
@@ -87,6 +91,13 @@ def _send(world: World, packet: Packet, fate: int) -> None:
             world.takes(returned)
         elif fate == ANSWER_UNDER_WAY:
             world.send_back(returned)
+
+
+def agent_changes_kind(world: World, vm: int, life: int, is_apart: int) -> None:
+    """An agent, and each life after it, asks for the other kind from its next request on, or for the same as before."""
+    agent = pick_agent(world, vm, life)
+    if agent is not None:
+        agent.is_apart = agent.vm.asks_apart = is_apart > 0
 
 
 def agent_observes(world: World, vm: int, life: int, how: int) -> None:

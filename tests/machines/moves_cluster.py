@@ -7,9 +7,9 @@ from tests.machines.ledger_world import BORN, World
 from tests.machines.moves_agents import SPANS_S, amount_for, pick_vm
 from tests.machines.pool_models import OTHER
 
-POD_AMOUNTS = (cu(1), cu(3), cu(0.5, 2))
+POD_AMOUNTS = (cu(1), cu(3), cu(0.5, 2), cu(4, 1))
 STEPS = (0, 1, -1, -3)
-MAXIMA = (cu(8), cu(4), cu(6, 5), cu(2))
+MAXIMA = (cu(8), cu(4), cu(6, 5), cu(2), cu(8, 3), cu(3, 8))
 POOLS_OF_BIRTHS = (None, None, POOL, OTHER)
 _MOST_PODS = 3
 
@@ -71,6 +71,15 @@ def bounds_change(world: World, vm: int, most: int) -> None:
         world.change_bounds(there, MAXIMA[most])
 
 
+def vm_is_tied(world: World, vm: int, is_tied: int, is_told: int) -> None:
+    """A VM's resources are tied from now on, or not any more; the scheduler is told at once or with the next read."""
+    there = pick_vm(world, vm)
+    if not there.is_gone:
+        there.set_tied(is_tied=is_tied == 0)
+        if is_told and not there.is_vanished and there not in world.untold_births:
+            world.watch.tell(world.read(there))
+
+
 def vm_vanishes(world: World, vm: int) -> None:
     """The cluster ceases to show a VM for a while."""
     there = pick_vm(world, vm)
@@ -103,6 +112,7 @@ def vm_is_replaced(world: World, vm: int, is_late: int, death: int, pool: int) -
     new = world.vms[at] = world.born(
         old.name, old.node, old.bounds.max, BORN, unit=old.unit, pool=POOLS_OF_BIRTHS[pool] or old.pool
     )
+    new.asks_apart = old.asks_apart
     del world.by_uid[old.uid]
     start_agent(world, new, is_published=old.node.serves_published and old.published is not None)
     if is_late:

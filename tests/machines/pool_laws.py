@@ -10,21 +10,30 @@ A VM's part of its pool is the most units of the pool that its permit or any flo
   `recount`); the start-up floor when a larger maximum is told; what a read has shown; a claim; what a published caller
   uses. Each is bounded by what the model knows of it. As a grant's total is within what was admitted, nothing grows in a
   pool that is above that.
-- *No refusal for want of what is there.* Where the pool binds, one step more would have taken too much of it.
+- *No refusal for want of what is there.* Every permit is what the limits allow (`tests.machines.permit_laws`), of VMs
+  without a pool as well.
 
 None of the core's own sums is used. Most inputs change no row, which costs one look for each VM with a pool.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from protocol.extension import RequestExtension
-from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from protocol.wire import AgentRequest, PodName
-from tests.machines.core_port import UNIT, AdmissionCall, Answer, Holder, Kept, Observation, Permitted, VmSpec
+from tests.machines.core_port import (
+    SLOT_BYTES,
+    AdmissionCall,
+    Answer,
+    Holder,
+    Kept,
+    Observation,
+    Permitted,
+    VmSpec,
+)
 from tests.machines.ledger_observer import LawBrokenError
+from tests.machines.permit_laws import Asked, PermitLaws
 
 if TYPE_CHECKING:
     from tests.machines.core_port import CorePort
@@ -42,6 +51,14 @@ class Cause:
     verdict: "ChainVerdict | None" = None
 
 
+class Told(NamedTuple):
+    """The verdict that a pool gave on a call; void where the pool, or the VM's belonging, was changed meanwhile."""
+
+    call: AdmissionCall
+    verdict: "ChainVerdict"
+    is_void: bool
+
+
 _NO_CAUSE: Final = Cause("what was none of its business")
 
 
@@ -49,7 +66,8 @@ _NO_CAUSE: Final = Cause("what was none of its business")
 class Member:
     """A VM that the core was told of: its part of its pool, in the pool's units, by its permit and altogether.
 
-    `answered` is the last request that was answered with a permit: sent again, it gets the remembered one.
+    `answered` is the last request that was answered with a permit: sent again, it gets the remembered one, which named the
+    kind `answered_apart`. `told` is what a caller without the extension was permitted last.
     """
 
     spec: VmSpec
@@ -60,14 +78,17 @@ class Member:
     permit_units: int = 0
     units: int = 0
     answered: AgentRequest | None = None
+    answered_apart: bool = False
+    told: Resources = ZERO
 
 
 class PoolLaws:
     """The laws for one scheduler process. Raises `LawBrokenError`."""
 
-    def __init__(self, port: "CorePort", pools: "Mapping[str, Pool]") -> None:
+    def __init__(self, port: "CorePort", pools: "Mapping[str, Pool]", permits: PermitLaws) -> None:
         self._port = port
         self._pools = pools
+        self._permits = permits
         self._members: dict[PodName, Member] = {}
         self._pooled: list[Member] = []
         self.totals: dict[str, int] = dict.fromkeys(pools, 0)
@@ -121,6 +142,16 @@ class PoolLaws:
                 self.totals[name] += member.units
         self.nothing_else()
 
+    def begins(self, pod: PodName | None) -> None:
+        """A request of this VM, or a verdict for it, is about to be judged. Without a pool its row was not followed."""
+        member = self._members.get(pod) if pod is not None else None
+        if member is not None and member.spec.pool is None:
+            member.kept = self._port.kept(member.holder) or member.kept
+
+    def waiting(self, ticket: int) -> PodName | None:
+        """Whose request waits under that number."""
+        return self.waits[ticket][1].pod if ticket in self.waits else None
+
     def asked(self, request: AgentRequest, answer: Answer | None, call: AdmissionCall | None) -> None:
         """A request was taken. `call` where it waits from now on."""
         if call is not None:
@@ -129,18 +160,19 @@ class PoolLaws:
         if member is None:
             self.nothing_else()
             return
-        before = self._before(member)
+        current, is_unsettled = member.kept.current, self._port.is_unsettled(member.kept)
+        claim = ZERO
         if request.extension is not None:
-            level = (request.extension.last_permit or ZERO).max(member.shown)
-            permit = level if self._port.is_unsettled(member.kept) else ZERO
-            cause = Cause("a claim", permit, level)
+            claim = request.extension.last_permit or ZERO
+            level = claim.max(member.shown)
+            cause = Cause("a claim", level if is_unsettled else ZERO, level)
         else:
             cause = Cause("what a published caller uses", member.shown, member.shown)
         self.nothing_else(member, cause)
-        if request.extension is not None and isinstance(answer, Permitted):
-            if request is not member.answered:
-                self._check_refusal(member, before, request.extension, answer, None)
-            member.answered = request
+        if isinstance(answer, Permitted):
+            if is_unsettled and request.extension is not None:
+                current = member.shown if self._port.is_late(member.spec) else claim.max(member.shown)
+            self._answered(member, request, current, answer)
 
     def told(self, ticket: int, verdict: "ChainVerdict | None", answer: Answer | None) -> None:
         """A verdict was applied. One for nobody changes nothing."""
@@ -154,14 +186,12 @@ class PoolLaws:
         member = self._members.get(request.pod)
         if member is None:
             raise LawBrokenError(f"{request.pod.name} waits for pool {call.pool} and is gone")
-        before = self._before(member)
+        current = member.kept.current
         use = ZERO if request.extension is not None else member.shown
         self.nothing_else(member, Cause("a verdict", use, member.shown, call, verdict))
-        if request.extension is not None and isinstance(answer, Permitted):
-            member.answered = request
-            is_same = life == self._pools[call.pool].life
-            if verdict is not None and is_same and not self._is_void(member, call, verdict):
-                self._check_refusal(member, before, request.extension, answer, (call, verdict))
+        if isinstance(answer, Permitted) and verdict is not None:
+            is_void = life != self._pools[call.pool].life or self._is_void(member, call, verdict)
+            self._answered(member, request, current, answer, Told(call, verdict, is_void))
 
     def nothing_else(self, subject: Member | None = None, cause: Cause = _NO_CAUSE) -> None:
         """After any input: what has changed is the subject, as far as its cause goes, or has not risen."""
@@ -196,10 +226,6 @@ class PoolLaws:
         unit = self._pools[member.spec.pool].unit
         member.permit_units = member.kept.current.units(unit)
         member.units = self._port.firm(member.kept).units(unit)
-
-    def _before(self, member: Member) -> tuple[Resources, int]:
-        """What a request finds: the VM's permit, and what its pool holds."""
-        return member.kept.current, self.totals.get(member.spec.pool or "", 0)
 
     # ------------------------------------------------------------ the laws
 
@@ -253,41 +279,32 @@ class PoolLaws:
             pool.generation,
         )
 
-    def _check_refusal(
+    def _answered(
         self,
         member: Member,
-        before: tuple[Resources, int],
-        request: RequestExtension,
+        request: AgentRequest,
+        current: Resources,
         answer: Permitted,
-        told: "tuple[AdmissionCall, ChainVerdict] | None",
+        told: "Told | None" = None,
     ) -> None:
-        """Where the pool binds, one step more would have been too much for it."""
-        name = member.spec.pool
-        if answer.codes[:1] != (ReasonCode.POOL,) or name is None:
+        """A permit was told, where `current` was permitted before: it is what the request is owed, or the remembered one."""
+        extension, name = request.extension, member.spec.pool
+        if extension is None:
+            asked = Resources(request.resources.vcpu * 1000, request.resources.mem * SLOT_BYTES)
+            base = current.max(member.shown).max(member.told)
+            self._permits.published(member.spec, base, asked, answer.permit)
+            member.told = answer.permit
             return
-        pool, permit, (current, held) = self._pools[name], answer.permit, before
-        if not pool.is_there or pool.is_deleting:
+        if request is member.answered:
+            if answer.is_apart != member.answered_apart:
+                raise LawBrokenError(f"a retry of {member.spec.pod.name} is told another kind than at first")
             return
-        step = _next(member.spec, current.max(request.last_permit or ZERO), request.resources, permit)
-        need = step.units(pool.unit)
-        total = max(held, self.totals[name] + max(need - member.units, 0))
-        call, verdict = told if told is not None else (None, None)
-        mosts = [pool.max_units, verdict.total if verdict is not None else None]
-        is_too_much = any(most is not None and total > most for most in mosts)
-        is_large = pool.max_units_per_vm is not None and need > pool.max_units_per_vm
-        if not (is_too_much or is_large or (call is not None and step.exceeds(call.wanted))):
-            raise LawBrokenError(
-                f"{member.spec.pod.name} is refused {step} by pool {name}, which has room: {total} of {mosts}"
-            )
-
-
-def _next(vm: VmSpec, current: Resources, request: Resources, permit: Resources) -> Resources:
-    """The permit of one step more than `permit`, towards the request within the VM's bounds."""
-    unit = vm.compute_unit or UNIT
-    wanted = request.min(current.max(vm.bounds.max))
-    steps = []
-    if wanted.vcpu_milli > permit.vcpu_milli:
-        steps.append(permit.vcpu_milli // unit.vcpu_milli + 1)
-    if wanted.memory_bytes > permit.memory_bytes:
-        steps.append(permit.memory_bytes // unit.memory_bytes + 1)
-    return permit.max((unit * min(steps)).min(wanted)) if steps else permit.max(wanted)
+        if answer.is_unsettled:
+            return  # nothing is granted, and nothing is remembered
+        own = others = 0
+        if name is not None:
+            before = current.max(self._port.floors(member.kept))
+            own = before.units(self._pools[name].unit)
+            others = self.totals[name] - member.units
+        self._permits.judged(Asked(member.spec, current, extension, own, others, *(told or ())), answer)
+        member.answered, member.answered_apart = request, answer.is_apart

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from protocol.values import Resources
 from tests.machines.cluster_models import UNIT, Vm, cu
 from tests.machines.core_port import POOL, AdmissionCall, PoolSpec
+from tests.machines.permit_laws import PermitLaws
 from tests.machines.pool_laws import PoolLaws
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ _MOST_PAST: Final = 8
 class ChainVerdict:
     """A chain's verdict, as it was formed: the total that it says (None: all of it) and the most that it admitted then.
 
-    `life` counts how often the pool was made; `generation` begins anew with each.
+    `life` counts how often the pool was made; `generation` begins anew with each. `is_all` says that nothing was refused.
     """
 
     total: int | None
     admitted: int | None
     life: int
     generation: int
+    is_all: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +84,8 @@ class Pool:
             total = None
         if total is not None and self.limit is not None:
             total = min(total, self.limit)
-        return ChainVerdict(total, self.limit, self.life, self.generation)
+        is_all = total is not None and total >= candidate
+        return ChainVerdict(total, self.limit, self.life, self.generation, is_all)
 
 
 class Pools:
@@ -90,7 +93,7 @@ class Pools:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self.all: dict[str, Pool] = {POOL: Pool(POOL, UNIT), OTHER: Pool(OTHER, cu(2))}
+        self.all: dict[str, Pool] = {POOL: Pool(POOL, UNIT), OTHER: Pool(OTHER, cu(2, 1))}
         self.admission_calls: dict[int, AdmissionCall] = {}
         self.past: deque[tuple[int, ChainVerdict | None]] = deque(maxlen=_MOST_PAST)
 
@@ -99,7 +102,8 @@ class Pools:
     def begin(self) -> None:
         """A scheduler process begins: nobody waits, and verdicts that were on their way come too late."""
         port = self._world.port
-        port.laws = PoolLaws(port, self.all)
+        permits = PermitLaws(port, self.all, self._world.reached, is_checked=self._world.is_strict)
+        port.laws = PoolLaws(port, self.all, permits)
         self.admission_calls = {}
         for pool in self.all.values():
             if pool.round is not None:

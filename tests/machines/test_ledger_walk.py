@@ -11,9 +11,12 @@ import os
 import pytest
 
 from tests.machines.ledger_driver import walk_many
+from tests.machines.permit_laws import Reached
 
 STEPS = int(os.environ.get("PARLEY_WALK_STEPS", "100000"))
 FIXED_SEED = 20_000
+ENOUGH = 500_000
+"""Steps that reach everything that must be reached, many times over."""
 
 
 def _seed() -> int:
@@ -29,3 +32,7 @@ def test_no_walk_overcommits_a_node(capsys: pytest.CaptureFixture[str]) -> None:
         print(f" PARLEY_WALK_SEED={seed} ", end="", flush=True)  # noqa: T201 - as said
     done = walk_many(seed, STEPS)
     assert not done.failure, done.failure
+    with capsys.disabled():
+        for what in Reached:
+            print(f"\n  {done.reached[what]:>9} times: {what}", end="", flush=True)  # noqa: T201 - how far it has come
+    assert set(done.reached) == set(Reached) or STEPS < ENOUGH, "a walk must reach all of it"

@@ -1,5 +1,6 @@
 """What a pool's verdict leaves to a VM is the most that fits, whoever else is in the pool: compared with plain counting."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ _amounts = st.builds(Resources, _figures, _figures)
 _units = st.builds(Resources, st.integers(1, 4), st.integers(1, 4))
 _totals = st.none() | st.integers(0, 40)
 _limits = st.none() | st.integers(1, 40)
+both_kinds = pytest.mark.parametrize("apart", [False, True], ids=["tied", "apart"])
 
 
 def part(amount: Resources, unit: Resources) -> int:
@@ -39,26 +41,31 @@ def held(world: World) -> int:
     return account.units
 
 
-@given(st.lists(_amounts, min_size=1, max_size=4), _amounts, _units, _units, _totals, _limits, _limits)
+@both_kinds
+@given(
+    st.lists(_amounts, min_size=1, max_size=4), _amounts, _units, _units, st.tuples(_totals, _limits, _limits)
+)
 def test_a_grant_is_the_largest_number_of_steps_whose_part_fits(
+    apart: bool,
     members: list[Resources],
     want: Resources,
     unit: Resources,
     pool_unit: Resources,
-    total: int | None,
-    max_units: int | None,
-    per_vm: int | None,
+    bounds: tuple[int | None, int | None, int | None],
 ) -> None:
+    total, max_units, per_vm = bounds
     world = world_of(members, pool_unit, unit)
     world.apply(events.PoolSeen(PoolSpec("blue", pool_unit, max_units=max_units, max_units_per_vm=per_vm)))
-    (answer,) = world.take(world.request("m0", want), 1)
+    (answer,) = world.take(world.request("m0", want, apart=apart), 1)
     if isinstance(answer, events.AdmissionCallNeeded):
         (answer,) = world.pool_says(1, events.PoolVerdict(total))
+        members = [members[0].min(want), *members[1:]]  # what it gives back counts before the verdict
     else:
         total = None  # nobody was asked
     assert isinstance(answer, events.Decided)
     current = members[0]
-    assert answer.permit == _oracle(members, want, unit, pool_unit, (total, max_units), per_vm)
+    mosts = [_left(members, pool_unit, max_units), _left(members, pool_unit, total, keeps_own=apart), per_vm]
+    assert answer.permit == _oracle(current, want, ComputeUnit(unit, apart), pool_unit, mosts)
     if part(answer.permit, pool_unit) > part(current, pool_unit):
         assert all(most is None or held(world) <= most for most in (total, max_units))
 
@@ -67,56 +74,56 @@ def _pair(amount: Resources) -> tuple[int, int]:
     return amount.vcpu_milli, amount.memory_bytes
 
 
+def _left(
+    members: list[Resources], pool_unit: Resources, most: int | None, *, keeps_own: bool = False
+) -> int | None:
+    """What a pool of `most` units leaves to the first VM. Where it holds more, nothing; or what the VM takes anyway."""
+    if most is None:
+        return None
+    own, *others = (part(size, pool_unit) for size in members)
+    if own + sum(others) <= most:
+        return most - sum(others)
+    return own if keeps_own else -1
+
+
 def _oracle(
-    members: list[Resources],
-    want: Resources,
-    unit: Resources,
-    pool_unit: Resources,
-    totals: tuple[int | None, ...],
-    per_vm: int | None,
+    current: Resources, want: Resources, unit: ComputeUnit, pool_unit: Resources, mosts: list[int | None]
 ) -> Resources:
-    """The permit of the largest n that fits, else the one of none: tried one by one."""
-    current = members[0]
-    others = sum(part(size, pool_unit) for size in members[1:])
-    before = others + part(current, pool_unit)
+    """The permit of the largest n that fits, else the one of none: tried one by one; apart, for each resource alone."""
+    if unit.is_apart:
+        cpu = Resources(want.vcpu_milli, current.memory_bytes)
+        memory = Resources(current.vcpu_milli, want.memory_bytes)
+        return Resources(
+            _oracle(current, cpu, unit.tied(), pool_unit, mosts).vcpu_milli,
+            _oracle(current, memory, unit.tied(), pool_unit, mosts).memory_bytes,
+        )
 
     def fits(permit: Resources) -> bool:
-        if not permit.exceeds(current):
-            return True
         grown = [
             (new, step)
             for new, old, step in zip(_pair(permit), _pair(current), _pair(pool_unit), strict=True)
             if new > old
         ]
-        if per_vm is not None and any(new > per_vm * step for new, step in grown):
-            return False
-        return all(
-            most is None or (before <= most and all(new <= (most - others) * step for new, step in grown))
-            for most in totals
-        )
+        return all(most is None or all(new <= most * step for new, step in grown) for most in mosts)
 
-    found = Growth(current, want, ComputeUnit(unit)).permit(0, 0)
-    for n in range(40):
-        permit = Growth(current, want, ComputeUnit(unit)).permit(n, n)
-        if fits(permit):
-            found = permit
-    return found
+    way = Growth(current, want, unit)
+    return [permit for permit in (way.permit(n, n) for n in range(40)) if fits(permit)][-1]
 
 
 @given(
     st.lists(_amounts, min_size=2, max_size=5),
-    st.lists(_amounts, min_size=5, max_size=5),
+    st.lists(st.tuples(_amounts, st.booleans()), min_size=5, max_size=5),
     _units,
     st.integers(0, 60),
 )
 def test_all_who_wait_are_served_by_one_total(
-    members: list[Resources], wants: list[Resources], pool_unit: Resources, total: int
+    members: list[Resources], asks: list[tuple[Resources, bool]], pool_unit: Resources, total: int
 ) -> None:
     """However many wait, the pool never grows beyond the total; and where that covers everything, all get all."""
     world = world_of(members, pool_unit, Resources(1, 1))
-    waiting = []
+    waiting, wants = [], [want for want, _ in asks]
     for index in range(len(members)):
-        outputs = world.take(world.request(f"m{index}", wants[index]), index + 1)
+        outputs = world.take(world.request(f"m{index}", wants[index], apart=asks[index][1]), index + 1)
         if isinstance(outputs[0], events.AdmissionCallNeeded):
             waiting.append(index)
     before = held(world)

@@ -19,11 +19,12 @@ from tests.scenarios.telling import Telling
 class Story(Telling):
     """One story. Nodes, VMs, agents, and what the network or the cluster holds back have the names that it gives them.
 
-    `checks_rows` adds the law that a row keeps what its VM may use; without it a broken law is a real overcommit.
+    `is_strict` adds the laws that a row keeps what its VM may use, and that a permit is what its limits allow; without it a
+    broken law is a real overcommit.
     """
 
-    def __init__(self, *, checks_rows: bool = False) -> None:
-        self.world = World(checks_rows=checks_rows)
+    def __init__(self, *, is_strict: bool = False) -> None:
+        self.world = World(is_strict=is_strict)
         super().__init__()
         self._is_served = False
         self._nodes: dict[str, Node] = {}
@@ -76,6 +77,12 @@ class Story(Telling):
         with self._step(f"somebody sets the target of VM {vm} to {target} behind our back"):
             self.world.edit(self._vms[vm], target)
 
+    def vm_is_tied(self, vm: str) -> None:
+        """A VM's resources are tied from now on, whatever its agent asks for; the scheduler is told at once."""
+        with self._step(f"the resources of VM {vm} are tied from now on"):
+            self._vms[vm].set_tied(is_tied=True)
+            self.world.watch.tell(self.world.read(self._vms[vm]))
+
     def vm_vanishes(self, vm: str) -> None:
         """The cluster ceases to show a VM that is still there."""
         with self._step(f"the cluster ceases to show VM {vm}"):
@@ -93,10 +100,12 @@ class Story(Telling):
 
     # ------------------------------------------------------------ agents with the extension
 
-    def agent_starts(self, agent: str, vm: str) -> None:
-        """A life of a runner begins: it fences the VM and observes it."""
-        with self._step(f"agent {agent} starts for VM {vm}, fences it and looks at it"):
+    def agent_starts(self, agent: str, vm: str, *, apart: bool = False) -> None:
+        """A life of a runner begins: it fences the VM and observes it. It asks for resources that are apart, or tied."""
+        kind = ", and asks for resources that are apart" if apart else ""
+        with self._step(f"agent {agent} starts for VM {vm}, fences it and looks at it{kind}"):
             started_ms = round(self.world.now_s * 1000) + len(self._agents)
+            self._vms[vm].asks_apart = apart
             self._agents[agent] = self.world.new_life(self._vms[vm], started_ms)
 
     def agent_dies(self, agent: str) -> None:
