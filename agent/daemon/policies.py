@@ -18,7 +18,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.surge import Surges
-from agent.core.policies.tail import Tail
+from agent.core.policies.tail import LoadTail
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_TEXT,
@@ -58,15 +58,15 @@ class UtilisationArgs(Settings):
     """Targets, widths of zones and shares are written as 0.75 and the like, durations in seconds."""
 
     cpu_target: Target = 900_000
-    memory_target: Target | None = 920_000
+    memory_target: Target | None = 940_000
     """`null`: memory does not count."""
     load_target: LoadTarget = 900_000
     """The load average for each CPU, where CPU time is not known."""
-    memory_margin: Annotated[int, Memory] = 100 * 2**20
+    memory_margin: Annotated[int, Memory] = 64 * 2**20
     cpu_stable_zone: Width = 80_000
     cpu_mixed_zone: Width = 80_000
-    memory_stable_zone: Width = 80_000
-    memory_mixed_zone: Width = 80_000
+    memory_stable_zone: Width = 20_000
+    memory_mixed_zone: Width = 20_000
     window: Annotated[float, Field(ge=1, le=3600)] = 60.0
     """After this time the mean has followed a load that stays above or below."""
     tail_window: Annotated[float, Field(ge=0, le=3600)] = 900.0
@@ -92,7 +92,7 @@ class UtilisationArgs(Settings):
             Zones(self.cpu_stable_zone, self.cpu_mixed_zone),
             Zones(self.memory_stable_zone, self.memory_mixed_zone),
             self.window,
-            Tail(self.tail_window, self.tail_share, self.tail_target),
+            LoadTail(self.tail_window, self.tail_share, self.tail_target),
             Surges(self.surge_window, self.surge_ahead),
             self.slope_ahead,
             self.wish_share,

@@ -153,6 +153,7 @@ def before() -> AgentSetup:
     policy = Utilisation(
         750_000,
         750_000,
+        memory_margin=int(100 * MIB),
         cpu_zones=Zones(160_000, 160_000),
         memory_zones=Zones(50_000, 50_000),
         tail=NO_TAIL,

@@ -11,7 +11,7 @@ from agent.core.policies.peaks import NO_PEAKS, Peaks
 from agent.core.policies.slope import Slope
 from agent.core.policies.smoothing import Smoothed, Smoothing, smooth
 from agent.core.policies.surge import SURGES, Surge, Surges
-from agent.core.policies.tail import TAIL, Tail
+from agent.core.policies.tail import TAIL, LoadTail
 from agent.core.policies.values import Goal, Load
 from protocol.values import ComputeUnit
 
@@ -21,7 +21,7 @@ class Remembering:
     """What a policy wants to be remembered: how means are held, and how far back peaks are kept."""
 
     smoothing: Smoothing = field(default_factory=Smoothing)
-    tail: Tail = TAIL
+    tail: LoadTail = TAIL
     surges: Surges = SURGES
 
 

@@ -13,7 +13,7 @@ MINUTE_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LoadTail:
     """Which tail counts: the percentile `share` of the peaks of the last `window_s` seconds, of which the VM may be full to
     `target`. Shares in parts per million. A window of 0 s: the tail does not count."""
 
@@ -33,6 +33,6 @@ class Tail:
         return {15: "quarter of an hour", 60: "hour"}.get(minutes, f"{minutes} minutes")
 
 
-TAIL: Final = Tail()
-NO_TAIL: Final = Tail(0.0)
+TAIL: Final = LoadTail()
+NO_TAIL: Final = LoadTail(0.0)
 """Peaks do not count."""

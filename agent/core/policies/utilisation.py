@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from agent.core.policies.remembered import Remembering
 from agent.core.policies.smoothing import Smoothing
 from agent.core.policies.surge import SURGES, Surges
-from agent.core.policies.tail import TAIL, Tail
+from agent.core.policies.tail import TAIL, LoadTail
 from agent.core.policies.values import (
     MAX_MICRO,
     MILLION,
@@ -33,7 +33,8 @@ from agent.core.policies.zones import Zones, headroom
 from protocol.values import MAX_MEMORY_BYTES
 
 MIB: Final = 2**20
-ZONES: Final = Zones(80_000, 80_000)
+CPU_ZONES: Final = Zones(80_000, 80_000)
+MEMORY_ZONES: Final = Zones(20_000, 20_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,19 @@ class Utilisation:
     """Targets and zones in parts per million; `memory_margin` in bytes is added to what the guest uses.
 
     `load_target` is the load average for each CPU where CPU time is not known: waiting tasks count there, so it is
-    higher. The margin and that target are the published ones (reference/neon.md 6.2).
+    higher. That target is the published one (reference/neon.md 6.2).
     """
 
     cpu_target: int = 900_000
-    memory_target: int | None = 920_000
+    memory_target: int | None = 940_000
     """None: memory does not count."""
     load_target: int = 900_000
-    memory_margin: int = 100 * MIB
-    cpu_zones: Zones = ZONES
-    memory_zones: Zones = ZONES
+    memory_margin: int = 64 * MIB
+    cpu_zones: Zones = CPU_ZONES
+    memory_zones: Zones = MEMORY_ZONES
     window_s: float = 60.0
     """Seconds after which a mean has followed a load that stays above or below."""
-    tail: Tail = TAIL
+    tail: LoadTail = TAIL
     surges: Surges = SURGES
     ahead_s: float = 2.0
     """How far ahead memory that rises is judged."""

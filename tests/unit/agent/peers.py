@@ -8,6 +8,7 @@ from uuid import UUID
 from agent.core import events
 from agent.core.model import Sample, Vm
 from agent.core.policies.combined import Combined
+from agent.core.policies.remembered import NOTHING, Remembered
 from agent.core.policies.values import Goal, Load, ResourceGoal, Sizing
 from agent.core.ports import BackendError, Capabilities, Fencing
 from agent.core.state import PermitRequest
@@ -178,7 +179,7 @@ class Held:
 class World:
     """A runner with its peers; the runner is made and not started."""
 
-    def __init__(self, vm: Vm = VM) -> None:
+    def __init__(self, vm: Vm = VM, remembered: Remembered = NOTHING) -> None:
         self.scheduler = Scheduler()
         self.held = Held()
         self.backend = Backend(self.held, cu(2))
@@ -186,7 +187,8 @@ class World:
         self.policy = Wants(2)
         peers = Peers(self.backend, self.scheduler, self.informant, Exporter())
         context = RunnerContext(self.held, logs.logger("test"), Certain(7), clock=now_s)
-        self.runner = Runner(vm, peers, context, Combined((("decree", self.policy),)), FAST)
+        policy = Combined((("decree", self.policy),))
+        self.runner = Runner(vm, peers, context, policy, FAST, remembered=remembered)
         self.informant.runner = self.runner
 
 

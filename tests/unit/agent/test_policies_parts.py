@@ -8,7 +8,7 @@ from agent.core.policies.down_window import MAX_GOALS, DownWindow
 from agent.core.policies.peaks import MAX_PEAKS, NO_PEAKS, Peaks, Span, span_of
 from agent.core.policies.slope import Slope
 from agent.core.policies.surge import Surge, Surges
-from agent.core.policies.tail import Tail
+from agent.core.policies.tail import LoadTail
 from agent.core.policies.values import Goal, GoalPart, ResourceGoal
 from protocol.values import ComputeUnit, Resources, Units
 from tests.support.amounts import GIB, UNIT
@@ -60,7 +60,7 @@ def test_no_more_is_kept_than_fits() -> None:
     assert span_of(1e9, 60) == Span(60, MAX_PEAKS)
     assert span_of(61.0, 60).count == 2
     assert _peaks((0, 1), span=span_of(0.0, 60)) == NO_PEAKS
-    assert [Tail(seconds).lately for seconds in (900.0, 3600.0, 120.0)] == [
+    assert [LoadTail(seconds).lately for seconds in (900.0, 3600.0, 120.0)] == [
         "quarter of an hour",
         "hour",
         "2 minutes",

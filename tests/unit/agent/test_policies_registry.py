@@ -11,7 +11,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.surge import Surges
-from agent.core.policies.tail import Tail
+from agent.core.policies.tail import LoadTail
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_TEXT,
@@ -84,7 +84,7 @@ def test_args_are_shares_as_they_are_written() -> None:
         Zones(1, 0),
         Zones(300_000, 100_000),
         120.0,
-        Tail(600.0, 900_000, 1_000_000),
+        LoadTail(600.0, 900_000, 1_000_000),
         Surges(3600.0, 3.5),
         0.0,
         250_000,

@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
+from agent.core.policies.peaks import Peaks
+from agent.core.policies.remembered import Remembered
+from agent.core.policies.surge import Surge
 from agent.core.rivalry import Rivalry
 from agent.core.state import PermitRequest
 from protocol.reasons import ErrorCode
 from protocol.values import ZERO
-from tests.support.amounts import cu
+from tests.support.amounts import GIB, cu
 from tests.support.virtual_time import now_s, virtually
 from tests.support.waiting import until
 from tests.unit.agent.driver import grant, refusal
@@ -114,6 +117,21 @@ async def test_a_life_that_steps_back_holds_nothing_while_it_waits() -> None:
         await until(lambda: made.held.now() == ZERO, beside=task)
         assert made.runner.state.rivalry.count == 10
         assert made.runner.state.held_at(0.0) == ZERO
+
+
+@virtually
+async def test_what_is_known_of_the_load_is_kept_over_lives_and_from_an_earlier_process() -> None:
+    earlier = Remembered(memory_surge=Surge(highest=Peaks(0, (7 * GIB,))))
+    made = World(remembered=earlier)
+    assert made.runner.known_load().remembered == earlier
+    async with running(made) as task:
+        await until(lambda: made.held.now() == cu(2), beside=task)
+        old = made.runner.state.life
+        made.scheduler.script = [superseded(old.started_at_ms)]
+        await until(lambda: made.runner.state.life != old, beside=task)
+        known = made.runner.known_load().remembered
+        assert known.goals.cpu
+        assert known.memory_surge.highest == earlier.memory_surge.highest
 
 
 @virtually
