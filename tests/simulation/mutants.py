@@ -233,12 +233,12 @@ class SimulationMutant:
 
 MUTANTS: Final = (
     SimulationMutant(row_falls_too_early_at_silence, 1),
-    SimulationMutant(claim_ignored, 4),
+    SimulationMutant(claim_ignored, 24),
     SimulationMutant(hand_over_floor_dropped, 14),
     SimulationMutant(new_right_after_a_restart),
     SimulationMutant(unheard_life_forgotten),
-    SimulationMutant(placement_ends_by_the_clock, 1),
-    SimulationMutant(permit_below_use),
+    SimulationMutant(placement_ends_by_the_clock, 87),
+    SimulationMutant(permit_below_use, 12),
     SimulationMutant(pending_floor_leaks),
     SimulationMutant(of_the_ledger.own_floor_is_headroom),
     SimulationMutant(of_the_ledger.grant_before_the_reserve),

@@ -235,7 +235,7 @@ class PoolAdmissionQueue:
             return None
         now = pool.with_replicas(account.units, account.amount) if _limits_amounts(account) else None
         batch = Batch(pool, growths, batches.question(queue.state, account.units, growths, now))
-        if (batch.question.is_cut or batch.question.cut) and self._may_be_free(queue, now_s):
+        if (batch.question.is_cut or batch.question.cut) and self._may_be_free(queue, batch, now_s):
             self._reconsider(queue, batch, account)
             batch = replace(batch, question=batches.question(queue.state, account.units, growths, now))
         has_plugins = bool(self._manager)
@@ -350,31 +350,30 @@ class PoolAdmissionQueue:
         held = account.amount if account is not None else ZERO
         return Context(Purpose.PROBE, requests, batch.deadline_s, question, held)
 
-    def _may_be_free(self, queue: PoolQueue, now_s: float) -> bool:
-        """Whether something was freed since the pool was found full, and its plugin may be asked by now: one that must be
-        waited for is asked a little later, nobody waits for the end of a cool-down."""
+    def _may_be_free(self, queue: PoolQueue, batch: Batch, now_s: float) -> bool:
+        """Whether something was freed since the pool was found full, or amounts are wanted in another proportion, and its plugin
+        may be asked by now: one that must be waited for is asked a little later, nobody waits for the end of a cool-down."""
         freed = self._claims.freed(queue.name, now_s)
-        return any(self._is_stale(refusal, freed, now_s) for refusal in queue.state.refusals)
+        return any(self._is_stale(refusal, batch, freed, now_s) for refusal in queue.state.refusals)
 
-    def _is_stale(self, refusal: CachedRefusal, freed: int, now_s: float) -> bool:
-        if refusal.freed == freed:
+    def _is_stale(self, refusal: CachedRefusal, batch: Batch, freed: int, now_s: float) -> bool:
+        if refusal.freed == freed and refusal.asked in (None, batch.question.wanted):
             return False
         return not self._manager.is_awaited(refusal.plugin) or now_s >= refusal.since_s + WAKE_S
 
     def _reconsider(self, queue: PoolQueue, batch: Batch, account: PoolAccount) -> None:
-        """Whether a full pool is still full. Plain hooks say so at once; others are asked anew."""
+        """Whether a pool that is full of units is still full: plain hooks say so at once. Everything else is asked anew."""
         now_s = self._clock()
         freed = self._claims.freed(queue.name, now_s)
-        pods, ctx = queue.refresh(self._ledger, self._vms), self._context(batch)
         kept = []
         for refusal in queue.state.refusals:
-            if self._is_stale(refusal, freed, now_s):
-                more = batches.beyond(refusal, batch.pool, account)
-                if self._manager.is_awaited(refusal.plugin) or self._manager.still_admits(ctx, more, pods):
-                    continue
-                kept.append(replace(refusal, freed=freed))
-            else:
+            if not self._is_stale(refusal, batch, freed, now_s):
                 kept.append(refusal)
+            elif refusal.resource is None and not self._manager.is_awaited(refusal.plugin):
+                more = batch.pool.with_replicas(refusal.total + 1, account.amount)
+                pods = queue.refresh(self._ledger, self._vms)
+                if not self._manager.still_admits(self._context(batch), more, pods):
+                    kept.append(replace(refusal, freed=freed))
         queue.state = queue.state.with_refusals(kept)
 
     def _still_holds(self, queue: PoolQueue, probe: ProbeBatch, result: ProbeResult) -> bool:

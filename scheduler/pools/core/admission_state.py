@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from protocol.reasons import Reason, ReasonCode
-from protocol.values import Value
+from protocol.values import Resources, Value
 from scheduler.core.events import PoolVerdict
 from scheduler.core.model import VmSpec
 from scheduler.pools.core.errors import AppError, PluginErrorKind, kind_from_app_error
@@ -37,7 +37,8 @@ _DEFAULT_MESSAGES: Final = {
 class CachedRefusal(Value, frozen=True):
     """Up to `total` units the chain may admit more, above that the chain has refused. Forgotten at `until_s`.
 
-    With a `resource`, `total` is an amount of that (milli-CPU, or bytes), and units may be admitted beyond.
+    With a `resource`, `total` is an amount of that (milli-CPU, or bytes), and units may be admitted beyond. `asked` is the amount
+    that was asked about then: of another one, in another proportion, more may be admitted.
 
     `plugin` has refused, at `since_s`, with `reason` for machines. `freed` is what had been freed by then
     (`ClaimsOfPools.freed`): where something was freed since, the pool is asked before the cool-down is over.
@@ -51,6 +52,7 @@ class CachedRefusal(Value, frozen=True):
     since_s: float = 0.0
     freed: int = 0
     resource: str | None = None
+    asked: Resources | None = None
 
     @property
     def at(self) -> str:

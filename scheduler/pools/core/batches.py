@@ -13,7 +13,7 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.values import MAX_MEMORY_BYTES, MAX_VCPU_MILLI, ZERO, Resources, Value
 from scheduler.core import limits
 from scheduler.core.events import AdmissionCallNeeded, AmountLimit, PoolVerdict
-from scheduler.core.ledger import PoolAccount, amount_of
+from scheduler.core.ledger import amount_of
 from scheduler.core.vms import VmRecord, VmTable
 from scheduler.pools.core.admission_state import (
     CachedRefusal,
@@ -72,8 +72,8 @@ class PoolGrowth(Value, frozen=True):
 class Question(Value, frozen=True):
     """What the chain is asked: how many units in (`current`, `candidate`]. `is_cut`: a cached refusal allows no more.
 
-    Where the chain limits amounts, `amount` is the most that the pool would hold, and `cut` names the resources of which cached
-    refusals allow no more. `is_vain` says that nobody could grow by what they leave.
+    Where the chain limits amounts, `amount` is the most that the pool would hold, of all that is `wanted`, and `cut` names the
+    resources of which cached refusals allow no more. `is_vain` says that nobody could grow by what they leave.
     """
 
     current: int
@@ -82,6 +82,7 @@ class Question(Value, frozen=True):
     amount: Resources | None = None
     cut: tuple[str, ...] = ()
     is_vain: bool = False
+    wanted: Resources | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -190,7 +191,7 @@ def _with_amount(
         _may_grow(growth, state, now, most) for growth in growths
     )
     candidate = max(asked.candidate, held)
-    return Question(held - 1, candidate, asked.is_cut, wanted.min(most).max(now.amount), cut, is_vain)
+    return Question(held - 1, candidate, asked.is_cut, wanted.min(most).max(now.amount), cut, is_vain, wanted)
 
 
 def _most(state: PoolAdmissionState) -> Resources:
@@ -210,15 +211,6 @@ def _may_grow(growth: PoolGrowth, state: PoolAdmissionState, now: Pool, most: Re
         left = left.min(now.compute_unit * units)
     way = limits.Growth(needed.current, needed.wanted, needed.unit)
     return limits.grant(way, way.within(left, _FULL)).permit.exceeds(needed.current)
-
-
-def beyond(refusal: CachedRefusal, pool: Pool, account: PoolAccount) -> Pool:
-    """The pool with a little more than what a refusal has left it: what it is asked about to see whether it is still full."""
-    if refusal.resource is None:
-        return pool.with_replicas(refusal.total + 1, account.amount)
-    is_cpu = refusal.resource == "cpu"
-    more = Resources(refusal.total + 1 if is_cpu else 0, 0 if is_cpu else refusal.total + 1)
-    return pool.with_replicas(account.units, account.amount.max(more))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -437,7 +429,7 @@ def _insufficient(
         refusal = CachedRefusal(result.refused - 1, until_s, message, why, result.plugin, now_s, freed)
         state = replace(state, refusal=refusal)
     if result.cut_amounts:
-        refusals = (_refusal_of(cap, until_s, now_s, freed) for cap in result.cut_amounts)
+        refusals = (_refusal_of(cap, until_s, now_s, freed, asked.wanted) for cap in result.cut_amounts)
         state = state.with_refusals((*state.refusals, *refusals))
     if result.is_complete and result.refused is None:
         return state, _admitted(state, pool, asked, result, now_s)  # amounts were refused, and no units
@@ -453,6 +445,10 @@ def _insufficient(
     return state, PoolVerdict(result.accepted, reason, state.generation, amounts=amounts)
 
 
-def _refusal_of(cap: AmountCap, until_s: float, now_s: float, freed: int) -> CachedRefusal:
+def _refusal_of(
+    cap: AmountCap, until_s: float, now_s: float, freed: int, asked: Resources | None
+) -> CachedRefusal:
     message = message_of(amount_error(cap))
-    return CachedRefusal(cap.most, until_s, message, cap.reason, cap.plugin, now_s, freed, cap.resource)
+    return CachedRefusal(
+        cap.most, until_s, message, cap.reason, cap.plugin, now_s, freed, cap.resource, asked
+    )

@@ -321,9 +321,9 @@ class Accounts:
         "_splits",
         "_tree",
         "_used",
-        "_versions",
         "_wanted",
         "_wanted_below",
+        "versions",
     )
 
     def __init__(self, tree: Tree, *, reserves_shares: bool = True) -> None:
@@ -334,7 +334,7 @@ class Accounts:
         self._held = [node.guaranteed_units for node in tree.nodes]
         self._wanted_below = list(self._below)
         self._wanted = list(self._held)
-        self._versions = [0] * len(tree.nodes)
+        self.versions = [0] * len(tree.nodes)
         """Of a parent: how often what its children are after has changed."""
         self._splits: dict[tuple[int, int, int, int], dict[str, int]] = {}
 
@@ -359,19 +359,19 @@ class Accounts:
             wanted_change = wanted - self._wanted[at]
             self._wanted[at] = wanted
             if wanted_change and level + 1 < len(path):
-                self._versions[path[level + 1]] += 1
+                self.versions[path[level + 1]] += 1
 
-    def version(self, place: int) -> int:
-        """Changes whenever what the children of a tenant are after has changed."""
-        return self._versions[place]
+    def wanted(self, place: int) -> int:
+        """What a tenant, or all below it, use and claim."""
+        return self._wanted_below[place]
 
     def borrowing(self, place: int) -> int:
         """What a tenant borrows and claims beyond its guarantee."""
         return self._wanted[place] - self._tree.nodes[place].guaranteed_units
 
     def borrowing_with(self, place: int, wanted_units: int) -> list[int]:
-        """The same of a tenant and those above, in the order of its path, if the tenant wanted at least so many units."""
-        change = max(wanted_units - self._wanted_below[place], 0)
+        """The same of a tenant and those above, in the order of its path, if the tenant wanted so many units."""
+        change = wanted_units - self._wanted_below[place]
         found = []
         for at in self._tree.nodes[place].path:
             node = self._tree.nodes[at]
@@ -435,7 +435,7 @@ class Accounts:
 
     def _split(self, parent: int, total_units: int, asking: int) -> dict[str, int]:
         """What the child that asks, and each that borrows or claims to, may borrow of a parent that may keep `total_units`."""
-        key = parent, self._versions[parent], total_units, asking
+        key = parent, self.versions[parent], total_units, asking
         shares = self._splits.get(key)
         if shares is None:
             if len(self._splits) >= MAX_SPLITS:

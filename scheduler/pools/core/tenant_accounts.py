@@ -38,6 +38,10 @@ class TenantAccounts:
         """The amounts that a tenant, or all below it, use."""
         return tuple(accounts.used(place) for accounts in self._accounts[1:])
 
+    def wanted(self, place: int) -> tuple[int, ...]:
+        """What a tenant uses and claims of each measure."""
+        return tuple(accounts.wanted(place) for accounts in self._accounts)
+
     def add(
         self,
         place: int,
@@ -124,7 +128,7 @@ class TenantAccounts:
         """What the child that asks may borrow of the measures that are `lent`."""
         if len(lent) <= 1:
             return tuple(self._accounts[at].split(parent, totals[at] or 0, asking) for at in lent)
-        versions = tuple(self._accounts[at].version(parent) for at in lent)
+        versions = tuple(self._accounts[at].versions[parent] for at in lent)
         key = (parent, versions, tuple(totals), asking, asks)
         shares = self._splits.get(key)
         if shares is None:

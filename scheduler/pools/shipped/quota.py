@@ -16,7 +16,7 @@ probe changes nothing.
 
 from collections.abc import Mapping
 from itertools import compress, count
-from operator import is_not, sub
+from operator import add, is_not, sub
 from typing import Final, NamedTuple
 
 from hosting.settings import check
@@ -122,13 +122,15 @@ class QuotaPlugin(BasePlugin):
         return self._admitted(new_pool, place, counted, allowances)
 
     def _wanted(self, pool: Pool, place: int, counted: _Counted) -> tuple[int, ...]:
-        """What the tenant would use with the pool as it is asked about; nothing where only units are limited."""
+        """What the tenant is after with the pool as it is asked about, in place of what the pool has claimed until now; nothing
+        where only units are limited."""
         if not self._resources:
             return ()
         own = counted if counted.place == place else self._absent
-        units = self._accounts.used_units(place) - own.units + self._units(pool, pool.replicas)
-        used, needs = self._accounts.used_amounts(place), self._amounts(pool)
-        return units, *(all_ - mine + need for all_, mine, need in zip(used, own.amounts, needs, strict=True))
+        mine = own.units + own.claimed_units, *map(add, own.amounts, own.claimed_amounts)
+        needs = self._units(pool, pool.replicas), *self._amounts(pool)
+        before = self._accounts.wanted(place)
+        return tuple(all_ - old + new for all_, old, new in zip(before, mine, needs, strict=True))
 
     def _admitted(
         self, pool: Pool, place: int, counted: _Counted, allowances: tuple[Allowance, ...]
