@@ -62,7 +62,7 @@ class UtilisationArgs(Settings):
     """`null`: memory does not count."""
     load_target: LoadTarget = 900_000
     """The load average for each CPU, where CPU time is not known."""
-    memory_margin: Annotated[int, Memory] = 64 * 2**20
+    memory_margin: Annotated[int, Memory] = 32 * 2**20
     cpu_stable_zone: Width = 80_000
     cpu_mixed_zone: Width = 80_000
     memory_stable_zone: Width = 20_000

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from agent.core.policies.values import MAX_UNITS, Goal, ResourceGoal, moved
 from protocol.values import ComputeUnit
 
-MAX_GOALS: Final = 16
+MAX_GOALS: Final = 8
 """Goals of one resource that are kept; with more of them the oldest is taken for as late as the one after it."""
 
 

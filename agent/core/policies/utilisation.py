@@ -49,7 +49,7 @@ class Utilisation:
     memory_target: int | None = 940_000
     """None: memory does not count."""
     load_target: int = 900_000
-    memory_margin: int = 64 * MIB
+    memory_margin: int = 32 * MIB
     cpu_zones: Zones = CPU_ZONES
     memory_zones: Zones = MEMORY_ZONES
     window_s: float = 60.0

@@ -266,7 +266,7 @@ def test_memory_that_rises_is_judged_ahead() -> None:
     assert rising.memory_rise == round(GIB / 5)
     assert (found.units, found.parts[0].policy) == (4, "memory target")
     soon = memory(rising, replace(policy, ahead_s=4.0))
-    assert (soon.units, soon.reason) == (5, "3955 MiB of memory needed in 4 s, as it rises now")
+    assert (soon.units, soon.reason) == (5, "3923 MiB of memory needed in 4 s, as it rises now")
     assert memory(remembered(_memory(3 * GIB), _memory(2 * GIB), policy=policy), policy).units == 3
 
 
