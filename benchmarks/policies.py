@@ -1,9 +1,9 @@
 """Which policy gives a VM what it needs, neither later nor more: our policies and others over nine families of workloads.
 
-`benchmarks/policies.py [--short] [--vms N] [--days N] [--seed N] [--policy NAME …] [--family NAME …] [--jobs N] [--families]`:
+`benchmarks/policies.py [--short] [--vms N] [--days N] [--hours N] [--seed N] [--policy NAME …] [--family NAME …] [--jobs N] [--families]`:
 seeded workloads (`benchmarks/policies_parts/families.py` says which real ones they stand for) are replayed in virtual time, each
 VM alone, with the same delays for all (`benchmarks/policies_parts/replay.py`). Our policies are the agent's own code. The
-last day counts; the days before are what fixed sizes and the recommender go by.
+last day counts; the time before is what fixed sizes and the recommender go by.
 
 Rows: `fixed at peak` and `fixed at P99.5 + 20 %` of the days before, `recommender` (the Vertical Pod Autoscaler's),
 `published` (Neon's rule), `before` (our default when resources were tied), `default` (what an agent does that is told nothing).
@@ -70,6 +70,8 @@ POLICIES: Final[Mapping[str, Callable[[Demand, float], Rule]]] = {
     "recommender": _recommender,
     **{name: _agent(setup) for name, setup in agents.SETUPS.items()},
 }
+ROWS: Final = {**POLICIES, **{name: _agent(setup) for name, setup in agents.PARTS.items()}}
+"""What `--policy` may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Options:
 
     vms: int
     days: int
+    hours: int
     seed: int
     jobs: int
     policies: tuple[str, ...]
@@ -92,16 +95,17 @@ class Task:
     vm: int
     seed: int
     days: int
+    hours: int
     policies: tuple[str, ...]
 
 
 def run(task: Task) -> dict[str, Tally]:
     """The counts of one VM under each policy."""
     found = demand(task.family, task.seed, task.vm, task.days)
-    counted_from_s = counted_from(task.days)
+    counted_from_s = counted_from(task.days, task.hours)
     tallies = {}
     for name in task.policies:
-        rule = POLICIES[name](found, counted_from_s)
+        rule = ROWS[name](found, counted_from_s)
         tallies[name] = Replay(found, rule, counted_from_s).run()
     return tallies
 
@@ -109,7 +113,7 @@ def run(task: Task) -> dict[str, Tally]:
 def _tasks(options: Options) -> Iterator[Task]:
     for vm in range(options.vms):
         for family in options.families:
-            yield Task(family, vm, options.seed, options.days, options.policies)
+            yield Task(family, vm, options.seed, options.days, options.hours, options.policies)
 
 
 def _results(options: Options) -> Iterator[dict[str, Tally]]:
@@ -154,15 +158,34 @@ HEADER: Final = (
 )
 
 
-def _row(name: str, found: Figures) -> tuple[object, ...]:
-    def shown(value: float | None, digits: int) -> str | None:
-        return None if value is None else f"{value:.{digits}f}"
+DIGITS: Final = (1, 1, 2, 0, 1, 1, 1, 1, 1)
+"""Of each column."""
+PEERS: Final = ("fixed at peak", "fixed at P99.5 + 20 %", "recommender", "published")
 
-    digits = (1, 1, 2, 0, 1, 1, 1, 1, 1)
-    return (
-        name,
-        *(shown(getattr(found, field), n) for field, n in zip(Figures.__slots__, digits, strict=True)),
-    )
+
+def _cells(found: Figures) -> list[str | None]:
+    values = [getattr(found, name) for name in Figures.__slots__]
+    return [
+        None if value is None else f"{value:.{digits}f}" for value, digits in zip(values, DIGITS, strict=True)
+    ]
+
+
+def _row(name: str, found: Figures) -> tuple[object, ...]:
+    return (name, *_cells(found))
+
+
+def _behind(parts: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
+    """Where a peer does better than `default`: a line for each family, with the best peer of each column."""
+    ours = parts.get("default", {})
+    for family, found in ours.items():
+        better = []
+        for column, (title, own) in enumerate(zip(HEADER, _cells(found), strict=True)):
+            theirs = {name: _cells(parts[name][family])[column] for name in PEERS if name in parts}
+            known = {name: float(cell) for name, cell in theirs.items() if cell is not None}
+            best = min(known, key=lambda name: known[name], default=None)
+            if title != "most" and own is not None and best is not None and known[best] < float(own):
+                better.append(f"{title} {own} ({best}: {theirs[best]})")
+        yield f"{family}: {'; '.join(better) if better else 'no peer is better'}"
 
 
 def _show(options: Options, tallies: Mapping[str, list[Tally]], *, families: bool) -> dict[str, object]:
@@ -174,45 +197,64 @@ def _show(options: Options, tallies: Mapping[str, list[Tally]], *, families: boo
         for family in options.families:
             print()
             figures.table((family, *HEADER), [_row(name, found[family]) for name, found in parts.items()])
+        print()
+        print("\n".join(_behind(parts)))
     return {
         name: {key: None if value is None else round(value, 3) for key, value in asdict(found).items()}
         for name, found in totals.items()
     }
 
 
-def _cost(tallies: Mapping[str, list[Tally]]) -> dict[str, float]:
-    """Microseconds of processor time for each reading: the rule's with the replay around it."""
-    return {
-        name: round(
-            1e6 * sum(each.evaluation_s for each in found) / sum(each.evaluations for each in found), 1
-        )
-        for name, found in tallies.items()
-    }
+def _cost(tallies: Mapping[str, list[Tally]]) -> dict[str, dict[str, float]]:
+    """Microseconds of processor time for each reading (the rule's with the replay around it, of which a fixed size shows what
+    the replay takes), and the most bytes that are remembered of a VM."""
+    found = {}
+    for name, parts in tallies.items():
+        spent_s, asked = sum(each.evaluation_s for each in parts), sum(each.evaluations for each in parts)
+        most = max(each.remembered_bytes for each in parts)
+        found[name] = {"us_per_reading": round(1e6 * spent_s / asked, 1), "remembered_bytes": most}
+    return found
 
 
 def _options() -> tuple[Options, bool]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--short", action="store_true", help="1 VM of each family, 2 days: under a minute")
+    parser.add_argument(
+        "--short", action="store_true", help="1 VM of each family, 2 days, 12 hours counted: under a minute"
+    )
     parser.add_argument("--vms", type=int, help="of each family (20)")
-    parser.add_argument("--days", type=int, help="of each VM, the last counts (3)")
+    parser.add_argument("--days", type=int, help="of each VM (3)")
+    parser.add_argument("--hours", type=int, help="at the end, that count (24)")
     parser.add_argument("--seed", type=int, default=1, help="of the workloads (1, that of the tuning)")
     parser.add_argument(
-        "--policy", action="append", choices=list(POLICIES), help="only this one; may be repeated"
+        "--policy",
+        action="append",
+        choices=list(ROWS),
+        metavar="NAME",
+        help=f"one of {', '.join(ROWS).replace('%', '%%')}; may be repeated",
     )
     parser.add_argument(
-        "--family", action="append", choices=list(FAMILIES), help="only this one; may be repeated"
+        "--family",
+        action="append",
+        choices=list(FAMILIES),
+        metavar="NAME",
+        help=f"one of {', '.join(FAMILIES)}; may be repeated",
     )
-    parser.add_argument("--families", action="store_true", help="a table for each family, too")
+    parser.add_argument(
+        "--families", action="store_true", help="a table for each family, too, and where a peer is better"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one for each core)")
     given = parser.parse_args()
     vms = given.vms if given.vms is not None else 1 if given.short else 20
     days = given.days if given.days is not None else 2 if given.short else 3
-    if not (1 <= vms <= MOST_VMS and 2 <= days <= MOST_DAYS and given.jobs >= 1 and given.seed >= 0):
-        parser.error(f"1 to {MOST_VMS} VMs, 2 to {MOST_DAYS} days, at least one job, a seed from 0")
+    hours = given.hours if given.hours is not None else 12 if given.short else 24
+    if not (1 <= vms <= MOST_VMS and 2 <= days <= MOST_DAYS and 1 <= hours <= 24 * (days - 1)):
+        parser.error(f"1 to {MOST_VMS} VMs, 2 to {MOST_DAYS} days, and the hours leave one day to go by")
+    if given.jobs < 1 or given.seed < 0:
+        parser.error("at least one job, and a seed from 0")
     policies, families = tuple(given.policy or POLICIES), tuple(given.family or FAMILIES)
-    return Options(vms, days, given.seed, given.jobs, policies, families), given.families
+    return Options(vms, days, hours, given.seed, given.jobs, policies, families), given.families
 
 
 def main() -> None:
@@ -223,13 +265,19 @@ def main() -> None:
     took_s = time.monotonic() - began_s
     totals = _show(options, tallies, families=families)
     print(
-        f"{options.vms} VMs of each of {len(options.families)} families, {options.days} days, the last counted, "
-        f"seed {options.seed}; {took_s:.0f} s with {options.jobs} processes"
+        f"{options.vms} VMs of each of {len(options.families)} families, {options.days} days, "
+        f"the last {options.hours} hours counted, seed {options.seed}; {took_s:.0f} s with {options.jobs} processes"
     )
+    cost = _cost(tallies)
+    lines = (
+        f"{name} {each['us_per_reading']:g} µs and {each['remembered_bytes']} bytes"
+        for name, each in cost.items()
+    )
+    print(f"for each reading, and remembered of a VM: {', '.join(lines)}")
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     head = {"benchmark": "policies", "machine": figures.machine(), "vms": options.vms, "days": options.days}
     tail = {"seed": options.seed, "took_s": round(took_s, 1), "resident_mb": round(memory_mb)}
-    print(json.dumps({**head, **tail, "us_per_reading": _cost(tallies), "policies": totals}))
+    print(json.dumps({**head, **tail, "cost": cost, "policies": totals}))
 
 
 if __name__ == "__main__":

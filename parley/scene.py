@@ -132,7 +132,7 @@ def _made(index: int, port: int, directory: Path, seed: int, now_s: float) -> De
 
 
 def _memory_heavy(now_s: float) -> tuple[str, ...]:
-    """Much memory from 23 s to 37 s, from 51 s to 65 s, and so on."""
+    """Much memory until 9 s, from 23 s to 37 s, from 51 s to 65 s, and so on."""
     memory = ("--memory", "512Mi", f"{MEMORY_GIB * 1000}Mi")
     return "--workload", "step", *_periods(28, now_s + 9), "--low", "0.3", "--high", "0.3", *memory
 
@@ -180,9 +180,9 @@ def vms_of_another(scene: Scene) -> int | None:
 
 
 def _policies(*, counts_memory: bool) -> list[dict[str, Any]]:
-    """Quick to follow, so that there is something to see."""
-    zones = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02}
-    return [{"name": "utilisation", "args": zones if counts_memory else zones | {"memoryTarget": None}}]
+    """Quick to follow, so that there is something to see: nothing is kept for what was busy some minutes ago."""
+    args = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02, "tailWindow": 0, "surgeWindow": 0}
+    return [{"name": "utilisation", "args": args if counts_memory else args | {"memoryTarget": None}}]
 
 
 _MEMORY_DOES_NOT_COUNT: Final = {

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 from agent.core import events, on_informant, on_scheduler
 from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined, tied
-from agent.core.policies.smoothing import smooth
+from agent.core.policies.remembered import remember
 from agent.core.policies.values import Goal, Sizing
 from agent.core.state import NO_DENIALS, BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
@@ -75,7 +75,7 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
         case events.InformantHeard() | events.Resumed() | events.Suspended():
             return on_informant.called(state, event, now_s)
         case events.TryUpscaleReceived():
-            return on_informant.try_upscale_received(state, event, now_s, timing)
+            return on_informant.try_upscale_received(state, event, now_s, timing, policy.wish_share)
         case events.DownscaleApproved(amount) | events.UpscaleAnnounced(amount):
             return on_informant.size_known(state, amount)
         case events.DownscaleDenied():
@@ -181,11 +181,10 @@ def _changed(state: RunnerState, vm: Vm, now_s: float) -> RunnerState:
 
 
 def _in_other_units(state: RunnerState) -> RunnerState:
-    """The VM's steps have changed, or its resources are tied or apart now and were not: goals and refusals of the other kind
-    mean nothing."""
+    """The VM's steps have changed, or its resources are tied or apart now and were not: refusals of the other kind mean
+    nothing."""
     return replace(
         state,
-        metrics=replace(state.metrics, goals=()),
         scheduler=replace(state.scheduler, denied=NO_DENIALS),
         informant=replace(state.informant, denied=NO_DENIALS),
     )
@@ -213,20 +212,18 @@ def _metrics_read(
     link = state.metrics
     history = tuple(each for each in link.history if each.at_s >= event.sample.at_s - HISTORY_S)
     load = load_between(history, event.sample)
-    smoothed = smooth(link.smoothed, load, now_s, policy.smoothing)
-    goals = tuple(item for item in link.goals if item[0] > now_s - timing.down_window_s)
-    size = state.in_use()
+    how, size, unit = policy.remembering, state.in_use(), state.unit
+    remembered = remember(link.remembered, load, now_s, how)
     # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
     is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
     if size != ZERO and not is_first_of_pair:
-        sizing = Sizing(size, state.unit, state.vm.bounds)
-        goals = (*goals, (now_s, policy.goal(smoothed.fill(load), sizing)))
+        goal = policy.goal(remembered.fill(load, now_s, how), Sizing(size, unit, state.vm.bounds))
+        remembered = remembered.with_goal(goal, unit, now_s, timing.down_window_s)
     link = MetricsState(
         next_read_s=now_s + timing.metrics_s,
         history=(*history, event.sample)[-MAX_HISTORY:],
-        smoothed=smoothed,
+        remembered=remembered,
         load=load,
-        goals=goals,
         read_s=now_s,
     )
     return replace(state, metrics=link)
@@ -251,14 +248,13 @@ def _metrics_failed(
 def goal_of(state: RunnerState) -> Goal | None:
     """The highest goal of the down window for each resource, within the time windows that are open: growth counts at
     once, a lower goal when the down window has passed. Of a tied VM the higher goal counts for both resources."""
-    goals, size, unit = state.metrics.goals, state.in_use(), state.unit
-    if not goals:
+    size, unit = state.in_use(), state.unit
+    goal = state.metrics.remembered.goals.highest(unit)
+    if goal is None:
         return None
-    cpu = max((goal.cpu for _, goal in goals), key=lambda goal: goal.units or 0)
-    memory = max((goal.memory for _, goal in goals), key=lambda goal: goal.units or 0)
     if not unit.is_apart:
-        cpu = memory = tied(cpu, memory)
-    goal = Goal(cpu, memory)
+        both = tied(goal.cpu, goal.memory)
+        goal = Goal(both, both)
     return goal if size == ZERO else state.limits.apply(goal, Sizing(size, unit, state.vm.bounds))
 
 

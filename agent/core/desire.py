@@ -1,17 +1,14 @@
 """What a VM should have, and why: the policies' goal within the bounds, raised by what the guest cannot wait for."""
 
-from dataclasses import dataclass
-
 from agent.core.apply import goal_of
-from agent.core.per_resource import Reasons, amounts
+from agent.core.per_resource import Reasons
 from agent.core.policies.values import ResourceGoal
 from agent.core.state import RegistrationPhase, RunnerState, UrgentGrowth
 from agent.core.timing import Timing
-from protocol.values import Resources
+from protocol.values import Resources, Value
 
 
-@dataclass(frozen=True, slots=True)
-class _Resource:
+class _Resource(Value, frozen=True):
     """One resource of a VM: what is in use of it, its step, and its bounds."""
 
     use: int
@@ -44,12 +41,9 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
     is_stale = read_s is not None and now_s - read_s > timing.metrics_stale_s
     if read_s is None:
         goal = None
-    cpu, memory = (
-        _Resource(*each)
-        for each in zip(
-            *(amounts(of) for of in (use, vm.unit.step, vm.bounds.min, vm.bounds.max)), strict=True
-        )
-    )
+    step, least, most = vm.unit.step, vm.bounds.min, vm.bounds.max
+    cpu = _Resource(use.vcpu_milli, step.vcpu_milli, least.vcpu_milli, most.vcpu_milli)
+    memory = _Resource(use.memory_bytes, step.memory_bytes, least.memory_bytes, most.memory_bytes)
     cpu_wanted, cpu_why = cpu.wanted(goal.cpu if goal else None, wishes.cpu, is_stale=is_stale)
     memory_wanted, memory_why = memory.wanted(goal.memory if goal else None, wishes.memory, is_stale=is_stale)
     wanted, why = Resources(cpu_wanted, memory_wanted), Reasons(cpu_why, memory_why)

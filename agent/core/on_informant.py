@@ -72,10 +72,10 @@ def called(
 
 
 def try_upscale_received(
-    state: RunnerState, event: events.TryUpscaleReceived, now_s: float, timing: Timing
+    state: RunnerState, event: events.TryUpscaleReceived, now_s: float, timing: Timing, share: int
 ) -> RunnerState:
     """The guest cannot wait: for a while it should have more of each resource that it names. A resource that it does not name
-    is called off; tied, only a call that names none calls anything off.
+    is called off; tied, only a call that names none calls anything off. `share` is that of the policy's wishes.
 
     Growth that a call has brought stays for the down window: the load behind it shows in metrics only later, and a guest
     that is shrunk at once would call again.
@@ -92,7 +92,9 @@ def try_upscale_received(
             wishes = PerResource(UrgentGrowth(cpu, until_s), UrgentGrowth(memory, until_s))
     else:
         earlier = Resources(*(0 if wish is None else wish.amount for wish in link.wishes))
-        wanted = wished(state.in_use(), state.unit.step, cpu=more.cpu, memory=more.memory, earlier=earlier)
+        wanted = wished(
+            state.in_use(), state.unit.step, share, cpu=more.cpu, memory=more.memory, earlier=earlier
+        )
         wishes = PerResource(
             UrgentGrowth(wanted.vcpu_milli, until_s) if more.cpu else off.cpu,
             UrgentGrowth(wanted.memory_bytes, until_s) if more.memory else off.memory,

@@ -21,9 +21,9 @@ class PerResource(Generic[T]):
         yield self.memory
 
 
-def amounts(of: Resources) -> PerResource[int]:
-    """Both amounts of `of`; `Resources(*pair)` is the way back."""
-    return PerResource(of.vcpu_milli, of.memory_bytes)
+def amounts(of: Resources) -> tuple[int, int]:
+    """CPU and memory of `of`; `Resources(*pair)` is the way back."""
+    return of.vcpu_milli, of.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,20 @@ each kind is in flight. Reads only: the shell records `Started` for each action 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from agent.core import events
 from agent.core.desire import desire, whole
-from agent.core.per_resource import PerResource, Reasons, amounts
+from agent.core.per_resource import PerResource, Reasons
 from agent.core.shrink import shrink
 from agent.core.state import PermitRequest, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
 from protocol import float32
 from protocol.values import ZERO, Observation, Resources
 from protocol.wire import Metrics
+
+_ALL_CALM: Final = PerResource(True, True)
+_NONE_CALM: Final = PerResource(False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +201,18 @@ class _Steps:
         known = state.informant.known_size if state.informant.phase is RegistrationPhase.ACTIVE else None
         calm = self._calm(seen)
         target = Resources(
-            *map(
-                _target,
-                calm,
-                amounts(seen.size),
-                amounts(seen.target),
-                amounts(desired),
-                amounts(held),
-                amounts(known) if known is not None else PerResource(None, None),
-            )
+            _target(
+                calm.cpu,
+                (seen.size.vcpu_milli, seen.target.vcpu_milli),
+                min(desired.vcpu_milli, held.vcpu_milli),
+                None if known is None else max(desired.vcpu_milli, known.vcpu_milli),
+            ),
+            _target(
+                calm.memory,
+                (seen.size.memory_bytes, seen.target.memory_bytes),
+                min(desired.memory_bytes, held.memory_bytes),
+                None if known is None else max(desired.memory_bytes, known.memory_bytes),
+            ),
         )
         # What is not held may be somebody else's by now: without a lease a target is lowered only.
         target = target.min(held.max(seen.target))
@@ -230,7 +237,7 @@ class _Steps:
         if not (calm.cpu or calm.memory) or (known == ZERO and not (calm.cpu and calm.memory)):
             return
         # What is still moving is told of, or asked for, when that is over.
-        kept = Resources(*map(_if_calm, calm, amounts(seen.size.min(desired)), amounts(known)))
+        kept = _if_calm(calm, seen.size.min(desired), known)
         if kept.exceeds(known):
             # Growth that was seen; or a shrink that was approved and is not wanted any more.
             self._actions.append(events.AnnounceUpscale(seen.size if known == ZERO else kept.max(known)))
@@ -238,28 +245,36 @@ class _Steps:
             found = shrink(state, seen.size, desired, known, self._now_s, self._timing)
             if found.until_s is not None:
                 self._at(found.until_s)
-            lower = Resources(*map(_if_calm, calm, amounts(found.amount), amounts(known)))
+            lower = _if_calm(calm, found.amount, known)
             if not known.fits_in(lower):  # else it is approved already, and the VM's turn; or it has to wait
                 self._actions.append(events.AskDownscale(lower))
 
     def _calm(self, seen: Observation) -> PerResource[bool]:
         """Which resources move no more; the resources of a tied VM move together."""
         is_calm = self._state.is_calm(self._now_s, self._timing.stall_s)
-        if is_calm or not self._state.unit.is_apart or self._state.backend.sent is not None:
-            return PerResource(is_calm, is_calm)
+        if is_calm:
+            return _ALL_CALM
+        if not self._state.unit.is_apart or self._state.backend.sent is not None:
+            return _NONE_CALM
         size, target = seen.size, seen.target
         return PerResource(size.vcpu_milli == target.vcpu_milli, size.memory_bytes == target.memory_bytes)
 
 
-def _if_calm(is_calm: bool, amount: int, known: int) -> int:
-    return amount if is_calm else known
+def _if_calm(calm: PerResource[bool], amount: Resources, known: Resources) -> Resources:
+    """`amount`, and what is `known` of a resource that still moves."""
+    return Resources(
+        amount.vcpu_milli if calm.cpu else known.vcpu_milli,
+        amount.memory_bytes if calm.memory else known.memory_bytes,
+    )
 
 
-def _target(is_calm: bool, size: int, target: int, desired: int, held: int, known: int | None) -> int:
-    """The next target of one resource. Of what moves (somebody else's resize, one of an earlier life, or one that takes its
-    time) the end is waited for, but growth beyond it need not wait."""
-    allowed = min(desired, held)
+def _target(is_calm: bool, seen: tuple[int, int], allowed: int, approved: int | None) -> int:
+    """The next target of one resource, `seen` with its size and target; it may grow to `allowed`, and shrink to `approved`.
+
+    Of what moves (somebody else's resize, one of an earlier life, or one that takes its time) the end is waited for, but
+    growth beyond it need not wait.
+    """
+    size, target = seen
     if not is_calm:
         return allowed if allowed > max(size, target) else target
-    lowest = size if known is None else max(desired, known)
-    return lowest if lowest < size else max(size, allowed)
+    return approved if approved is not None and approved < size else max(size, allowed)

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from agent.core.model import Sample, Vm
 from agent.core.per_resource import Denial, PerResource, amounts
-from agent.core.policies.smoothing import Smoothed
-from agent.core.policies.values import Goal, Load
+from agent.core.policies.remembered import Remembered
+from agent.core.policies.values import Load
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
 from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
@@ -195,15 +195,14 @@ class BackendState:
 
 @dataclass(frozen=True, slots=True)
 class MetricsState:
-    """The exporter, and what the policies made of it. `goals` are the recent ones, oldest first, with their time;
-    `history` are the samples of the last minute, oldest first, and `smoothed` is what is remembered of the load."""
+    """The exporter, and what the policies made of it. `history` are the samples of the last minute, oldest first;
+    `remembered` is what is kept of those before, and the goals of the down window."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
     history: tuple[Sample, ...] = ()
-    smoothed: Smoothed = field(default_factory=Smoothed)
+    remembered: Remembered = field(default_factory=Remembered)
     load: Load | None = None
-    goals: tuple[tuple[float, Goal], ...] = ()
     read_s: float | None = None
     failures: int = 0
     fault: str = ""

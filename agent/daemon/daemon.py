@@ -11,10 +11,12 @@ import click
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend
+from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, status
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
+from agent.daemon.load_files import DIRECTORY, LoadFiles
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
@@ -55,6 +57,7 @@ class Daemon:
         self._server_settings = server_settings
         self._latencies = Latencies()
         self._log = logs.logger("agent").bind(node=settings.node)
+        self._load_files = LoadFiles(settings.state_directory / DIRECTORY, self._log)
         self._identity = str(uuid.uuid4())
         self._rng = random.Random()
         self._fleet: Fleet | None = None
@@ -109,6 +112,8 @@ class Daemon:
                 self._log.info("draining")
             finally:
                 await fleet.close()
+                if not self._lost_lock:  # else the directory may be another agent's
+                    await self._load_files.save(self._known_loads())
                 await scheduler.close()
                 await self._server.close()
         return 1 if self._lost_lock else 0
@@ -131,6 +136,7 @@ class Daemon:
             advertised,
             advertised.endpoint(port),
             policies.standard(),
+            self._load_files,
             RunnerContext(self._change_log, self._log, self._rng, self._latencies),
         )
         return Fleet(factory.make, factory.vm, installed.prepare, self._supervisor, self._log, self._rng)
@@ -154,6 +160,7 @@ class Daemon:
         self._supervisor.start("node lock", lambda: self._watch_lock(stop))
         self._supervisor.start("source of VMs", lambda: self._follow_source(fleet))
         self._supervisor.start("certificates", self._watch_certificates)
+        self._supervisor.start("load files", lambda: self._load_files.keep(self._known_loads))
 
     # ---------------------------------------------------------------- what is watched
 
@@ -189,6 +196,9 @@ class Daemon:
         self._log.error("the state directory was removed or replaced; this agent ends", pid=os.getpid())
         self._lost_lock = True
         stop.request()
+
+    def _known_loads(self) -> list[KnownLoad]:
+        return [runner.known_load() for runner in self._runners()]
 
     # ---------------------------------------------------------------- pages
 

@@ -17,6 +17,8 @@ from pydantic import Field
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
+from agent.core.policies.surge import Surges
+from agent.core.policies.tail import Tail
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_TEXT,
@@ -28,6 +30,7 @@ from agent.core.policies.values import (
     ResourceGoal,
     Sizing,
 )
+from agent.core.policies.wish import HALF
 from agent.core.policies.zones import Zones
 from hosting.amounts import Memory, share
 from hosting.registry import Registry, RegistryError
@@ -52,20 +55,33 @@ Ratio = Annotated[float, Field(gt=0, le=100)]
 
 
 class UtilisationArgs(Settings):
-    """Targets and widths of zones are shares, such as 0.75."""
+    """Targets, widths of zones and shares are written as 0.75 and the like, durations in seconds."""
 
-    cpu_target: Target = 750_000
-    memory_target: Target | None = 750_000
+    cpu_target: Target = 900_000
+    memory_target: Target | None = 920_000
     """`null`: memory does not count."""
     load_target: LoadTarget = 900_000
     """The load average for each CPU, where CPU time is not known."""
     memory_margin: Annotated[int, Memory] = 100 * 2**20
-    cpu_stable_zone: Width = 160_000
-    cpu_mixed_zone: Width = 160_000
-    memory_stable_zone: Width = 50_000
-    memory_mixed_zone: Width = 50_000
+    cpu_stable_zone: Width = 80_000
+    cpu_mixed_zone: Width = 80_000
+    memory_stable_zone: Width = 80_000
+    memory_mixed_zone: Width = 80_000
     window: Annotated[float, Field(ge=1, le=3600)] = 60.0
-    """Seconds after which the mean has followed a load that stays above or below."""
+    """After this time the mean has followed a load that stays above or below."""
+    tail_window: Annotated[float, Field(ge=0, le=3600)] = 900.0
+    """The busiest minutes of this time fit as well; 0: they do not count."""
+    tail_share: Target = 900_000
+    """The share of the minutes that fit."""
+    tail_target: Target = 950_000
+    slope_ahead: Annotated[float, Field(ge=0, le=60)] = 2.0
+    """How far ahead memory that rises is judged; 0: not at all."""
+    surge_window: Annotated[float, Field(ge=0, le=86400)] = 21600.0
+    """Room is kept for memory to rise as fast as it did at most in this time; 0: none is kept."""
+    surge_ahead: Annotated[float, Field(ge=0, le=60)] = 6.0
+    """How long such a rise must find room, until more has come."""
+    wish_share: Width = HALF
+    """How much of the size more an urgent wish of the guest asks for; the second in a row asks for twice as much."""
 
     def make(self) -> Policy:
         return Utilisation(
@@ -76,6 +92,10 @@ class UtilisationArgs(Settings):
             Zones(self.cpu_stable_zone, self.cpu_mixed_zone),
             Zones(self.memory_stable_zone, self.memory_mixed_zone),
             self.window,
+            Tail(self.tail_window, self.tail_share, self.tail_target),
+            Surges(self.surge_window, self.surge_ahead),
+            self.slope_ahead,
+            self.wish_share,
         )
 
 

@@ -8,6 +8,7 @@ from agent.core.model import Vm
 from agent.core.policies.combined import Combined
 from agent.core.ports import VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
+from agent.daemon.load_files import LoadFiles
 from agent.daemon.settings import AgentSettings
 from agent.peers.exporter import ExporterLink
 from agent.peers.informant import InformantLink
@@ -46,6 +47,7 @@ class RunnerFactory:
     advertised: Advertised
     callback_address: str
     registry: policies.PolicyRegistry
+    load_files: LoadFiles
     context: RunnerContext
 
     def make(self, spec: VmDescription) -> Runner:
@@ -57,7 +59,8 @@ class RunnerFactory:
         schedule = (
             windows.Schedule(own.windows) if own.windows is not None else windows.of(self.settings.windows)
         )
-        return Runner(vm, self._peers(spec), self.context, policy, self.settings.timing(), schedule)
+        known = self.load_files.read(vm, policy.remembering)
+        return Runner(vm, self._peers(spec), self.context, policy, self.settings.timing(), schedule, known)
 
     def vm(self, spec: VmDescription) -> Vm:
         """The VM of `spec` as its runner knows it."""

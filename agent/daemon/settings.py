@@ -45,7 +45,7 @@ class Periods(Settings):
     metrics: Seconds = 5.0
     tick: Annotated[float, Field(gt=0, le=25)] = 15.0
     """At least this often a request goes to the scheduler; below the 30 s for which a permit is worth something."""
-    down_window: Seconds = 30.0
+    down_window: Seconds = 300.0
     """The goal falls only to the highest goal of so many seconds."""
 
 

@@ -95,7 +95,12 @@ def details(runner: Runner) -> bytes:
         if planned is not None
         else None,
         "reasons": [
-            {"code": reason.code.value, "message": reason.message, "retryAfterSeconds": reason.retry_after_s}
+            {
+                "code": reason.code.value,
+                "resource": reason.resource,
+                "message": reason.message,
+                "retryAfterSeconds": reason.retry_after_s,
+            }
             for reason in state.scheduler.reasons
         ],
         "journal": [

@@ -21,9 +21,11 @@ from agent.core.condition import Condition, condition
 from agent.core.model import Vm
 from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
+from agent.core.policies.remembered import NOTHING, Remembered
+from agent.core.policies.saved import KnownLoad
 from agent.core.policies.windows import WindowLimits
 from agent.core.ports import HeldLog
-from agent.core.state import RunnerState
+from agent.core.state import MetricsState, RunnerState
 from agent.core.step import RunnerCore
 from agent.core.timing import Timing
 from agent.runner.event_json import event_document
@@ -86,7 +88,9 @@ class Runner:
         policy: Combined,
         timing: Timing,
         windows: Windows | None = None,
+        remembered: Remembered = NOTHING,
     ) -> None:
+        """`remembered` is what an earlier process knew of the VM's load."""
         self.vm = vm
         self.stats = RunnerStats()
         self.last_plan: Plan | None = None
@@ -107,7 +111,13 @@ class Runner:
         self._next_tick_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self.state = RunnerState(vm, self._new_life(), self._now_s())
+        self.state = RunnerState(
+            vm, self._new_life(), self._now_s(), metrics=MetricsState(remembered=remembered)
+        )
+
+    def known_load(self) -> KnownLoad:
+        """What is remembered of the VM's load, and how."""
+        return KnownLoad(self.vm, self.state.metrics.remembered, self._core.policy.remembering)
 
     def condition(self, now_s: float) -> Condition:
         return condition(self.state, self.last_plan, now_s, self._timing)
@@ -143,7 +153,14 @@ class Runner:
         """Run lives of this VM until cancelled; a superseded life is followed by a new one after a while."""
         try:
             while True:
-                self.state = RunnerState(self.vm, self._new_life(), self._now_s(), rivalry=self.state.rivalry)
+                before = self.state
+                self.state = RunnerState(
+                    self.vm,
+                    self._new_life(),
+                    self._now_s(),
+                    metrics=MetricsState(remembered=before.metrics.remembered),
+                    rivalry=before.rivalry,
+                )
                 while not self._inbox.empty():  # what happened to an earlier life, its faults included
                     self._inbox.get_nowait()
                 await self._live()

@@ -1,8 +1,9 @@
 """Rules that run the agent's own code: its state, its policies, its windows, its handling of wishes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fractions import Fraction
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -12,8 +13,11 @@ from agent.core.desire import desire
 from agent.core.model import Vm
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.surge import NO_SURGES
+from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import MILLION, Goal, Load, ResourceGoal, Sizing, units_for
+from agent.core.policies.zones import Zones
 from agent.core.shrink import shrink
 from agent.core.state import BackendState, InformantState, RegistrationPhase, RunnerState
 from agent.core.timing import Timing
@@ -31,6 +35,8 @@ UNIT: Final = Resources(250, int(GIB))
 BOUNDS: Final = Bounds(UNIT, Resources(int(1000 * MOST_CPUS), int(MOST_BYTES)))
 _LIFE: Final = Life(UUID(int=1, version=4), 1)
 _REGISTRATION: Final = UUID(int=2, version=4)
+DEFAULT: Final = Utilisation()
+REMEMBERS_S: Final = DEFAULT.surges.window_s + HOUR_S
 _SILENCE_S: Final = 1e12
 """The informant's health calls are not played: it never counts as silent."""
 
@@ -46,7 +52,7 @@ class AgentSetup:
     guest: GuestRules = OURS
     is_apart: bool = False
     is_whole: bool = False
-    remembers_s: float = 2.0 * HOUR_S
+    remembers_s: float = 1.0 * HOUR_S
 
 
 class AgentRule(Rule):
@@ -96,11 +102,28 @@ class AgentRule(Rule):
             events.DownscaleApproved(size) if is_approved else events.DownscaleDenied(size, "replay"), now_s
         )
 
+    def remembered_bytes(self) -> int:
+        """The samples, means and goals in the state."""
+        return _bytes_of(self.state.metrics, set())
+
     def _apply(self, event: events.Event, now_s: float) -> None:
         self.state = apply(self.state, event, now_s, self._timing, self._setup.policy)
 
 
 NOT_JUDGED: Final = ResourceGoal(None, "not judged")
+
+
+def _bytes_of(value: object, seen: set[int]) -> int:
+    """The memory of a value with all that it refers to; what is referred to twice counts once."""
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    parts: Iterable[object] = ()
+    if is_dataclass(value):
+        parts = (getattr(value, each.name) for each in fields(value))
+    elif isinstance(value, tuple | list | deque):
+        parts = value
+    return sys.getsizeof(value) + sum(_bytes_of(part, seen) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +138,7 @@ class PublishedMemory:
         used = load.memory_used()
         if used is None:
             return Goal(NOT_JUDGED, NOT_JUDGED)
-        need = Fraction((used + self.margin_bytes) * MILLION, self.target)
-        units = units_for(need, sizing.unit.step.memory_bytes)
+        units = units_for((used + self.margin_bytes) * MILLION, self.target * sizing.unit.step.memory_bytes)
         return Goal(NOT_JUDGED, ResourceGoal(units, "memory"))
 
 
@@ -127,13 +149,32 @@ def published() -> AgentSetup:
 
 
 def before() -> AgentSetup:
-    """Our default before resources were apart: tied units, 75 %, a window of 30 s, down a unit at a time."""
-    return AgentSetup(Combined((("utilisation", Utilisation()),)), Timing(down_window_s=30.0))
+    """The settings of our default before resources were apart: tied units, 75 %, a window of 30 s."""
+    policy = Utilisation(
+        750_000,
+        750_000,
+        cpu_zones=Zones(160_000, 160_000),
+        memory_zones=Zones(50_000, 50_000),
+        tail=NO_TAIL,
+        surges=NO_SURGES,
+        ahead_s=0.0,
+        wish_share=0,
+    )
+    return AgentSetup(_alone(policy), Timing(down_window_s=30.0))
 
 
 def default() -> AgentSetup:
     """An agent that is told nothing."""
-    return AgentSetup(Combined(), Timing(down_window_s=Periods().down_window), is_apart=True)
+    return _like_default()
+
+
+def _like_default(policy: Utilisation = DEFAULT, down_window_s: float = Periods().down_window) -> AgentSetup:
+    timing = Timing(down_window_s=down_window_s)
+    return AgentSetup(_alone(policy), timing, is_apart=True, remembers_s=REMEMBERS_S)
+
+
+def _alone(policy: Utilisation) -> Combined:
+    return Combined((("utilisation", policy),))
 
 
 SETUPS: Final[dict[str, Callable[[], AgentSetup]]] = {
@@ -141,6 +182,15 @@ SETUPS: Final[dict[str, Callable[[], AgentSetup]]] = {
     "before": before,
     "default": default,
 }
+PARTS: Final[dict[str, Callable[[], AgentSetup]]] = {
+    "default, tied": lambda: replace(default(), is_apart=False),
+    "default without tail": lambda: _like_default(replace(DEFAULT, tail=NO_TAIL)),
+    "default without surge": lambda: _like_default(replace(DEFAULT, surges=NO_SURGES)),
+    "default without slope": lambda: _like_default(replace(DEFAULT, ahead_s=0.0)),
+    "default, wishes of a unit": lambda: _like_default(replace(DEFAULT, wish_share=0)),
+    "default, window of 30 s": lambda: _like_default(down_window_s=30.0),
+}
+"""The default without one of its parts: to be named with `--policy`."""
 
 
 def first_size(cpus: float, memory_bytes: float) -> Resources:

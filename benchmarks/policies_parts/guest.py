@@ -70,9 +70,10 @@ class Informant:
         """Whether nothing is wished for."""
         return self.cpu_needed_s is None and self.memory_needed_s is None
 
-    def calmed(self, now_s: float, waited_s: float, busy_s: float) -> None:
-        """Nothing was short for a while, and nobody looked: the counters until now."""
-        self._seen = [(now_s - 2 * self.limits.cpu_over_s, waited_s, busy_s), (now_s, waited_s, busy_s)]
+    def calmed(self, now_s: float, waited_s: float, busy_s: float, cpus: float) -> None:
+        """Nothing was short for a while, and nobody looked: the counters until now, after `cpus` were busy."""
+        ages = np.arange(self.limits.cpu_over_s, -TICK_S, -TICK_S).tolist()
+        self._seen = [(now_s - age_s, waited_s, busy_s - cpus * age_s) for age_s in ages]
 
     def look(
         self, now_s: float, waited_s: float, busy_s: float, size: Resources, used_bytes: float
@@ -179,6 +180,10 @@ class Guest:
             and self._cpu_most[period] <= cpu_share * self._cpus
             and self._memory_most[period] <= self._bytes - left_bytes
         )
+
+    def mean_cpus(self, period: int) -> float:
+        """The demand of CPU in a period."""
+        return self._cpu_sum[max(0, period)] / PERIOD_S
 
     def pass_period(self, period: int) -> None:
         """A calm period passes."""

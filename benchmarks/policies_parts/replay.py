@@ -13,7 +13,7 @@ from agent.core.model import Sample
 from benchmarks.policies_parts.families import Demand
 from benchmarks.policies_parts.guest import PERIOD_S, TICK_S, TICKS, Guest, GuestRules, Informant
 from benchmarks.policies_parts.score import Tally, followed, steps_of
-from benchmarks.policies_parts.shapes import DAY_S
+from benchmarks.policies_parts.shapes import DAY_S, HOUR_S
 from protocol.values import Resources
 from protocol.wire import MoreResources
 
@@ -61,6 +61,10 @@ class Rule:
     def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
         """The guest was asked for a size that is less."""
 
+    def remembered_bytes(self) -> int:
+        """How much memory the past of the VM takes."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class _Landing:
@@ -96,6 +100,11 @@ class Replay:
         self._load1 = self._load5 = 0.0
         rule.moved(size, size, 0.0)
 
+    @property
+    def size(self) -> Resources:
+        """The VM's size now."""
+        return self._guest.size
+
     def run(self) -> Tally:
         """From as long before `counted_from_s` as the rule needs, to the end of the demand."""
         first = int(max(0.0, self._counted_from_s - self._rule.remembers_s)) // PERIOD_S
@@ -103,7 +112,6 @@ class Replay:
         clock = time.process_time
         began_s = clock()
         guest, informant = self._guest, self._informant
-        informant.calmed(first * PERIOD_S, 0.0, 0.0)
         was_calm = True
         for period in range(first, len(self._demand.cpu) // PERIOD_S):
             left = informant.rules.least_bytes(guest.size.memory_bytes)
@@ -112,11 +120,14 @@ class Replay:
                 was_calm = True
             else:
                 if was_calm:
-                    informant.calmed(period * PERIOD_S, guest.waited_s, guest.busy_s)
+                    informant.calmed(
+                        period * PERIOD_S, guest.waited_s, guest.busy_s, guest.mean_cpus(period - 1)
+                    )
                 self._follow(period)
                 was_calm = False
             self._read((period + 1) * PERIOD_S)
         self.tally.evaluation_s = clock() - began_s
+        self.tally.remembered_bytes = self._rule.remembered_bytes()
         self.tally.steps_s = followed(steps_of(self._demand.cpu), self._sizes, self._counted_from_s)
         return self.tally
 
@@ -204,6 +215,6 @@ class Replay:
         self._rule.moved(self._guest.size, target, now_s)
 
 
-def counted_from(days: int) -> float:
-    """The last day counts."""
-    return float((days - 1) * DAY_S)
+def counted_from(days: int, hours: int) -> float:
+    """When the last `hours` of so many days begin."""
+    return float(days * DAY_S - hours * HOUR_S)

@@ -29,7 +29,9 @@ class Tally:
     """For each step of demand the seconds until the size covered it."""
     evaluations: int = 0
     evaluation_s: float = 0.0
-    """Processor time of the rule, and how often it was asked."""
+    """Processor time of the replay with its rule, and how often the rule was asked."""
+    remembered_bytes: int = 0
+    """How much the rule remembers of the VM at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,9 @@ def steps_of(cpu: Series) -> list[Step]:
     is_step = (rise >= LEAST_CPUS) & (rise >= LEAST_SHARE * before) & (first - before >= 0.5 * rise)
     found: list[Step] = []
     for index in np.flatnonzero(is_step).tolist():
+        half_way = before[index] + rise[index] / 2
         second = index + BEFORE_S
+        second += int(np.argmax(cpu[second : second + 5] >= half_way))
         if not found or second >= found[-1].at_s + BEFORE_S:
             found.append(Step(float(second), float(after[index])))
     return found

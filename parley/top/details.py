@@ -118,7 +118,9 @@ def _reasons(vm: Mapping[str, Any]) -> Iterator[DetailLine]:
     for item in map(mapping, found):
         again = number(item.get("retryAfterSeconds"))
         when = f" (again in {_seconds(again)})" if again is not None else ""
-        yield DetailLine(f"  {clean(item.get('code')) or '-'}: {clean(item.get('message'), MAX_LINE)}{when}")
+        resource = clean(item.get("resource"))
+        code = f"{clean(item.get('code')) or '-'}{f' ({resource})' if resource else ''}"
+        yield DetailLine(f"  {code}: {clean(item.get('message'), MAX_LINE)}{when}")
 
 
 def _journal(vm: Mapping[str, Any]) -> Iterator[DetailLine]:

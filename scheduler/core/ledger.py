@@ -145,8 +145,8 @@ class Row:
 class PoolAccount:
     """A pool's sum. Written by `Ledger` only.
 
-    `units` is what its rows hold together, in its own units and without what is pending, `amount` the same exactly, resource
-    by resource. `freed_units` is what they have given back so far, `frees` how often they gave something back, whole units or
+    `units` is what its rows hold together, in its own units and without what is pending, `vcpu_milli` and `memory_bytes` the
+    same exactly. `freed_units` is what they have given back so far, `frees` how often they gave something back, whole units or
     not; both only rise, like `came_beyond`, how many VMs came beyond its limit. `changed` are the rows that were changed since
     `Ledger.take_changed` was called last. Without `spec` there is no such pool (yet).
     """
@@ -154,12 +154,18 @@ class PoolAccount:
     name: str
     spec: PoolSpec | None = None
     units: int = 0
-    amount: Resources = ZERO
+    vcpu_milli: int = 0
+    memory_bytes: int = 0
     freed_units: int = 0
     frees: int = 0
     came_beyond: int = 0
     rows: dict[Holder, Row] = field(default_factory=dict)
     changed: set[Holder] = field(default_factory=set)
+
+    @property
+    def amount(self) -> Resources:
+        """What its rows hold together, exactly."""
+        return Resources(self.vcpu_milli, self.memory_bytes)
 
     @property
     def excess_units(self) -> int:
@@ -314,18 +320,21 @@ class Ledger:
         """The pool's sums move by what the row's part has changed."""
         pooled = row.state.firm
         units = units_of(account, pooled)
-        if units != row.units or pooled != row.pooled:
-            self._move(account, units - row.units, pooled - row.pooled)
+        before = row.pooled
+        if units != row.units or (pooled is not before and pooled != before):
+            self._move(account, units - row.units, before, pooled)
             row.units, row.pooled = units, pooled
         account.changed.add(row.holder)
 
-    def _move(self, account: PoolAccount, units: int, amount: Resources) -> None:
+    def _move(self, account: PoolAccount, units: int, before: Resources, after: Resources) -> None:
         account.units += units
-        account.amount += amount
+        cpu, memory = after.vcpu_milli - before.vcpu_milli, after.memory_bytes - before.memory_bytes
+        account.vcpu_milli += cpu
+        account.memory_bytes += memory
         if units < 0:
             account.freed_units -= units
             self.freed_units -= units
-        if units < 0 or amount.vcpu_milli < 0 or amount.memory_bytes < 0:
+        if units < 0 or cpu < 0 or memory < 0:
             account.frees += 1
             self.frees += 1
         self.pool_moves += 1
@@ -336,7 +345,7 @@ class Ledger:
             return
         account = self._pools[row.pool]
         del account.rows[row.holder]
-        self._move(account, -row.units, ZERO - row.pooled)
+        self._move(account, -row.units, row.pooled, ZERO)
         account.changed.add(row.holder)
         row.pool, row.units, row.pooled = None, 0, ZERO
         self._drop_unused(account)

@@ -102,11 +102,14 @@ def admitted(ledger: Ledger, record: VmRecord, way: Growth, call: AdmissionCall)
     if verdict.generation not in (None, account.spec.generation):
         return [Limit(0, _CHANGED)]
     asked = way.within(call.wanted, _ASKED_FOR_LESS)
-    found: list[Limit] = []
-    for limit in verdict.amounts:
-        found += _unless_all(_of_amount(record, account, way, limit), asked, is_all=limit.is_all)
-    found += _unless_all(_of_units(record, account, way, verdict), asked, is_all=verdict.is_all)
-    return (_each_once(found) if verdict.amounts else found) + asked
+    found = _unless_all(_of_units(record, account, way, verdict), asked, is_all=verdict.is_all)
+    if verdict.amounts:
+        of_amounts: list[Limit] = []
+        for limit in verdict.amounts:
+            limits = _of_amount(record, account, way, limit)
+            of_amounts += _unless_all(limits, asked, is_all=limit.is_all)
+        found = _each_once(of_amounts + found)
+    return found + asked
 
 
 def _each_once(limits: list[Limit]) -> list[Limit]:
@@ -149,7 +152,9 @@ def _of_amount(record: VmRecord, account: PoolAccount, way: Growth, limit: Amoun
 def _unless_all(limits: list[Limit], asked: list[Limit], *, is_all: bool) -> list[Limit]:
     """The limits of a pool that refuse something. Where others have cut what the pool was asked for, and all of that was
     admitted (`is_all`), that is none."""
-    return [limit for limit in limits if not (is_all and _is_asked_for_less(limit, asked))]
+    if not (limits and is_all):
+        return limits
+    return [limit for limit in limits if not _is_asked_for_less(limit, asked)]
 
 
 def _is_asked_for_less(limit: Limit, asked: list[Limit]) -> bool:

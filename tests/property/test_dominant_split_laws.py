@@ -108,9 +108,9 @@ def states(draw: st.DrawFn) -> tuple[TenantAccounts, list[Use]]:
     amounts = st.fixed_dictionaries(dict.fromkeys(leaves(tree), st.integers(0, 12)))
     found = [Use(tree, draw(amounts), draw(amounts)) for _ in range(2)]
     accounts = TenantAccounts({"units": tree, "cpu": tree})
-    for place in found[0].used:
-        claims = [use.claimed[place] for use in found]
-        accounts.add(place, [use.used[place] for use in found], claims)
+    units, cpu = found
+    for place in units.used:
+        accounts.add(place, units.used[place], units.claimed[place], [cpu.used[place]], [cpu.claimed[place]])
     return accounts, found
 
 

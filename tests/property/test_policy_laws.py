@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
-from agent.core.policies.smoothing import Smoothed, Track, follow, smooth
+from agent.core.policies.remembered import Remembered, remember
+from agent.core.policies.smoothing import Track, follow
+from agent.core.policies.surge import NO_SURGES
+from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_UNITS,
@@ -42,6 +45,8 @@ _policies = st.builds(
     _zones,
     _zones,
     st.just(60.0),
+    st.just(NO_TAIL),
+    st.just(NO_SURGES),
 )
 
 
@@ -57,7 +62,12 @@ def _sizings(draw: st.DrawFn) -> Sizing:
 _figures = st.none() | st.floats() | st.floats(0, 100)
 _psi = st.none() | st.builds(Psi, _figures, _figures, _figures, _figures)
 _counts = st.none() | st.integers(-(2**70), 2**70) | st.integers(0, 2**40)
-_loads = st.builds(Load, _counts, _counts, _figures, _figures, _counts, _counts, _counts, _counts, _psi, _psi)
+_loads = st.builds(
+    Load,
+    *(_counts, _counts, _figures, _figures, _counts, _counts, _counts, _counts, _counts, _counts),
+    st.integers(-(2**70), 2**70),
+    *(_counts, _psi, _psi),
+)
 
 
 def both(goal: Goal) -> tuple[ResourceGoal, ResourceGoal]:
@@ -115,6 +125,10 @@ def _known(draw: st.DrawFn) -> Load:
         draw(st.none() | _micros),
         total,
         draw(st.integers(0, total)),
+        draw(st.none() | st.integers(0, 2**40)),
+        draw(st.none() | _micros),
+        draw(st.none() | st.integers(0, 2**40)),
+        draw(st.integers(0, 2**30)),
         draw(st.none() | st.integers(0, 2**40)),
         draw(st.builds(Psi, percent, percent, percent, percent)),
         draw(st.builds(Psi, percent, percent, percent, percent)),
@@ -176,6 +190,10 @@ def test_a_larger_unit_under_a_larger_load_is_the_same_goal(
         memory_total=scaled(load.memory_total),
         memory_available=scaled(load.memory_available),
         memory_mean=scaled(load.memory_mean),
+        busy_tail_micro=scaled(load.busy_tail_micro),
+        memory_tail=scaled(load.memory_tail),
+        memory_rise=load.memory_rise * factor,
+        memory_surge=scaled(load.memory_surge),
     )
     assume((larger.memory_mean or 0) < 2**63)
     wide = replace(policy, memory_margin=policy.memory_margin * factor)
@@ -190,13 +208,14 @@ class Guest:
     policy: Utilisation
     sizing: Sizing
     at_s: float = 0.0
-    smoothed: Smoothed = field(default_factory=Smoothed)
+    known: Remembered = field(default_factory=Remembered)
 
     def sample(self, load: Load) -> Units:
         """The goal after one more sample."""
         self.at_s += PERIOD_S
-        self.smoothed = smooth(self.smoothed, load, self.at_s, self.policy.smoothing)
-        goal = self.policy.goal(self.smoothed.fill(load), self.sizing).units()
+        how = self.policy.remembering
+        self.known = remember(self.known, load, self.at_s, how)
+        goal = self.policy.goal(self.known.fill(load, self.at_s, how), self.sizing).units()
         self.sizing = replace(self.sizing, use=self.sizing.unit.step.max(self.sizing.unit.amount(goal)))
         return goal
 
@@ -245,7 +264,7 @@ def test_a_constant_load_ends_at_the_same_size_from_everywhere_and_stays(
 def test_noise_within_the_stable_zone_never_moves_the_goal(
     policy: Utilisation, sizing: Sizing, level: int, data: st.DataObject
 ) -> None:
-    reach = level * policy.smoothing.busy.stable // MILLION
+    reach = level * policy.remembering.smoothing.busy.stable // MILLION
     guest = Guest(replace(policy, memory_margin=0), sizing)
     settled = guest.sample(_sample(level))
     below, above = st.integers(-reach, 0), st.integers(0, reach)

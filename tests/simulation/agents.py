@@ -13,6 +13,8 @@ from agent.core import events
 from agent.core.condition import Condition, condition
 from agent.core.plan import Plan
 from agent.core.policies.combined import Combined
+from agent.core.policies.surge import NO_SURGES
+from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.rivalry import Rivalry
@@ -33,7 +35,22 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TIMING: Final = Timing(command_deadline_s=COMMAND_DEADLINE_S, observe_busy_s=0.4, down_window_s=30.0)
-POLICY: Final = Combined((("utilisation", Utilisation(cpu_zones=NO_ZONES, memory_zones=NO_ZONES)),))
+POLICY: Final = Combined(
+    (
+        (
+            "utilisation",
+            Utilisation(
+                750_000,
+                750_000,
+                cpu_zones=NO_ZONES,
+                memory_zones=NO_ZONES,
+                tail=NO_TAIL,
+                surges=NO_SURGES,
+                ahead_s=0.0,
+            ),
+        ),
+    )
+)
 """Without zones, so that a load says at once which size it needs."""
 INFORMANT_DEADLINE_S: Final = 2.0
 

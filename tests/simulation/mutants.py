@@ -182,8 +182,10 @@ def wish_without_an_end() -> Patch:
     """What could not wait once is wanted for ever."""
     wished = on_informant.try_upscale_received
 
-    def wished_for_ever(state: RunnerState, event: Any, now_s: float, timing: Timing) -> RunnerState:
-        return wished(state, event, now_s, replace(timing, try_upscale_s=1e6, down_window_s=1e6))
+    def wished_for_ever(
+        state: RunnerState, event: Any, now_s: float, timing: Timing, share: int
+    ) -> RunnerState:
+        return wished(state, event, now_s, replace(timing, try_upscale_s=1e6, down_window_s=1e6), share)
 
     return _patch(on_informant, "try_upscale_received", wished_for_ever)
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
-from agent.core.policies.smoothing import Smoothing
+from agent.core.policies.remembered import Remembering
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     Goal,
@@ -15,20 +16,29 @@ from agent.core.policies.values import (
     highest,
 )
 
+DEFAULT: Final = Utilisation()
+
 
 @dataclass(frozen=True, slots=True)
 class Combined:
     """Policies by their configured names; also of a single policy, or of none."""
 
-    policies: tuple[tuple[str, Policy], ...] = (("utilisation", Utilisation()),)
+    policies: tuple[tuple[str, Policy], ...] = (("utilisation", DEFAULT),)
 
     @property
-    def smoothing(self) -> Smoothing:
-        """How the means are held that `utilisation` rests on."""
-        return next(
-            (policy.smoothing for _, policy in self.policies if isinstance(policy, Utilisation)),
-            Utilisation().smoothing,
-        )
+    def remembering(self) -> Remembering:
+        """What is to be remembered of the load, for `utilisation`."""
+        return self._utilisation.remembering
+
+    @property
+    def wish_share(self) -> int:
+        """How much of the size more an urgent wish asks for, in parts per million."""
+        return self._utilisation.wish_share
+
+    @property
+    def _utilisation(self) -> Utilisation:
+        """The settings that count beside the goal: those of `utilisation`, by default its defaults."""
+        return next((policy for _, policy in self.policies if isinstance(policy, Utilisation)), DEFAULT)
 
     @property
     def is_tied(self) -> bool:

@@ -7,7 +7,6 @@ it is. It comes down only when the caller's window has passed (the highest goal 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 from agent.core.policies.values import (
@@ -60,7 +59,7 @@ class Pressure:
         short, long = usable(avg10), usable(avg60)
         if short is None:
             return GoalPart(name, None, f"{name} pressure is not known")
-        step = max(1, units_for(Fraction(size * self.step, MILLION), 1))
+        step = max(1, units_for(size * self.step, MILLION))
         shown = f"{name} pressure {min(short, 100):.1f}%"
         if short >= threshold:
             return GoalPart(name, min(size + step, MAX_UNITS), f"{shown} is at or above {threshold:g}%")

@@ -44,14 +44,8 @@ class Track:
 
     def add(self, value: int, at_s: float) -> "Track":
         """The track with one more sample in its window."""
-        return replace(
-            self,
-            seen_s=at_s,
-            low=min(self.low, value) if self.count else value,
-            high=max(self.high, value) if self.count else value,
-            total=self.total + value,
-            count=self.count + 1,
-        )
+        low, high = (min(self.low, value), max(self.high, value)) if self.count else (value, value)
+        return Track(self.mean, self.began_s, at_s, low, high, self.total + value, self.count + 1)
 
     def turn(self) -> "Track":
         """The track at the end of its window: the mean moves only where no sample was on its other side."""
@@ -67,15 +61,6 @@ class Smoothed:
     busy: Track | None = None
     load: Track | None = None
     memory: Track | None = None
-
-    def fill(self, load: Load) -> Load:
-        """`load` with the means."""
-        return replace(
-            load,
-            busy_mean_micro=None if self.busy is None else self.busy.mean,
-            load_mean_micro=None if self.load is None else self.load.mean,
-            memory_mean=None if self.memory is None else self.memory.mean,
-        )
 
 
 def smooth(previous: Smoothed, load: Load, at_s: float, how: Smoothing) -> Smoothed:

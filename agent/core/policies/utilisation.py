@@ -1,15 +1,22 @@
-"""`utilisation`, the default: as many units as keep CPU and memory at a target share of the size.
+"""`utilisation`, the default: for each resource as many units as the load needs, seen in several ways; the highest counts.
 
-The goal does not depend on the size, so the same load leads to the same size from both sides; and it rests on held
-means (`smoothing`), so it does not flip at every sample. Without CPU time it goes by the load averages.
+- *target*: CPU and memory in use are a target share of the size. The goal does not depend on the size, so the same load
+  leads to the same size from both sides, and it rests on held means (`smoothing`), so it does not flip at every sample.
+- *tail* (`tail`): the busiest minutes of the last quarter of an hour fit as well.
+- *slope* (`slope`): memory that rises is judged a little ahead.
+
+Without CPU time the target goes by the load averages. What else belongs to the policy: an urgent wish (`wish`), and when a
+goal may fall (`down_window`).
 """
 
-import functools
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
+from agent.core.policies.remembered import Remembering
 from agent.core.policies.smoothing import Smoothing
+from agent.core.policies.surge import SURGES, Surges
+from agent.core.policies.tail import TAIL, Tail
 from agent.core.policies.values import (
     MAX_MICRO,
     MILLION,
@@ -21,12 +28,12 @@ from agent.core.policies.values import (
     micro,
     units_for,
 )
+from agent.core.policies.wish import HALF
 from agent.core.policies.zones import Zones, headroom
 from protocol.values import MAX_MEMORY_BYTES
 
 MIB: Final = 2**20
-CPU_ZONES: Final = Zones(160_000, 160_000)
-MEMORY_ZONES: Final = Zones(50_000, 50_000)
+ZONES: Final = Zones(80_000, 80_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,71 +44,114 @@ class Utilisation:
     higher. The margin and that target are the published ones (reference/neon.md 6.2).
     """
 
-    cpu_target: int = 750_000
-    memory_target: int | None = 750_000
+    cpu_target: int = 900_000
+    memory_target: int | None = 920_000
     """None: memory does not count."""
     load_target: int = 900_000
     memory_margin: int = 100 * MIB
-    cpu_zones: Zones = CPU_ZONES
-    memory_zones: Zones = MEMORY_ZONES
+    cpu_zones: Zones = ZONES
+    memory_zones: Zones = ZONES
     window_s: float = 60.0
+    """Seconds after which a mean has followed a load that stays above or below."""
+    tail: Tail = TAIL
+    surges: Surges = SURGES
+    ahead_s: float = 2.0
+    """How far ahead memory that rises is judged."""
+    wish_share: int = HALF
+    """How much of the size more an urgent wish of the guest asks for (`wish`)."""
 
-    @property
-    def smoothing(self) -> Smoothing:
-        """How the means that it rests on are held."""
-        return _smoothing(self)
+    remembering: Remembering = field(init=False, compare=False, repr=False)
+    """What is to be remembered of the load: the means and the tails that the goal rests on."""
+
+    def __post_init__(self) -> None:
+        smoothing = Smoothing(
+            self.cpu_zones.within(headroom(self.cpu_target)),
+            self.cpu_zones.within(headroom(self.load_target)),
+            self.memory_zones.within(headroom(self.memory_target or MILLION)),
+            self.window_s,
+        )
+        object.__setattr__(
+            self,
+            "remembering",
+            Remembering(smoothing, self.tail, self.surges),
+        )
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
         """What CPU and memory need, each by itself."""
-        return Goal(highest((self._cpu(load, sizing),)), highest((self._memory(load, sizing),)))
+        cpu, memory = sizing.unit.step.vcpu_milli * 1000, sizing.unit.step.memory_bytes
+        return Goal(highest(self._cpu(load, cpu)), highest(self._memory(load, memory)))
 
-    def _cpu(self, load: Load, sizing: Sizing) -> GoalPart:
+    def _cpu(self, load: Load, step: int) -> Iterator[GoalPart]:
+        """The parts of CPU. `step` in millionths of a CPU."""
         busy, mean = load.busy(), _mean(load.busy_mean_micro, MAX_MICRO)
-        zones, target, word = self.smoothing.busy, self.cpu_target, "CPUs busy"
+        zones, target, word = self.remembering.smoothing.busy, self.cpu_target, "CPUs busy"
         if busy is None and mean is None:
             busy = micro(load.load1)
             held = _mean(load.load_mean_micro, MAX_MICRO)
             mean = held if held is not None else micro(load.load5)
-            zones, target, word = self.smoothing.load, self.load_target, "load"
+            zones, target, word = self.remembering.smoothing.load, self.load_target, "load"
         level = _level(busy, mean, zones)
         if level is None:
-            return GoalPart("cpu", None, "neither CPU time nor load averages are known")
-        units = units_for(level * 1000 / target, sizing.unit.step.vcpu_milli)
-        return GoalPart(
-            "cpu", units, f"{float(level / MILLION):.2f} {word}, {target / MILLION:.0%} is the target"
-        )
+            yield GoalPart("cpu target", None, "neither CPU time nor load averages are known")
+            return
+        text = f"{level[0] / (level[1] * MILLION):.2f} {word}, {target / MILLION:.0%} is the target"
+        yield GoalPart("cpu target", _units(level, target, step), text)
+        peak, tail = _mean(load.busy_tail_micro, MAX_MICRO), self.tail
+        if peak is not None:
+            text = f"the busiest minutes of the last {tail.lately} need {peak / tail.target:.2f} CPUs"
+            yield GoalPart("cpu tail", _units((peak, 1), tail.target, step), text)
 
-    def _memory(self, load: Load, sizing: Sizing) -> GoalPart:
-        if self.memory_target is None:
-            return GoalPart("memory", None, "memory does not count")
-        mean = _mean(load.memory_mean, MAX_MEMORY_BYTES)
-        level = _level(load.memory_used(), mean, self.smoothing.memory)
+    def _memory(self, load: Load, step: int) -> Iterator[GoalPart]:
+        """The parts of memory. `step` in bytes."""
+        target = self.memory_target
+        if target is None:
+            yield GoalPart("memory target", None, "memory does not count")
+            return
+        used, mean = load.memory_used(), _mean(load.memory_mean, MAX_MEMORY_BYTES)
+        level = _level(used, mean, self.remembering.smoothing.memory)
         if level is None:
-            return GoalPart("memory", None, "memory in use is not known")
-        need = level + self.memory_margin
-        units = units_for(need * MILLION / self.memory_target, sizing.unit.step.memory_bytes)
-        share = f"{self.memory_target / MILLION:.0%}"
-        return GoalPart("memory", units, f"{round(need / MIB)} MiB of memory needed, {share} is the target")
+            yield GoalPart("memory target", None, "memory in use is not known")
+            return
+        need = (level[0] + self.memory_margin * level[1], level[1])
+        text = f"{_mib(*need)} MiB of memory needed, {target / MILLION:.0%} is the target"
+        yield GoalPart("memory target", _units(need, target, step), text)
+        peak, tail = _mean(load.memory_tail, MAX_MEMORY_BYTES), self.tail
+        if peak is not None:
+            most = _mib(peak * MILLION, tail.target)
+            text = f"the fullest minutes of the last {tail.lately} need {most} MiB of memory"
+            yield GoalPart("memory tail", _units((peak, 1), tail.target, step), text)
+        surge = _mean(load.memory_surge, MAX_MEMORY_BYTES)
+        if surge is not None:
+            text = f"{_mib(surge)} MiB of memory needed to rise as fast as in the last {self.surges.lately}"
+            yield GoalPart("memory surge", units_for(surge, step), text)
+        rise = round(load.memory_rise * self.ahead_s)
+        if used is not None and rise > 0:
+            soon = used + rise + self.memory_margin
+            text = f"{_mib(soon)} MiB of memory needed in {self.ahead_s:g} s, as it rises now"
+            yield GoalPart("memory slope", _units((soon, 1), target, step), text)
+
+
+Ratio: TypeAlias = tuple[int, int]
+"""An exact amount: numerator and denominator. In place of `Fraction`, whose arithmetic took half of the time of a goal."""
+
+
+def _units(need: Ratio, target: int, step: int) -> int:
+    """The least number of steps of which `need` is at most the target share."""
+    return units_for(need[0] * MILLION, need[1] * target * step)
+
+
+def _mib(amount: int, divisor: int = 1) -> int:
+    return round(amount / (divisor * MIB))
 
 
 def _mean(value: int | None, most: int) -> int | None:
     return None if value is None or value < 0 else min(value, most)
 
 
-def _level(value: int | None, mean: int | None, zones: Zones) -> Fraction | None:
+def _level(value: int | None, mean: int | None, zones: Zones) -> Ratio | None:
     """What counts of a figure and its mean; either alone where the other is not known."""
     if value is not None and mean is not None:
-        return zones.blend(value, mean)
+        blend = zones.blend(value, mean)
+        return blend.numerator, blend.denominator
     known = value if value is not None else mean
-    return None if known is None else Fraction(known)
-
-
-@functools.lru_cache(1024)
-def _smoothing(policy: Utilisation) -> Smoothing:
-    """Worked out once for each policy, not for each sample."""
-    return Smoothing(
-        policy.cpu_zones.within(headroom(policy.cpu_target)),
-        policy.cpu_zones.within(headroom(policy.load_target)),
-        policy.memory_zones.within(headroom(policy.memory_target or MILLION)),
-        policy.window_s,
-    )
+    return None if known is None else (known, 1)

@@ -6,7 +6,7 @@ counts them (load averages, stall shares) are floats until `micro`, `load_averag
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol
 
@@ -48,8 +48,9 @@ class Psi:
 class Load:
     """The load of a VM; None where it is not known.
 
-    `busy_micro` are the CPUs that were busy over the last period, in millionths. The means are what `smoothing.smooth`
-    remembers of each figure; a load without them is judged by its last period alone.
+    `busy_micro` are the CPUs that were busy over the last period, in millionths. Means, tails and `memory_rise` (bytes for
+    each second) are what `remembered.remember` makes of earlier samples; a load without them is judged by its last
+    period alone.
     """
 
     busy_micro: int | None = None
@@ -60,6 +61,10 @@ class Load:
     memory_total: int | None = None
     memory_available: int | None = None
     memory_mean: int | None = None
+    busy_tail_micro: int | None = None
+    memory_tail: int | None = None
+    memory_rise: int = 0
+    memory_surge: int | None = None
     cpu_psi: Psi | None = None
     memory_psi: Psi | None = None
 
@@ -142,24 +147,27 @@ class Policy(Protocol):
         """The goal for this load, at least 0 units of each resource; the plan applies the bounds."""
 
 
-def units_for(need: Fraction, unit: int) -> int:
+def units_for(need: int, unit: int) -> int:
     """The least number of `unit` that covers `need`, from 0 to `MAX_UNITS`."""
-    return max(0, min(math.ceil(need / unit), MAX_UNITS))
+    return max(0, min(-(-need // unit), MAX_UNITS))
 
 
 def highest(parts: Iterable[GoalPart]) -> ResourceGoal:
     """The highest of several parts of one resource, ties to the earlier; every part is kept, the binding part first."""
     listed = tuple(parts)
-    binding = max(
-        (part for part in listed if part.units is not None), key=lambda part: part.units or 0, default=None
-    )
-    if binding is None or binding.units is None:
+    binding: GoalPart | None = None
+    most = -1
+    for part in listed:
+        if part.units is not None and part.units > most:
+            binding, most = part, part.units
+    if binding is None:
         reason = "; ".join(part.reason for part in listed)[:MAX_TEXT] or "there is no policy"
         return ResourceGoal(None, reason, listed)
-    rest = tuple(part for part in listed if part is not binding)
-    return ResourceGoal(binding.units, binding.reason, (binding, *rest))
+    if binding is not listed[0]:
+        listed = (binding, *(part for part in listed if part is not binding))
+    return ResourceGoal(most, binding.reason, listed)
 
 
 def moved(goal: ResourceGoal, units: int, name: str, reason: str) -> ResourceGoal:
     """`goal`, moved to `units` by a limit outside the policies, whose reason becomes the binding one."""
-    return replace(goal, units=units, reason=reason, parts=(GoalPart(name, units, reason), *goal.parts))
+    return ResourceGoal(units, reason, (GoalPart(name, units, reason), *goal.parts))

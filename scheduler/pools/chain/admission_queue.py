@@ -344,6 +344,8 @@ class PoolAdmissionQueue:
         """What the plugins are told of a batch's question."""
         requests = tuple(batches.request_of(growth, self._vms) for growth in batch.growths)
         question = uuid.uuid4().hex if self._manager.has_listeners else ""
+        if batch.question.amount is None:
+            return Context(Purpose.PROBE, requests, batch.deadline_s, question)
         account = self._ledger.pool(batch.pool.name)
         held = account.amount if account is not None else ZERO
         return Context(Purpose.PROBE, requests, batch.deadline_s, question, held)

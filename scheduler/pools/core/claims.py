@@ -112,11 +112,13 @@ class Claims:
             return
         self._by_uid[uid] = claim
         self.units += max(claim.wanted_units - claim.units, 0)
-        self.amount += claim.amount
+        if claim.amount != ZERO:
+            self.amount += claim.amount
         self.next_s = min(self.next_s, claim.until_s)
 
     def _drop(self, uid: str) -> None:
         claim = self._by_uid.pop(uid, None)
         if claim is not None:
             self.units -= max(claim.wanted_units - claim.units, 0)
-            self.amount -= claim.amount
+            if claim.amount != ZERO:
+                self.amount -= claim.amount

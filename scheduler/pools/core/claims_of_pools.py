@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from protocol.reasons import ReasonCode
+from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core.events import PoolVerdict
-from scheduler.core.ledger import Ledger, Row
+from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, Kind
 from scheduler.core.vms import VmTable
 from scheduler.pools.core.batches import PoolGrowth
@@ -103,21 +103,36 @@ class ClaimsOfPools:
 
     def note(self, queue: PoolQueue, growth: PoolGrowth, verdict: PoolVerdict, now_s: float) -> None:
         """A growth was told this verdict, and has in the ledger what was granted. What was refused is claimed."""
-        before = queue.claims.units, queue.claims.amount
-        row = self._ledger.row(Holder(Kind.VM, growth.uid))
-        refused = [limit.reason for limit in verdict.amounts if not limit.is_all]
-        if verdict.reason is not None and not verdict.is_all:
-            refused.append(verdict.reason)
-        wants = [reason for reason in refused if reason.code in _FOR_WANT_OF_RESOURCES]
-        if verdict.is_all and not refused:
+        units, amount = queue.claims.units, queue.claims.amount
+        refused = [] if verdict.is_all or verdict.reason is None else [verdict.reason]
+        is_all = verdict.is_all
+        for limit in verdict.amounts:
+            if not limit.is_all:
+                refused.append(limit.reason)
+                is_all = False
+        if is_all:
             queue.claims.withdraw(growth.uid)
-        elif row is not None and row.pool == queue.name and wants:
-            wait_s = max(reason.retry_after_s or 0.0 for reason in wants)
-            _refuse(queue, growth, row, now_s, wait_s)
+        elif refused:
+            self._refuse(queue, growth, refused, now_s)
         if queue.claims:
             self._queues[queue.name] = queue
-        self._is_known = self._is_known and (queue.claims.units, queue.claims.amount) == before
+        is_same = queue.claims.units == units and queue.claims.amount is amount
+        self._is_known = self._is_known and is_same
         self._count_ended(queue)
+
+    def _refuse(self, queue: PoolQueue, growth: PoolGrowth, refused: list[Reason], now_s: float) -> None:
+        """Note what a VM wanted and was refused: units, unless it was amounts alone, and of these what is known to be full."""
+        row = self._ledger.row(Holder(Kind.VM, growth.uid))
+        waits = [each.retry_after_s or 0.0 for each in refused if each.code in _FOR_WANT_OF_RESOURCES]
+        if row is None or row.pool != queue.name or not waits:
+            return
+        state, wanted, units = queue.state, row.pooled, growth.wanted_units
+        if state.refused_amounts:
+            cpu = growth.wanted.vcpu_milli if state.refused("cpu") is not None else 0
+            memory = growth.wanted.memory_bytes if state.refused("memory") is not None else 0
+            wanted = wanted.max(Resources(cpu, memory))
+            units = units if state.refusal is not None else row.units
+        queue.claims.refuse(growth.uid, row.units, units, now_s, max(waits), row.pooled, wanted)
 
     def clear(self, queue: PoolQueue) -> None:
         """A pool claims nothing any more: the pool has gone, or is asked by another chain."""
@@ -130,14 +145,3 @@ class ClaimsOfPools:
         if ended:
             self._ended[queue.name] += ended
             self._ended_total += ended
-
-
-def _refuse(queue: PoolQueue, growth: PoolGrowth, row: Row, now_s: float, wait_s: float) -> None:
-    """Note what a VM wanted and was refused: units, unless it was amounts alone, and of these what is known to be full."""
-    state, wanted, units = queue.state, row.pooled, growth.wanted_units
-    if state.refused_amounts:
-        cpu = growth.wanted.vcpu_milli if state.refused("cpu") is not None else 0
-        memory = growth.wanted.memory_bytes if state.refused("memory") is not None else 0
-        wanted = wanted.max(Resources(cpu, memory))
-        units = units if state.refusal is not None else row.units
-    queue.claims.refuse(growth.uid, row.units, units, now_s, wait_s, row.pooled, wanted)

@@ -17,7 +17,7 @@ UNITS: Final = "units"
 class TenantAccounts:
     """The accounts of all measures. `trees` are by measure, of the same tenants in the same order; units come first.
 
-    Amounts are given for each measure, in the order of `measures`.
+    Amounts are given for each measure but units, in the order of `measures`.
     """
 
     def __init__(self, trees: Mapping[str, Tree], *, reserves_shares: bool = True) -> None:
@@ -25,19 +25,31 @@ class TenantAccounts:
         self._trees = tuple(trees.values())
         self._nodes = self._trees[0].nodes
         self._accounts = tuple(Accounts(tree, reserves_shares=reserves_shares) for tree in self._trees)
+        self._units = self._accounts[0]
         self._are_apart = len(self._accounts) == 1 or not reserves_shares
         """Whether no measure has a say in the shares of another."""
         self._splits: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = {}
 
-    def used(self, place: int) -> tuple[int, ...]:
-        """What a tenant, or all below it, use."""
-        return tuple(accounts.used(place) for accounts in self._accounts)
+    def used_units(self, place: int) -> int:
+        """The units that a tenant, or all below it, use."""
+        return self._units.used(place)
 
-    def add(self, place: int, used: Sequence[int], claimed: Sequence[int]) -> None:
+    def used_amounts(self, place: int) -> tuple[int, ...]:
+        """The amounts that a tenant, or all below it, use."""
+        return tuple(accounts.used(place) for accounts in self._accounts[1:])
+
+    def add(
+        self,
+        place: int,
+        units: int,
+        claimed_units: int,
+        amounts: Sequence[int] = (),
+        claimed_amounts: Sequence[int] = (),
+    ) -> None:
         """Let a tenant use so much more, and claim so much more beyond its use; less where that is negative."""
-        for accounts, more, more_claimed in zip(self._accounts, used, claimed, strict=True):
-            if more or more_claimed:
-                accounts.add(place, more, more_claimed)
+        self._units.add(place, units, claimed_units)
+        for accounts, more, claimed in zip(self._accounts[1:], amounts, claimed_amounts, strict=True):
+            accounts.add(place, more, claimed)
 
     def limits(self, place: int, measure: str) -> bool:
         """Whether a tenant, or one above it, has a limit in that measure."""
@@ -52,6 +64,8 @@ class TenantAccounts:
         Where measures are split together, that depends on the proportion in which the tenant wants them: `wanted` is what
         it would use. None is everything that it could get.
         """
+        if len(self._accounts) == 1:
+            return (self._units.allowance(place),)
         if self._are_apart:
             return tuple(accounts.allowance(place) for accounts in self._accounts)
         totals = self._totals(place, wanted)

@@ -106,7 +106,7 @@ class Pool:
         """The same pool with another number of units and another amount, for a probe or as it is now. Made so often that
         nothing is checked again."""
         pool = object.__new__(Pool)
-        for name in _POOL_FIELDS:
+        for name in _POOL_DESCRIBED:
             object.__setattr__(pool, name, getattr(self, name))
         object.__setattr__(pool, "replicas", replicas)
         object.__setattr__(pool, "amount", amount)
@@ -125,7 +125,7 @@ def described_as(pool: Pool, other: Pool) -> Pool:
     )
 
 
-_POOL_FIELDS: Final = tuple(each.name for each in fields(Pool))
+_POOL_DESCRIBED: Final = tuple(each.name for each in fields(Pool) if each.name not in ("replicas", "amount"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,8 @@ class Purpose(enum.StrEnum):
 class Context:
     """What is known about a call beside the pool.
 
-    `held` is what the pool's VMs hold together before, where the pool's `amount` is what they would hold. `requests` are the VMs whose growth the call would admit, in the order in which they are served, and `request` the
+    `held` is what the pool's VMs hold together before, where the pool's `amount` is what they would hold; both are zero where
+    amounts are not limited. `requests` are the VMs whose growth the call would admit, in the order in which they are served, and `request` the
     first of them; both are empty unless VMs want to grow. `question` is the same for all calls of one search and tells it
     from others; empty outside of searches. `deadline_s` is when the answer is of no use any more, on the
     clock of `time.monotonic`; None is never.

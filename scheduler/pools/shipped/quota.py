@@ -16,7 +16,7 @@ probe changes nothing.
 
 from collections.abc import Mapping
 from itertools import compress, count
-from operator import is_not
+from operator import is_not, sub
 from typing import Final, NamedTuple
 
 from hosting.settings import check
@@ -44,12 +44,14 @@ REASON: Final = "QuotaExhausted"
 
 
 class _Counted(NamedTuple):
-    """How a pool is counted: its tenant's place, None for nobody's, what it uses of each measure, and what its refused VMs claim
-    beyond that."""
+    """How a pool is counted: its tenant's place, None for nobody's, the units that it uses, and those that its refused VMs
+    claim beyond that; the same in amounts of the resources that are limited."""
 
     place: int | None
-    used: tuple[int, ...]
-    claimed: tuple[int, ...]
+    units: int = 0
+    claimed_units: int = 0
+    amounts: tuple[int, ...] = ()
+    claimed_amounts: tuple[int, ...] = ()
 
 
 class QuotaPlugin(BasePlugin):
@@ -65,7 +67,8 @@ class QuotaPlugin(BasePlugin):
         self._resources = tuple(self._trees)[1:]
         """The resources that are limited beside units."""
         self._accounts = self._new_accounts()
-        self._absent = _Counted(None, (0,) * len(self._trees), (0,) * len(self._trees))
+        nothing = (0,) * len(self._resources)
+        self._absent = _Counted(None, 0, 0, nothing, nothing)
         self._pools: tuple[Pool, ...] = ()
         self._claims: Mapping[str, int] = {}
         self._claimed_amounts: Mapping[str, values.Resources] = {}
@@ -116,69 +119,69 @@ class QuotaPlugin(BasePlugin):
             allowances = self._accounts.allowances(place, wanted)
         if wanted is None:
             return self._warm(new_pool, place, allowances)
-        rooms = self._rooms(place, counted, allowances)
-        return self._admitted(new_pool, place, allowances, rooms)
+        return self._admitted(new_pool, place, counted, allowances)
 
-    def _wanted(self, pool: Pool, place: int, counted: _Counted) -> tuple[int, ...] | None:
-        """What the tenant would use with the pool as it is asked about; None where only units are limited."""
+    def _wanted(self, pool: Pool, place: int, counted: _Counted) -> tuple[int, ...]:
+        """What the tenant would use with the pool as it is asked about; nothing where only units are limited."""
         if not self._resources:
             return ()
-        own = counted.used if counted.place == place else self._absent.used
-        used, needs = self._accounts.used(place), self._uses(pool, pool.replicas)
-        return tuple(all_ - mine + need for all_, mine, need in zip(used, own, needs, strict=True))
-
-    def _rooms(
-        self, place: int, counted: _Counted, allowances: tuple[Allowance, ...]
-    ) -> tuple[int | None, ...]:
-        """What a pool may have of each measure: what the tenant's others leave of the allowance, and never less than it has;
-        None is any amount."""
-        own = counted.used if counted.place == place else self._absent.used
-        return tuple(
-            None if allowed.units is None else max(allowed.units - (used - mine), has)
-            for allowed, used, mine, has in zip(
-                allowances, self._accounts.used(place), own, counted.used, strict=True
-            )
-        )
+        own = counted if counted.place == place else self._absent
+        units = self._accounts.used_units(place) - own.units + self._units(pool, pool.replicas)
+        used, needs = self._accounts.used_amounts(place), self._amounts(pool)
+        return units, *(all_ - mine + need for all_, mine, need in zip(used, own.amounts, needs, strict=True))
 
     def _admitted(
-        self, pool: Pool, place: int, allowances: tuple[Allowance, ...], rooms: tuple[int | None, ...]
+        self, pool: Pool, place: int, counted: _Counted, allowances: tuple[Allowance, ...]
     ) -> Admission:
-        """The caps that bind a pool as it is asked about."""
-        cap, units = None, rooms[0]
-        if units is not None:
-            cap = _replicas_within(units, pool.compute_unit, self._unit)
+        """What a pool may have: what the tenant's others leave of the allowance, and never less than it has."""
+        own = counted if counted.place == place else self._absent
+        cap, allowance = None, allowances[0]
+        if allowance.units is not None:
+            others = self._accounts.used_units(place) - own.units
+            room = max(allowance.units - others, counted.units)
+            cap = _replicas_within(room, pool.compute_unit, self._unit)
             cap = cap if cap < pool.replicas else None
-        amounts = tuple(
-            AmountCap(name, room, self._why_amount(name, place, allowed, room), REASON)
-            for name, allowed, room in zip(self._resources, allowances[1:], rooms[1:], strict=True)
-            if room is not None and room < amount_of(pool.amount, name)
-        )
+        amounts = self._caps(pool, place, counted, allowances) if self._resources else ()
         if cap is None and not amounts:
             return ADMITTED
         return Admission(
             admitted=cap,
             retry_after_s=self._args.retry_after_s,
             reason=REASON if cap is not None else "",
-            message=self._why(pool, place, allowances[0], cap) if cap is not None else "",
+            message=self._why(pool, place, allowance, cap) if cap is not None else "",
             amounts=amounts,
         )
+
+    def _caps(
+        self, pool: Pool, place: int, counted: _Counted, allowances: tuple[Allowance, ...]
+    ) -> tuple[AmountCap, ...]:
+        """The same of each resource that binds the pool as it is asked about."""
+        own = counted.amounts if counted.place == place else self._absent.amounts
+        used, found = self._accounts.used_amounts(place), []
+        for at, (name, allowed) in enumerate(zip(self._resources, allowances[1:], strict=True)):
+            if allowed.units is None:
+                continue
+            room = max(allowed.units - (used[at] - own[at]), counted.amounts[at])
+            if room < amount_of(pool.amount, name):
+                found.append(AmountCap(name, room, self._why_amount(name, place, allowed, room), REASON))
+        return tuple(found)
 
     def _warm(self, pool: Pool, place: int, allowances: tuple[Allowance, ...]) -> Admission:
         """Whether the tenant can keep what the pool's warm minimum takes beyond what counts for the pool already."""
         counted = self._counted.get(pool.name, self._absent)
-        own = counted.used if counted.place == place else self._absent.used
-        used, needs = self._accounts.used(place), self._least(pool)
-        tenant = self._tree.nodes[place].tenant.name
+        own = counted if counted.place == place else self._absent
+        least, tenant = pool.compute_unit * pool.limits.min_units, self._tree.nodes[place].tenant.name
+        needs = least.units(self._unit), *(amount_of(least, name) for name in self._resources)
+        used = self._accounts.used_units(place), *self._accounts.used_amounts(place)
+        mine, has = (own.units, *own.amounts), (counted.units, *counted.amounts)
         for at, (measure, allowed) in enumerate(zip(self._trees, allowances, strict=True)):
-            if allowed.units is None or needs[at] <= max(
-                allowed.units - used[at] + own[at], counted.used[at]
-            ):
+            if allowed.units is None or needs[at] <= max(allowed.units - used[at] + mine[at], has[at]):
                 continue
-            left = max(0, allowed.units - used[at] + own[at])
-            need, has = f"the {needs[at]} units", str(left)
+            left = max(0, allowed.units - used[at] + mine[at])
+            need, room = f"the {needs[at]} units", str(left)
             if measure != UNITS:
-                need, has = resource_text(measure, needs[at]), resource_text(measure, left)
-            message = f"tenant {tenant} cannot keep {need} of pool {pool.name}'s minUnits: it has {has} for the pool"
+                need, room = resource_text(measure, needs[at]), resource_text(measure, left)
+            message = f"tenant {tenant} cannot keep {need} of pool {pool.name}'s minUnits: it has {room} for the pool"
             return Admission(error=new_insufficient_resources(message, reason=REASON))
         return ADMITTED
 
@@ -265,41 +268,46 @@ class QuotaPlugin(BasePlugin):
     def _set(self, pool: Pool) -> None:
         """Count a pool as it is now. A tenant that may own none is charged as well for those that it has."""
         before = self._counted.get(pool.name, self._absent)
-        used = self._uses(pool, pool.replicas)
-        now = _Counted(self._named(pool), used, self._claimed(pool, used))
+        units = self._units(pool, pool.replicas)
+        claimed = self._claims.get(pool.name, 0)
+        wanted = self._units(pool, pool.replicas + claimed) if claimed else units
+        now = _Counted(self._named(pool), units, wanted - units)
+        if self._resources:
+            now = now._replace(amounts=self._amounts(pool), claimed_amounts=self._claimed(pool))
         self._counted[pool.name] = now
         if before.place is not None and before.place == now.place:
             self._accounts.add(
                 before.place,
-                [new - old for new, old in zip(now.used, before.used, strict=True)],
-                [new - old for new, old in zip(now.claimed, before.claimed, strict=True)],
+                units - before.units,
+                now.claimed_units - before.claimed_units,
+                _less(now.amounts, before.amounts),
+                _less(now.claimed_amounts, before.claimed_amounts),
             )
             return
         if before.place is not None:
-            self._accounts.add(before.place, _negative(before.used), _negative(before.claimed))
+            self._add(before.place, before, -1)
         if now.place is not None:
-            self._accounts.add(now.place, now.used, now.claimed)
+            self._add(now.place, now, 1)
 
-    def _claimed(self, pool: Pool, used: tuple[int, ...]) -> tuple[int, ...]:
-        """What a pool claims of each measure beyond what it uses."""
-        claimed, amount = self._claims.get(pool.name, 0), self._claimed_amounts.get(pool.name)
-        if not claimed and amount is None:
-            return self._absent.claimed
-        units = self._units(pool, pool.replicas + claimed) - used[0] if claimed else 0
-        return units, *(0 if amount is None else amount_of(amount, name) for name in self._resources)
+    def _add(self, place: int, counted: _Counted, sign: int) -> None:
+        """Charge a tenant with a pool, or take it away (`sign` -1)."""
+        self._accounts.add(
+            place,
+            sign * counted.units,
+            sign * counted.claimed_units,
+            [sign * amount for amount in counted.amounts],
+            [sign * amount for amount in counted.claimed_amounts],
+        )
 
-    def _uses(self, pool: Pool, replicas: int) -> tuple[int, ...]:
-        """What so many replicas of a pool and its amount use of each measure, or its warm minimum where that is more."""
-        units = self._units(pool, replicas)
-        if not self._resources:
-            return (units,)
+    def _claimed(self, pool: Pool) -> tuple[int, ...]:
+        """The amounts that a pool claims beyond what it uses."""
+        amount = self._claimed_amounts.get(pool.name, values.ZERO)
+        return tuple(amount_of(amount, name) for name in self._resources)
+
+    def _amounts(self, pool: Pool) -> tuple[int, ...]:
+        """What a pool with this amount uses of each resource, or its warm minimum where that is more."""
         amount = pool.amount.max(pool.compute_unit * pool.limits.min_units)
-        return units, *(amount_of(amount, name) for name in self._resources)
-
-    def _least(self, pool: Pool) -> tuple[int, ...]:
-        """What a pool's warm minimum uses of each measure."""
-        least = pool.compute_unit * pool.limits.min_units
-        return least.units(self._unit), *(amount_of(least, name) for name in self._resources)
+        return tuple(amount_of(amount, name) for name in self._resources)
 
     def _units(self, pool: Pool, replicas: int) -> int:
         """What cover so many replicas of a pool, or its warm minimum where that is more, in units of the quota."""
@@ -310,11 +318,11 @@ class QuotaPlugin(BasePlugin):
     ) -> tuple[Allowance, ...]:
         """The allowances of a tenant when a pool that still counts as another one's is gone from there."""
         assert counted.place is not None
-        self._accounts.add(counted.place, _negative(counted.used), _negative(counted.claimed))
+        self._add(counted.place, counted, -1)
         try:
             return self._accounts.allowances(place, wanted)
         finally:
-            self._accounts.add(counted.place, counted.used, counted.claimed)
+            self._add(counted.place, counted, 1)
 
     # ------------------------------------------------------------ what is said
 
@@ -322,7 +330,7 @@ class QuotaPlugin(BasePlugin):
         """Why fewer are admitted, for people."""
         assert allowance.units is not None
         tenant = self._tree.nodes[place].tenant.name
-        units = max(0, allowance.units - self._accounts.used(place)[0])
+        units = max(0, allowance.units - self._accounts.used_units(place))
         left = "1 unit" if units == 1 else f"{units} units"
         bound, bounding = allowance.bound_units, self._tree.nodes[allowance.place].tenant.name
         match allowance.binding, allowance.place == place:
@@ -341,7 +349,7 @@ class QuotaPlugin(BasePlugin):
     def _why_amount(self, resource: str, place: int, allowance: Allowance, room: int) -> str:
         """Why no more of a resource is admitted, for people."""
         assert allowance.units is not None
-        used = self._accounts.used(place)[1 + self._resources.index(resource)]
+        used = self._accounts.used_amounts(place)[self._resources.index(resource)]
         tenant, bounding = self._tree.nodes[place].tenant.name, self._tree.nodes[allowance.place].tenant.name
         left = resource_text(resource, max(0, allowance.units - used))
         bound = resource_text(resource, allowance.bound_units)
@@ -355,8 +363,8 @@ class QuotaPlugin(BasePlugin):
         return f"tenant {tenant} has {left} {of}; the pool may have {resource_text(resource, room)}"
 
 
-def _negative(amounts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(-amount for amount in amounts)
+def _less(now: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(sub, now, before)) if now else ()
 
 
 def _replicas_within(units: int, own: values.Resources, unit: values.Resources) -> int:

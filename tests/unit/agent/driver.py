@@ -14,6 +14,8 @@ from agent.core.apply import lapse
 from agent.core.model import Sample, Vm
 from agent.core.plan import Plan, plan
 from agent.core.policies.combined import Combined
+from agent.core.policies.surge import NO_SURGES
+from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import NO_ZONES
 from agent.core.state import PermitRequest, RunnerState
@@ -39,7 +41,16 @@ UTILISATION = Combined(
     (
         (
             "utilisation",
-            Utilisation(750_000, 750_000, memory_margin=0, cpu_zones=NO_ZONES, memory_zones=NO_ZONES),
+            Utilisation(
+                750_000,
+                750_000,
+                memory_margin=0,
+                cpu_zones=NO_ZONES,
+                memory_zones=NO_ZONES,
+                tail=NO_TAIL,
+                surges=NO_SURGES,
+                ahead_s=0.0,
+            ),
         ),
     )
 )

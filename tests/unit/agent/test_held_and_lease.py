@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
+from agent.core.policies.down_window import DownWindow
 from agent.core.policies.values import Goal, ResourceGoal
 from protocol.values import ZERO, Resources
 from tests.support.amounts import cu
@@ -42,7 +43,9 @@ def test_less_than_was_denied_is_asked_at_once() -> None:
     assert driver.request().resources == cu(8)
     link = driver.state.metrics
     goal = Goal(ResourceGoal(4, "less"), ResourceGoal(4, "less"))
-    driver.state = replace(driver.state, metrics=replace(link, goals=((driver.now_s, goal),)))
+    goals = DownWindow().add(goal, driver.state.vm.unit, driver.now_s, 5.0)
+    remembered = replace(link.remembered, goals=goals)
+    driver.state = replace(driver.state, metrics=replace(link, remembered=remembered))
     driver.settle()
     assert driver.request().resources == cu(4)
 

@@ -4,16 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.core import events
 from agent.core.condition import Health, condition
 from agent.core.model import Vm
-from agent.core.state import PermitRequest
+from agent.core.per_resource import Denial, PerResource
+from agent.core.shrink import shrink
+from agent.core.state import NO_DENIALS, InformantState, PermitRequest, RunnerState
 from agent.runner.stats import GrowthTimer, Latencies
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ComputeUnit, Resources
 from tests.support.amounts import UNIT, cu
-from tests.unit.agent.driver import APART, CHANCE, OTHER_INSTANCE, VM, Driver, grant, steady
+from tests.unit.agent.driver import APART, CHANCE, LIFE, OTHER_INSTANCE, TIMING, VM, Driver, grant, steady
 
 
 def at_rest(size: Resources = UNIT * 2) -> Driver:
@@ -180,15 +184,15 @@ def test_a_vm_is_tied_as_long_as_its_scheduler_takes_it_so(
     assert (driver.size, driver.state.unit.is_apart) == (cu(2, 5), True)
 
 
-def test_goals_and_denials_of_the_other_kind_mean_nothing() -> None:
+def test_denials_of_the_other_kind_mean_nothing() -> None:
     driver = at_rest()
     with_room(driver, cu(2, 8), retry_after_s=14.0)
     driver.load(4).memory(3).wait(6)
     assert driver.state.scheduler.denied.cpu is not None
-    driver.tell(events.VmChanged(VM))
-    assert (driver.state.metrics.goals, *driver.state.scheduler.denied) == ((), None, None)
     driver.scheduler = driver.grants
-    assert driver.wait(20).size == cu(4)
+    driver.tell(events.VmChanged(VM))
+    assert driver.state.scheduler.denied == NO_DENIALS
+    assert driver.wait(5).size == cu(4)
     driver.tell(events.VmChanged(APART))
     assert driver.wait(40).size == cu(4, 3)
 
@@ -238,3 +242,28 @@ def test_growth_of_memory_is_not_measured_from_when_cpu_began_to_wait() -> None:
     driver.try_upscale(cpu=True).wait(3)
     driver.try_upscale(cpu=True, memory=True)
     assert latencies(driver)[2] == (1, 0.0)
+
+
+STEPS = st.integers(1, 40)
+
+
+def denials(step: int) -> st.SearchStrategy[Denial | None]:
+    """A refusal of some steps of a resource, before or after 1000 s, or none."""
+    return st.none() | st.builds(Denial, STEPS.map(lambda count: count * step), st.floats(990, 1010))
+
+
+@given(
+    st.builds(cu, STEPS, STEPS),
+    st.builds(cu, STEPS, STEPS),
+    st.builds(PerResource, denials(UNIT.vcpu_milli), denials(UNIT.memory_bytes)),
+    st.sampled_from([VM, APART]),
+)
+def test_as_long_as_anything_should_shrink_something_is_asked_for_or_waited_for(
+    size: Resources, desired: Resources, denied: PerResource[Denial | None], vm: Vm
+) -> None:
+    state = RunnerState(vm, LIFE, informant=InformantState(denied=denied))
+    found = shrink(state, size, desired, size, 1000.0, TIMING)
+    assert size.min(desired).fits_in(found.amount)
+    assert found.amount.fits_in(size)
+    if size.exceeds(desired):
+        assert size.exceeds(found.amount) or (found.until_s is not None and found.until_s > 1000.0)

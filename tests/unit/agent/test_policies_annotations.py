@@ -276,7 +276,7 @@ def test_each_published_value_counts_by_itself() -> None:
     }
     found, faults = _read(NEON, neon_config=config)
     assert _utilisation(found) == Utilisation(
-        1_000_000, load_target=1_500_000, cpu_zones=Zones(160_000, 123_457)
+        1_000_000, load_target=1_500_000, cpu_zones=Zones(80_000, 123_457)
     )
     assert _paths(faults) == [
         f"{NEON_CONFIG}: {key}"

@@ -142,8 +142,8 @@ def test_the_parts_of_a_policy_carry_its_name() -> None:
     found = Combined((("utilisation", Utilisation()), ("load-average", LoadAverage()))).goal(load, TIED)
     assert [(part.policy, part.units) for part in found.cpu.parts] == [
         ("load-average", 8),
-        ("utilisation/cpu", 2),
-        ("utilisation/memory", None),
+        ("utilisation/cpu target", 2),
+        ("utilisation/memory target", None),
     ]
 
 
@@ -160,9 +160,9 @@ def test_where_none_can_tell_the_size_stays(policies: tuple[tuple[str, Fixed], .
 def test_alone_it_is_utilisation() -> None:
     load = Load(busy_micro=1_000_000)
     assert Combined().goal(load, SIZING).cpu.units == 2
-    assert Combined().smoothing == Utilisation().smoothing == Combined((("x", A),)).smoothing
+    assert Combined().remembering == Utilisation().remembering == Combined((("x", A),)).remembering
     own = Utilisation(window_s=7.0)
-    assert Combined((("x", A), ("u", own))).smoothing == own.smoothing
+    assert Combined((("x", A), ("u", own))).remembering == own.remembering
 
 
 # ------------------------------------------------------------ windows

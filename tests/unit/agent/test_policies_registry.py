@@ -10,6 +10,8 @@ import pytest
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
 from agent.core.policies.pressure import Pressure
+from agent.core.policies.surge import Surges
+from agent.core.policies.tail import Tail
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
     MAX_TEXT,
@@ -65,10 +67,27 @@ def test_args_are_shares_as_they_are_written() -> None:
         "memoryStableZone": 0.3,
         "memoryMixedZone": 0.1,
         "window": 120,
+        "tailWindow": 600,
+        "tailShare": 0.9,
+        "tailTarget": 1,
+        "surgeWindow": 3600,
+        "surgeAhead": 3.5,
+        "slopeAhead": 0,
+        "wishShare": 0.25,
     }
     (pair,) = build([{"name": "utilisation", "args": args}], OURS).policies
     expected = Utilisation(
-        600_000, 1_000_000, 1_500_000, 64 * 2**20, Zones(1, 0), Zones(300_000, 100_000), 120.0
+        600_000,
+        1_000_000,
+        1_500_000,
+        64 * 2**20,
+        Zones(1, 0),
+        Zones(300_000, 100_000),
+        120.0,
+        Tail(600.0, 900_000, 1_000_000),
+        Surges(3600.0, 3.5),
+        0.0,
+        250_000,
     )
     assert pair == ("utilisation", expected)
     (pair,) = build([{"name": "load-average", "args": {"high": 2, "low": 1}}], OURS).policies

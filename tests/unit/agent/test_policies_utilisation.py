@@ -6,7 +6,10 @@ from fractions import Fraction
 
 import pytest
 
+from agent.core.policies.remembered import Remembered, remember
 from agent.core.policies.smoothing import MIN_SAMPLES, Smoothed, Track, follow, smooth
+from agent.core.policies.surge import NO_SURGES
+from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import MIB, Utilisation
 from agent.core.policies.values import Load, ResourceGoal, Sizing, micro
 from agent.core.policies.zones import Zones, headroom
@@ -14,7 +17,7 @@ from protocol.values import Bounds, ComputeUnit, Resources, Units
 from tests.support.amounts import GIB, UNIT, cu
 
 SIZING = Sizing(cu(2), ComputeUnit(UNIT, is_apart=True), Bounds(UNIT, UNIT * 8))
-PLAIN = Utilisation(memory_margin=0)
+PLAIN = Utilisation(750_000, 750_000, memory_margin=0)
 
 
 def cpu(load: Load, policy: Utilisation = PLAIN, sizing: Sizing = SIZING) -> ResourceGoal:
@@ -64,7 +67,7 @@ def test_memory_in_use_and_a_margin_are_three_quarters_of_the_size(
 
 def test_each_resource_counts_its_own_steps() -> None:
     sizing = replace(SIZING, unit=ComputeUnit(Resources(500, GIB), is_apart=True))
-    policy = Utilisation(cpu_target=500_000, memory_margin=0)
+    policy = replace(PLAIN, cpu_target=500_000)
     found = policy.goal(replace(_memory(3 * GIB), busy_micro=micro(1.0)), sizing)
     assert found.units() == Units(4, 4)
     assert policy.goal(replace(_memory(3 * GIB), busy_micro=micro(0.1)), sizing).units() == Units(1, 4)
@@ -95,7 +98,7 @@ def test_load_averages_have_zones_and_a_mean_of_their_own() -> None:
     assert cpu(Load(load1=1.95, load5=9.0, load_mean_micro=1_750_000)).units == 3
     track = Smoothed()
     for at_s, load1 in enumerate((1.75, 1.95)):
-        track = smooth(track, Load(load1=load1), float(at_s), PLAIN.smoothing)
+        track = smooth(track, Load(load1=load1), float(at_s), PLAIN.remembering.smoothing)
     assert track.load is not None
     assert track.load.mean == 1_950_000
 
@@ -208,13 +211,74 @@ def test_a_missing_figure_is_remembered_for_one_window() -> None:
     assert follow(None, None, 0.0, TEN, 60.0) is None
 
 
-def test_every_figure_has_its_own_mean() -> None:
+# ------------------------------------------------------------ what is remembered, and the parts that rest on it
+
+DEFAULT = Utilisation()
+
+
+def remembered(*samples: Load, policy: Utilisation = DEFAULT, step_s: float = 5.0) -> Load:
+    """The last sample, with what is remembered of all."""
+    known, load, at_s = Remembered(), Load(), 0.0
+    for number, sample in enumerate(samples):
+        load, at_s = sample, 1000.0 + number * step_s
+        known = remember(known, load, at_s, policy.remembering)
+    return known.fill(load, at_s, policy.remembering)
+
+
+def test_every_figure_has_its_own_mean_and_its_own_tail() -> None:
     load = replace(_memory(GIB), busy_micro=1_500_000, load1=2.5, load5=1.0)
-    filled = smooth(Smoothed(), load, 0.0, Utilisation().smoothing).fill(load)
+    filled = remembered(load)
     assert (filled.busy_mean_micro, filled.load_mean_micro, filled.memory_mean) == (1_500_000, 2_500_000, GIB)
-    assert replace(filled, busy_mean_micro=None, load_mean_micro=None, memory_mean=None) == load
+    assert (filled.busy_tail_micro, filled.memory_tail, filled.memory_surge) == (1_500_000, GIB, GIB)
+    assert filled.memory_rise == 0
 
 
 def test_nonsense_is_not_remembered() -> None:
     load = Load(busy_micro=-1, load1=math.nan, load5=math.inf, memory_total=1, memory_available=2)
-    assert smooth(Smoothed(), load, 0.0, Utilisation().smoothing) == Smoothed()
+    assert remember(Remembered(), load, 0.0, DEFAULT.remembering) == Remembered()
+    assert remembered(load) == load
+
+
+def test_the_busiest_minutes_are_a_floor() -> None:
+    load = remembered(*[_busy(1.8)] * 24, *[_busy(0.4)] * 100)
+    found = DEFAULT.goal(load, SIZING).cpu
+    assert (found.units, found.reason) == (
+        2,
+        "the busiest minutes of the last quarter of an hour need 1.89 CPUs",
+    )
+    assert [(part.policy, part.units) for part in found.parts] == [("cpu tail", 2), ("cpu target", 1)]
+    assert cpu(remembered(*[_busy(1.8)] * 3, *[_busy(0.4)] * 117), DEFAULT).units == 1, "one of ten minutes"
+    later = remembered(*[_busy(1.8)] * 24, *[_busy(0.4)] * 200)
+    assert DEFAULT.goal(later, SIZING).cpu.units == 1, "they are a quarter of an hour ago"
+    assert cpu(remembered(*[_busy(1.8)] * 24, _busy(0.4), policy=replace(DEFAULT, tail=NO_TAIL))).units == 1
+
+
+def test_the_fullest_minutes_are_a_floor() -> None:
+    policy = replace(DEFAULT, surges=NO_SURGES)
+    found = memory(remembered(_memory(4 * GIB), *[_memory(GIB)] * 30, policy=policy), policy)
+    assert (found.units, found.parts[0].policy) == (5, "memory tail")
+    assert found.reason == "the fullest minutes of the last quarter of an hour need 4312 MiB of memory"
+
+
+def test_memory_that_rises_is_judged_ahead() -> None:
+    policy = replace(DEFAULT, surges=NO_SURGES, tail=NO_TAIL)
+    rising = remembered(_memory(2 * GIB), _memory(3 * GIB), policy=policy)
+    found = memory(rising, policy)
+    assert rising.memory_rise == round(GIB / 5)
+    assert (found.units, found.parts[0].policy) == (4, "memory target")
+    soon = memory(rising, replace(policy, ahead_s=4.0))
+    assert (soon.units, soon.reason) == (5, "3991 MiB of memory needed in 4 s, as it rises now")
+    assert memory(remembered(_memory(3 * GIB), _memory(2 * GIB), policy=policy), policy).units == 3
+
+
+def test_room_is_kept_to_rise_as_fast_as_before_up_to_the_highest_use() -> None:
+    policy = replace(DEFAULT, tail=NO_TAIL)
+    calm = [_memory(2 * GIB)] * 720  # an hour
+    surge = [_memory(2 * GIB), _memory(4 * GIB), _memory(6 * GIB), _memory(8 * GIB)]
+    found = memory(remembered(*surge, *calm), policy)
+    assert (found.units, found.parts[0].policy) == (5, "memory surge")
+    assert found.reason == "4506 MiB of memory needed to rise as fast as in the last 6 hours"
+    full = memory(remembered(*surge, *calm, *[_memory(7 * GIB)] * 2), policy).parts
+    assert [part.units for part in full if part.policy == "memory surge"] == [8], "not above what there was"
+    off = replace(policy, surges=NO_SURGES)
+    assert memory(remembered(*surge, *calm, policy=off), off).units == 3

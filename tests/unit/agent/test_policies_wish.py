@@ -4,7 +4,7 @@ import pytest
 
 from agent.core.policies.wish import wished
 from protocol.values import ZERO, Resources
-from tests.support.amounts import GIB, cu
+from tests.support.amounts import GIB, UNIT, cu
 
 STEP = Resources(250, GIB)
 
@@ -29,4 +29,12 @@ STEP = Resources(250, GIB)
 def test_half_of_the_size_more_and_the_double_where_that_was_not_enough(
     size: Resources, named: str, earlier: Resources, result: Resources
 ) -> None:
-    assert wished(size, STEP, cpu="cpu" in named, memory="memory" in named, earlier=earlier) == result
+    assert (
+        wished(size, STEP, 500_000, cpu="cpu" in named, memory="memory" in named, earlier=earlier) == result
+    )
+
+
+@pytest.mark.parametrize(("share", "first", "second"), [(0, 5, 5), (250_000, 5, 6), (1_000_000, 8, 12)])
+def test_the_share_is_a_setting(share: int, first: int, second: int) -> None:
+    for earlier, result in ((ZERO, first), (cu(4, 0), second)):
+        assert wished(cu(4), UNIT, share, cpu=True, memory=False, earlier=earlier) == cu(result, 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core import events
-from agent.core.apply import apply
+from agent.core.apply import apply, goal_of
 from agent.core.model import Vm
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import UNIT, cu
@@ -67,10 +67,12 @@ def test_a_higher_minimum_is_reached_without_any_load() -> None:
 
 
 @pytest.mark.parametrize("unit", [cu(2), cu(0.5)])
-def test_goals_in_other_units_are_forgotten(unit: Resources) -> None:
+def test_goals_mean_the_same_in_other_units(unit: Resources) -> None:
     driver = grown(4)
     driver.tell(events.VmChanged(replace(VM, unit=ComputeUnit(unit))))
-    assert driver.state.metrics.goals == ()
+    goal = goal_of(driver.state)
+    assert goal is not None
+    assert ComputeUnit(unit).amount(goal.units()) == cu(4)
     driver.wait(30)
     assert driver.size == cu(4), "the same load, the same size"
 

@@ -151,7 +151,7 @@ async def test_details_show_plan_reasons_and_journal_and_are_left_again() -> Non
         await view.pilot.pause()
         shown = view.text("#details")
         for words in (
-            "node-headroom: the node is full",
+            "node-headroom (cpu): the node is full",
             "AskScheduler",
             'PermitGranted {"number": 12}',
             "informant: not heard",

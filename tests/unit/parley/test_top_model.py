@@ -261,7 +261,8 @@ def test_the_details_hold_plan_reasons_and_the_journal() -> None:
         "  wants      4/4Gi: load",
         "  actions    AskScheduler",
         "  next look  in 0.50 s",
-        "  node-headroom: the node is full (again in 2.0 s)",
+        "  node-headroom (cpu): the node is full (again in 2.0 s)",
+        "  pool: an older agent names no resource",
     ):
         assert text in shown
     assert shown[-2:] == ['    0.125 s ago  PermitGranted {"number": 12}', "    2.500 s ago  Fenced"]

@@ -64,7 +64,15 @@ def details(name: str, **other: Any) -> dict[str, Any]:
                 "actions": ["AskScheduler"],
                 "nextLookSeconds": 0.5,
             },
-            "reasons": [{"code": "node-headroom", "message": "the node is full", "retryAfterSeconds": 2.0}],
+            "reasons": [
+                {
+                    "code": "node-headroom",
+                    "resource": "cpu",
+                    "message": "the node is full",
+                    "retryAfterSeconds": 2.0,
+                },
+                {"code": "pool", "message": "an older agent names no resource"},
+            ],
             "journal": [
                 {"secondsAgo": 2.5, "event": "Fenced", "fields": {}},
                 {"secondsAgo": 0.125, "event": "PermitGranted", "fields": {"number": 12}},

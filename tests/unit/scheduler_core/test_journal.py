@@ -110,6 +110,9 @@ INPUTS: list[events.Input] = [
     events.AdmissionCallEnded(3, events.PoolVerdict(), 1.0),
     events.AdmissionCallEnded(3, events.PoolVerdict(0, WHY), 1.0),
     events.AdmissionCallEnded(3, events.PoolVerdict(7, WHY, 2), 1.0),
+    events.AdmissionCallEnded(
+        3, events.PoolVerdict(7, WHY, 2, amounts=(events.AmountLimit("cpu", 500, WHY, is_all=True),)), 1.0
+    ),
     events.PoolSeen(PoolSpec("blue", UNIT)),
     events.PoolSeen(PoolSpec("blue", cu(0.5), 3, 9, 2, is_deleting=True)),
     events.PoolGone("blue"),

@@ -1,0 +1,69 @@
+"""Memory that surges: how far it rose within seconds, in the last hours, and how high it went.
+
+CPU that is short makes work wait; memory that is short ends it. A job may take memory faster than more can be had, and
+nothing in its last minutes says so; but where it has surged before it will surge again. So room for the largest surge of
+the last hours is kept, up to the highest use of those hours.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.core.policies.peaks import NO_PEAKS, Peaks, Span, span_of
+
+HOUR_S: Final = 3600
+MAX_GAP_S: Final = 60.0
+"""Samples further apart say nothing about how fast memory rose between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surges:
+    """How far back surges count (`window_s`), and for how long a surge must find room (`ahead_s`): until the next reading of
+    metrics is in and a resize has happened. 0 s of either: they do not count."""
+
+    window_s: float = 6.0 * HOUR_S
+    ahead_s: float = 6.0
+
+    @property
+    def span(self) -> Span:
+        """The hours that are remembered."""
+        return span_of(self.window_s, HOUR_S)
+
+    @property
+    def lately(self) -> str:
+        """The window in words."""
+        hours = self.span.count
+        return "hour" if hours == 1 else f"{hours} hours"
+
+
+SURGES: Final = Surges()
+NO_SURGES: Final = Surges(0.0)
+"""Surges do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surge:
+    """What is remembered of surges: the last sample, and for each hour the fastest rise between two samples (bytes for each
+    second) and the highest use (bytes)."""
+
+    value: int | None = None
+    at_s: float = 0.0
+    rises: Peaks = NO_PEAKS
+    highest: Peaks = NO_PEAKS
+
+    def add(self, value: int | None, at_s: float, how: Surges) -> "Surge":
+        """The memory with one more sample."""
+        if value is None:
+            return self
+        span_s = at_s - self.at_s
+        is_known = self.value is not None and 0 < span_s <= MAX_GAP_S
+        rise = max(0, round((value - (self.value or 0)) / span_s)) if is_known else 0
+        span = how.span
+        return Surge(value, at_s, self.rises.add(rise, at_s, span), self.highest.add(value, at_s, span))
+
+    def need(self, at_s: float, how: Surges) -> int | None:
+        """What the use may come to from the last sample: as fast as it rose at most, to no more than it was. None: nothing is
+        known."""
+        rise, highest = self.rises.highest(at_s, how.span), self.highest.highest(at_s, how.span)
+        if self.value is None or rise is None or highest is None:
+            return None
+        return max(self.value, min(self.value + round(rise * how.ahead_s), highest))
