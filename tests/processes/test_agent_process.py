@@ -74,6 +74,20 @@ def test_a_broken_file_of_a_vm_is_a_plain_message(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.text()
 
 
+def test_what_is_known_of_the_load_is_saved_at_the_end_and_read_at_the_start(tmp_path: Path) -> None:
+    """What comes of it is told of the files and the core; here that the daemon saves, reads, and says what it cannot read."""
+    agent_file(tmp_path / "agent.yaml", free_port(), {"a": free_port()})
+    for name in ("first", "second"):
+        port = free_port()
+        with agent_of(tmp_path, port, name) as daemon:
+            shown_blocking("the agent's health", lambda port=port: fetch(port, "/healthz"))
+            assert daemon.end() == 0
+        (path,) = (tmp_path / "state/load").iterdir()
+        assert json.loads(path.read_bytes())["vm"] == "d/a"
+        assert daemon.text().count("what was known of the load is ignored") == (name == "second")
+        path.write_text("garbage")
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6: a kernel and a Python with it")
 def test_over_ipv6_and_a_wildcard_the_informant_calls_back_what_is_advertised(tmp_path: Path) -> None:
     """What the agent registers with its informant is where it can be called, and it reads metrics where it is told to: here
