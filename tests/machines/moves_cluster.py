@@ -11,6 +11,8 @@ POD_AMOUNTS = (cu(1), cu(3), cu(0.5, 2), cu(4, 1))
 STEPS = (0, 1, -1, -3)
 MAXIMA = (cu(8), cu(4), cu(6, 5), cu(2), cu(8, 3), cu(3, 8))
 POOLS_OF_BIRTHS = (None, None, POOL, OTHER)
+VANISHES_OVER_A_START = False
+"""Whether the scheduler restarts while the cluster does not show a VM, which returns at once: else that is rare."""
 _MOST_PODS = 3
 
 
@@ -85,6 +87,9 @@ def vm_vanishes(world: World, vm: int) -> None:
     there = pick_vm(world, vm)
     if not (there.is_gone or there.is_vanished or there in world.untold_births):
         world.vanish(there)
+        if VANISHES_OVER_A_START:
+            world.start_scheduler()
+            vm_returns(world, vm)
 
 
 def vm_returns(world: World, vm: int) -> None:

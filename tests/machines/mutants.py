@@ -23,7 +23,7 @@ from scheduler.core.ledger import Cause, Floor, Ledger, OverCause, PoolAccount, 
 from scheduler.core.limits import Growth, Limit
 from scheduler.core.model import VmSpec
 from scheduler.core.state import CoreState
-from tests.machines import ledger_world, mutants_of_kinds
+from tests.machines import ledger_world, moves_cluster, mutants_of_kinds
 from tests.machines.agent_models import ExtendedAgent
 from tests.machines.cluster_models import Vm
 
@@ -208,15 +208,17 @@ def late_event_ends_claim() -> Patch:
     return _patch(cluster, "_observe", observe_and_forget)
 
 
-def new_right_after_a_start() -> Patch:
-    """A VM that the list of a start did not hold is taken for newborn at once."""
+@contextlib.contextmanager
+def new_right_after_a_start() -> Iterator[None]:
+    """A VM that the list of a start did not hold is taken for newborn at once. Whatever vanishes does so over a start."""
     enter = cluster._enter
 
     def enter_at_once(state: CoreState, seen: VmSeen, vm: VmSpec) -> None:
         with _patch(CoreState, "inherits_until_s", lambda _, now_s: now_s):
             enter(state, seen, vm)
 
-    return _patch(cluster, "_enter", enter_at_once)
+    with _patch(moves_cluster, "VANISHES_OVER_A_START", True), _patch(cluster, "_enter", enter_at_once):
+        yield
 
 
 def handover_dies_with_the_scheduler() -> Patch:
@@ -428,7 +430,7 @@ MUTANTS: Final = (
     Mutant(12, sent_resize_left_out),
     Mutant(13, no_fence),
     Mutant(14, late_event_ends_claim, 61),
-    Mutant(15, new_right_after_a_start, 190),
+    Mutant(15, new_right_after_a_start, 9),
     Mutant(16, no_lease),
     Mutant(17, own_floor_is_headroom),
     Mutant(18, resize_forgotten_at_its_deadline),
