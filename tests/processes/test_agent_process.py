@@ -77,10 +77,10 @@ def test_a_broken_file_of_a_vm_is_a_plain_message(tmp_path: Path) -> None:
 def test_what_is_known_of_the_load_is_saved_at_the_end_and_read_at_the_start(tmp_path: Path) -> None:
     """What comes of it is told of the files and the core; here that the daemon saves, reads, and says what it cannot read."""
     agent_file(tmp_path / "agent.yaml", free_port(), {"a": free_port()})
+    port = free_port()
     for name in ("first", "second"):
-        port = free_port()
         with agent_of(tmp_path, port, name) as daemon:
-            shown_blocking("the agent's health", lambda port=port: fetch(port, "/healthz"))
+            shown_blocking("the agent's health", lambda: fetch(port, "/healthz"))
             assert daemon.end() == 0
         (path,) = (tmp_path / "state/load").iterdir()
         assert json.loads(path.read_bytes())["vm"] == "d/a"
