@@ -65,6 +65,10 @@ class AgentHouse:
         """What our agent asked for."""
         return [Resources.read(body["resources"]) for body in asked(self.scheduler.journal, vm)]
 
+    async def asks_beyond(self, before: dict[str, int]) -> None:
+        """Wait until our agent has asked for each VM once more than so many times."""
+        await until(lambda: all(len(self.asked(vm)) > count for vm, count in before.items()))
+
     def statuses(self) -> set[int]:
         return {x.status for x in self.scheduler.journal.exchanges if x.side == "received"}
 
@@ -278,6 +282,7 @@ async def test_our_agent_restarts_at_any_size(tmp_path: Path) -> None:
                 await it.agent.start()
             else:
                 await it.agent.restart()
+            await it.asks_beyond(before)
             await it.agent.reaches(MOST, "a")
             await it.agent.reaches(UNIT, "b")
             assert it.asked("a")[before["a"]] == MOST

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from agent.core.policies.combined import Combined
 from agent.core.policies.remembered import NOTHING, Remembered, remember
 from agent.core.policies.saved import MAX_AGE_S, MAX_BYTES, KnownLoad, decoded, encoded
 from agent.core.policies.values import Load, Sizing
 from agent.daemon.load_files import Clocks, LoadFiles
-from hosting.logs import logger
+from hosting.logs import Logger
 from protocol.values import Bounds, ComputeUnit, Units
 from protocol.wire import PodName
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.agent.driver import APART as VM
+from tests.unit.hosting.raw_peers import recorded
 
 POLICY = Combined()
 HOW = POLICY.remembering
@@ -122,12 +122,12 @@ GARBAGE = {
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE.keys())
 def test_what_cannot_be_used_is_ignored_and_named_once(tmp_path: Path, content: bytes) -> None:
-    made = _files(tmp_path)
+    log, lines = recorded()
+    made = _files(tmp_path, log)
     asyncio.run(made.save([KnownLoad(VM, busy_once().known, HOW)]))
     (path,) = tmp_path.glob("load/*.json")
     path.write_bytes(content)
-    with structlog.testing.capture_logs() as lines:
-        assert made.read(VM, HOW) == NOTHING
+    assert made.read(VM, HOW) == NOTHING
     assert [line["event"] for line in lines] == ["what was known of the load is ignored"]
 
 
@@ -142,8 +142,8 @@ def test_times_that_cannot_be_do_no_harm(at_s: float) -> None:
 # ------------------------------------------------------------ the files
 
 
-def _files(directory: Path) -> LoadFiles:
-    return LoadFiles(directory / "load", logger("agent"), Clocks(lambda: 5700.0, lambda: UNIX_S))
+def _files(directory: Path, log: Logger | None = None) -> LoadFiles:
+    return LoadFiles(directory / "load", log or recorded()[0], Clocks(lambda: 5700.0, lambda: UNIX_S))
 
 
 def test_what_was_saved_is_read_and_files_of_vms_that_went_are_removed(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_a_file_of_an_earlier_process_stays_until_it_is_too_old(tmp_path: Path) 
 
 def test_a_directory_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "load").write_text("in the way")
-    made = _files(tmp_path)
-    with structlog.testing.capture_logs() as lines:
-        for _ in range(2):
-            asyncio.run(made.save([KnownLoad(VM, NOTHING, HOW)]))
+    log, lines = recorded()
+    made = _files(tmp_path, log)
+    for _ in range(2):
+        asyncio.run(made.save([KnownLoad(VM, NOTHING, HOW)]))
     assert [line["event"] for line in lines] == ["what is known of the load cannot be saved"]
     assert made.read(VM, HOW) == NOTHING
