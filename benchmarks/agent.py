@@ -7,7 +7,7 @@ which is ours but for the machine that it reads. Metrics are read every 5 s, oth
 
 * steady: goals do not move. Half of the VMs have two units of 1 CPU and 1 GiB, half have four.
 * moving: one VM after another, 10 % of them a minute, goes from the lower load to the higher or back. Growth comes at
-  once and in two steps (a guest cannot use more than it has), decreases 30 s later, so these are warmed up for as long,
+  once and in two steps (a guest cannot use more than it has), decreases one to two minutes later, so these are warmed up for as long,
   and --short leaves this row out.
 
 CPU is processor time of the agent's process over the window, in percent of one core; requests are what the agent itself
@@ -46,13 +46,15 @@ from hosting import logs
 from protocol import codec, wire
 
 LOW, HIGH = 2, 4
-DEMAND_CPUS = {LOW: 1.1, HIGH: 2.6}
-"""What is busy on a VM of so many units: in the middle of what makes this goal with the usual target of 75 %."""
+DEMAND_CPUS = {LOW: 1.4, HIGH: 3.2}
+"""What is busy on a VM of so many units: in the middle of what makes this goal with the usual target of 90 %."""
 MOVING_SHARE_PER_MIN = 0.1
 MOST_VMS = 5000
 START_LIMIT_S = 60.0
 PERMIT_LIMIT_S = 2.0
 PERIODS = "{metrics: 5, tick: 15, downWindow: 30}"
+POLICY = "{name: utilisation, args: {tailWindow: 60}}"
+"""The default, but for the tail: a quarter of an hour would keep every VM from shrinking while this runs."""
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -190,6 +192,7 @@ def _settings(directory: Path, vms: int, scheduler_port: int, found: guests.Gues
         f"scheduler: http://127.0.0.1:{scheduler_port}/",
         f"stateDirectory: {directory / 'state'}",
         f"periods: {PERIODS}",
+        f"policies: [{POLICY}]",
         "vms:",
     ]
     (directory / "state").mkdir()
@@ -467,7 +470,7 @@ def main() -> None:
         wishes_per_s=20.0 if short else 10.0,
         warm_s=1.0 if short else 30.0,
         steady_s=15.0 if short else 60.0,  # whole periods of everything
-        moving_warm_s=0.0 if short else 35.0,
+        moving_warm_s=0.0 if short else 125.0,
         moving_s=0.0 if short else 60.0,
         seed=given.seed,
     )

@@ -24,26 +24,26 @@ from protocol import codec, wire
 from protocol.values import Resources
 
 GIB: Final = 2**30
-USED_BYTES: Final = GIB + GIB // 10
-"""The memory in use: with the usual target of 75 % this makes a goal of two units of 1 GiB."""
 CONNECTIONS: Final = 16384
 HEALTH_S: Final = 10.0
 """How often an informant asks for the ID of its agent."""
 
 
 class Guest:
-    """The machine that an informant reads: `demand_cpus` are busy, or as many as it has; its use of memory is constant."""
+    """The machine that an informant reads: `demand_cpus` are busy, or as many as it has; its use of memory is constant:
+    three quarters of the units that it begins with, which are the goal of that use."""
 
     def __init__(self, units: int, demand_cpus: float) -> None:
         self.demand_cpus = demand_cpus
         self._cpus, self._memory_bytes = float(units), units * GIB
+        self._used_bytes = self._memory_bytes * 3 // 4
         self._last_s = asyncio.get_running_loop().time()
         self._busy_s = 0.0
 
     def read(self) -> Reading:
         """The machine now, with everything that /proc tells where the kernel has PSI."""
         self._advance()
-        load, free = self.demand_cpus, max(0, self._memory_bytes - USED_BYTES)
+        load, free = self.demand_cpus, max(0, self._memory_bytes - self._used_bytes)
         names = (f"{part}_{kind}" for part in ("cpu", "memory", "io") for kind in ("waiting", "stalled"))
         stalls_s = dict.fromkeys(names, 0.125)
         return Reading(load, load, load, self._busy_s, round(self._cpus), self._memory_bytes, free, stalls_s)
