@@ -52,7 +52,7 @@ class Remembered:
             busy_tail_micro=self.cpu_peaks.percentile(how.tail.share, at_s, how.tail.span),
             memory_tail=self.memory_peaks.percentile(how.tail.share, at_s, how.tail.span),
             memory_rise=self.memory_slope.rise,
-            memory_surge=self.memory_surge.need(at_s, how.surges),
+            memory_surge=self.memory_surge.need(self.memory_slope, at_s, how.surges),
             cpu_psi=load.cpu_psi,
             memory_psi=load.memory_psi,
         )
@@ -71,11 +71,12 @@ NOTHING: Final = Remembered()
 def remember(previous: Remembered, load: Load, at_s: float, how: Remembering) -> Remembered:
     """The memory after one more sample, taken at `at_s`. To be called once for each sample, before the goal."""
     used = load.memory_used()
+    slope, surge = previous.memory_slope.add(used, at_s), previous.memory_surge
     return Remembered(
         smooth(previous.means, load, at_s, how.smoothing),
         previous.cpu_peaks.add(load.busy(), at_s, how.tail.span),
         previous.memory_peaks.add(used, at_s, how.tail.span),
-        previous.memory_slope.add(used, at_s),
-        previous.memory_surge.add(used, at_s, how.surges),
+        slope,
+        surge if used is None else surge.add(slope, how.surges),
         previous.goals,
     )

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.core.policies.peaks import NO_PEAKS, Peaks, Span, span_of
+from agent.core.policies.slope import Slope
 
 HOUR_S: Final = 3600
-MAX_GAP_S: Final = 60.0
-"""Samples further apart say nothing about how fast memory rose between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +41,24 @@ NO_SURGES: Final = Surges(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Surge:
-    """What is remembered of surges: the last sample, and for each hour the fastest rise between two samples (bytes for each
-    second) and the highest use (bytes)."""
+    """What is remembered of surges: for each hour the fastest rise between two samples (bytes for each second) and the highest
+    use (bytes)."""
 
-    value: int | None = None
-    at_s: float = 0.0
     rises: Peaks = NO_PEAKS
     highest: Peaks = NO_PEAKS
 
-    def add(self, value: int | None, at_s: float, how: Surges) -> "Surge":
-        """The memory with one more sample."""
-        if value is None:
-            return self
-        span_s = at_s - self.at_s
-        is_known = self.value is not None and 0 < span_s <= MAX_GAP_S
-        rise = max(0, round((value - (self.value or 0)) / span_s)) if is_known else 0
+    def add(self, slope: Slope, how: Surges) -> "Surge":
+        """The memory with one more sample, which `slope` ends at."""
+        assert slope.value is not None, "no sample"
         span = how.span
-        return Surge(value, at_s, self.rises.add(rise, at_s, span), self.highest.add(value, at_s, span))
+        return Surge(
+            self.rises.add(slope.rise, slope.at_s, span), self.highest.add(slope.value, slope.at_s, span)
+        )
 
-    def need(self, at_s: float, how: Surges) -> int | None:
+    def need(self, slope: Slope, at_s: float, how: Surges) -> int | None:
         """What the use may come to from the last sample: as fast as it rose at most, to no more than it was. None: nothing is
         known."""
         rise, highest = self.rises.highest(at_s, how.span), self.highest.highest(at_s, how.span)
-        if self.value is None or rise is None or highest is None:
+        if slope.value is None or rise is None or highest is None:
             return None
-        return max(self.value, min(self.value + round(rise * how.ahead_s), highest))
+        return max(slope.value, min(slope.value + round(rise * how.ahead_s), highest))

@@ -4,6 +4,7 @@
   leads to the same size from both sides, and it rests on held means (`smoothing`), so it does not flip at every sample.
 - *tail* (`tail`): the busiest minutes of the last quarter of an hour fit as well.
 - *slope* (`slope`): memory that rises is judged a little ahead.
+- *surge* (`surge`): memory finds room to rise as fast as it did in the last hours.
 
 Without CPU time the target goes by the load averages. What else belongs to the policy: an urgent wish (`wish`), and when a
 goal may fall (`down_window`).

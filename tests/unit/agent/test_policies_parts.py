@@ -106,10 +106,11 @@ HOW = Surges(window_s=7200.0, ahead_s=6.0)
 def test_a_surge_may_come_as_fast_as_before(
     samples: list[tuple[float, int | None]], need: int | None
 ) -> None:
-    surge = Surge()
+    surge, slope = Surge(), Slope()
     for at_s, value in samples:
-        surge = surge.add(value, at_s, HOW)
-    assert surge.need(samples[-1][0], HOW) == need
+        slope = slope.add(value, at_s)
+        surge = surge if value is None else surge.add(slope, HOW)
+    assert surge.need(slope, samples[-1][0], HOW) == need
 
 
 # ------------------------------------------------------------ the down window
