@@ -1,5 +1,6 @@
 """What a runner knows of the outside: the VM, and samples of the load."""
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,11 +9,20 @@ from protocol.values import Bounds, ComputeUnit
 from protocol.wire import PodName
 
 
+class VmKind(enum.StrEnum):
+    """What a VM is in the real world; its back end has the same name."""
+
+    SIMULATED = "simulated"
+    POD = "pod"
+    NEONVM = "neonvm"
+
+
 @dataclass(frozen=True, slots=True)
 class Vm:
     """The VM of one runner: the pod it runs in, its bounds, compute unit and memory slot.
 
     `unit` says what may be: its resources are apart only as long as the scheduler and the policies take them so.
+    `virtual_machine` is the name of the VirtualMachine object in the pod's namespace; empty for what is no NeonVM.
     """
 
     pod: PodName
@@ -20,6 +30,8 @@ class Vm:
     bounds: Bounds
     unit: ComputeUnit
     slot_bytes: int
+    kind: VmKind = VmKind.SIMULATED
+    virtual_machine: str = ""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent.core.model import Vm
+from agent.core.model import Vm, VmKind
 from agent.core.policies.combined import Combined
 from agent.core.ports import VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
@@ -71,7 +71,11 @@ class RunnerFactory:
         """What the annotations say, and what is wrong with them."""
         vm = spec.vm
         defaults = annotations.VmDefaults(
-            vm.bounds, vm.slot_bytes, vm.unit.step, tuple(self.settings.policies)
+            vm.bounds,
+            vm.slot_bytes,
+            vm.unit.step,
+            tuple(self.settings.policies),
+            is_neonvm=vm.kind is VmKind.NEONVM,
         )
         return annotations.read(spec.annotations, defaults, self.registry)
 
@@ -96,6 +100,11 @@ class RunnerFactory:
                 self.to_informants, spec.informant_url, self.callback_address, INFORMANT_DEADLINE_S, rng
             ),
             ExporterLink(
-                self.to_exporters, bracketed(host), self.settings.metrics_prefix, METRICS_DEADLINE_S, rng
+                self.to_exporters,
+                bracketed(host),
+                self.settings.metrics_prefix,
+                METRICS_DEADLINE_S,
+                rng,
+                path=urlsplit(spec.informant_url).path,
             ),
         )

@@ -28,19 +28,27 @@ _QUERY: Final = "?for=agent&collect[]=loadavg&collect[]=meminfo&collect[]=pressu
 
 
 class ExporterLink:
-    """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"."""
+    """Reads one VM's exporter. `prefix` is that of its metrics, "node_" or "host_"; its page is below `path`."""
 
     def __init__(
-        self, client: HttpClient, host: str, prefix: str, deadline_s: float, rng: random.Random
+        self,
+        client: HttpClient,
+        host: str,
+        prefix: str,
+        deadline_s: float,
+        rng: random.Random,
+        *,
+        path: str = "",
     ) -> None:
         self._client = client
         self._host = host
+        self._path = path.rstrip("/")
         self._prefix = prefix
         self._deadline_s = deadline_s
         self._rng = rng
 
     async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
-        url = f"http://{self._host}:{port}/metrics{_QUERY}"
+        url = f"http://{self._host}:{port}{self._path}/metrics{_QUERY}"
         outcome = await self._client.call("GET", url, deadline_s=self._deadline_s)
         chance = self._rng.random()
         if not isinstance(outcome, Answered):

@@ -9,19 +9,11 @@ from agent.core.policies.pressure import Pressure
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.zones import Zones
 from agent.core.ports import VmDescription
-from agent.daemon.annotations import (
-    BOUNDS,
-    CONFIG,
-    MAX_BYTES,
-    NEON_BOUNDS,
-    NEON_CONFIG,
-    UNIT,
-    Overrides,
-    VmDefaults,
-    read,
-)
+from agent.daemon.annotations import Overrides, VmDefaults, read
 from agent.daemon.policies import build, standard
 from agent.daemon.runner_factory import vm_of
+from hosting.kubernetes.annotations import MAX_BYTES
+from hosting.kubernetes.names import BOUNDS, CONFIG, NEON_BOUNDS, NEON_CONFIG, UNIT
 from protocol.values import Bounds, ComputeUnit, Resources
 from tests.support.amounts import GIB, cu
 from tests.unit.agent.driver import VM

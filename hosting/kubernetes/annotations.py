@@ -1,0 +1,171 @@
+"""Annotations in JSON that agent and scheduler must read alike: bounds and steps.
+
+`parley.dev/unit` holds the steps, `{cpu, memory}`; `parley.dev/bounds` holds `min` and `max`, each `{cpu, memory}`. Of a
+step, a minimum and a maximum either part may be left out. `autoscaling.neon.tech/bounds` is the published form for NeonVM objects
+(reference/neon.md 6.2). What is wrong becomes a fault, a text that begins with the annotation's name, and is ignored.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+from hosting.amounts import Cpu, Memory
+from hosting.kubernetes import names
+from hosting.settings import FaultsError, Settings, check
+from protocol import values
+from protocol.values import Bounds
+
+MAX_BYTES: Final = 64 * 1024
+
+
+class _Parts(Settings):
+    """An amount of one resource, or of both."""
+
+    cpu: Annotated[int, Cpu] | None = None
+    memory: Annotated[int, Memory] | None = None
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """One of the two is given."""
+        if found.get("cpu", 0) is None and found.get("memory", 0) is None:
+            yield "", "needs cpu or memory"
+
+    def over(self, base: values.Resources) -> values.Resources:
+        """The amount, with the parts of `base` that are left out."""
+        return values.Resources(
+            base.vcpu_milli if self.cpu is None else self.cpu,
+            base.memory_bytes if self.memory is None else self.memory,
+        )
+
+
+class _Limit(Settings):
+    amount: _Parts
+
+
+class _NeonAmount(Settings):
+    cpu: Annotated[int, Cpu]
+    mem: Annotated[int, Memory]
+
+
+class _NeonBounds(Settings):
+    """Both bounds, as the published reader demands."""
+
+    min: _NeonAmount
+    max: _NeonAmount
+
+
+def step(
+    annotations: Mapping[str, object], base: values.Resources, faults: list[str]
+) -> values.Resources | None:
+    """The new steps; a part that is wrong or left out stays as configured."""
+    found = base
+    for key, value in mapping(annotations, names.UNIT, faults).items():
+        if key not in ("cpu", "memory"):
+            faults.append(f"{names.UNIT}: {short(key)}: there is no such setting")
+            continue
+        if value is None:
+            continue
+        try:
+            parts = check({key: value}, _Parts)
+        except FaultsError as error:
+            faults += (f"{names.UNIT}: {fault}" for fault in error.faults)
+            continue
+        if not parts.over(found).is_positive():
+            faults.append(f"{names.UNIT}: {key}: must be above zero (found {short(value)})")
+            continue
+        found = parts.over(found)
+    return None if found == base else found
+
+
+def bounds(annotations: Mapping[str, object], base: Bounds, faults: list[str]) -> Bounds | None:
+    """The new bounds; a `min` or `max` that is wrong stays as configured, and so does any part that is left out."""
+    data, configured = mapping(annotations, names.BOUNDS, faults), {"min": base.min, "max": base.max}
+    found: dict[str, values.Resources] = {}
+    for key, value in data.items():
+        if key not in configured:
+            faults.append(f"{names.BOUNDS}: {short(key)}: there is no such setting")
+            continue
+        try:
+            found[key] = check({"amount": value}, _Limit).amount.over(configured[key])
+        except FaultsError as error:
+            faults += (f"{names.BOUNDS}: {key}{fault.removeprefix('amount')}" for fault in error.faults)
+    if not found:
+        return None
+    return _made(found.get("min", base.min), found.get("max", base.max), names.BOUNDS, faults)
+
+
+def neon_bounds(annotations: Mapping[str, object], slot_bytes: int, faults: list[str]) -> Bounds | None:
+    """The bounds of the published annotation, whose memory is in whole slots."""
+    if names.NEON_BOUNDS not in annotations:
+        return None
+    data = mapping(annotations, names.NEON_BOUNDS, faults, is_reported=True)
+    if not data:
+        return None
+    wrong: list[str] = []
+    amounts: list[values.Resources] = []
+    try:
+        check(data, _NeonBounds)
+    except FaultsError as error:
+        wrong += error.faults
+    for name in ("min", "max"):
+        with contextlib.suppress(FaultsError):  # told already
+            amount = check(data.get(name), _NeonAmount)
+            amounts.append(values.Resources(amount.cpu, amount.mem))
+            if slot_bytes > 0 and amount.mem % slot_bytes:
+                wrong.append(
+                    f"{name}.mem: must be a multiple of the memory slot, {slot_bytes} bytes (found {amount.mem})"
+                )
+    if wrong:
+        faults += (f"{names.NEON_BOUNDS}: {fault}" for fault in wrong)
+        return None
+    return _made(amounts[0], amounts[1], names.NEON_BOUNDS, faults)
+
+
+def _made(least: values.Resources, most: values.Resources, name: str, faults: list[str]) -> Bounds | None:
+    try:
+        return Bounds(least, most)
+    except ValueError as error:
+        faults.append(f"{name}: {error}")
+        return None
+
+
+def mapping(
+    annotations: Mapping[str, object], name: str, faults: list[str], *, is_reported: bool = False
+) -> dict[str, Any]:
+    """The JSON object of an annotation; empty, with a fault, for anything else. With `is_reported` an empty object is
+    a fault."""
+    text = annotations.get(name)
+    if text is None:
+        return {}
+    data: object = None
+    why = "must be a JSON object"
+    if not isinstance(text, str) or len(text) > MAX_BYTES:
+        why = f"must be a text of at most {MAX_BYTES} characters"
+    else:
+        try:
+            data = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            why = f"is not valid JSON: {short(error)}"
+    if not isinstance(data, dict) or (is_reported and not data):
+        faults.append(f"{name}: {why}")
+        return {}
+    return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        double = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {short(double)} comes more than once")
+    return found
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def short(value: object) -> str:
+    """What was written, on one line and cut, for a message."""
+    return " ".join(str(value).split())[:60]

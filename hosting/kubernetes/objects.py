@@ -1,0 +1,84 @@
+"""What every object of the API has, and how amounts and selectors are written there."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from hosting.kubernetes.resources import Manifest
+from protocol import quantities
+
+ResourceName: TypeAlias = Literal["cpu", "memory"]
+RESOURCE_NAMES: Final[tuple[ResourceName, ResourceName]] = ("cpu", "memory")
+
+
+def namespace(manifest: Manifest) -> str:
+    """Its namespace; empty for an object of the whole cluster."""
+    return str(manifest["metadata"].get("namespace", ""))
+
+
+def name(manifest: Manifest) -> str:
+    """Its name within the namespace."""
+    return str(manifest["metadata"]["name"])
+
+
+def uid(manifest: Manifest) -> str:
+    """Its UID: another object under the same name has another one."""
+    return str(manifest["metadata"]["uid"])
+
+
+def version(manifest: Manifest) -> str:
+    """Its resourceVersion: to be compared for equality."""
+    return str(manifest["metadata"].get("resourceVersion", ""))
+
+
+def labels(manifest: Manifest) -> Mapping[str, str]:
+    """Its labels; empty where it has none."""
+    return manifest["metadata"].get("labels") or {}
+
+
+def annotations(manifest: Manifest) -> Mapping[str, str]:
+    """Its annotations; empty where it has none."""
+    return manifest["metadata"].get("annotations") or {}
+
+
+def condition(manifest: Manifest, type_: str) -> Manifest | None:
+    """The condition of that type in its status; None where there is none."""
+    found = (manifest.get("status") or {}).get("conditions") or ()
+    return next((each for each in found if each.get("type") == type_), None)
+
+
+def amount(written: object, resource: ResourceName) -> int:
+    """A quantity as whole milli-CPU or bytes, rounded up. Raises `QuantityError`."""
+    quantity = quantities.parse(str(written))
+    return quantity.milli_value() if resource == "cpu" else quantity.value()
+
+
+def amounts(written: object) -> dict[ResourceName, int]:
+    """The CPU and memory of a `requests` or `limits`; what it leaves open is left out. Raises `QuantityError`."""
+    found: Mapping[str, Any] = written if isinstance(written, Mapping) else {}
+    return {each: amount(found[each], each) for each in RESOURCE_NAMES if each in found}
+
+
+def selects(selector: Mapping[str, Any], found: Mapping[str, str]) -> bool:
+    """Whether a label selector (`matchLabels`, `matchExpressions`) matches these labels; an empty selector matches all.
+
+    An operator that is not known matches nothing.
+    """
+    wanted = selector.get("matchLabels") or {}
+    if any(found.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(_holds(expression, found) for expression in selector.get("matchExpressions") or ())
+
+
+def _holds(expression: Mapping[str, Any], found: Mapping[str, str]) -> bool:
+    value, values = found.get(str(expression.get("key"))), expression.get("values") or ()
+    match expression.get("operator"):
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:
+            return False

@@ -1,0 +1,130 @@
+"""How large a pod is: what its spec asks for, what its node has allocated, what is in force.
+
+A pod's size, as agent and scheduler count it, is the sum of the *requests* of its containers, with sidecars and overhead:
+that is what the node's room is spent on. Source: reference/kubernetes.md 4.2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName, amounts, condition
+from hosting.kubernetes.resources import Manifest
+from protocol.values import ZERO, Resources
+
+PENDING: Final = "PodResizePending"
+IN_PROGRESS: Final = "PodResizeInProgress"
+INFEASIBLE: Final = "Infeasible"
+DEFERRED: Final = "Deferred"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSize:
+    """A container or sidecar, its amounts by resource; what it leaves open is left out.
+
+    `allocated` are the requests that the node reserves, `actual` those in force; None where the node has not told. `restarts` are
+    the resources whose change restarts the container.
+    """
+
+    name: str
+    is_sidecar: bool
+    requests: Mapping[ResourceName, int]
+    limits: Mapping[ResourceName, int]
+    allocated: Mapping[ResourceName, int] | None
+    actual: Mapping[ResourceName, int] | None
+    actual_limits: Mapping[ResourceName, int] | None
+    restarts: frozenset[ResourceName]
+
+    def applied(self) -> Resources:
+        """What counts beside the spec: the larger of allocated and actual requests; the spec, where the node has told neither."""
+        told = [found for found in (self.allocated, self.actual) if found is not None]
+        if not told:
+            return resources(self.requests)
+        return reduce(Resources.max, map(resources, told))
+
+
+def resources(found: Mapping[ResourceName, int]) -> Resources:
+    """An amount with nothing for what is left open."""
+    return Resources(found.get("cpu", 0), found.get("memory", 0))
+
+
+def containers(pod: Manifest) -> tuple[ContainerSize, ...]:
+    """The containers and sidecars of a pod, in the order of its spec. Raises `QuantityError`."""
+    spec, status = pod["spec"], pod.get("status") or {}
+    sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    told = {
+        each.get("name"): each
+        for key in ("containerStatuses", "initContainerStatuses")
+        for each in status.get(key) or ()
+    }
+    return tuple(
+        _container(each, told.get(each["name"], {}), is_sidecar=is_sidecar)
+        for found, is_sidecar in ((spec.get("containers") or (), False), (sidecars, True))
+        for each in found
+    )
+
+
+def _container(spec: Manifest, status: Manifest, *, is_sidecar: bool) -> ContainerSize:
+    written = spec.get("resources") or {}
+    limits = amounts(written.get("limits"))
+    shown = status.get("resources")
+    allocated = status.get("allocatedResources")
+    policies = {
+        each.get("resourceName"): each.get("restartPolicy") for each in spec.get("resizePolicy") or ()
+    }
+    return ContainerSize(
+        name=str(spec["name"]),
+        is_sidecar=is_sidecar,
+        requests=limits | amounts(written.get("requests")),
+        limits=limits,
+        allocated=None if allocated is None else amounts(allocated),
+        actual=None if shown is None else amounts(shown.get("limits")) | amounts(shown.get("requests")),
+        actual_limits=None if shown is None else amounts(shown.get("limits")),
+        restarts=frozenset(each for each in RESOURCE_NAMES if policies.get(each) == "RestartContainer"),
+    )
+
+
+def target(pod: Manifest) -> Resources:
+    """What the spec asks for. Raises `QuantityError`."""
+    return sum((resources(each.requests) for each in containers(pod)), _overhead(pod))
+
+
+def size(pod: Manifest) -> Resources:
+    """What the node has given the pod and may not have taken back yet. Raises `QuantityError`."""
+    return sum((each.applied() for each in containers(pod)), _overhead(pod))
+
+
+def holds(pod: Manifest) -> Resources:
+    """What kube-scheduler counts for a pod: containers and sidecars, or the largest init container with the sidecars before it;
+    the largest of spec, allocated and actual, without the spec where a resize is infeasible. Raises `QuantityError`."""
+    if is_terminal(pod):
+        return ZERO
+    spec = pod["spec"]
+    pending = condition(pod, PENDING)
+    is_infeasible = pending is not None and pending.get("reason") == INFEASIBLE
+    running = ZERO
+    for each in containers(pod):
+        running += each.applied() if is_infeasible else each.applied().max(resources(each.requests))
+    before, peak = ZERO, ZERO
+    for each in spec.get("initContainers") or ():
+        own = resources(_container(each, {}, is_sidecar=True).requests)
+        if each.get("restartPolicy") == "Always":
+            before += own
+            peak = peak.max(before)
+        else:
+            peak = peak.max(before + own)
+    whole = amounts((spec.get("resources") or {}).get("requests"))
+    most = running.max(peak)
+    return Resources(whole.get("cpu", most.vcpu_milli), whole.get("memory", most.memory_bytes)) + _overhead(
+        pod
+    )
+
+
+def is_terminal(pod: Manifest) -> bool:
+    """Whether all its containers have ended for good, so that it holds nothing."""
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def _overhead(pod: Manifest) -> Resources:
+    return resources(amounts(pod["spec"].get("overhead")))

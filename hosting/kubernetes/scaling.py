@@ -1,0 +1,200 @@
+"""How a pod is scaled, by its labels and annotations and the ScalingPolicy that selects it.
+
+Agent and scheduler read this alike, each from its own list of objects. A ScalingPolicy is turned into the annotations that would
+say the same; those of the pod itself go before it, each as a whole.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hosting.kubernetes import annotations, names, objects, pods
+from hosting.kubernetes.resources import Manifest
+from protocol.quantities import QuantityError
+from protocol.values import Bounds, Resources
+
+GIB: Final = 1024**3
+MIB: Final = 1024**2
+DEFAULT_MIN: Final = Resources(100, 128 * MIB)
+"""The smallest size of a pod that names no minimum."""
+DEFAULT_STEP: Final = Resources(250, 256 * MIB)
+"""The steps of a pod that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPolicy:
+    """A ScalingPolicy object: which pods of its namespace it selects, and what it says of them, as annotations."""
+
+    namespace: str
+    name: str
+    created: str
+    selector: Mapping[str, Any]
+    is_enabled: bool
+    annotations: Mapping[str, str]
+    pool: str | None = None
+
+    @classmethod
+    def read(cls, manifest: Manifest) -> "ScalingPolicy":
+        """What the API server's validation lets through can be read; what readers of annotations dislike becomes a fault there."""
+        spec: Mapping[str, Any] = manifest.get("spec") or {}
+        config = {key: spec[key] for key in ("policies", "windows", "tied") if key in spec}
+        found = {
+            names.BOUNDS: spec.get("bounds"),
+            names.UNIT: spec.get("unit"),
+            names.SHARES: spec.get("shares"),
+            names.CONFIG: config or None,
+        }
+        texts = {name: json.dumps(value) for name, value in found.items() if value is not None}
+        if "restart" in spec:
+            texts[names.RESTART] = "allowed" if spec["restart"] == "Allowed" else "never"
+        if "evictWhenStuck" in spec:
+            texts[names.EVICT] = "true" if spec["evictWhenStuck"] else "false"
+        return cls(
+            objects.namespace(manifest),
+            objects.name(manifest),
+            str(manifest["metadata"].get("creationTimestamp", "")),
+            spec.get("selector") or {},
+            bool(spec.get("enabled", True)),
+            texts,
+            spec.get("pool"),
+        )
+
+    def selects(self, pod: Manifest) -> bool:
+        """Whether the pod is one of those that it speaks of."""
+        return objects.namespace(pod) == self.namespace and objects.selects(
+            self.selector, objects.labels(pod)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The weights of a container in its pod's CPU and memory; 0 keeps the container at its size."""
+
+    cpu: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How one pod is scaled. `annotations` are the effective ones; `shares` is empty where none are declared. `informant_port` is that of
+    an informant inside the pod. `faults` are texts for a person; those in `obstacles` keep the pod from being scaled."""
+
+    annotations: Mapping[str, str]
+    bounds: Bounds
+    step: Resources
+    is_tied: bool | None = None
+    pool: str | None = None
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    may_restart: bool = False
+    may_evict: bool = False
+    informant_port: int | None = None
+    policy: str | None = None
+    faults: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+
+
+def scaling_of(pod: Manifest, policies: Sequence[ScalingPolicy], most: Resources) -> Scaling | None:
+    """How `pod` is scaled; None where nobody asks for it. `most` is the maximum of a pod that names none: its node's room."""
+    matching = sorted(
+        (policy for policy in policies if policy.selects(pod)), key=lambda each: (each.created, each.name)
+    )
+    policy = matching[0] if matching else None
+    label = objects.labels(pod).get(names.ENABLED)
+    if label == "false" or (label != "true" and (policy is None or not policy.is_enabled)):
+        return None
+    faults = [
+        f"ScalingPolicy {each.name} selects the pod too, and has no effect: {matching[0].name} is older"
+        for each in matching[1:]
+    ]
+    effective = {**(policy.annotations if policy is not None else {}), **objects.annotations(pod)}
+    base = Bounds(DEFAULT_MIN.min(most), most)
+    return Scaling(
+        annotations=effective,
+        bounds=annotations.bounds(effective, base, faults) or base,
+        step=annotations.step(effective, DEFAULT_STEP, faults) or DEFAULT_STEP,
+        is_tied=_tied(effective),
+        pool=objects.labels(pod).get(names.POOL) or (policy.pool if policy is not None else None),
+        shares=_shares(effective, pod, faults),
+        may_restart=_word(effective, names.RESTART, {"allowed": True, "never": False}, faults),
+        may_evict=_word(effective, names.EVICT, {"true": True, "false": False}, faults),
+        informant_port=_port(effective, faults),
+        policy=policy.name if policy is not None else None,
+        faults=tuple(faults),
+        obstacles=tuple(_obstacles(pod)),
+    )
+
+
+def _tied(effective: Mapping[str, str]) -> bool | None:
+    """What `parley.dev/config` says of it. The agent reads that annotation whole, and tells its faults."""
+    found = annotations.mapping(effective, names.CONFIG, []).get("tied")
+    return found if isinstance(found, bool) else None
+
+
+def _obstacles(pod: Manifest) -> list[str]:
+    """Why the API would refuse every resize of the pod."""
+    try:
+        found = [each for each in pods.containers(pod) if not each.is_sidecar]
+    except QuantityError as error:
+        return [f"its resources cannot be read: {error}"]
+    missing = [
+        resource
+        for resource in objects.RESOURCE_NAMES
+        if not any(each.requests.get(resource, 0) > 0 for each in found)
+    ]
+    obstacles = [
+        f"none of its containers requests {resource}: give at least one a request, because a request cannot be added to a pod "
+        "that runs"
+        for resource in missing
+    ]
+    if "kubernetes.io/config.mirror" in objects.annotations(pod):
+        obstacles.append("a static pod cannot be resized")
+    if (pod["spec"].get("os") or {}).get("name") == "windows":
+        obstacles.append("a Windows pod cannot be resized")
+    return obstacles
+
+
+def _shares(effective: Mapping[str, str], pod: Manifest, faults: list[str]) -> dict[str, Share]:
+    known = {str(each.get("name")) for each in pod["spec"].get("containers") or ()}
+    found: dict[str, Share] = {}
+    for container, written in annotations.mapping(effective, names.SHARES, faults).items():
+        path = f"{names.SHARES}: {annotations.short(container)}"
+        if container not in known:
+            faults.append(f"{path}: the pod has no such container")
+            continue
+        weights = written if isinstance(written, dict) else {"cpu": written, "memory": written}
+        wrong = [
+            key
+            for key, value in weights.items()
+            if key not in objects.RESOURCE_NAMES or type(value) is not int or not 0 <= value <= 1000
+        ]
+        if wrong or not weights:
+            faults.append(f"{path}: must be weights from 0 to 1000 as {{cpu, memory}}, or one for both")
+            continue
+        found[container] = Share(weights.get("cpu", 0), weights.get("memory", 0))
+    for resource in objects.RESOURCE_NAMES:
+        if found and not any(getattr(share, resource) for share in found.values()):
+            faults.append(
+                f"{names.SHARES}: no container has a weight for {resource}, so the shares have no effect"
+            )
+            return {}
+    return found
+
+
+def _word(effective: Mapping[str, str], name: str, words: Mapping[str, bool], faults: list[str]) -> bool:
+    text = effective.get(name)
+    if text is None:
+        return False
+    if text not in words:
+        faults.append(f"{name}: must be one of {', '.join(words)} (found {annotations.short(text)})")
+    return words.get(text, False)
+
+
+def _port(effective: Mapping[str, str], faults: list[str]) -> int | None:
+    text = effective.get(names.INFORMANT)
+    if text is None:
+        return None
+    if not text.isdecimal() or not 1 <= int(text[:6]) <= 65535:
+        faults.append(f"{names.INFORMANT}: must be a port from 1 to 65535 (found {annotations.short(text)})")
+        return None
+    return int(text)

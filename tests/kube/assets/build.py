@@ -1,0 +1,123 @@
+"""Build the programs of Kubernetes that the tests in tests/kube and tests/node start.
+
+    python tests/kube/assets/build.py [--into FOLDER]
+
+The folder is by default the one that `KUBEBUILDER_ASSETS` names, else one below the user's cache, with the versions in
+its name. What is already there is kept. etcd, containerd, runc, the CNI plugins and a static busybox are Debian's packages;
+`--packages` installs those that are missing, which needs root.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+VERSION = "1.35.4"
+PROGRAMS = {
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+    "hollow": "./hollow",
+}
+PACKAGES = {
+    "etcd": "etcd-server",
+    "containerd": "containerd",
+    "runc": "runc",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "busybox": "busybox-static",
+}
+
+
+def default_folder() -> Path:
+    """Where the programs are looked for: $KUBEBUILDER_ASSETS, else a folder of the user's cache with the version in its name."""
+    named = os.environ.get("KUBEBUILDER_ASSETS")
+    if named:
+        return Path(named)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
+    return cache / "parley" / f"kube-{VERSION}"
+
+
+def _state_of_sources() -> str:
+    """A digest of what the programs are built from, so that a change of the hollow node builds it again."""
+    digest = hashlib.sha256()
+    for file in sorted([HERE / "go.mod", HERE / "tools.go", *(HERE / "hollow").glob("*.go")]):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _run(command: list[str], cwd: Path) -> None:
+    environment = dict(os.environ, CGO_ENABLED="0", GOFLAGS="-mod=mod -buildvcs=false", GOTOOLCHAIN="local")
+    subprocess.run(command, cwd=cwd, env=environment, check=True)
+
+
+def build(folder: Path) -> None:
+    """Build what is missing in `folder`, and the hollow node where its source has changed."""
+    stamp = folder / "hollow.sha256"
+    wanted = _state_of_sources()
+    hollow_is_current = stamp.exists() and stamp.read_text() == wanted
+    missing = [
+        name
+        for name in PROGRAMS
+        if not (folder / name).exists() or (name == "hollow" and not hollow_is_current)
+    ]
+    if not missing:
+        print(f"{folder}: all programs of Kubernetes {VERSION} are there")
+        return
+    if shutil.which("go") is None:
+        sys.exit(
+            "go is missing: install Go 1.25 or newer, or name a folder with the programs in KUBEBUILDER_ASSETS"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    begun = time.monotonic()
+    _run(["go", "mod", "tidy"], source)
+    for name in missing:
+        since = time.monotonic()
+        print(f"building {name} ... ", end="", flush=True)
+        unfinished = folder / f".{name}.unfinished"
+        _run(["go", "build", "-trimpath", "-ldflags=-s -w", "-o", str(unfinished), PROGRAMS[name]], source)
+        unfinished.replace(folder / name)
+        print(f"{time.monotonic() - since:.0f} s", flush=True)
+    stamp.write_text(wanted)
+    print(f"{folder}: built {', '.join(missing)} in {time.monotonic() - begun:.0f} s")
+
+
+def install_packages() -> None:
+    """Install Debian's packages that are missing. Needs root."""
+    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    if not missing:
+        return
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    print(f"installing {', '.join(missing)}", flush=True)
+    subprocess.run(["apt-get", "update", "-q"], check=True, env=environment, stdout=subprocess.DEVNULL)
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *missing]
+    subprocess.run(install, check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--into", type=Path, default=default_folder(), help="folder of the programs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--packages", action="store_true", help="also install Debian's packages that are missing (root)"
+    )
+    options = parser.parse_args()
+    if options.packages:
+        install_packages()
+    build(options.into)
+
+
+if __name__ == "__main__":
+    main()
