@@ -8,7 +8,7 @@ ARGS   ?=
 # On all cores, of many at most eight: each of the workers collects every test. Tests that start real programs go file by file to a worker.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8
 
-.PHONY: help setup demo test test-all check format lint types contracts explore bench clean
+.PHONY: help setup demo test test-all kube-assets check format lint types contracts explore bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -35,6 +35,9 @@ test: $(VENV)/.dev ## pass the quick tests, under five minutes on two cores (ARG
 
 test-all: $(VENV)/.dev ## pass all tests, a quarter of an hour on two cores
 	@$(PYTEST) --dist loadgroup $(ARGS)
+
+kube-assets: ## build Kubernetes and install what its tests need, once: some minutes, into a cache (needs Go and root)
+	@$(PYTHON) tests/kube/assets/build.py --packages
 
 format: $(VENV)/.dev ## rewrite the files in the project's format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

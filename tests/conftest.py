@@ -18,6 +18,8 @@ SETS: Final = {
     "quick": ("conformance", "peers", "property", "scenarios", "tidy", "unit", "wire"),
     "programs": ("processes",),
     "walks": ("machines", "simulation"),
+    "kube": ("kube",),
+    "node": ("node",),
 }
 """The directories under `tests/` of each set."""
 HERE: Final = Path(__file__).parent
@@ -41,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = set_of(item.path)
         item.add_marker(name)
-        if name == "programs":
+        if name in {"programs", "kube", "node"}:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

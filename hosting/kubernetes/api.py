@@ -72,7 +72,7 @@ class RefusedError(KubernetesError):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ApiCredentials:
     """Where the credentials are: a kubeconfig with a context of it, or, without one, the pod's service account."""
 
     kubeconfig: Path | None = None
@@ -82,7 +82,7 @@ class Credentials:
 class KubernetesApi:
     """The API server. `async with KubernetesApi(...)` connects; raises `CredentialsError`."""
 
-    def __init__(self, credentials: Credentials, *, user_agent: str, max_connections: int = 64) -> None:
+    def __init__(self, credentials: ApiCredentials, *, user_agent: str, max_connections: int = 64) -> None:
         self._credentials = credentials
         self._user_agent = user_agent
         self._max_connections = max_connections
