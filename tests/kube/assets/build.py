@@ -44,6 +44,11 @@ PACKAGES = {
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "busybox": "busybox-static",
+    "ip": "iproute2",
+    "gcc": "gcc libc6-dev",
+    "gcc": "gcc",
+    "/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev",
+    "ip": "iproute2",
 }
 
 
@@ -58,7 +63,7 @@ def default_folder() -> Path:
 
 def _state_of_sources() -> str:
     """A digest of what the programs are built from, so that a change of the hollow node builds it again."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(FLAGS.encode())
     for file in sorted([HERE / "go.mod", HERE / "tools.go", *(HERE / "hollow").glob("*.go")]):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
@@ -111,7 +116,9 @@ def build(folder: Path) -> None:
 
 def install_packages() -> None:
     """Install Debian's packages that are missing. Needs root."""
-    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    missing = [
+        each for program, names in PACKAGES.items() if shutil.which(program) is None for each in names.split()
+    ]
     if not missing:
         return
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
