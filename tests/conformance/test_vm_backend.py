@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance import vm_backend_pods
 from tests.conformance.vm_backend_clauses import CLAUSES
 from tests.conformance.vm_backend_mutants import MUTANTS, BackendMutant
 from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
@@ -17,6 +18,14 @@ from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
 async def test_simulated_vms_keep(profile: str, clause: str, tmp_path: Path) -> None:
     for seed in range(3 if has_chance(PROFILES[profile]) else 1):
         with planted(tmp_path / str(seed), PROFILES[profile], seed) as plant:
+            await CLAUSES[clause](plant)
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize("profile", vm_backend_pods.PROFILES)
+async def test_pods_keep(profile: str, clause: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        with vm_backend_pods.planted(tmp_path / str(seed), vm_backend_pods.PROFILES[profile], seed) as plant:
             await CLAUSES[clause](plant)
 
 
