@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -26,8 +27,19 @@ PROGRAMS = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
     "hollow": "./hollow",
 }
+FLAGS = " ".join(
+    [
+        "-s -w",
+        *(
+            f"-X k8s.io/component-base/version.{name}={value}"
+            for name, value in (("gitVersion", f"v{VERSION}"), ("gitMajor", "1"), ("gitMinor", "35"))
+        ),
+    ]
+)
+"""Without debug information; and the programs say their version, which nodes report."""
 PACKAGES = {
     "etcd": "etcd-server",
+    "openssl": "openssl",
     "containerd": "containerd",
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
@@ -52,21 +64,21 @@ def _state_of_sources() -> str:
     return digest.hexdigest()
 
 
+def hollow_of(folder: Path) -> Path:
+    """The hollow node built from this very source: checkouts whose sources differ share the folder."""
+    return folder / f"hollow-{_state_of_sources()[:12]}"
+
+
 def _run(command: list[str], cwd: Path) -> None:
     environment = dict(os.environ, CGO_ENABLED="0", GOFLAGS="-mod=mod -buildvcs=false", GOTOOLCHAIN="local")
     subprocess.run(command, cwd=cwd, env=environment, check=True)
 
 
 def build(folder: Path) -> None:
-    """Build what is missing in `folder`, and the hollow node where its source has changed."""
-    stamp = folder / "hollow.sha256"
-    wanted = _state_of_sources()
-    hollow_is_current = stamp.exists() and stamp.read_text() == wanted
-    missing = [
-        name
-        for name in PROGRAMS
-        if not (folder / name).exists() or (name == "hollow" and not hollow_is_current)
-    ]
+    """Build what is missing in `folder`. The file `hollow` is the hollow node that was built last, for the demo."""
+    hollow = hollow_of(folder)
+    files = {name: folder / name for name in PROGRAMS} | {"hollow": hollow}
+    missing = {name: file for name, file in files.items() if not file.exists()}
     if not missing:
         print(f"{folder}: all programs of Kubernetes {VERSION} are there")
         return
@@ -75,19 +87,25 @@ def build(folder: Path) -> None:
             "go is missing: install Go 1.25 or newer, or name a folder with the programs in KUBEBUILDER_ASSETS"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "source"
-    shutil.rmtree(source, ignore_errors=True)
-    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     begun = time.monotonic()
-    _run(["go", "mod", "tidy"], source)
-    for name in missing:
-        since = time.monotonic()
-        print(f"building {name} ... ", end="", flush=True)
-        unfinished = folder / f".{name}.unfinished"
-        _run(["go", "build", "-trimpath", "-ldflags=-s -w", "-o", str(unfinished), PROGRAMS[name]], source)
-        unfinished.replace(folder / name)
-        print(f"{time.monotonic() - since:.0f} s", flush=True)
-    stamp.write_text(wanted)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="source-") as made:
+        source = Path(made) / "source"
+        shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        _run(["go", "mod", "tidy"], source)
+        for name, file in missing.items():
+            since = time.monotonic()
+            print(f"building {name} ... ", end="", flush=True)
+            unfinished = Path(made) / name
+            _run(
+                ["go", "build", "-trimpath", f"-ldflags={FLAGS}", "-o", str(unfinished), PROGRAMS[name]],
+                source,
+            )
+            unfinished.replace(file)
+            print(f"{time.monotonic() - since:.0f} s", flush=True)
+        if "hollow" in missing:
+            newest = Path(made) / "newest"
+            newest.symlink_to(hollow.name)
+            newest.replace(folder / "hollow")
     print(f"{folder}: built {', '.join(missing)} in {time.monotonic() - begun:.0f} s")
 
 
