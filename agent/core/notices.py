@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from agent.core.condition import VM, Condition, Health
+
 AGAIN_S: Final = 1800.0
 """What lasts is told again after so long."""
 CHANGED_S: Final = 300.0
@@ -60,6 +62,30 @@ class Standing:
     since_s: float
     told: str = ""
     told_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Matters:
+    """What is known of a VM beside the condition of its runner, as texts for a person: why it cannot be scaled, what is ignored in
+    its annotations, who else is at work on it."""
+
+    obstacles: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def present(condition: Condition | None, matters: Matters) -> dict[Topic, str]:
+    """What is the matter now, in words; `condition` is None where no runner is at work."""
+    found = {
+        Topic.UNSCALABLE: "; ".join(matters.obstacles),
+        Topic.ANNOTATIONS: "; ".join(matters.faults),
+        Topic.OTHERS: "; ".join(matters.others),
+    }
+    if condition is not None and condition.health is Health.DENIED:
+        found[Topic.DENIED] = "; ".join(condition.reasons)
+    if condition is not None and condition.health is Health.STUCK:
+        found[Topic.STUCK if VM in condition.peers else Topic.SILENT] = "; ".join(condition.reasons)
+    return {topic: text for topic, text in found.items() if text}
 
 
 Standings: TypeAlias = Mapping[Topic, Standing]

@@ -6,6 +6,7 @@ import pytest
 
 from agent.peers import endpoints
 from agent.peers.candidates import Candidates
+from hosting.kubernetes.resources import Manifest
 
 A, B, C = "http://10.0.0.1:1/", "http://10.0.0.2:1/", "http://[fd00::3]:1/"
 
@@ -64,7 +65,7 @@ def test_the_list_may_change_at_any_time() -> None:
 
 
 def test_every_endpoint_that_is_not_known_to_be_unready_may_be_asked() -> None:
-    slices = [
+    slices: list[Manifest] = [
         {
             "endpoints": [
                 {"addresses": ["10.0.0.2"], "conditions": {"ready": True}},
