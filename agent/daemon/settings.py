@@ -10,8 +10,8 @@ from agent.backends import factories
 from agent.backends.faults import Faults
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
-from agent.sources.file import VmList, is_url
-from hosting.addresses import AdvertiseSetting
+from agent.sources.file import VmList
+from hosting.addresses import AdvertiseSetting, is_url
 from hosting.settings import Name, Settings
 from hosting.tls import TlsFiles
 
