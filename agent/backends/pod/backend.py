@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from agent.backends.change_log import ChangeLog
-from agent.backends.pod.distribution import NotDivisibleError, DivisionRules, resize_patch
+from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
 from agent.backends.pod.reading import KnownPod, Mark, why_never, why_not_now
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
