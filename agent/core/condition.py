@@ -6,11 +6,15 @@ runner that was refused, or that waits for an action under way, has a reason of 
 
 import enum
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.core.plan import Plan
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
 from protocol.reasons import Reason
+
+VM: Final = "VM"
+"""The peer that a runner waits for when it cannot look at its VM, or cannot resize it."""
 
 
 class Health(enum.StrEnum):
@@ -105,7 +109,7 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     )
     looks_s = timing.observe_idle_s + timing.backend_deadline_s
     peers = (
-        ("VM", None if seen is None else seen.begun_s, looks_s, state.backend.fault),
+        (VM, None if seen is None else seen.begun_s, looks_s, state.backend.fault),
         ("scheduler", link.answered_s if link.has_succeeded else None, 0.0, link.fault),
         (
             "informant",
@@ -124,5 +128,5 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     is_due = planned is not None and (planned.resizes or state.backend.sent is not None)
     if resizing.failures and is_due and now_s - resizing.since_s >= patience_s:
         times = f"{resizing.failures} resizes failed since {now_s - resizing.since_s:.0f} s ago"
-        found.append(("VM", f"{times}, the last one: {resizing.fault}"))
+        found.append((VM, f"{times}, the last one: {resizing.fault}"))
     return found
