@@ -24,7 +24,7 @@ class Health(enum.StrEnum):
     """The runner has not yet had the time to see its VM and to hear its scheduler."""
     OK = "ok"
     DENIED = "denied"
-    """The VM should have more than is permitted; the reasons say why."""
+    """The VM should have more than is permitted, or another size than its node takes; the reasons say why."""
     MIGRATING = "migrating"
     STUCK = "stuck"
     DORMANT = "dormant"
@@ -61,6 +61,9 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
         return Condition(Health.STARTING, (str(planned.reason),) if planned is not None else ())
     if planned is not None and denied_resources(state, planned, now_s):
         return Condition(Health.DENIED, _denied(state, planned, now_s))
+    refused = state.refused_at(now_s)
+    if refused is not None:
+        return Condition(Health.DENIED, (str(refused),))
     said = (str(planned.reason),) if planned is not None else ()
     if planned is not None and any(state.informant.denied) and state.in_use().exceeds(planned.desired):
         return Condition(
@@ -79,9 +82,12 @@ def _denied(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
 
 def denial_reasons(state: RunnerState, planned: Plan, now_s: float) -> tuple[Reason, ...]:
     """What the scheduler says of the resources that should grow and may not, the binding reason first."""
+    denied = denied_resources(state, planned, now_s)
+    if not denied:
+        return ()
     if not state.unit.is_apart:
         return state.scheduler.reasons
-    about = (None, *denied_resources(state, planned, now_s))
+    about = (None, *denied)
     return tuple(reason for reason in state.scheduler.reasons if reason.resource in about)
 
 
