@@ -5,12 +5,13 @@ import gc
 import os
 import random
 import uuid
+from dataclasses import dataclass
 from typing import Final
 
 import click
 
 from agent.backends.change_log import ChangeLog
-from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend
+from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend, OnKubernetes
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, status
@@ -20,6 +21,7 @@ from agent.daemon.load_files import DIRECTORY, LoadFiles
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
+from agent.peers.candidates import Candidates
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
@@ -38,19 +40,30 @@ GC_THRESHOLDS: Final = (10_000, 10, 50)
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class DaemonParts:
+    """What an agent works with: where it learns of its VMs, whom it may ask, and what its back end has on Kubernetes."""
+
+    source: VmSource
+    candidates: Candidates
+    kubernetes: OnKubernetes | None = None
+
+
 class Daemon:
     """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        source: VmSource,
+        parts: DaemonParts,
         change_log: ChangeLog,
         lock: FileLock,
         server_settings: ServerSettings,
     ) -> None:
         self._settings = settings
-        self._source = source
+        self._source = parts.source
+        self._candidates = parts.candidates
+        self._kubernetes = parts.kubernetes
         self._change_log = change_log
         self._lock = lock
         self._lost_lock = False
@@ -87,6 +100,7 @@ class Daemon:
                 self._rng,
                 self._settings.resize_delay,
                 self._settings.faults,
+                self._kubernetes,
             )
         )
         try:
@@ -102,9 +116,7 @@ class Daemon:
             HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
-            scheduler = self._scheduler = SchedulerLink(
-                to_scheduler, self._settings.schedulers, deadline_s, self._rng
-            )
+            scheduler = self._scheduler = SchedulerLink(to_scheduler, self._candidates, deadline_s, self._rng)
             fleet = self._fleet = self._new_fleet(installed, port, scheduler, to_informants, to_exporters)
             try:
                 await self._start(fleet, stop, port, with_tls)

@@ -21,7 +21,9 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
     why = planned.told(state.in_use()) if planned is not None else "starting"
     by_peer = {
         "scheduler": link.fault,
-        "VM": state.backend.fault or state.backend.resizing.fault,
+        "VM": state.backend.fault
+        or state.backend.resizing.fault
+        or (seen.refusal if seen is not None else None),
         "informant": state.informant.fault,
         "metrics": state.metrics.fault,
     }

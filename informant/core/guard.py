@@ -37,7 +37,8 @@ class GuardSettings:
     A freeze lasts `freeze_s` at most (0: none), and `freeze_every_s` lie between two. A limit that is hit is relieved by
     `relief_bytes` every `relief_every_s`, and falls back after `calm_s` without a hit. What a wish brought stays for `hold_s`: an
     agent that goes by averages would take it back at once. For a downscale the kernel may take `reclaim_s` to free memory;
-    where that takes page cache, the workload is watched for `trial_s`.
+    where that takes page cache, the workload is watched for `trial_s`. A guest that `is_machine` hides a part of its size (its kernel,
+    its page tables); a pod hides nothing.
     """
 
     spare: Spare = SPARE
@@ -50,11 +51,11 @@ class GuardSettings:
     hold_s: float = 30.0
     trial_s: float = 0.3
     reclaim_s: float = 1.5
+    is_machine: bool = True
 
-
-def _most_hidden(total_bytes: int) -> int:
-    """The most that a machine may hide of its memory; more is memory that has not come yet."""
-    return max(total_bytes // 8, 128 * MIB)
+    def most_hidden(self, total_bytes: int) -> int:
+        """The most that a guest may hide of its memory; more is memory that has not come yet."""
+        return max(total_bytes // 8, 128 * MIB) if self.is_machine else 0
 
 
 def _whole(amount: int) -> int:
@@ -72,7 +73,7 @@ class Guard:
     settings: GuardSettings = GuardSettings()
     size: Resources | None = None
     total_bytes: int = 0
-    cpus: int = 1
+    cpus: float = 1
     hidden_bytes: int = 0
     others_bytes: int | None = None
     relief_bytes: int = 0
@@ -156,7 +157,11 @@ class Guard:
         """
         missing = -1 if self.size is None else self.size.memory_bytes - total_bytes
         is_new = not self.hidden_bytes or total_bytes != self.total_bytes or missing < self.hidden_bytes
-        return missing if is_new and 0 <= missing <= _most_hidden(total_bytes) else self.hidden_bytes
+        return (
+            missing
+            if is_new and 0 <= missing <= self.settings.most_hidden(total_bytes)
+            else self.hidden_bytes
+        )
 
     def _others(self, reading: Reading) -> int | None:
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
@@ -210,7 +215,8 @@ class Guard:
         """
         old = self.size
         if old is None:  # the machine shows a little less than its size
-            old = Resources(self.cpus * 1000, self.total_bytes + _most_hidden(self.total_bytes))
+            hidden = self.settings.most_hidden(self.total_bytes)
+            old = Resources(round(self.cpus * 1000), self.total_bytes + hidden)
         grown = MoreResources(
             cpu=size.vcpu_milli > old.vcpu_milli, memory=size.memory_bytes > old.memory_bytes
         )

@@ -147,7 +147,7 @@ class ShortageDetector:
         """The workload gets back the page cache that a trial took: waiting for that, for a while, is no shortage."""
         return replace(self, memory_from_s=now_s + self.thresholds.memory_over_s)
 
-    def _cpu(self, points: tuple[_Point, ...], cpus: int) -> str:
+    def _cpu(self, points: tuple[_Point, ...], cpus: float) -> str:
         at = self.thresholds
         span = _span(points, at.cpu_over_s, self.cpu_from_s)
         if span is None:
@@ -156,9 +156,9 @@ class ShortageDetector:
         waiting = _waited(first, last, "cpu_waiting")
         if waiting is not None and waiting >= at.cpu_waiting_share:
             return f"tasks waited for a CPU {waiting:.0%} of {over_s:.1f} s"
-        busy = min(1.0, (last.busy_s - first.busy_s) / over_s / max(1, cpus))  # there may have been more CPUs
+        busy = min(1.0, (last.busy_s - first.busy_s) / over_s / (cpus or 1))  # there may have been more CPUs
         if busy >= at.cpu_busy_share:
-            return f"all {cpus} CPUs were busy {busy:.0%} of {over_s:.1f} s"
+            return f"all {cpus:g} CPUs were busy {busy:.0%} of {over_s:.1f} s"
         return ""
 
     def _hit(self, reading: Reading, limit_bytes: int | None, hits: int | None) -> str:
@@ -204,7 +204,9 @@ def _point(reading: Reading, now_s: float) -> _Point:
 
 
 def _hits(reading: Reading) -> int | None:
-    """How often the group has reached a limit since it was made."""
+    """How often the pod or the workload's group has reached a limit since it was made."""
+    if reading.pod is not None:
+        return reading.pod.hits
     if reading.cgroup is None or not reading.cgroup.events:
         return None
     events = reading.cgroup.events

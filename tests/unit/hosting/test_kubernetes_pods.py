@@ -1,0 +1,116 @@
+"""How large a pod is, as agent and scheduler count it alike. Cases from reference/kubernetes.md 4.2."""
+
+from typing import Any
+
+import pytest
+
+from hosting.kubernetes import pods
+from hosting.kubernetes.resources import PODS, Manifest
+from protocol.quantities import QuantityError
+from protocol.values import Resources
+
+MIB = 1024**2
+
+
+def _amount(cpu: str | None, memory: str | None) -> dict[str, str]:
+    return {name: text for name, text in (("cpu", cpu), ("memory", memory)) if text is not None}
+
+
+def _container(name: str, cpu: str | None = "200m", memory: str | None = "64Mi", **more: Any) -> Manifest:
+    return {"name": name, "resources": {"requests": _amount(cpu, memory)}, **more}
+
+
+def _pod(
+    *containers: Manifest, init: tuple[Manifest, ...] = (), status: Manifest | None = None, **spec: Any
+) -> Manifest:
+    return {
+        "metadata": {"name": "a", "namespace": "n", "uid": "u"},
+        "spec": {"containers": list(containers), "initContainers": list(init), **spec},
+        "status": status or {},
+    }
+
+
+def _status(name: str, allocated: str, actual: str) -> Manifest:
+    return {
+        "name": name,
+        "allocatedResources": _amount(allocated, "64Mi"),
+        "resources": {"requests": _amount(actual, "64Mi")},
+    }
+
+
+def test_a_path_names_a_type_of_objects() -> None:
+    assert PODS.path() == "/api/v1/pods"
+    assert PODS.path("n", "a", "resize") == "/api/v1/namespaces/n/pods/a/resize"
+
+
+@pytest.mark.parametrize(
+    ("pod", "target", "size", "holds"),
+    [
+        pytest.param(_pod(_container("a"), _container("b")), 400, 400, 400, id="nothing told yet"),
+        pytest.param(
+            _pod(_container("a", "500m"), status={"containerStatuses": [_status("a", "200m", "200m")]}),
+            500,
+            200,
+            500,
+            id="growth is not allocated yet",
+        ),
+        pytest.param(
+            _pod(_container("a", "100m"), status={"containerStatuses": [_status("a", "100m", "500m")]}),
+            100,
+            500,
+            500,
+            id="a shrink is allocated and not in force",
+        ),
+        pytest.param(
+            _pod(
+                _container("a", "900m"),
+                status={
+                    "containerStatuses": [_status("a", "200m", "200m")],
+                    "conditions": [{"type": "PodResizePending", "reason": "Infeasible"}],
+                },
+            ),
+            900,
+            200,
+            200,
+            id="an infeasible spec holds nothing",
+        ),
+        pytest.param(
+            _pod(
+                _container("a"),
+                init=(_container("s", "100m", restartPolicy="Always"), _container("i", "900m")),
+            ),
+            300,
+            300,
+            1000,
+            id="sidecars go on, init containers end",
+        ),
+        pytest.param(_pod(_container("a"), overhead={"cpu": "50m"}), 250, 250, 250, id="overhead"),
+        pytest.param(
+            _pod(_container("a", None), resources={"requests": {"cpu": "2"}}), 0, 0, 2000, id="pod level"
+        ),
+        pytest.param(_pod(_container("a"), status={"phase": "Failed"}), 200, 200, 0, id="ended"),
+    ],
+)
+def test_sizes(pod: Manifest, target: int, size: int, holds: int) -> None:
+    found = (pods.target(pod), pods.size(pod), pods.holds(pod))
+    assert tuple(amount.vcpu_milli for amount in found) == (target, size, holds)
+
+
+def test_a_limit_is_the_request_where_there_is_none() -> None:
+    container = {
+        "name": "a",
+        "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "250m"}},
+    }
+    assert pods.target(_pod(container)) == Resources(250, 1024 * MIB)
+
+
+def test_restart_policies_are_by_resource() -> None:
+    container = _container(
+        "a", resizePolicy=[{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+    )
+    assert pods.containers(_pod(container))[0].restarts == {"memory"}
+
+
+def test_an_amount_that_is_none_is_refused() -> None:
+    with pytest.raises(QuantityError, match="much"):
+        pods.size(_pod(_container("a", "much")))

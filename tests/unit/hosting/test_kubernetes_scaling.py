@@ -1,0 +1,144 @@
+"""Who is scaled and how, by labels, annotations and ScalingPolicies. What is wrong is told, and never raised."""
+
+import json
+from typing import Any
+
+import pytest
+
+from hosting.kubernetes import names, objects
+from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.scaling import DEFAULT_MIN, DEFAULT_STEP, Scaling, ScalingPolicy, Share, scaling_of
+from protocol.values import Bounds, Resources
+
+GIB = 1024**3
+ROOM = Resources(8000, 16 * GIB)
+ON = {names.ENABLED: "true"}
+
+
+def _pod(
+    labels: dict[str, str], annotations: dict[str, Any] | None = None, *, requests: Any = None, **spec: Any
+) -> Manifest:
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in (annotations or {}).items()
+    }
+    asked = {"cpu": "1", "memory": "1Gi"} if requests is None else requests
+    containers = [{"name": "app", "resources": {"requests": asked}}, {"name": "log"}]
+    return {
+        "metadata": {"name": "a", "namespace": "n", "uid": "u", "labels": labels, "annotations": texts},
+        "spec": {"containers": containers, **spec},
+    }
+
+
+def _policy(
+    name: str = "p", *, namespace: str = "n", created: str = "2026-01-01", **spec: Any
+) -> ScalingPolicy:
+    metadata = {"name": name, "namespace": namespace, "creationTimestamp": created}
+    return ScalingPolicy.read(
+        {"metadata": metadata, "spec": {"selector": {"matchLabels": {"app": "x"}}, **spec}}
+    )
+
+
+def _scaling(pod: Manifest, *policies: ScalingPolicy) -> Scaling:
+    found = scaling_of(pod, policies, ROOM)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("labels", "policy", "is_scaled"),
+    [
+        ({}, None, False),
+        (ON, None, True),
+        ({names.ENABLED: "false"}, None, False),
+        ({"app": "x"}, _policy(), True),
+        ({"app": "y"}, _policy(), False),
+        ({"app": "x"}, _policy(namespace="other"), False),
+        ({"app": "x"}, _policy(enabled=False), False),
+        ({"app": "x", **ON}, _policy(enabled=False), True),
+        ({"app": "x", names.ENABLED: "false"}, _policy(), False),
+    ],
+)
+def test_who_is_scaled(labels: dict[str, str], policy: ScalingPolicy | None, is_scaled: bool) -> None:
+    assert (scaling_of(_pod(labels), [policy] if policy else [], ROOM) is not None) is is_scaled
+
+
+def test_a_pod_that_says_nothing_may_take_its_nodes_room() -> None:
+    found = _scaling(_pod(ON))
+    assert (found.bounds, found.step) == (Bounds(DEFAULT_MIN, ROOM), DEFAULT_STEP)
+    assert found.faults == found.obstacles == ()
+
+
+def test_annotations_of_the_pod_go_before_those_of_the_policy() -> None:
+    policy = _policy(
+        bounds={"max": {"cpu": "2"}},
+        unit={"cpu": "500m"},
+        shares={"app": {"cpu": 3, "memory": 1}},
+        restart="Allowed",
+        evictWhenStuck=True,
+        tied=True,
+        pool="blue",
+    )
+    own = {names.BOUNDS: {"max": {"cpu": "4"}}, names.RESTART: "never", names.INFORMANT: "10301"}
+    found = _scaling(_pod({"app": "x"}, own), policy)
+    assert found.bounds.max == Resources(4000, ROOM.memory_bytes)
+    assert found.step == Resources(500, DEFAULT_STEP.memory_bytes)
+    assert found.shares == {"app": Share(3, 1)}
+    assert (found.may_restart, found.may_evict, found.is_tied) == (False, True, True)
+    assert (found.pool, found.policy, found.informant_port) == ("blue", "p", 10301)
+
+
+def test_of_two_policies_the_older_one_counts_and_the_other_is_told() -> None:
+    old, new = _policy("old", unit={"cpu": "1"}), _policy("new", created="2026-02-02", unit={"cpu": "2"})
+    found = _scaling(_pod({"app": "x"}), new, old)
+    assert found.step.vcpu_milli == 1000
+    assert found.faults == ("ScalingPolicy new selects the pod too, and has no effect: old is older",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        (names.SHARES, {"web": {"cpu": 1}}, "parley.dev/shares: web: the pod has no such container"),
+        (names.SHARES, {"app": {"disk": 1}}, "parley.dev/shares: app: must be weights"),
+        (names.SHARES, {"app": {"cpu": 1}}, "parley.dev/shares: no container has a weight for memory"),
+        (names.RESTART, "yes", "parley.dev/restart: must be one of allowed, never (found yes)"),
+        (names.INFORMANT, "high", "parley.dev/informant: must be a port"),
+        (names.BOUNDS, {"max": {"cpu": "lots"}}, "parley.dev/bounds: max.cpu"),
+    ],
+)
+def test_what_is_wrong_is_told_and_has_no_effect(name: str, value: Any, fault: str) -> None:
+    found = _scaling(_pod(ON, {name: value}))
+    assert [text[: len(fault)] for text in found.faults] == [fault]
+    assert (found.bounds, found.shares, found.may_restart) == (Bounds(DEFAULT_MIN, ROOM), {}, False)
+
+
+@pytest.mark.parametrize(
+    ("pod", "obstacle"),
+    [
+        (_pod(ON, requests={}), "none of its containers requests cpu"),
+        (_pod(ON, requests={"cpu": "1"}), "none of its containers requests memory"),
+        (_pod(ON, requests={"cpu": "x", "memory": "1Gi"}), "its resources cannot be read"),
+        (_pod(ON, {"kubernetes.io/config.mirror": "x"}), "a static pod"),
+        (_pod(ON, os={"name": "windows"}), "a Windows pod"),
+    ],
+)
+def test_what_keeps_a_pod_from_being_resized_at_all(pod: Manifest, obstacle: str) -> None:
+    assert _scaling(pod).obstacles[0].startswith(obstacle)
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_selected"),
+    [
+        ({}, True),
+        ({"matchLabels": {"app": "x"}}, True),
+        ({"matchLabels": {"app": "x", "tier": "db"}}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["x", "y"]}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]}, False),
+        ({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["db"]}]}, True),
+        ({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}, False),
+        ({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["x"]}]}, False),
+    ],
+)
+def test_selectors(selector: Manifest, is_selected: bool) -> None:
+    assert objects.selects(selector, {"app": "x"}) is is_selected
