@@ -23,8 +23,8 @@ SHARES: Final = "parley.dev/shares"
 """Annotation, JSON: for each container that is scaled, its weights `{cpu, memory}`; a container that is left out keeps its size."""
 RESTART: Final = "parley.dev/restart"
 """Annotation: "allowed" lets a container be resized whose resizePolicy restarts it."""
-GENERATION: Final = "parley.dev/generation"
-"""Annotation that agents write: the generation of the life that may resize the pod, and how often that life marked the pod again,
+FENCE: Final = "parley.dev/fence"
+"""Annotation that agents write: the generation of the life that may resize the VM, and how often that life marked the object again,
 as `GENERATION.COUNT`."""
 INFORMANT: Final = "parley.dev/informant"
 """Annotation: the port of an informant inside the pod, which is asked instead of the node's."""
