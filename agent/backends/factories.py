@@ -17,7 +17,6 @@ from hosting.kubernetes.scaling import Scaling
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
-    from hosting.kubernetes.reflector import Reflector
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,6 @@ INFORMANT: Final = "parley.dev/informant"
 EVICT: Final = "parley.dev/evict-when-stuck"
 """Annotation: "true" lets a pod be evicted that was denied what it needs for long."""
 
-FENCE: Final = "parley.dev/fence"
-"""Annotation of a VirtualMachine: the generation of the agent's life that may command the VM, and the number of its last command."""
-
 NEON_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """Label of a VirtualMachine: "true" has it scaled. Source: reference/neon.md 6.2."""
 NEON_CONFIG: Final = "autoscaling.neon.tech/config"
