@@ -17,7 +17,7 @@ from agent.backends.pod.reading import KnownPod, Mark, why_never, why_not_now
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects, pods
-from hosting.kubernetes.api import STRATEGIC_PATCH, KubernetesError, RefusedError, UnreachableError
+from hosting.kubernetes.errors import KubernetesError, RefusedError, UnreachableError
 from hosting.kubernetes.resources import PODS, Manifest
 from protocol.quantities import QuantityError
 from protocol.values import ZERO, Observation, Resources
@@ -157,7 +157,7 @@ class PodBackend:
                 vm.pod.namespace,
                 vm.pod.name,
                 patch,
-                content_type=STRATEGIC_PATCH,
+                content_type="application/strategic-merge-patch+json",
                 subresource="resize",
                 query={"timeout": f"{WRITE_DEADLINE_S:g}s"},
                 deadline_s=min(WRITE_DEADLINE_S, left_s),

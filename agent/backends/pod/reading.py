@@ -19,7 +19,9 @@ class KnownPod:
     replaced: Resources = ZERO
 
     def then(self, pod: Manifest) -> "KnownPod":
-        """After another reading."""
+        """After another reading, which may have begun earlier."""
+        if pods.generation(pod) < pods.generation(self.pod):
+            return self
         if pods.is_known_to_node(pod):
             return KnownPod(pod)
         if pods.generation(pod) == pods.generation(self.pod):
@@ -43,7 +45,7 @@ class Mark:
     @classmethod
     def of(cls, pod: Manifest) -> "Mark":
         """The mark on a pod; one of generation 0 where there is none that can be read."""
-        generation, _, count = objects.annotations(pod).get(names.GENERATION, "").partition(".")
+        generation, _, count = objects.annotations(pod).get(names.FENCE, "").partition(".")
         is_number = generation.isdecimal() and (count.isdecimal() or not count)
         return cls(int(generation), int(count or 0)) if is_number else cls(0)
 
@@ -58,7 +60,7 @@ class Mark:
     def patch(self, version: str) -> Manifest:
         """The merge patch that marks the pod, if it still has that resourceVersion."""
         text = f"{self.generation}.{self.count}"
-        return {"metadata": {"resourceVersion": version, "annotations": {names.GENERATION: text}}}
+        return {"metadata": {"resourceVersion": version, "annotations": {names.FENCE: text}}}
 
 
 def why_not_now(pod: Manifest) -> str | None:
