@@ -181,6 +181,15 @@ class ControlPlane:
             answer: bytes = response.read()
             return answer
 
+    def ready_nodes(self) -> set[str]:
+        """The names of the nodes that are ready. Raises `OSError`."""
+        return {
+            node["metadata"]["name"]
+            for node in json.loads(self.call("GET", "/api/v1/nodes"))["items"]
+            for condition in node["status"].get("conditions", ())
+            if condition["type"] == "Ready" and condition["status"] == "True"
+        }
+
     def kubectl(self, *arguments: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
         """Run kubectl; its output. Raises `ClusterError` with what kubectl complains about."""
         done = subprocess.run(

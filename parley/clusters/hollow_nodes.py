@@ -75,23 +75,15 @@ class HollowNodes:
             ),
             self._control_plane.logs,
         )
-        await_answer("the hollow nodes", self._are_ready, process)
+        await_answer(
+            "the hollow nodes", lambda: self._control_plane.ready_nodes().issuperset(self.names), process
+        )
         return self
 
     def kill(self) -> None:
         """kill -9 of all kubelets of this process. Their containers are gone with them."""
         if self._process is not None:
             self._process.end(9)
-
-    def _are_ready(self) -> bool:
-        nodes = json.loads(self._control_plane.call("GET", "/api/v1/nodes"))["items"]
-        ready = {
-            node["metadata"]["name"]
-            for node in nodes
-            for condition in node["status"].get("conditions", ())
-            if condition["type"] == "Ready" and condition["status"] == "True"
-        }
-        return ready.issuperset(self.names)
 
     # ------------------------------------------------------------ faults and loads
 

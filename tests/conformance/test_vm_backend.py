@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import vm_backend_neonvm as neonvm
+from tests.conformance import vm_backend_pods
 from tests.conformance.vm_backend_clauses import CLAUSES
 from tests.conformance.vm_backend_mutants import MUTANTS, BackendMutant
 from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
@@ -41,6 +42,14 @@ async def test_the_suite_catches_commands_to_neonvm_that_do_not_test_the_mark(tm
             except AssertionError:
                 return
     raise AssertionError("nobody noticed")
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize("profile", vm_backend_pods.PROFILES)
+async def test_pods_keep(profile: str, clause: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        with vm_backend_pods.planted(tmp_path / str(seed), vm_backend_pods.PROFILES[profile], seed) as plant:
+            await CLAUSES[clause](plant)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.kind.__name__)

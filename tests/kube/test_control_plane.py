@@ -1,7 +1,7 @@
 """What the other tests here stand on: the control plane and the hollow nodes answer as a real cluster does."""
 
 from parley.clusters.hollow_nodes import HollowFaults, NodeSize
-from tests.kube.conftest import MakeHollowNodes
+from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 
 SMALL = NodeSize(cpu="2", memory="2Gi", allocatable_cpu="1500m", allocatable_memory="1536Mi")

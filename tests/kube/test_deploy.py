@@ -17,7 +17,7 @@ import pytest
 from hosting.kubernetes.resources import Manifest
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.hollow_nodes import HollowNodes
-from parley.clusters.programs import ClusterError, Programs
+from parley.clusters.programs import Programs
 from tests.support.kube.objects import MERGE, STRATEGIC, Objects, pod
 from tests.support.processes import free_port
 
@@ -25,6 +25,8 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 OVERLAYS: Final = ("base", "overlays/production", "overlays/kind")
 NAMESPACE: Final = "parley-system"
 TEAM: Final = "team"
+NEONVM: Final = Path(__file__).parent / "crds/vm.neon.tech.yaml"
+MACHINES: Final = f"/apis/vm.neon.tech/v1/namespaces/{TEAM}/virtualmachines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,13 @@ class Caller:
     token: str
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, str]:
-        """The status of the answer, and the message of a refusal. Patches are merge patches; nothing is kept where the path says so."""
+        """The status of the answer, and the message of a refusal. A body that is patched is merged with what is there."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.plane.url + path, data, method=method)
         request.add_header("Authorization", f"Bearer {self.token}")
-        strategic = method == "PATCH" and "/resize" in path
-        kind = STRATEGIC if strategic else MERGE if method == "PATCH" else "application/json"
+        strategic = path.startswith("/api/v1/")  # custom resources know merge patches only
+        patch = STRATEGIC if strategic else MERGE
+        kind = patch if method == "PATCH" else "application/json"
         request.add_header("Content-Type", kind)
         trust = ssl.create_default_context(cafile=str(self.plane.authority))
         try:
@@ -95,6 +98,8 @@ def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> It
     try:
         for overlay in OVERLAYS:  # before there are nodes, so that nothing runs that is replaced
             plane.kubectl("apply", "--validate=strict", f"--kustomize={DEPLOY / overlay}")
+        plane.kubectl("apply", f"--filename={NEONVM}")
+        plane.kubectl("wait", "--for=condition=Established", f"--filename={NEONVM}")
         nodes.start()
         here, there = nodes.names
         team = Objects(plane, TEAM)
@@ -109,10 +114,24 @@ def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> It
         team.shown("two schedulers", lambda: len(found.pods_of("parley-scheduler")) == 2 or None)
         for node in nodes.names:
             team.create_pod(pod(f"on-{node}", node=node))
+            _make_machine(plane, node)
         yield found
     finally:
         nodes.kill()
         plane.stop()
+
+
+def _make_machine(plane: ControlPlane, node: str) -> None:
+    """A VirtualMachine `on-NODE` that runs on that node."""
+    guest = {"cpus": {"min": 1, "max": 4, "use": 1}, "memorySlots": {"min": 1, "max": 4, "use": 1}}
+    made = {
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": f"on-{node}", "labels": {"autoscaling.neon.tech/enabled": "true"}},
+        "spec": {"guest": guest, "schedulerName": "any"},
+    }
+    plane.call("POST", MACHINES, made)
+    plane.call("PATCH", f"{MACHINES}/on-{node}/status", {"status": {"node": node}}, MERGE)
 
 
 # ------------------------------------------------------------ the manifests
@@ -187,7 +206,12 @@ def _pod(name: str, subresource: str = "") -> str:
     return f"/api/v1/namespaces/{TEAM}/pods/{name}{rest}?dryRun=All"
 
 
+def _machine(name: str) -> str:
+    return f"{MACHINES}/{name}?dryRun=All"
+
+
 OWN_POD: Final = "on-deployed-0"
+MARK: Final = {"metadata": {"annotations": {"parley.dev/fence": "7.1"}}}
 OTHERS_POD: Final = "on-deployed-1"
 
 AGENT_MAY: Final = [
@@ -197,15 +221,22 @@ AGENT_MAY: Final = [
     ("GET", f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices", None),
     ("PATCH", _pod(OWN_POD, "resize"), RESIZE),
     ("PATCH", _pod(OWN_POD, "status"), {"status": {"conditions": [DENIED]}}),
+    ("PATCH", _pod(OWN_POD, "status"), MARK),
+    (
+        "PATCH",
+        _machine("on-deployed-0"),
+        {"spec": {"guest": {"cpus": {"use": 2}, "memorySlots": {"use": 2}}}},
+    ),
+    ("PATCH", _machine("on-deployed-0"), MARK),
+    ("GET", MACHINES, None),
+    ("GET", f"/api/v1/namespaces/{TEAM}/limitranges", None),
+    ("GET", f"/api/v1/namespaces/{TEAM}/resourcequotas", None),
     ("POST", f"/apis/events.k8s.io/v1/namespaces/{TEAM}/events?dryRun=All", EVENT),
 ]
 
 
 @pytest.mark.parametrize(("method", "path", "body"), AGENT_MAY, ids=[f"{m} {p}" for m, p, _ in AGENT_MAY])
 def test_an_agent_may(deployed: Deployed, method: str, path: str, body: object) -> None:
-    if path == _pod(OWN_POD, "status"):  # a merge patch replaces the list, so it begins with what is there
-        found = deployed.team.get("pods", OWN_POD)["status"]["conditions"]
-        body = {"status": {"conditions": [*found, DENIED]}}
     status, said = deployed.agent("deployed-0").call(method, path, body)
     assert status in {200, 201}, said
 
@@ -236,7 +267,21 @@ AGENT_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
         {"status": {"phase": "Failed"}},
         "conditions whose type begins with parley.dev/ only",
     ),
-    ("PATCH", _pod(OWN_POD), {"metadata": {"labels": {"a": "b"}}}, RBAC),
+    ("PATCH", _pod(OWN_POD, "status"), {"metadata": {"labels": {"a": "b"}}}, "may not change labels"),
+    (
+        "PATCH",
+        _pod(OWN_POD, "status"),
+        {"metadata": {"annotations": {"parley.dev/bounds": "{}"}}},
+        "parley.dev/fence only",
+    ),
+    ("PATCH", _machine("on-deployed-1"), MARK, "not change what is on node deployed-1"),
+    ("PATCH", _machine("on-deployed-0"), {"metadata": {"annotations": {"a": "b"}}}, "parley.dev/fence only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"guest": {"cpus": {"max": 8}}}}, "memorySlots.use only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"guest": {"image": "other"}}}, "memorySlots.use only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"schedulerName": None}}, "memorySlots.use only"),
+    ("PATCH", f"{MACHINES}/on-deployed-0/status?dryRun=All", {"status": {"node": "deployed-1"}}, RBAC),
+    ("DELETE", _machine("on-deployed-0"), None, RBAC),
+    ("PATCH", _pod(OWN_POD), MARK, RBAC),
     ("DELETE", _pod(OWN_POD), None, RBAC),
     ("POST", f"/api/v1/namespaces/{TEAM}/pods?dryRun=All", ANOTHER_POD, RBAC),
     ("POST", _pod(OWN_POD, "binding"), {}, RBAC),
@@ -292,6 +337,14 @@ POLICY: Final = {
 CI: Final = "/apis/parley.dev/v1alpha1/pools/ci?dryRun=All"
 LEADER: Final = {"metadata": {"labels": {"parley.dev/role": "leader", "name": "parley-scheduler"}}}
 
+MIGRATIONS: Final = f"/apis/vm.neon.tech/v1/namespaces/{TEAM}/virtualmachinemigrations"
+MIGRATION: Final = {
+    "apiVersion": "vm.neon.tech/v1",
+    "kind": "VirtualMachineMigration",
+    "metadata": {"name": "moving", "namespace": TEAM},
+    "spec": {"vmName": "on-deployed-0"},
+}
+
 SCHEDULER_MAY: Final = [
     ("GET", "/api/v1/pods", None),
     ("GET", "/api/v1/nodes", None),
@@ -306,6 +359,9 @@ SCHEDULER_MAY: Final = [
     ),
     ("POST", f"{LEASES}?dryRun=All", {**LEASE, "metadata": {"name": "another", "namespace": NAMESPACE}}),
     ("GET", f"{LEASES}/parley-scheduler", None),
+    ("GET", MACHINES, None),
+    ("POST", f"{MIGRATIONS}?dryRun=All", {**MIGRATION, "metadata": {"name": "another"}}),
+    ("DELETE", f"{MIGRATIONS}/moving?dryRun=All", None),
     ("PATCH", f"{LEASES}/parley-scheduler", {"spec": {"holderIdentity": "two"}}),
     (
         "GET",
@@ -343,6 +399,7 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
     ("GET", f"{LEASES}/another", None, RBAC),
     ("POST", f"/apis/coordination.k8s.io/v1/namespaces/{TEAM}/leases?dryRun=All", LEASE, RBAC),
     ("DELETE", "/apis/parley.dev/v1alpha1/pools/ci", None, RBAC),
+    ("PATCH", _machine("on-deployed-0"), MARK, RBAC),
     ("PATCH", CI, {"metadata": {"labels": {"a": "b"}}}, "not a"),
     ("PATCH", CI, {"metadata": {"annotations": {"a": "b"}}}, "may not change annotations"),
     ("PATCH", CI, {"spec": {"limits": {"maxUnits": 1}}}, "may not change the spec of a pod or a pool"),
@@ -358,8 +415,8 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
 
 @pytest.fixture(scope="module")
 def scheduler(deployed: Deployed) -> tuple[Caller, dict[str, str]]:
-    """One of the schedulers, with its pod's name and that of the other; there are a Pool, a ScalingPolicy and the Lease."""
-    for made in (POOL, POLICY, LEASE):
+    """One of the schedulers, with the names of pods; there is an object of each type that schedulers write."""
+    for made in (POOL, POLICY, LEASE, MIGRATION):
         deployed.team.plane.kubectl("apply", "--filename=-", stdin=json.dumps(made))
     own, other = deployed.pods_of("parley-scheduler")
     agent = deployed.pods_of("parley-agent")[0]
@@ -397,145 +454,3 @@ def test_a_scheduler_may_not(
     status, said = caller.call(method, _named(path, names), body)
     assert status in {403, 422}, said
     assert why in said
-
-
-# ------------------------------------------------------------ custom resources
-
-CPU_RULE: Final = "must be CPUs in whole milli-CPU above zero, such as 2, 1.5 or 250m"
-MEMORY_RULE: Final = "must be memory in whole bytes above zero, such as 4Gi or 512Mi"
-SELECTOR: Final = {"selector": {"matchLabels": {"app": "web"}}}
-WINDOW: Final = {"name": "office", "from": "0 8 * * MON-FRI", "until": "0 18 * * MON-FRI"}
-
-GOOD_POLICIES: Final[list[Manifest]] = [
-    {"selector": {}},
-    {
-        "selector": {
-            "matchExpressions": [
-                {"key": "tier", "operator": "In", "values": ["a"]},
-                {"key": "x", "operator": "Exists"},
-            ]
-        }
-    },
-    {
-        **SELECTOR,
-        "enabled": False,
-        "bounds": {"min": {"cpu": "250m"}, "max": {"cpu": 4, "memory": "8Gi"}},
-        "unit": {"cpu": "250m", "memory": "512Mi"},
-        "tied": True,
-        "policies": [{"name": "utilisation", "args": {"cpuTarget": 0.7}}, {"name": "pressure"}],
-        "windows": [
-            {**WINDOW, "zone": "Europe/Berlin", "floor": {"cpu": 2}, "ceiling": {"cpu": 2, "memory": 8}}
-        ],
-        "shares": {"main": {"cpu": 3, "memory": 1}, "helper": {"cpu": 1}},
-        "restart": "Allowed",
-        "evictWhenStuck": True,
-        "pool": "ci-runners",
-    },
-]
-BAD_POLICIES: Final[list[tuple[Manifest, str]]] = [
-    ({}, "spec.selector: Required value"),
-    ({"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "In and NotIn need values"),
-    (
-        {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}},
-        "Exists and DoesNotExist must have none",
-    ),
-    ({"selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}, 'Unsupported value: "Is"'),
-    ({**SELECTOR, "bounds": {}}, "spec.bounds in body should have at least 1 properties"),
-    (
-        {**SELECTOR, "bounds": {"min": {"cpu": "1500m"}, "max": {"cpu": 1}}},
-        "spec.bounds.min.cpu: Invalid value: must not exceed max.cpu",
-    ),
-    (
-        {**SELECTOR, "bounds": {"min": {"memory": "1Gi"}, "max": {"memory": "1G"}}},
-        "spec.bounds.min.memory: Invalid value: must not exceed max.memory",
-    ),
-    ({**SELECTOR, "bounds": {"max": {"cpu": "four"}}}, CPU_RULE),
-    ({**SELECTOR, "bounds": {"max": {"cpu": -1}}}, CPU_RULE),
-    ({**SELECTOR, "unit": {"cpu": "0.0005"}}, CPU_RULE),
-    ({**SELECTOR, "unit": {"memory": "0"}}, MEMORY_RULE),
-    ({**SELECTOR, "unit": {"memory": "4 GB"}}, MEMORY_RULE),
-    ({**SELECTOR, "unit": {"memory": "0.5"}}, MEMORY_RULE),
-    ({**SELECTOR, "unit": {"gpu": 1}}, 'unknown field "spec.unit.gpu"'),
-    ({**SELECTOR, "restart": "sometimes"}, 'Unsupported value: "sometimes"'),
-    ({**SELECTOR, "pool": "CI"}, "spec.pool in body should match"),
-    ({**SELECTOR, "policies": []}, "spec.policies in body should have at least 1 items"),
-    (
-        {**SELECTOR, "policies": [{"name": "pressure"}, {"name": "pressure"}]},
-        "spec.policies[1]: Duplicate value",
-    ),
-    ({**SELECTOR, "windows": [WINDOW]}, "needs a floor or a ceiling"),
-    (
-        {**SELECTOR, "windows": [{**WINDOW, "until": WINDOW["from"], "floor": {"cpu": 1}}]},
-        "the window would never be open",
-    ),
-    (
-        {**SELECTOR, "windows": [{**WINDOW, "floor": {"cpu": 3}, "ceiling": {"cpu": 2}}]},
-        "must not be above the ceiling",
-    ),
-    (
-        {**SELECTOR, "windows": [{**WINDOW, "from": "8 o'clock", "floor": {"cpu": 3}}]},
-        "spec.windows[0].from in body should match",
-    ),
-    (
-        {**SELECTOR, "shares": {"main": {"cpu": 1}}},
-        "at least one container needs a weight above zero for cpu, and one for memory",
-    ),
-    ({**SELECTOR, "shares": {"main": {"cpu": 1001, "memory": 1}}}, "should be less than or equal to 1000"),
-]
-UNIT: Final = {"computeUnit": {"cpu": 1, "memory": "4Gi"}}
-GOOD_POOLS: Final[list[Manifest]] = [
-    UNIT,
-    {"computeUnit": {"cpu": "250m", "memory": "1Gi"}, "limits": {"maxUnits": 0}},
-    {**UNIT, "limits": {"maxUnits": 4, "maxUnitsPerVm": 8, "minUnits": 4}},
-]
-BAD_POOLS: Final[list[tuple[str, Manifest, str]]] = [
-    ("p", {}, "spec.computeUnit: Required value"),
-    ("p", {"computeUnit": {"cpu": 1}}, "spec.computeUnit.memory: Required value"),
-    ("p", {"computeUnit": {"cpu": 0, "memory": "1Gi"}}, CPU_RULE),
-    ("p", {"computeUnit": {"cpu": 1, "memory": "-1Gi"}}, MEMORY_RULE),
-    (
-        "p",
-        {**UNIT, "limits": {"maxUnits": 3, "minUnits": 4}},
-        "spec.limits.minUnits: Invalid value: must not exceed maxUnits",
-    ),
-    ("p", {**UNIT, "limits": {"maxUnitsPerVm": 0}}, "should be greater than or equal to 1"),
-    ("p", {**UNIT, "limits": {"maxUnits": 2**31}}, "should be less than or equal to 2147483647"),
-    ("p", {**UNIT, "replicas": 1}, 'unknown field "spec.replicas"'),
-    ("p" * 64, UNIT, "the name must have at most 63 characters"),
-]
-
-
-def _applied(plane: ControlPlane, kind: str, name: str, spec: Manifest) -> str:
-    """What the API server says to an object; empty where it is taken."""
-    made = {"apiVersion": "parley.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-    try:
-        plane.kubectl(
-            "create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(made)
-        )
-    except ClusterError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("spec", GOOD_POLICIES)
-def test_a_scaling_policy_that_makes_sense_is_taken(deployed: Deployed, spec: Manifest) -> None:
-    assert _applied(deployed.plane, "ScalingPolicy", "p", spec) == ""
-
-
-@pytest.mark.parametrize(("spec", "why"), BAD_POLICIES, ids=[why for _, why in BAD_POLICIES])
-def test_a_scaling_policy_that_makes_none_is_refused_with_the_rule(
-    deployed: Deployed, spec: Manifest, why: str
-) -> None:
-    assert why in _applied(deployed.plane, "ScalingPolicy", "p", spec)
-
-
-@pytest.mark.parametrize("spec", GOOD_POOLS)
-def test_a_pool_that_makes_sense_is_taken(deployed: Deployed, spec: Manifest) -> None:
-    assert _applied(deployed.plane, "Pool", "p", spec) == ""
-
-
-@pytest.mark.parametrize(("name", "spec", "why"), BAD_POOLS, ids=[why for _, _, why in BAD_POOLS])
-def test_a_pool_that_makes_none_is_refused_with_the_rule(
-    deployed: Deployed, name: str, spec: Manifest, why: str
-) -> None:
-    assert why in _applied(deployed.plane, "Pool", name, spec)

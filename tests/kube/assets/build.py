@@ -18,7 +18,10 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-VERSION = "1.35.4"
+sys.path.insert(0, str(HERE.parents[2]))  # this program runs before anything of the project is installed
+
+from parley.clusters.programs import KUBERNETES_VERSION, folder_of_programs  # noqa: E402 # needs the line above
+
 PROGRAMS = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
@@ -32,7 +35,11 @@ FLAGS = " ".join(
         "-s -w",
         *(
             f"-X k8s.io/component-base/version.{name}={value}"
-            for name, value in (("gitVersion", f"v{VERSION}"), ("gitMajor", "1"), ("gitMinor", "35"))
+            for name, value in (
+                ("gitVersion", f"v{KUBERNETES_VERSION}"),
+                ("gitMajor", "1"),
+                ("gitMinor", "35"),
+            )
         ),
     ]
 )
@@ -44,21 +51,14 @@ PACKAGES = {
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "busybox": "busybox-static",
+    "ip": "iproute2",
+    "gcc": "gcc libc6-dev",
 }
-
-
-def default_folder() -> Path:
-    """Where the programs are looked for: $KUBEBUILDER_ASSETS, else a folder of the user's cache with the version in its name."""
-    named = os.environ.get("KUBEBUILDER_ASSETS")
-    if named:
-        return Path(named)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
-    return cache / "parley" / f"kube-{VERSION}"
 
 
 def _state_of_sources() -> str:
     """A digest of what the programs are built from, so that a change of the hollow node builds it again."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(FLAGS.encode())
     for file in sorted([HERE / "go.mod", HERE / "tools.go", *(HERE / "hollow").glob("*.go")]):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
@@ -80,7 +80,7 @@ def build(folder: Path) -> None:
     files = {name: folder / name for name in PROGRAMS} | {"hollow": hollow}
     missing = {name: file for name, file in files.items() if not file.exists()}
     if not missing:
-        print(f"{folder}: all programs of Kubernetes {VERSION} are there")
+        print(f"{folder}: all programs of Kubernetes {KUBERNETES_VERSION} are there")
         return
     if shutil.which("go") is None:
         sys.exit(
@@ -111,7 +111,9 @@ def build(folder: Path) -> None:
 
 def install_packages() -> None:
     """Install Debian's packages that are missing. Needs root."""
-    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    missing = [
+        each for program, names in PACKAGES.items() if shutil.which(program) is None for each in names.split()
+    ]
     if not missing:
         return
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
@@ -126,7 +128,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--into", type=Path, default=default_folder(), help="folder of the programs (default: %(default)s)"
+        "--into",
+        type=Path,
+        default=folder_of_programs(),
+        help="folder of the programs (default: %(default)s)",
     )
     parser.add_argument(
         "--packages", action="store_true", help="also install Debian's packages that are missing (root)"
