@@ -31,6 +31,7 @@ from hosting.supervisor import Child
 from protocol.values import Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
+from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
 from scheduler.core import events
 from scheduler.core.model import NodeSpec
@@ -38,8 +39,6 @@ from scheduler.ports import LOOK_DEADLINE_S, ClusterUnreachableError
 
 WITH_A_NODE: Final = "spec.nodeName!="
 """Pods count from when they have a node."""
-MISSING_S: Final = 30.0
-"""How often a type of objects is looked for that the API server does not know."""
 MAX_BY_NAME: Final = 8
 """More objects of a namespace are listed together rather than each by its name."""
 
@@ -62,6 +61,7 @@ class KubernetesCluster:
     def __init__(
         self, api: KubernetesApi, clock: Callable[[], float], rng: random.Random, log: Logger
     ) -> None:
+        self._api = api
         self._clock = clock
         self._log = log
         self._changed: dict[ResourceType, set[Key]] = {}
@@ -93,8 +93,8 @@ class KubernetesCluster:
         return {
             "watch of nodes": self._of_nodes.run,
             "watch of pods": self._of_pods.run,
-            "watch of VirtualMachines": partial(self._run_optional, self._of_machines),
-            "watch of ScalingPolicies": partial(self._run_optional, self._of_policies),
+            "watch of VirtualMachines": partial(self._run_optional, VIRTUAL_MACHINES, self._of_machines),
+            "watch of ScalingPolicies": partial(self._run_optional, SCALING_POLICIES, self._of_policies),
         }
 
     def policies(self) -> Mapping[Key, Manifest]:
@@ -162,21 +162,13 @@ class KubernetesCluster:
             self._missing.discard(watch)
             await watch.synced()
 
-    async def _run_optional(self, watch: Reflector) -> None:
+    async def _run_optional(self, type_: ResourceType, watch: Reflector) -> None:
         """Watch a type that the API server may learn later."""
-        while True:
-            try:
-                await watch.mark()
-            except RefusedError as error:
-                if error.is_not_found:
-                    self._missing.add(watch)
-                    await asyncio.sleep(MISSING_S)
-                    continue
-            except KubernetesError:
-                pass  # whoever lists says so
-            break
-        self._missing.discard(watch)
-        await watch.run()
+
+        def note(is_missing: bool) -> None:
+            (self._missing.add if is_missing else self._missing.discard)(watch)
+
+        await run_when_known(self._api, type_, watch.run, note)
 
     def _watches(self) -> Iterator[Reflector]:
         """Those of types that there are."""

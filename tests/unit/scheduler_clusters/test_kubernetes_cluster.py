@@ -21,7 +21,8 @@ from hosting.kubernetes.resources import (
 )
 from protocol.values import Resources
 from protocol.wire import PodName
-from scheduler.clusters.kubernetes.cluster import MISSING_S, KubernetesCluster
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.optional import LOOK_S
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import Kind
@@ -275,7 +276,7 @@ async def test_types_that_the_server_does_not_know_have_no_objects(missing: Reso
         assert await world.refresh() == ["NodeSeen", "VmSeen"]
         assert await world.read("a") == ["VmSeen"]
         world.server.hooks.clear()
-        await asyncio.sleep(MISSING_S + 1)
+        await asyncio.sleep(LOOK_S + 1)
         assert await world.refresh() == []
 
 
