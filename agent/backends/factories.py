@@ -18,9 +18,8 @@ from agent.core.ports import VmBackend, VmDescription
 from hosting.kubernetes.scaling import Scaling
 
 if TYPE_CHECKING:  # the client library is an extra
-    from hosting.kubernetes.reflector import Reflector
-
     from hosting.kubernetes.api import KubernetesApi
+    from hosting.kubernetes.reflector import Reflector
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from hosting.kubernetes import names, pods
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.hollow_nodes import NodeSize
-from tests.kube.conftest import MakeHollowNodes
+from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms, parley_programs
 from tests.support.processes import free_port
