@@ -13,7 +13,6 @@ from hosting import logs, threads, watched_file
 from hosting.kubernetes.api import KubernetesApi
 from scheduler.clusters.file import FileCluster
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
-from scheduler.clusters.kubernetes.feed import feeds_of
 from scheduler.ports import Cluster
 from tests.conformance.cluster_api_server import ApiServer, Pace
 from tests.conformance.cluster_clauses import ClusterPlant
@@ -63,10 +62,10 @@ def kubernetes(
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Cluster]:
-        feeds = feeds_of(cast("KubernetesApi", SimulatedApi(server)), now_s, rng)
-        running = [asyncio.create_task(feed.run()) for feed in feeds]
+        cluster = kind(cast("KubernetesApi", SimulatedApi(server)), now_s, rng, logs.logger("cluster"))
+        running = [asyncio.create_task(child()) for child in cluster.children().values()]
         try:
-            yield wrap(kind(feeds, now_s, logs.logger("cluster")))
+            yield wrap(cluster)
         finally:
             for task in running:
                 task.cancel()

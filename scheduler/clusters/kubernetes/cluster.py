@@ -5,26 +5,32 @@ about by name: unlike a watch, a list says up to which version it is whole, also
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+import random
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from hosting.kubernetes import objects
-from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.core.known import Change, Key, Known, key_of
+from hosting.kubernetes.reflector import Reflector
+from hosting.kubernetes.resources import NODES, PODS, SCALING_POLICIES, VIRTUAL_MACHINES, Manifest, ResourceType
 from hosting.kubernetes.scaling import ScalingPolicy
 from hosting.kubernetes.virtual_machines import VirtualMachine, machine_of
 from hosting.logs import Logger
+from hosting.supervisor import Child
 from protocol.values import Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
-from scheduler.clusters.kubernetes.feed import Feed, FeedError, Feeds
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
-from scheduler.clusters.kubernetes.versions import Key, Known, key_of, uid_of
 from scheduler.core import events
 from scheduler.core.model import NodeSpec
 from scheduler.ports import LOOK_DEADLINE_S, ClusterUnreachableError
 
+WITH_A_NODE: Final = "spec.nodeName!="
+"""Pods count from when they have a node."""
 MAX_BY_NAME: Final = 8
 """More objects of a namespace are listed together rather than each by its name."""
 
@@ -42,12 +48,29 @@ class Told:
 
 
 class KubernetesCluster:
-    """A view of the cluster. The feeds keep themselves up to date; their owner runs them."""
+    """A view of the cluster. It is up to date while its `children` run."""
 
-    def __init__(self, feeds: Feeds, clock: Callable[[], float], log: Logger) -> None:
-        self._feeds = feeds
+    def __init__(
+        self, api: KubernetesApi, clock: Callable[[], float], rng: random.Random, log: Logger
+    ) -> None:
         self._clock = clock
         self._log = log
+        self._changed: dict[ResourceType, set[Key]] = {}
+        """What may have to be told."""
+
+        def watch(type_: ResourceType, selector: str = "") -> Reflector:
+            changed = self._changed[type_] = set[Key]()
+            note = partial(_note, changed)
+            return Reflector(
+                api, type_, field_selector=selector, clock=clock, rng=rng, log=log, on_change=note
+            )
+
+        self._of_nodes = watch(NODES)
+        self._of_pods = watch(PODS, WITH_A_NODE)
+        self._of_machines = watch(VIRTUAL_MACHINES)
+        self._of_policies = watch(SCALING_POLICIES)
+        self._missing: set[Reflector] = set()
+        """Those of types that the API server does not know."""
         self._told: dict[Key, Told] = {}
         self._nodes: dict[str, NodeSpec] = {}
         self._policies: dict[Key, ScalingPolicy] = {}
@@ -55,6 +78,19 @@ class KubernetesCluster:
         self._in_machine: dict[Key, set[Key]] = {}
         """The pods that name a VirtualMachine."""
         self._faults: dict[str, tuple[str, ...]] = {}
+
+    def children(self) -> Mapping[str, Child]:
+        """What keeps the view up to date."""
+        return {
+            "watch of nodes": self._of_nodes.run,
+            "watch of pods": self._of_pods.run,
+            "watch of VirtualMachines": self._of_machines.run,
+            "watch of ScalingPolicies": self._of_policies.run,
+        }
+
+    def policies(self) -> Mapping[Key, Manifest]:
+        """Every ScalingPolicy."""
+        return self._of_policies.objects()
 
     @property
     def faults(self) -> dict[str, tuple[str, ...]]:
@@ -69,30 +105,46 @@ class KubernetesCluster:
 
     async def refresh(self) -> tuple[events.Input, ...]:
         """What changed. Raises `ClusterUnreachableError` where one of the watches does not run."""
-        try:
-            async with asyncio.timeout(LOOK_DEADLINE_S):
-                await asyncio.gather(*(feed.synced() for feed in self._feeds))
-                await asyncio.gather(*(feed.mark() for feed in self._feeds))
-        except TimeoutError:
-            raise ClusterUnreachableError(self._fault() or "no answer in time") from None
-        except FeedError as error:
-            raise ClusterUnreachableError(str(error)) from None
-        if self._fault():
-            raise ClusterUnreachableError(self._fault())
+        await _in_time(
+            self._mark(self._of_nodes),
+            self._mark(self._of_pods),
+            self._mark(self._of_machines, is_optional=True),
+            self._mark(self._of_policies, is_optional=True),
+        )
+        faults = [each.fault for each in self._watches() if each.fault]
+        if faults:
+            raise ClusterUnreachableError("; ".join(faults))
         return self._tell(())
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """Lists by name. Raises `ClusterUnreachableError`."""
         keys = [(pod.namespace, pod.name) for pod in pods]
-        try:
-            async with asyncio.timeout(LOOK_DEADLINE_S):
-                await _list(self._feeds.pods, keys)
-                await _list(self._feeds.machines, [*self._machines_of(keys)])
-        except TimeoutError:
-            raise ClusterUnreachableError("no answer in time") from None
-        except FeedError as error:
-            raise ClusterUnreachableError(str(error)) from None
+        await _in_time(self._look_at(keys))
         return self._tell(keys)
+
+    async def _look_at(self, keys: Collection[Key]) -> None:
+        await _list(self._of_pods, keys)
+        if self._of_machines not in self._missing:
+            await _list(self._of_machines, [*self._machines_of(keys)])
+
+    async def _mark(self, watch: Reflector, *, is_optional: bool = False) -> None:
+        """Learn which version is at hand. An optional type may be unknown to the server: then there are no objects."""
+        try:
+            await watch.mark()
+        except RefusedError as error:
+            if not (is_optional and error.is_not_found):
+                raise
+            self._missing.add(watch)
+            return
+        self._missing.discard(watch)
+        if not watch.has_synced:
+            await watch.caught_up(self._clock())
+
+    def _watches(self) -> Iterator[Reflector]:
+        """Those of types that there are."""
+        for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
+            if watch not in self._missing:
+                yield watch
 
     def look(self, pod: PodName) -> events.Look:
         """What was told last."""
@@ -110,22 +162,22 @@ class KubernetesCluster:
         self._note_machines()
         gone: list[events.Input] = []
         seen: list[events.Input] = []
-        changed = self._feeds.pods.known.changed
+        changed = self._changed[PODS]
         for key in sorted(changed | set(asked)):
             self._tell_pod(key, gone, seen, is_asked=key in asked)
         changed.clear()
         whole = []
-        if all(feed.has_begun for feed in self._feeds):
-            whole = [events.ClusterRead(min(feed.begun_s for feed in self._feeds))]
+        if all(watch.has_synced for watch in self._watches()):
+            whole = [events.ClusterRead(min(watch.known_at_s for watch in self._watches()))]
         return (*gone, *nodes_gone, *nodes_seen, *seen, *whole)
 
     def _tell_pod(
         self, key: Key, gone: list[events.Input], seen: list[events.Input], *, is_asked: bool
     ) -> None:
-        known, told = self._feeds.pods.known.find(key), self._told.get(key)
+        known, told = self._of_pods.known.find(key), self._told.get(key)
         manifest = known.manifest if known is not None else None
         description = self._describe(key, manifest, told) if manifest is not None else None
-        is_new = known is not None and known.is_new and (told is None or told.uid != uid_of(manifest))
+        is_new = known is not None and known.is_new and (told is None or told.uid != _uid(manifest))
         if told is not None and not _is_same_row(told, description):
             gone.append(self._ended(told))
             del self._told[key]
@@ -166,11 +218,11 @@ class KubernetesCluster:
         """No change of the pod, or of its VirtualMachine, that was accepted before this moment is missing."""
         if description.is_old and told is not None and told.reading is not None:
             return told.reading.begun_s
-        begun_s = max(known.begun_s, self._feeds.pods.known.begun_s)
+        begun_s = max(known.begun_s, self._of_pods.known_at_s)
         if description.machine is not None:
-            machines = self._feeds.machines
-            machine = machines.known.find((key[0], description.machine))
-            begun_s = min(begun_s, max(machine.begun_s if machine is not None else 0.0, machines.begun_s))
+            machine = self._of_machines.known.find((key[0], description.machine))
+            whole_s = self._of_machines.known_at_s
+            begun_s = min(begun_s, max(machine.begun_s, whole_s) if machine is not None else whole_s)
         return begun_s
 
     # ------------------------------------------------------------ what pods are
@@ -200,7 +252,7 @@ class KubernetesCluster:
     def _around(self, pod: Manifest, room: Resources | None) -> Surroundings:
         namespace, name = objects.namespace(pod), machine_of(pod)
         policies = self._of_namespace.get(namespace, ())
-        known = self._feeds.machines.known.find((namespace, name)) if name is not None else None
+        known = self._of_machines.known.find((namespace, name)) if name is not None else None
         if known is None or known.manifest is None:
             return Surroundings(room, policies, machine_name=name)
         try:
@@ -211,17 +263,17 @@ class KubernetesCluster:
     # ------------------------------------------------------------ what pods rest on
 
     def _tell_nodes(self) -> tuple[list[events.Input], list[events.Input]]:
-        known, gone, seen = self._feeds.nodes.known, list[events.Input](), list[events.Input]()
+        nodes, gone, seen = self._of_nodes.objects(), list[events.Input](), list[events.Input]()
         others: set[str] = set()
-        for key in sorted(known.changed):
-            found, name = known.find(key), key[1]
-            if found is None or found.manifest is None:
+        for key in sorted(self._changed[NODES]):
+            found, name = nodes.get(key), key[1]
+            if found is None:
                 self._note_faults("node", key, ())
                 if self._nodes.pop(name, None) is not None:
                     gone.append(events.NodeGone(name))
                 continue
             try:
-                spec = reading.node_of(found.manifest)
+                spec = reading.node_of(found)
             except reading.MALFORMED as error:
                 # What was told counts on. A node that was never told takes no growth.
                 self._note_faults("node", key, (f"cannot be read: {error}",))
@@ -231,25 +283,25 @@ class KubernetesCluster:
                 self._nodes[name] = spec
                 others.add(name)
                 seen.append(events.NodeSeen(spec))
-        known.changed.clear()
+        self._changed[NODES].clear()
         if others:
             self._look_again(lambda pod: reading.node_name(pod) in others)
         return gone, seen
 
     def _note_policies(self) -> None:
-        known, namespaces = self._feeds.policies.known, set[str]()
-        for key in known.changed:
-            found = known.find(key)
+        policies, namespaces = self._of_policies.objects(), set[str]()
+        for key in self._changed[SCALING_POLICIES]:
+            found = policies.get(key)
             namespaces.add(key[0])
             self._policies.pop(key, None)
             self._note_faults("ScalingPolicy", key, ())
-            if found is None or found.manifest is None:
+            if found is None:
                 continue
             try:
-                self._policies[key] = ScalingPolicy.read(found.manifest)
+                self._policies[key] = ScalingPolicy.read(found)
             except reading.MALFORMED as error:
                 self._note_faults("ScalingPolicy", key, (f"cannot be read: {error}",))
-        known.changed.clear()
+        self._changed[SCALING_POLICIES].clear()
         for namespace in namespaces:
             self._of_namespace[namespace] = [
                 policy for key, policy in self._policies.items() if key[0] == namespace
@@ -258,20 +310,18 @@ class KubernetesCluster:
             self._look_again(lambda pod: objects.namespace(pod) in namespaces)
 
     def _note_machines(self) -> None:
-        known = self._feeds.machines.known
-        for key in known.changed:
-            self._feeds.pods.known.changed |= self._in_machine.get(key, set())
-        known.changed.clear()
+        for key in self._changed[VIRTUAL_MACHINES]:
+            self._changed[PODS] |= self._in_machine.get(key, set())
+        self._changed[VIRTUAL_MACHINES].clear()
 
     def _look_again(self, is_concerned: Callable[[Manifest], bool]) -> None:
         """Describe some pods anew, because what they rest on has changed."""
-        known = self._feeds.pods.known
-        known.changed |= {key_of(pod) for pod in known.there() if is_concerned(pod)}
+        self._changed[PODS] |= {key for key, pod in self._of_pods.objects().items() if is_concerned(pod)}
 
     def _machines_of(self, keys: Iterable[Key]) -> Iterator[Key]:
         for key in keys:
-            known = self._feeds.pods.known.find(key)
-            name = machine_of(known.manifest) if known is not None and known.manifest is not None else None
+            pod = self._of_pods.objects().get(key)
+            name = machine_of(pod) if pod is not None else None
             if name is not None:
                 yield key[0], name
 
@@ -288,8 +338,24 @@ class KubernetesCluster:
             del self._faults[about]
             self._log.info("object without faults again", object=about)
 
-    def _fault(self) -> str:
-        return "; ".join(feed.fault for feed in self._feeds if feed.fault)
+
+def _uid(manifest: Manifest | None) -> str | None:
+    return objects.uid(manifest) if manifest is not None else None
+
+
+def _note(changed: set[Key], changes: tuple[Change, ...]) -> None:
+    changed.update(key_of(change.manifest) for change in changes)
+
+
+async def _in_time(*calls: Coroutine[Any, Any, None]) -> None:
+    """Ask the API server. Raises `ClusterUnreachableError`."""
+    try:
+        async with asyncio.timeout(LOOK_DEADLINE_S):
+            await asyncio.gather(*calls)
+    except TimeoutError:
+        raise ClusterUnreachableError("the API server has not answered in time") from None
+    except KubernetesError as error:
+        raise ClusterUnreachableError(str(error)) from None
 
 
 def _is_same_row(told: Told, description: Description | None) -> bool:
@@ -302,13 +368,13 @@ def _is_same_row(told: Told, description: Description | None) -> bool:
 
 def _kept(pod: Manifest, told: Told | None, faults: tuple[str, ...]) -> Description | None:
     """A VM as it was told last; None where the pod was told as none."""
-    if told is None or not isinstance(told.description.found, FoundVm) or told.uid != uid_of(pod):
+    if told is None or not isinstance(told.description.found, FoundVm) or told.uid != _uid(pod):
         return None
     last = told.description
     return Description(last.found, faults, last.policy, last.machine, is_old=True)
 
 
-async def _list(feed: Feed, keys: Collection[Key]) -> None:
+async def _list(watch: Reflector, keys: Collection[Key]) -> None:
     """Consistent lists of these objects: by name, or of whole namespaces."""
     by_namespace = {
         namespace: {name for _, name in found}
@@ -317,7 +383,7 @@ async def _list(feed: Feed, keys: Collection[Key]) -> None:
     calls = []
     for namespace, names in by_namespace.items():
         if len(names) > MAX_BY_NAME:
-            calls.append(feed.list_namespace(namespace, names))
+            calls.append(watch.list_namespace(namespace, names))
         else:
-            calls += [feed.list_one(namespace, name) for name in sorted(names)]
+            calls += [watch.list_one(namespace, name) for name in sorted(names)]
     await asyncio.gather(*calls)
