@@ -1,0 +1,70 @@
+"""How a call to the API server can fail."""
+
+import json
+from typing import Any
+
+
+class KubernetesError(Exception):
+    """A call came to nothing. The text is for a person."""
+
+
+class UnreachableError(KubernetesError):
+    """No usable answer came from the API server: whether the call had an effect is not known."""
+
+
+class CredentialsError(KubernetesError):
+    """The credentials cannot be used."""
+
+
+class RefusedError(KubernetesError):
+    """The API server answered with an error. `reason` is the machine's word, such as `Conflict`; empty where there is none."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    @property
+    def is_not_found(self) -> bool:
+        """There is no such object, or no such type of objects."""
+        return self.status == 404
+
+    @property
+    def is_conflict(self) -> bool:
+        """The object has changed since it was read; or, on creation, it exists already."""
+        return self.status == 409
+
+    @property
+    def is_expired(self) -> bool:
+        """The version that was named is too old for the server's memory: list again."""
+        return self.status == 410 or self.reason in {"Expired", "Gone"}
+
+    @property
+    def is_overloaded(self) -> bool:
+        """The server asks for patience."""
+        return self.status in {429, 503, 504}
+
+
+def refusal(status: int, text: bytes, retry_after: str | None = None) -> RefusedError:
+    """The error in an answer: a Status object, or any text."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        found = {"message": " ".join(text[:300].decode(errors="replace").split())}
+    if retry_after is not None and retry_after.isdecimal():
+        found = {"details": {"retryAfterSeconds": int(retry_after)}} | found
+    return refusal_of(status, found)
+
+
+def refusal_of(status: int, found: dict[str, Any]) -> RefusedError:
+    """The error in a Status object, such as an ERROR event of a watch carries."""
+    details = found.get("details")
+    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    retry_after_s = float(seconds) if isinstance(seconds, int | float) else None
+    return RefusedError(
+        status, str(found.get("reason") or ""), str(found.get("message") or ""), retry_after_s
+    )
