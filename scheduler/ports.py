@@ -168,7 +168,7 @@ class NotLeadingError(Exception):
         self.leader = leader
 
 
-class Fence(Protocol):
+class LeadershipGuard(Protocol):
     """Says before each decision whether this process may make it."""
 
     def check(self, seen_epoch: int) -> None:
@@ -176,7 +176,7 @@ class Fence(Protocol):
         ...
 
 
-class NoFence:
+class SoleScheduler:
     """The only scheduler there is."""
 
     def check(self, seen_epoch: int) -> None:

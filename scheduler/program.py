@@ -1,9 +1,12 @@
 """The program `parley-scheduler`."""
 
+import os
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import click
 
@@ -11,20 +14,57 @@ from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
 from hosting.options import FiniteRange, daemon
 from scheduler.clusters.file import FileCluster
-from scheduler.permits.config_file import ConfigFile
 from scheduler.daemon.serving import Serving, ServingOptions, Sources
+from scheduler.permits.config_file import ConfigFile
+
+if TYPE_CHECKING:
+    from scheduler.daemon.leader import KubernetesOptions
 
 SAFE_HANDOVER_S: Final = 40.0
 """An agent's lease, and the deadlines of a command and a request beyond it."""
 
 
 class Options(ServingOptions):
-    """The command line, checked."""
+    """The command line of a standalone scheduler, checked."""
 
     cluster: Path
     config: Path | None
     host: str
     port: int
+
+
+class AllOptions(ServingOptions):
+    """The command line, as it is written."""
+
+    cluster: Path | None
+    config: Path | None
+    host: str
+    port: int
+    kubernetes: bool
+    kubeconfig: Path | None
+    context: str | None
+    lease: tuple[str, str] | None
+    lease_duration_s: float
+    config_map: tuple[str, str] | None
+    advertise: str | None
+    scheduler_name: str | None
+
+
+class Place(click.ParamType[tuple[str, str]]):
+    """An object of Kubernetes."""
+
+    name = "namespace/name"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Namespace and name. Fails for anything else."""
+        if isinstance(value, tuple):
+            return value
+        namespace, _, name = str(value).partition("/")
+        if not namespace or not name or "/" in name:
+            self.fail(f"{value!r} must be NAMESPACE/NAME, such as parley-system/parley-scheduler", param, ctx)
+        return namespace, name
 
 
 class Program:
@@ -116,12 +156,94 @@ class Program:
         return server.text(200, "ok")
 
 
+def check_options(options: AllOptions) -> None:
+    """Raises `click.UsageError` where options do not go together."""
+    is_standalone = options["cluster"] is not None
+    if is_standalone == options["kubernetes"]:
+        raise click.UsageError("exactly one of --cluster and --kubernetes is needed")
+    only_there = {
+        "--kubeconfig": options["kubeconfig"],
+        "--context": options["context"],
+        "--lease": options["lease"],
+        "--config-map": options["config_map"],
+        "--advertise": options["advertise"],
+        "--scheduler-name": options["scheduler_name"],
+    }
+    given = [name for name, value in only_there.items() if value is not None]
+    if is_standalone and given:
+        raise click.UsageError(f"{', '.join(given)}: only with --kubernetes")
+    if is_standalone:
+        return
+    if options["lease"] is None:
+        raise click.UsageError("--kubernetes needs --lease")
+    if options["state"] is not None:
+        raise click.UsageError("--state: not with --kubernetes, where Pool objects keep the pools")
+    if options["config"] is not None and options["config_map"] is not None:
+        raise click.UsageError("only one of --config and --config-map")
+
+
+async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> int:
+    # The client library is an extra, and takes a while to load.
+    from hosting.kubernetes.api import ApiCredentials, CredentialsError, KubernetesApi  # noqa: PLC0415
+    from scheduler.daemon.leader import KubernetesProgram  # noqa: PLC0415
+
+    credentials = ApiCredentials(options["kubeconfig"], options["context"])
+    try:
+        async with KubernetesApi(credentials, user_agent="parley-scheduler") as api:
+            return await KubernetesProgram(options, api).run(stop)
+    except CredentialsError as error:
+        click.echo(str(error), err=True)
+        return 2
+    except OSError as error:
+        click.echo(_unusable(options, error), err=True)
+        return 1
+
+
 @daemon(10299)
 @click.option(
     "--cluster",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
     help="YAML file with the nodes and VMs; it is read again when it changes.",
+)
+@click.option(
+    "--kubernetes",
+    is_flag=True,
+    help="Read nodes, pods and VMs from the API server of Kubernetes instead of a file.",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Credentials for the API server; those of the pod's service account, where it is left out.",
+)
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig; its current one by default.")
+@click.option(
+    "--lease",
+    type=Place(),
+    help="Lease by which one of several schedulers leads. Those that do not lead name the leader to agents.",
+)
+@click.option(
+    "--lease-duration",
+    "lease_duration_s",
+    type=FiniteRange(min=1),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a leader that has gone silent keeps others from leading.",
+)
+@click.option(
+    "--config-map",
+    type=Place(),
+    help="ConfigMap with the rules under the key config.yaml, instead of --config.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    help="Address of this process that other schedulers name to agents while it leads; that of --host by default.",
+)
+@click.option(
+    "--scheduler-name",
+    metavar="NAME",
+    help="Label the leader's pod name=NAME as well: agents of NeonVM look for that.",
 )
 @click.option(
     "--config",
@@ -169,17 +291,31 @@ class Program:
     is_flag=True,
     help="Take changes of pools (/v1/pools) from other machines, too.",
 )
-def main(log_level: str, **options: Unpack[Options]) -> None:
+def main(log_level: str, **options: Unpack[AllOptions]) -> None:
     """Parley's permit server: keeps a ledger per node and answers agents that want their VMs to grow.
 
     Exit codes: 0 after a signal, 1 when the address is taken or the directory of the journal or the state cannot be
-    used, 2 for a wrong command line, cluster file, configuration or state, or a plugin that is not there.
+    used, 2 for a wrong command line, cluster file, configuration or state, credentials, or a plugin that is not there.
     """
+    check_options(options)
     logs.configure(log_level)
     try:
-        program = Program(options)
+        run = _program(options)
     except OSError as error:
-        named = [str(path) for path in (options["journal"], options["state"]) if path is not None]
-        click.echo(f"cannot use the directory {' or '.join(named)}: {error.strerror}", err=True)
+        click.echo(_unusable(options, error), err=True)
         sys.exit(1)
-    sys.exit(lifecycle.run(program.run))
+    sys.exit(lifecycle.run(run))
+
+
+def _unusable(options: ServingOptions, error: OSError) -> str:
+    named = [str(path) for path in (options["journal"], options["state"]) if path is not None]
+    return f"cannot use the directory {' or '.join(named)}: {error.strerror}"
+
+
+def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
+    """Raises `OSError` where the directory of the journal or the state cannot be used."""
+    if not options["kubernetes"]:
+        return Program(cast("Options", options)).run
+    namespace, name = os.environ.get("POD_NAMESPACE"), os.environ.get("POD_NAME")
+    pod = (namespace, name) if namespace and name else None
+    return partial(_on_kubernetes, cast("KubernetesOptions", {**options, "pod": pod}))

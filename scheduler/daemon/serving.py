@@ -34,7 +34,7 @@ from scheduler.permits.service import PermitService
 from scheduler.pools.core.values import Pool
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
-from scheduler.ports import Cluster, ClusterUnreachableError, Fence, Migrator, NoFence
+from scheduler.ports import Cluster, ClusterUnreachableError, LeadershipGuard, Migrator, SoleScheduler
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 SWITCH_S: Final = 0.001
@@ -71,13 +71,15 @@ class ConfigurationSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a core learns from. `pools` are the pools that are described there, another object whenever that has changed."""
+    """Where a core learns from. `pools` are the pools that are described there, another object whenever that has changed;
+    `are_pools_objects` says that they are objects of Kubernetes."""
 
     cluster: Cluster
     configuration: ConfigurationSource | None
     pools: Callable[[], Mapping[str, Pool]]
+    are_pools_objects: bool = False
     migrator: Migrator | None = None
-    fence: Fence = field(default_factory=NoFence)
+    guard: LeadershipGuard = field(default_factory=SoleScheduler)
 
 
 class Serving:
@@ -107,6 +109,7 @@ class Serving:
             logs.logger("pools"),
             state_directory=options["state"],
             writes_from_anywhere=options["pool_writes_from_anywhere"],
+            are_objects=sources.are_pools_objects,
         )
         self.service = PermitService(
             self.core,
@@ -116,7 +119,7 @@ class Serving:
             self._journal,
             self.pools.admission_queue,
             sources.migrator,
-            fence=sources.fence,
+            guard=sources.guard,
         )
         self._batches = BatchService(self.service, self.core.vms)
         self._config_faults = FaultLog(

@@ -34,14 +34,14 @@ from scheduler.ports import (
     ADMISSION_DEADLINE_S,
     LOOK_DEADLINE_S,
     Cluster,
-    Fence,
     Journal,
+    LeadershipGuard,
     Migrator,
-    NoFence,
     NoJournal,
     NoPools,
     NotLeadingError,
     Pools,
+    SoleScheduler,
 )
 
 MAX_PUBLISHED: Final = 2048
@@ -71,7 +71,7 @@ class PermitService:
         pools: Pools | None = None,
         migrator: Migrator | None = None,
         *,
-        fence: Fence | None = None,
+        guard: LeadershipGuard | None = None,
     ) -> None:
         self._core = core
         self._cluster = cluster
@@ -83,7 +83,9 @@ class PermitService:
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self.stats = PermitStats()
         self._answers = Answers(self.stats, log)
-        self._loop = CoreLoop(core, journal or NoJournal(), self._perform, self._failed, fence or NoFence())
+        self._loop = CoreLoop(
+            core, journal or NoJournal(), self._perform, self._failed, guard or SoleScheduler()
+        )
         self._effects = Effects(self._loop.put, pools or NoPools(), migrator, clock, self.stats, log)
         self._reader = ClusterReader(cluster, self.take, self._answers.forget, self.stats, log)
         self._looks = Looks(self._reader.read)

@@ -16,7 +16,14 @@ from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.core.known import Change, Key, Known, key_of
 from hosting.kubernetes.reflector import Reflector
-from hosting.kubernetes.resources import NODES, PODS, SCALING_POLICIES, VIRTUAL_MACHINES, Manifest, ResourceType
+from hosting.kubernetes.resources import (
+    NODES,
+    PODS,
+    SCALING_POLICIES,
+    VIRTUAL_MACHINES,
+    Manifest,
+    ResourceType,
+)
 from hosting.kubernetes.scaling import ScalingPolicy
 from hosting.kubernetes.virtual_machines import VirtualMachine, machine_of
 from hosting.logs import Logger
@@ -116,6 +123,18 @@ class KubernetesCluster:
             raise ClusterUnreachableError("; ".join(faults))
         return self._tell(())
 
+    async def prove_readable(self) -> None:
+        """List everything once, whether the children run or not. Raises `ClusterUnreachableError`."""
+        for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
+            is_optional = watch in (self._of_machines, self._of_policies)
+            try:
+                await watch.caught_up(self._clock())
+            except RefusedError as error:
+                if not (is_optional and error.is_not_found):
+                    raise ClusterUnreachableError(str(error)) from None
+            except KubernetesError as error:
+                raise ClusterUnreachableError(str(error)) from None
+
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """Lists by name. Raises `ClusterUnreachableError`."""
         keys = [(pod.namespace, pod.name) for pod in pods]
@@ -136,9 +155,10 @@ class KubernetesCluster:
                 raise
             self._missing.add(watch)
             return
-        self._missing.discard(watch)
-        if not watch.has_synced:
+        if watch in self._missing:
             await watch.caught_up(self._clock())
+            self._missing.discard(watch)
+        await watch.synced()
 
     def _watches(self) -> Iterator[Reflector]:
         """Those of types that there are."""
