@@ -1,8 +1,11 @@
 """The program `parley-agent`: settings, wiring, run."""
 
 import asyncio
+import random
 import resource
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -10,13 +13,15 @@ import click
 
 from agent.backends.change_log import ChangeLog
 from agent.core.ports import BackendError
-from agent.daemon.daemon import Daemon
+from agent.daemon.daemon import Daemon, DaemonParts
 from agent.daemon.server import ServerSettings
 from agent.daemon.settings import AgentSettings
+from agent.peers.candidates import Candidates
 from agent.sources.file import FileSource
 from hosting import lifecycle, logs
 from hosting.addresses import AddressError, advertised
 from hosting.files import FileLock
+from hosting.kubernetes.errors import KubernetesError
 from hosting.options import Advertise, TokenFile, daemon
 from hosting.settings import SettingsError, load
 from hosting.tls import Tls, TlsError
@@ -39,8 +44,21 @@ async def _main(stop: lifecycle.Stop, settings: AgentSettings, config: Path, ser
                 return 0
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
-            source = FileSource(config, settings, log)
-            return await Daemon(settings, source, change_log, lock, server).run(stop)
+            async with _parts(settings, config, log) as parts:
+                return await Daemon(settings, parts, change_log, lock, server).run(stop)
+
+
+@asynccontextmanager
+async def _parts(settings: AgentSettings, config: Path, log: logs.Logger) -> AsyncIterator[DaemonParts]:
+    """What the settings name. Raises `KubernetesError` where the API server's credentials cannot be used."""
+    file = FileSource(config, settings, log)
+    if not settings.is_on_kubernetes:
+        yield DaemonParts(file, Candidates(lambda: settings.schedulers))
+        return
+    from agent.daemon import kubernetes  # noqa: PLC0415 - the client library is an extra, and slow to load
+
+    async with kubernetes.connected(settings, file, log, random.Random()) as parts:
+        yield parts
 
 
 def _raise_file_limit() -> None:
@@ -56,7 +74,7 @@ def _raise_file_limit() -> None:
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="YAML file with the node, the scheduler, the state directory and the VMs.",
+    help="YAML file with the node, the scheduler, the state directory, and the VMs or where they are found.",
 )
 @click.option(
     "--token-file",
@@ -76,8 +94,8 @@ def main(
 ) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 
-    Exit codes: 0 after a signal, 1 when the address is taken or the state directory cannot be used, 2 for a wrong
-    command line or settings file.
+    Exit codes: 0 after a signal, 1 when the address is taken, or the state directory or the credentials for Kubernetes
+    cannot be used, 2 for a wrong command line or settings file.
     """
     logs.configure(log_level)
     _raise_file_limit()
@@ -92,6 +110,9 @@ def main(
     server = ServerSettings(host, port, address, token, tls, settings.tls.port)
     try:
         code = lifecycle.run(lambda stop: _main(stop, settings, config, server))
+    except KubernetesError as error:
+        click.echo(str(error), err=True)
+        code = 1
     except BackendError as error:
         click.echo(f"cannot use the state directory: {error}", err=True)
         code = 1

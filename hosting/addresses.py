@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -35,6 +36,17 @@ def is_loopback(peer: str) -> bool:
 def is_own(host: str) -> bool:
     """Whether a program that calls `host` calls its own machine: a loopback address, or `localhost`."""
     return host == "localhost" or is_loopback(host)
+
+
+def is_url(value: str, schemes: tuple[str, ...]) -> bool:
+    """Whether `value` is a URL with a host and one of these schemes."""
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:  # a port beyond all ports, a bracket without its other one
+        return False
+    is_plain = value.isascii() and value.isprintable() and not any(part.isspace() for part in value)
+    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and is_plain
 
 
 def bracketed(host: str) -> str:

@@ -31,7 +31,7 @@ class Seen:
 
     def busy_share(self) -> float:
         """How busy all CPUs were, of 1."""
-        return (self.now.cpu_busy_s - self.before.cpu_busy_s) / self.over_s / max(1, self.now.cpus)
+        return (self.now.cpu_busy_s - self.before.cpu_busy_s) / self.over_s / (self.now.cpus or 1)
 
 
 def cgroup_findings(cgroup: Cgroup | None) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def as_text(seen: Seen) -> Iterator[str]:
     """All of that as lines of text, for people."""
     now = seen.now
     yield f"{socket.gethostname()}, Linux {platform.release()}"
-    yield _row("CPUs", f"{now.cpus}, busy {seen.busy_share():.0%} of the last {seen.over_s:.2f} s")
+    yield _row("CPUs", f"{now.cpus:g}, busy {seen.busy_share():.0%} of the last {seen.over_s:.2f} s")
     yield _row("load over 1, 5, 15 minutes", f"{now.load1:.2f} {now.load5:.2f} {now.load15:.2f}")
     yield _row("memory", f"{_size(now.memory_total_bytes)}, {_size(now.memory_available_bytes)} available")
     yield _row("OOM kills since boot", "not told" if now.oom_kills is None else str(now.oom_kills))

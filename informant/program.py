@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, NoReturn, TypedDict, Unpack
 
 import click
+from click.core import ParameterSource
 
 from hosting import lifecycle, logs
 from hosting.addresses import AddressError, Advertised, advertised, endpoint
@@ -19,7 +20,7 @@ from hosting.options import Advertise, FiniteRange, daemon
 from hosting.server import Server, ServerLimits
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
-from informant import diagnose
+from informant import diagnose, node
 from informant.core.workload import IDLE_BYTES, Shape, Workload
 from informant.guest import cgroup as cgroups
 from informant.guest import protection
@@ -30,7 +31,7 @@ from informant.guest.watching import EventSource
 from informant.service import event_sources
 from informant.service.informant import Informant
 from informant.service.limits import Guest
-from informant.settings import InformantSettings
+from informant.settings import InformantSettings, NodeSettings
 from protocol import quantities
 from protocol.values import Resources
 
@@ -187,6 +188,23 @@ async def _serve(
     return 0
 
 
+def _main_of_node(
+    host: str, port: int, config: Path | None, cgroup_root: Path | None, advertise: str | None
+) -> NoReturn:
+    source = click.get_current_context().get_parameter_source("port")
+    port = node.PORT if source is ParameterSource.DEFAULT else port
+    try:
+        settings = load(config, NodeSettings) if config is not None else NodeSettings()
+        setting = advertise or settings.advertise
+        told = advertised(setting, host) if setting is not None else None
+    except (SettingsError, AddressError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    if cgroup_root is not None:
+        settings = settings.model_copy(update={"cgroup_root": cgroup_root})
+    sys.exit(lifecycle.run(lambda stop: node.serve(stop, host, port, told, settings)))
+
+
 @daemon(10301)
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Settings file (YAML); examples/informant.yaml."
@@ -199,6 +217,17 @@ async def _serve(
     "a port is forwarded (overrides `advertise` of the settings).",
 )
 @click.option("--cgroup", help="The workload's cgroup v2, instead of that of the settings.")
+@click.option(
+    "--node",
+    "is_node",
+    is_flag=True,
+    help="Serve the pods of this node by their cgroups, under /pods/{uid}/, on port 10302 unless told otherwise.",
+)
+@click.option(
+    "--cgroup-root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="For --node: where the host's cgroups are mounted, instead of where the settings say.",
+)
 @click.option(
     "--once", "is_once", is_flag=True, help="Print what is seen of this guest, change nothing, and end."
 )
@@ -264,6 +293,8 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     approves_all: bool,
     log_level: str,
     advertise: str | None,
+    is_node: bool,
+    cgroup_root: Path | None,
     **wanted: Unpack[WorkloadOptions],
 ) -> None:
     """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
@@ -271,6 +302,12 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file or cgroup.
     """
     logs.configure(log_level)
+    if is_node:
+        if cgroup is not None or approves_all or wanted["workload"] is not None:
+            raise click.UsageError("--node goes with none of --cgroup, --approve-all and --workload")
+        _main_of_node(host, port, config, cgroup_root, advertise)
+    if cgroup_root is not None:
+        raise click.UsageError("--cgroup-root goes with --node")
     try:
         settings = load(config, InformantSettings) if config is not None else InformantSettings()
         name = cgroup or settings.cgroup

@@ -1,5 +1,6 @@
 """The informant's settings file: `parley-informant --config FILE`. Every key has a default; there need not be a file."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,10 +9,11 @@ from pydantic import BeforeValidator, Field
 from hosting.addresses import AdvertiseSetting
 from hosting.amounts import Memory
 from hosting.settings import Settings
-from informant.core.guard import GuardSettings
+from informant.core.guard import MIB, GuardSettings
 from informant.core.sessions import HEALTH_TOLERANCE
-from informant.core.shortage import SPARE, Spare, Thresholds
+from informant.core.thresholds import SPARE, Spare, Thresholds
 from informant.core.wishes import WishTiming
+from informant.guest.kubelet import ROOT
 from informant.guest.watching import SOURCES, SourceName
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
@@ -89,13 +91,9 @@ _NEVER = 2.0
 """A share of the time that is never reached."""
 
 
-class InformantSettings(Settings):
-    """The whole file."""
+class CommonSettings(Settings):
+    """What an informant has in a guest and on a node alike."""
 
-    cgroup: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """The workload's cgroup v2: a name below the mount, or an absolute path. Without one there are no limits."""
-    state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
-    """The directory in which the approved size is kept across restarts. Used only beside a cgroup."""
     events: Literal["auto", "inotify", "poll", "polling"] = "auto"
     sample: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """How often everything is looked at, in seconds, whatever events say."""
@@ -148,3 +146,62 @@ class InformantSettings(Settings):
     def sources(self) -> tuple[SourceName, ...]:
         """The sources of events to try, in order."""
         return SOURCES if self.events == "auto" else (self.events,)
+
+
+class InformantSettings(CommonSettings):
+    """The whole file of an informant in a guest."""
+
+    cgroup: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """The workload's cgroup v2: a name below the mount, or an absolute path. Without one there are no limits."""
+    state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
+    """The directory in which the approved size is kept across restarts. Used only beside a cgroup."""
+
+
+class NodeHealthSettings(HealthSettings):
+    """As in a guest, and not as often: there is an agent for each pod of the node."""
+
+    every: Seconds = 30.0
+
+
+class PodCpuSettings(CpuSettings):
+    """As in a guest, and when the CPU limit holds tasks back: in so great a share of the periods in `throttled_over` seconds."""
+
+    throttled_share: Share | None = _SEEN.throttled_share
+    throttled_over: Annotated[float, Field(ge=0.1, le=10)] = _SEEN.throttled_over_s
+
+
+class PodMemorySettings(MemorySettings):
+    """As in a guest, with amounts that suit small pods; the limits are the kubelet's, so nothing is kept from them."""
+
+    margin: Bytes = 8 * MIB
+    reserve: Bytes = 0
+    left: Bytes = 4 * MIB
+    left_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    killed_hold: SecondsOrZero = 600.0
+    """So long after a kill for lack of memory the pod does not shrink below its size of that moment, in seconds."""
+
+
+class NodeSettings(CommonSettings):
+    """The whole file of a node informant (`--node`)."""
+
+    cgroup_root: Annotated[Path, BeforeValidator(_path)] = ROOT
+    """Where the host's cgroups are mounted, as this program sees them."""
+    poll: Annotated[float, Field(ge=0.02, le=10)] = 0.1
+    """How often the counters of throttling and of full memory are read, in seconds."""
+    most_pods: Annotated[int, Field(ge=1, le=5000)] = 1000
+    """So many pods are served at the same time."""
+    sample: Annotated[float, Field(ge=0.05, le=60)] = 2.0
+    protect: bool = False
+    health: NodeHealthSettings = NodeHealthSettings()
+    memory: PodMemorySettings = PodMemorySettings()
+    cpu: PodCpuSettings = PodCpuSettings()
+
+    def thresholds(self) -> Thresholds:
+        """From where on a resource is short."""
+        share = self.cpu.throttled_share or _NEVER
+        return replace(super().thresholds(), throttled_share=share, throttled_over_s=self.cpu.throttled_over)
+
+    def guard(self) -> GuardSettings:
+        """How a pod's size is kept: its limits are the kubelet's."""
+        held_s = self.memory.killed_hold
+        return replace(super().guard(), is_machine=False, freeze_s=0.0, killed_hold_s=held_s)

@@ -168,12 +168,14 @@ class Observation:
     """What a look at a VM showed: its size, the target that it is moving to, and when the look began.
 
     `begun_s` is in seconds of the observer's monotonic clock. The scheduler gets observations from reads of the cluster,
-    the agent from its back end.
+    the agent from its back end. `refusal` says, for a person, why what resizes the VM does not carry out the target, or would not
+    carry out any; None where nothing is known against it.
     """
 
     size: Resources
     target: Resources
     begun_s: float
+    refusal: str | None = None
 
     @property
     def use(self) -> Resources:

@@ -4,23 +4,42 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
 from agent.backends.simulated import SimulatedBackend
 from agent.core.ports import VmBackend, VmDescription
+from hosting.kubernetes.scaling import Scaling
+
+if TYPE_CHECKING:  # the client library is an extra
+    from hosting.kubernetes.api import KubernetesApi
+    from hosting.kubernetes.reflector import Reflector
+
+
+@dataclass(frozen=True, slots=True)
+class OnKubernetes:
+    """What the back end of a pod or a NeonVM may use.
+
+    `pods` are the node's pods, kept up to date; `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
+    not scaled and for NeonVMs.
+    """
+
+    api: "KubernetesApi"
+    pods: "Reflector"
+    scaling: Callable[[str], Scaling | None]
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """What a back end may need. `resize_delay_s` and `faults` are for simulated VMs."""
+    """What a back end may need. `resize_delay_s` and `faults` are for simulated VMs, `kubernetes` is for those of a cluster."""
 
     state_directory: Path
     change_log: ChangeLog
     rng: random.Random
     resize_delay_s: float = 0.0
     faults: Faults = NONE
+    kubernetes: OnKubernetes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined, tied
 from agent.core.policies.remembered import remember
 from agent.core.policies.values import Goal, Sizing
+from agent.core.refused import RefusedResize, refused
 from agent.core.state import NO_DENIALS, BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 from protocol.values import ZERO
@@ -61,6 +62,8 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
             return replace(state, backend=replace(link, next_observe_s=now_s, resizing=ResizeFaults()))
         case events.ResizeFailed():
             return _resize_failed(state, event, now_s, timing)
+        case events.ResizeRefused():
+            return _resize_refused(state, event, now_s, timing)
         case events.FencedOff():
             # Whoever fenced it may be gone before it has asked anybody: nobody else can tell us that we are superseded.
             return replace(state, superseded_at_ms=state.life.started_at_ms)
@@ -128,7 +131,8 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
     if sent is not None:
         if seen.target == sent.target and seen.begun_s >= sent.sent_s:
             sent, has_worked = replace(sent, is_seen=True), True
-        is_over = (sent.is_seen and (seen.is_at_rest or seen.target != sent.target)) or (
+        has_ended = seen.is_at_rest or seen.refusal is not None or seen.target != sent.target
+        is_over = (sent.is_seen and has_ended) or (
             seen.begun_s >= sent.until_s and not state.backend.is_resizing
         )
         sent = None if is_over else sent
@@ -143,10 +147,51 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
         is_observing=False,
         sent=sent,
         resizing=ResizeFaults() if has_worked else state.backend.resizing,
+        refused=_refused(state, event, now_s, timing),
         next_observe_s=now_s + (timing.observe_busy_s if is_busy else timing.observe_idle_s),
         failures=0,
         fault="",
     )
+    return replace(state, backend=link)
+
+
+def _refused(
+    state: RunnerState, event: events.Observed, now_s: float, timing: Timing
+) -> RefusedResize | None:
+    """What the VM's node does not take, after a look. A look that shows the same again says nothing new."""
+    seen, before = event.observation, state.backend.refused
+    if seen.refusal is None or seen.is_at_rest:
+        return before
+    if before is not None and before.target == seen.target and now_s < before.until_s:
+        return before
+    return refused(
+        before,
+        size=seen.size,
+        target=seen.target,
+        why=seen.refusal,
+        now_s=now_s,
+        timing=timing,
+        chance=event.chance,
+    )
+
+
+def _resize_refused(
+    state: RunnerState, event: events.ResizeRefused, now_s: float, timing: Timing
+) -> RunnerState:
+    """The sent target does not count any more."""
+    link = state.backend
+    assert link.sent is not None, "a refusal of nothing"
+    assert link.observation is not None, "a resize before the first look"
+    found = refused(
+        link.refused,
+        size=link.observation.target,
+        target=link.sent.target,
+        why=event.error,
+        now_s=now_s,
+        timing=timing,
+        chance=event.chance,
+    )
+    link = replace(link, is_resizing=False, sent=None, refused=found, next_observe_s=now_s)
     return replace(state, backend=link)
 
 

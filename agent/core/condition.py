@@ -6,11 +6,15 @@ runner that was refused, or that waits for an action under way, has a reason of 
 
 import enum
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.core.plan import Plan
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
 from protocol.reasons import Reason
+
+VM: Final = "VM"
+"""The peer that a runner waits for when it cannot look at its VM, or cannot resize it."""
 
 
 class Health(enum.StrEnum):
@@ -20,7 +24,7 @@ class Health(enum.StrEnum):
     """The runner has not yet had the time to see its VM and to hear its scheduler."""
     OK = "ok"
     DENIED = "denied"
-    """The VM should have more than is permitted; the reasons say why."""
+    """The VM should have more than is permitted, or another size than its node takes; the reasons say why."""
     MIGRATING = "migrating"
     STUCK = "stuck"
     DORMANT = "dormant"
@@ -57,6 +61,9 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
         return Condition(Health.STARTING, (str(planned.reason),) if planned is not None else ())
     if planned is not None and denied_resources(state, planned, now_s):
         return Condition(Health.DENIED, _denied(state, planned, now_s))
+    refused = state.refused_at(now_s)
+    if refused is not None:
+        return Condition(Health.DENIED, (str(refused),))
     said = (str(planned.reason),) if planned is not None else ()
     if planned is not None and any(state.informant.denied) and state.in_use().exceeds(planned.desired):
         return Condition(
@@ -75,9 +82,12 @@ def _denied(state: RunnerState, planned: Plan, now_s: float) -> tuple[str, ...]:
 
 def denial_reasons(state: RunnerState, planned: Plan, now_s: float) -> tuple[Reason, ...]:
     """What the scheduler says of the resources that should grow and may not, the binding reason first."""
+    denied = denied_resources(state, planned, now_s)
+    if not denied:
+        return ()
     if not state.unit.is_apart:
         return state.scheduler.reasons
-    about = (None, *denied_resources(state, planned, now_s))
+    about = (None, *denied)
     return tuple(reason for reason in state.scheduler.reasons if reason.resource in about)
 
 
@@ -99,7 +109,7 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     )
     looks_s = timing.observe_idle_s + timing.backend_deadline_s
     peers = (
-        ("VM", None if seen is None else seen.begun_s, looks_s, state.backend.fault),
+        (VM, None if seen is None else seen.begun_s, looks_s, state.backend.fault),
         ("scheduler", link.answered_s if link.has_succeeded else None, 0.0, link.fault),
         (
             "informant",
@@ -118,5 +128,5 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     is_due = planned is not None and (planned.resizes or state.backend.sent is not None)
     if resizing.failures and is_due and now_s - resizing.since_s >= patience_s:
         times = f"{resizing.failures} resizes failed since {now_s - resizing.since_s:.0f} s ago"
-        found.append(("VM", f"{times}, the last one: {resizing.fault}"))
+        found.append((VM, f"{times}, the last one: {resizing.fault}"))
     return found

@@ -47,11 +47,29 @@ def desire(state: RunnerState, now_s: float, timing: Timing) -> tuple[Resources,
     cpu_wanted, cpu_why = cpu.wanted(goal.cpu if goal else None, wishes.cpu, is_stale=is_stale)
     memory_wanted, memory_why = memory.wanted(goal.memory if goal else None, wishes.memory, is_stale=is_stale)
     wanted, why = Resources(cpu_wanted, memory_wanted), Reasons(cpu_why, memory_why)
+    wanted, why = _within_refusal(wanted, why, state, now_s)
     kept = _why_kept(state)
     if kept:
         wanted, why = use, Reasons.same(kept)
     unit = state.scheduler.unit
     return (wanted, why) if unit is None else _in_units(wanted, why, unit, state)
+
+
+def _within_refusal(
+    wanted: Resources, why: Reasons, state: RunnerState, now_s: float
+) -> tuple[Resources, Reasons]:
+    """What stands, of a resource that should have what the VM's node refused lately."""
+    refused, seen = state.refused_at(now_s), state.backend.observation
+    if refused is None or seen is None:
+        return wanted, why
+    stands = seen.size.min(seen.target) if refused.is_growth else seen.use
+    cpu = refused.wanted(0, wanted.vcpu_milli, stands.vcpu_milli)
+    memory = refused.wanted(1, wanted.memory_bytes, stands.memory_bytes)
+    text = str(refused)
+    told = Reasons(
+        text if cpu != wanted.vcpu_milli else why.cpu, text if memory != wanted.memory_bytes else why.memory
+    )
+    return Resources(cpu, memory), told
 
 
 def _why_kept(state: RunnerState) -> str:

@@ -105,6 +105,7 @@ class Observed:
     """The VM was looked at."""
 
     observation: Observation
+    chance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,14 @@ class ResizeAccepted:
 @dataclass(frozen=True, slots=True)
 class ResizeFailed:
     """The back end has not taken the target, or may not have; the target counts until a later look."""
+
+    error: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRefused:
+    """The target was refused for a reason that lasts; nothing was accepted, and nothing is on its way."""
 
     error: str
     chance: float
@@ -291,6 +300,7 @@ Event: TypeAlias = (
     | PermitFailed
     | ResizeAccepted
     | ResizeFailed
+    | ResizeRefused
     | FencedOff
     | Registered
     | RegisterFailed

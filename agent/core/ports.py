@@ -15,6 +15,10 @@ class BackendError(Exception):
     """A command to the back end failed, or may have failed. The text is for a person."""
 
 
+class ResizeRefusedError(BackendError):
+    """The target was refused for a reason that lasts, and nothing is on its way: the same target is not tried again for a while."""
+
+
 class FencedOffError(BackendError):
     """A later life has fenced the VM: the earlier life cannot command the VM any more."""
 
@@ -48,7 +52,8 @@ class VmBackend(Protocol):
         """Return when no command of an earlier life can take effect any more. Raises `BackendError`."""
 
     async def observe(self, vm: Vm) -> Observation:
-        """The VM's size and target; the look begins after the call. Raises `BackendError`."""
+        """The VM's size and target, and why the target is not carried out where that is known; the look begins after the call.
+        Raises `BackendError`."""
 
     async def resize(
         self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
@@ -58,8 +63,8 @@ class VmBackend(Protocol):
         No write is blind: where the present target is neither `seen` (what a look showed) nor `target`, it was changed
         from outside, and nothing is written. No write is late: the moment is compared with `not_after_s`
         (monotonic) right before it. However the call ends, nothing is sent afterwards. Repeating it changes nothing.
-        After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `FencedOffError` for a
-        fencing that a later life has replaced.
+        After a replacement the size never exceeds max(size, new target). Raises `BackendError`; `ResizeRefusedError` for a
+        target that cannot be had; `FencedOffError` for a fencing that a later life has replaced.
         """
 
 

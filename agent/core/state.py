@@ -14,6 +14,7 @@ from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.policies.remembered import Remembered
 from agent.core.policies.values import Load
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
+from agent.core.refused import RefusedResize
 from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
 from protocol.reasons import Reason
@@ -176,7 +177,8 @@ class BackendState:
     """The VM's back end. `moved_s` is when a look showed another size or target than the one before.
 
     Looks and resizes fail each for themselves: `fault` is that of fences and looks, and a look ends it; the fields of
-    `resizing` are those of resizes, and only a resize that works ends them.
+    `resizing` are those of resizes, and only a resize that works ends them. `refused` is the latest target that the VM's node did
+    not take.
     """
 
     is_fenced: bool = False
@@ -188,6 +190,7 @@ class BackendState:
     sent: SentResize | None = None
     is_resizing: bool = False
     resizing: ResizeFaults = field(default_factory=ResizeFaults)
+    refused: RefusedResize | None = None
     retry_at_s: float = 0.0
     failures: int = 0
     fault: str = ""
@@ -243,14 +246,20 @@ class RunnerState:
         return amount
 
     def is_calm(self, now_s: float, stall_s: float) -> bool:
-        """Whether nothing moves: the VM is at rest, or it has not come nearer to its target for `stall_s`.
+        """Whether nothing moves: the VM is at rest, its node refuses the target, or it has not come nearer to its target for `stall_s`.
 
         A guest may keep a part of its memory for ever; that must not keep everything else waiting.
         """
         link = self.backend
         if link.observation is None or link.sent is not None:
             return False
-        return link.observation.is_at_rest or now_s >= link.moved_s + stall_s
+        seen = link.observation
+        return seen.is_at_rest or seen.refusal is not None or now_s >= link.moved_s + stall_s
+
+    def refused_at(self, now_s: float) -> RefusedResize | None:
+        """The target that the VM's node did not take, as long as it is not tried again."""
+        refused = self.backend.refused
+        return refused if refused is not None and now_s < refused.until_s else None
 
     def held_at(self, now_s: float) -> Resources:
         """What the agent may use now: nothing once the lease has run out."""

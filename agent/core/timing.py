@@ -37,8 +37,15 @@ class Timing:
     observe_idle_s: float = 10.0
     stall_s: float = 30.0
     """After so long without progress towards its target a VM is not waited for any more."""
+    refused_base_s: float = 10.0
+    refused_cap_s: float = 300.0
+    """Wait before a size is tried again that the VM's node did not take; longer with each refusal in a row."""
     informant_silence_s: float = 25.0
     """An informant asks for the agent's ID every 10 s; an informant that is silent for this long has forgotten the agent."""
+
+    def refused_wait_s(self, times: int, chance: float) -> float:
+        """The wait after so many refusals in a row; `chance` (0 to 1) takes up to a quarter of it away."""
+        return min(self.refused_cap_s, self.refused_base_s * 2.0 ** min(times - 1, 16)) * (1 - 0.25 * chance)
 
     def retry_after_s(self, failures: int, chance: float) -> float:
         """Back-off after `failures` failures in a row; `chance` (0 to 1) takes up to half of it away."""

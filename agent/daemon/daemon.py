@@ -5,21 +5,24 @@ import gc
 import os
 import random
 import uuid
+from dataclasses import dataclass
 from typing import Final
 
 import click
 
 from agent.backends.change_log import ChangeLog
-from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend
+from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend, OnKubernetes
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, status
+from agent.daemon.announcer import Announcer
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
 from agent.daemon.runner_factory import RunnerFactory
 from agent.daemon.server import AgentServer, ServerSettings
 from agent.daemon.settings import AgentSettings
+from agent.peers.candidates import Candidates
 from agent.peers.scheduler import SchedulerLink
 from agent.runner.runner import Runner, RunnerContext
 from agent.runner.stats import Latencies
@@ -38,19 +41,33 @@ GC_THRESHOLDS: Final = (10_000, 10, 50)
 MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class DaemonParts:
+    """What an agent works with: where it learns of its VMs, whom it may ask, what its back end has on Kubernetes, and what
+    tells the owners of the VMs."""
+
+    source: VmSource
+    candidates: Candidates
+    kubernetes: OnKubernetes | None = None
+    announcer: Announcer | None = None
+
+
 class Daemon:
     """One agent. Built with its settings and the node lock held; `run` serves until the end is asked for."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        source: VmSource,
+        parts: DaemonParts,
         change_log: ChangeLog,
         lock: FileLock,
         server_settings: ServerSettings,
     ) -> None:
         self._settings = settings
-        self._source = source
+        self._source = parts.source
+        self._candidates = parts.candidates
+        self._kubernetes = parts.kubernetes
+        self._announcer = parts.announcer
         self._change_log = change_log
         self._lock = lock
         self._lost_lock = False
@@ -87,6 +104,7 @@ class Daemon:
                 self._rng,
                 self._settings.resize_delay,
                 self._settings.faults,
+                self._kubernetes,
             )
         )
         try:
@@ -102,12 +120,16 @@ class Daemon:
             HttpClient(max_connections=512) as to_exporters,
         ):
             deadline_s = self._settings.timing().request_deadline_s
-            scheduler = self._scheduler = SchedulerLink(
-                to_scheduler, self._settings.schedulers, deadline_s, self._rng
+            scheduler = self._scheduler = SchedulerLink(to_scheduler, self._candidates, deadline_s, self._rng)
+            factory = self._new_factory(installed, port, scheduler, to_informants, to_exporters)
+            fleet = self._fleet = Fleet(
+                factory.make, factory.vm, installed.prepare, self._supervisor, self._log, self._rng
             )
-            fleet = self._fleet = self._new_fleet(installed, port, scheduler, to_informants, to_exporters)
             try:
                 await self._start(fleet, stop, port, with_tls)
+                if self._announcer is not None:
+                    announcer = self._announcer
+                    self._supervisor.start("announcer", lambda: announcer.run(fleet.find, factory.faults))
                 await stop.wait()
                 self._log.info("draining")
             finally:
@@ -118,16 +140,16 @@ class Daemon:
                 await self._server.close()
         return 1 if self._lost_lock else 0
 
-    def _new_fleet(
+    def _new_factory(
         self,
         installed: InstalledBackend,
         port: int,
         scheduler: SchedulerLink,
         to_informants: HttpClient,
         to_exporters: HttpClient,
-    ) -> Fleet:
+    ) -> RunnerFactory:
         settings, advertised = self._settings, self._server_settings.advertised
-        factory = RunnerFactory(
+        return RunnerFactory(
             settings,
             installed.backend,
             scheduler,
@@ -139,7 +161,6 @@ class Daemon:
             self._load_files,
             RunnerContext(self._change_log, self._log, self._rng, self._latencies),
         )
-        return Fleet(factory.make, factory.vm, installed.prepare, self._supervisor, self._log, self._rng)
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
         """Start the runners of all VMs, then what runs beside them."""
@@ -216,7 +237,13 @@ class Daemon:
         return server.Reply(200, status.details(runner))
 
     async def _vms(self, _: server.Request) -> server.Reply:
-        return server.Reply(200, status.document(self._settings.node, self._identity, self._runners()))
+        beside = (
+            status.Beside(self._announcer.warnings(), self._announcer.not_scaled())
+            if self._announcer is not None
+            else status.NOTHING_BESIDE
+        )
+        page = status.document(self._settings.node, self._identity, self._runners(), beside)
+        return server.Reply(200, page)
 
     def _families(self) -> list[metrics.AnyFamily]:
         runners, tasks = self._runners(), len(asyncio.all_tasks())

@@ -1,24 +1,44 @@
 """The agent's settings file: `parley-agent --config FILE`."""
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent.backends import factories
 from agent.backends.faults import Faults
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
-from agent.sources.file import VmList, is_url
-from hosting.addresses import AdvertiseSetting
+from agent.sources.file import InformantUrl, VmList
+from hosting.addresses import AdvertiseSetting, is_url
 from hosting.settings import Name, Settings
 from hosting.tls import TlsFiles
+
+NODE_VARIABLE: Final = "NODE_NAME"
+"""The environment variable that names the node where the file leaves it out: a DaemonSet has one file for all its nodes."""
 
 
 def _scheduler_url(value: str) -> str:
     if not is_url(value, ("http", "https")):
         raise ValueError("must be a URL such as http://127.0.0.1:10299/, its port from 1 to 65535")
+    return value
+
+
+def _service(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9-]{1,63}/[a-z0-9-]{1,63}", value):
+        raise ValueError("must be NAMESPACE/NAME of a Service, such as parley-system/parley-scheduler")
+    return value
+
+
+def _scheduler(value: object) -> object:
+    """A URL by itself is short for `{url: URL}`."""
+    if isinstance(value, str):
+        return {"url": _scheduler_url(value)}
+    if not isinstance(value, dict | SchedulerSettings):
+        raise ValueError("must be a URL such as http://127.0.0.1:10299/, or {service: NAMESPACE/NAME}")
     return value
 
 
@@ -79,11 +99,41 @@ class TlsSettings(Settings):
         return TlsFiles(self.certificate, self.key, self.ca)
 
 
+class SchedulerSettings(Settings):
+    """Where the scheduler is: a URL, or a Service of Kubernetes whose ready endpoints are asked."""
+
+    url: SchedulerUrl | None = None
+    service: Annotated[str, AfterValidator(_service)] | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] = 10299
+    """The endpoints' port."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """A URL or a Service is named, one of them."""
+        if "url" in found and "service" in found and (found["url"] is None) == (found["service"] is None):
+            yield "", "needs url or service, and one of them only"
+
+
+class KubernetesSettings(Settings):
+    """How the API server is reached, and the pods' informant."""
+
+    kubeconfig: File | None = None
+    """By default the service account of the agent's pod."""
+    context: str | None = None
+    """A context of the kubeconfig; by default its current one."""
+    informant: InformantUrl = "http://127.0.0.1:10302"
+    """The node informant, for pods without an informant of their own."""
+    evict_after: Annotated[float, Field(ge=30, le=86_400)] = 600.0
+    """How long a pod that allows it must have been denied what it needs before it is evicted."""
+
+
 class AgentSettings(VmList):
     """The whole file."""
 
     node: Name
-    scheduler: SchedulerUrl
+    source: Literal["file", "kubernetes"] = "file"
+    """Which VMs there are: those of this file, or pods and VirtualMachines of the node."""
+    scheduler: Annotated[SchedulerSettings, BeforeValidator(_scheduler)]
     other_schedulers: Annotated[list[SchedulerUrl], Field(max_length=8)] = Field(default_factory=list)
     """Asked in turn where `scheduler` does not answer or does not lead."""
     state_directory: File
@@ -104,6 +154,23 @@ class AgentSettings(VmList):
     """Seconds that a simulated VM takes to reach its target."""
     faults: Faults = Faults()
     """What goes wrong with simulated VMs; nothing by default."""
+    kubernetes: KubernetesSettings = KubernetesSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_node(cls, data: object) -> object:
+        """The environment names the node where the file does not."""
+        named = os.environ.get(NODE_VARIABLE)
+        return {"node": named, **data} if named and isinstance(data, dict) else data
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What is of Kubernetes belongs together."""
+        source, backend, vms = found.get("source"), found.get("backend"), found.get("vms")
+        if source == "kubernetes" and vms:
+            yield "vms", "must be left out where the source is kubernetes"
+        if source == "file" and backend == "kubernetes":
+            yield "backend", "kubernetes needs the source kubernetes"
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
@@ -119,8 +186,13 @@ class AgentSettings(VmList):
 
     @property
     def schedulers(self) -> tuple[str, ...]:
-        """Every scheduler that may be asked."""
-        return (self.scheduler, *self.other_schedulers)
+        """Every scheduler that may be asked, beside those of a Service."""
+        return (*((self.scheduler.url,) if self.scheduler.url else ()), *self.other_schedulers)
+
+    @property
+    def is_on_kubernetes(self) -> bool:
+        """Whether the agent talks to an API server."""
+        return self.source == "kubernetes" or self.scheduler.service is not None
 
     def timing(self) -> Timing:
         """The core's waits with the periods of this file."""

@@ -16,6 +16,7 @@ import msgspec
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import PermitRequest
+from agent.peers.candidates import Candidates
 from hosting.client import Answered, HttpClient, Outcome
 from protocol import codec, translate, wire
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -109,30 +110,26 @@ _Collected: TypeAlias = tuple[SentRequest, "asyncio.Future[Event]"]
 
 
 class SchedulerLink:
-    """Asks schedulers for permits: one of `urls`, and the next one where that does not answer or does not lead.
-
-    Which of several is believed is the core's matter: it refuses any whose epoch is below the highest seen.
-    """
+    """Asks schedulers for permits: the current one of `candidates`, and another where that does not answer or does not lead."""
 
     def __init__(
-        self, client: HttpClient, urls: str | tuple[str, ...], deadline_s: float, rng: random.Random
+        self, client: HttpClient, candidates: Candidates, deadline_s: float, rng: random.Random
     ) -> None:
         self._client = client
-        self._urls = (urls,) if isinstance(urls, str) else urls
-        self._current = 0
+        self._candidates = candidates
         self._deadline_s = deadline_s
         self._rng = rng
         self._batch = 0
-        """How many requests the current scheduler takes in a batch; 0 where it offers none."""
+        """How many requests the scheduler takes in a batch that answered last; 0 where it offers none."""
         self._collected: list[_Collected] = []
         self._sending: set[asyncio.Task[None]] = set()
         self.batches = 0
         self.singles = 0
 
     @property
-    def url(self) -> str:
-        """The scheduler that is asked now."""
-        return self._urls[self._current]
+    def url(self) -> str | None:
+        """The scheduler that is asked now; None where none is known."""
+        return self._candidates.current()
 
     async def ask(self, vm: Vm, ask: PermitRequest) -> Event:
         """Send a request; every outcome is an event."""
@@ -156,29 +153,38 @@ class SchedulerLink:
 
     async def _single(self, sent: SentRequest) -> Event:
         self.singles += 1
-        at, sent_s = self._current, time.monotonic()
+        url, sent_s = self.url, time.monotonic()
+        if url is None:
+            return sent.failed("no scheduler is known: the Service has no ready endpoint")
         outcome = await self._client.call(
             "POST",
-            self._urls[at],
+            url,
             body=sent.body,
             deadline_s=self._deadline_s,
             headers={AGENT_HEADER: str(sent.ask.life.agent_id)},
         )
-        self._learn(at, outcome)
         if not isinstance(outcome, Answered):
+            self._moved(url)
             return sent.failed(outcome.message)
         retry_after_s = _retry_after_s(outcome.headers.get("retry-after"))
-        return sent.answered(outcome.status, outcome.body, sent_s, retry_after_s)
-
-    def _learn(self, at: int, outcome: Outcome) -> None:
-        """Whether batches are offered; and who is asked next, where this one cannot be."""
-        if at != self._current:
-            return
-        if isinstance(outcome, Answered) and outcome.status == 200:
+        event = sent.answered(outcome.status, outcome.body, sent_s, retry_after_s)
+        self._learn(url, event)
+        if outcome.status == 200 and url == self.url:
             self._batch = _offered(outcome.headers.get(BATCH_HEADER))
-        elif not isinstance(outcome, Answered) or outcome.status == 503:
+        return event
+
+    def _learn(self, url: str, event: Event) -> None:
+        """Whether the scheduler that answered leads."""
+        if isinstance(event, events.PermitGranted):
+            if not self._candidates.answered(url, event.epoch if event.instance is not None else None):
+                self._batch = 0
+        elif isinstance(event, events.PermitRefused) and event.status == 503:
+            self._moved(url, event.body.body.leader if event.body is not None else None)
+
+    def _moved(self, url: str, leader: str | None = None) -> None:
+        if url == self.url:
             self._batch = 0
-            self._current = (at + 1) % len(self._urls)
+        self._candidates.failed(url, leader)
 
     # ------------------------------------------------------------ together
 
@@ -223,21 +229,27 @@ class SchedulerLink:
         return await asyncio.gather(*map(self._single, part))
 
     async def _send_together(self, part: list[SentRequest]) -> list[Event]:
+        url, sent_s = self.url, time.monotonic()
+        if url is None:
+            return await self._send_each(part)
         self.batches += 1
-        at, sent_s = self._current, time.monotonic()
         body = b"[%b]" % b",".join([sent.body for sent in part])
-        url = self._urls[at].rstrip("/") + "/batch"
-        outcome = await self._client.call("POST", url, body=body, deadline_s=self._deadline_s)
+        outcome = await self._client.call(
+            "POST", url.rstrip("/") + "/batch", body=body, deadline_s=self._deadline_s
+        )
         answers = _answers(outcome, len(part))
         if not isinstance(answers, str):
-            return [
+            found = [
                 sent.answered(item.status, bytes(item.body), sent_s)
                 for sent, item in zip(part, answers, strict=True)
             ]
-        if at == self._current:
+            for event in found:
+                self._learn(url, event)
+            return found
+        if url == self.url:
             self._batch = 0  # forgotten until it is offered again
-            if not isinstance(outcome, Answered):
-                self._learn(at, outcome)
+        if not isinstance(outcome, Answered) or outcome.status == 503:
+            self._moved(url)
         if isinstance(outcome, Answered) and outcome.status in (400, 404, 405):
             return await self._send_each(part)  # it does not take batches (any more)
         return [sent.failed(answers) for sent in part]

@@ -13,6 +13,7 @@ from agent.core.ports import (
     FencedOffError,
     Fencing,
     InformantPeer,
+    ResizeRefusedError,
     SchedulerPeer,
     VmBackend,
 )
@@ -68,6 +69,8 @@ class Performer:
                 return await self._command(vm, action)
         except FencedOffError:
             return events.FencedOff()
+        except ResizeRefusedError as error:
+            return events.ResizeRefused(str(error), self._rng.random())
         except (BackendError, TimeoutError) as error:
             text, chance = str(error) or f"no answer within {deadline_s:g} s", self._rng.random()
         match action:
@@ -87,7 +90,8 @@ class Performer:
                 self._fencing = await backend.fence(vm)
                 return events.Fenced()
             case events.Observe():
-                return events.Observed(await backend.observe(vm))
+                seen = await backend.observe(vm)
+                return events.Observed(seen, self._rng.random() if seen.refusal is not None else 0.0)
             case events.Resize(target, seen, not_after_s):
                 assert self._fencing is not None
                 await backend.resize(vm, target, self._fencing, seen=seen, not_after_s=not_after_s)

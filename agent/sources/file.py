@@ -7,12 +7,13 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from agent.core.model import Vm
-from agent.core.ports import VmChange, VmDescribed, VmDescription, VmRemoved, VmSourceError
+from agent.core.ports import VmChange, VmDescription, VmSourceError
+from agent.sources.changes import changes_between
+from hosting.addresses import is_url
 from hosting.amounts import Memory, PositiveResources, Resources, bounds_fault
 from hosting.logs import Logger
 from hosting.settings import Name, Settings, SettingsError, listed
@@ -22,17 +23,6 @@ from protocol.wire import PodName
 
 CHECK_S: Final = 2.0
 """How often the file is looked at."""
-
-
-def is_url(value: str, schemes: tuple[str, ...]) -> bool:
-    """Whether `value` is a URL with a host and one of these schemes."""
-    try:
-        parts = urlsplit(value)
-        port = parts.port
-    except ValueError:  # a port beyond all ports, a bracket without its other one
-        return False
-    is_plain = value.isascii() and value.isprintable() and not any(part.isspace() for part in value)
-    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and is_plain
 
 
 def _informant_url(value: str) -> str:
@@ -133,12 +123,7 @@ class FileSource(Generic[M]):
         """What `read` changes, told from now on. Nothing is awaited between this and the return."""
         before, now = self._told or {}, {spec.vm.name: spec for spec in (entry.spec() for entry in read.vms)}
         self._told = now
-        gone = [
-            VmRemoved(name)
-            for name, spec in before.items()
-            if name not in now or now[name].vm.pod_uid != spec.vm.pod_uid
-        ]
-        return (*gone, *(VmDescribed(spec) for name, spec in now.items() if before.get(name) != spec))
+        return tuple(changes_between(before, now))
 
 
 def _others(read: VmList) -> VmList:

@@ -2,9 +2,12 @@
 
 A pod's size, as agent and scheduler count it, is the sum of the *requests* of its containers, with sidecars and overhead:
 that is what the node's room is spent on. Source: reference/kubernetes.md 4.2.
+
+A resize is done when the node has allocated what the spec asks for and all of that is in force, limits included: only then are size
+and target equal. A memory limit that the node cannot lower shows in `actual_limits` alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -17,6 +20,7 @@ PENDING: Final = "PodResizePending"
 IN_PROGRESS: Final = "PodResizeInProgress"
 INFEASIBLE: Final = "Infeasible"
 DEFERRED: Final = "Deferred"
+ERROR: Final = "Error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,34 @@ class ContainerSize:
     actual_limits: Mapping[ResourceName, int] | None
     restarts: frozenset[ResourceName]
 
+    def size(self) -> Resources:
+        """What the node has given the container and may not have taken back yet."""
+        return Resources(self._given("cpu"), self._given("memory"))
+
+    def _given(self, resource: ResourceName) -> int:
+        """While one word of the node is above the spec, the largest of them; else the smallest, so that only what is done
+        equals the spec."""
+        wanted = self.requests.get(resource, 0)
+        told = list(self._told(resource, wanted))
+        if not told or not wanted:
+            return wanted
+        return max(told) if max(told) > wanted else min(told)
+
+    def _told(self, resource: ResourceName, wanted: int) -> Iterator[int]:
+        """What the node says of a resource, as requests; a limit in force counts in the ratio of the spec."""
+        if self.allocated is not None:
+            yield self.allocated.get(resource, 0)
+        if self.actual is not None:
+            yield self.actual.get(resource, 0)
+        limit, shown = self.limits.get(resource), (self.actual_limits or {}).get(resource)
+        if (
+            limit and shown
+        ):  # rounded away from the spec, so that another limit never looks like the wanted one
+            yield -(-wanted * shown // limit) if shown > limit else wanted * shown // limit
+
     def applied(self) -> Resources:
-        """What counts beside the spec: the larger of allocated and actual requests; the spec, where the node has told neither."""
+        """What kube-scheduler counts beside the spec: the larger of allocated and actual requests; the spec, where the node has
+        told neither."""
         told = [found for found in (self.allocated, self.actual) if found is not None]
         if not told:
             return resources(self.requests)
@@ -92,7 +122,31 @@ def target(pod: Manifest) -> Resources:
 
 def size(pod: Manifest) -> Resources:
     """What the node has given the pod and may not have taken back yet. Raises `QuantityError`."""
-    return sum((each.applied() for each in containers(pod)), _overhead(pod))
+    return sum((each.size() for each in containers(pod)), _overhead(pod))
+
+
+def generation(pod: Manifest) -> int:
+    """The number of its spec: every change of the spec raises it."""
+    return int(pod["metadata"].get("generation") or 0)
+
+
+def is_known_to_node(pod: Manifest) -> bool:
+    """Whether the status speaks of the present spec. Before that the node may still carry out an earlier one."""
+    return int((pod.get("status") or {}).get("observedGeneration") or 0) >= generation(pod)
+
+
+def refusal(pod: Manifest) -> str | None:
+    """Why the node does not carry out the present spec, for a person; None where it does, or has not said. A refusal of an earlier
+    spec does not count."""
+    for type_, reasons in ((PENDING, {DEFERRED, INFEASIBLE}), (IN_PROGRESS, {ERROR})):
+        found = condition(pod, type_)
+        if found is None or found.get("status") != "True" or found.get("reason") not in reasons:
+            continue
+        status = pod.get("status") or {}
+        about = found.get("observedGeneration") or status.get("observedGeneration") or 0
+        if int(about) >= generation(pod):
+            return f"{found['reason']}: {found.get('message') or 'the node says no more'}"
+    return None
 
 
 def holds(pod: Manifest) -> Resources:

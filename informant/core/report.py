@@ -5,8 +5,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from informant.core.containers import ContainerReading
+
 PREFIXES: Final = ("node_", "host_")
-_NOT_FOR_AGENTS: Final = ("load15 ", "cpus ", "pressure_io_", "cgroup_")
+_NOT_FOR_AGENTS: Final = ("load15 ", "cpus ", "pressure_io_", "cgroup_", "pod_")
+_FULL_SHARE: Final = 0.98
+"""The kernel takes memory in batches, so a limit is rarely reached to the last page."""
 _NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -30,19 +34,44 @@ class CgroupReading:
 
 
 @dataclass(frozen=True, slots=True)
+class PodReading:
+    """What a pod's cgroup tells beside what a machine does. `limit_bytes` is None where the pod's memory has no limit.
+
+    `current_bytes` includes page cache. `hits` and `throttled_s` are totals over the pod and its containers. `groups` are the cgroups that
+    have limits: the pod itself (named `POD`), and its containers.
+    """
+
+    limit_bytes: int | None = None
+    current_bytes: int = 0
+    hits: int = 0
+    throttled_s: float = 0.0
+    groups: Mapping[str, ContainerReading] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all of the limit is in use, with page cache."""
+        return self.limit_bytes is not None and self.current_bytes >= _FULL_SHARE * self.limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
-    """A reading of the machine at one moment. `pressure_s` maps names such as `cpu_waiting` to total seconds."""
+    """A reading of the guest at one moment: of a machine, or of a pod where `pod` is given.
+
+    `pressure_s` maps names such as `cpu_waiting` to total seconds. A pod has as many `cpus` as its limit allows, and the node's where there
+    is none.
+    """
 
     load1: float
     load5: float
     load15: float
     cpu_busy_s: float
-    cpus: int
+    cpus: float
     memory_total_bytes: int
     memory_available_bytes: int
     pressure_s: Mapping[str, float] = field(default_factory=dict)
     oom_kills: int | None = None
     cgroup: CgroupReading | None = None
+    pod: PodReading | None = None
 
 
 def page(reading: Reading, own: Mapping[str, float] = _NO_FIGURES, *, for_agent: bool = False) -> bytes:
@@ -53,9 +82,13 @@ def page(reading: Reading, own: Mapping[str, float] = _NO_FIGURES, *, for_agent:
     """
     lines = [line for line in _lines(reading) if not for_agent or not line.startswith(_NOT_FOR_AGENTS)]
     told = [f"{prefix}{line}\n" for prefix in PREFIXES for line in lines]
-    if not for_agent:
-        told += [f"{name} {_number(value)}\n" for name, value in own.items()]
-    return "".join(told).encode()
+    page = "".join(told).encode()
+    return page if for_agent else page + own_page(own)
+
+
+def own_page(own: Mapping[str, float]) -> bytes:
+    """The lines of the informant's own metrics, by full name (with labels)."""
+    return "".join(f"{name} {_number(value)}\n" for name, value in own.items()).encode()
 
 
 def _number(value: float) -> str:
@@ -67,7 +100,7 @@ def _lines(reading: Reading) -> Iterator[str]:
     yield f"load5 {reading.load5:.2f}"
     yield f"load15 {reading.load15:.2f}"
     yield f"cpu_busy_seconds_total {reading.cpu_busy_s:.3f}"
-    yield f"cpus {reading.cpus}"
+    yield f"cpus {reading.cpus:g}"
     yield f"memory_MemTotal_bytes {reading.memory_total_bytes}"
     yield f"memory_MemAvailable_bytes {reading.memory_available_bytes}"
     for name, seconds in reading.pressure_s.items():
@@ -76,6 +109,8 @@ def _lines(reading: Reading) -> Iterator[str]:
         yield f"vmstat_oom_kill {reading.oom_kills}"
     if reading.cgroup is not None:
         yield from _cgroup_lines(reading.cgroup)
+    if reading.pod is not None:
+        yield from _pod_lines(reading.pod)
 
 
 def _cgroup_lines(group: CgroupReading) -> Iterator[str]:
@@ -93,3 +128,11 @@ def _cgroup_lines(group: CgroupReading) -> Iterator[str]:
         yield f"cgroup_frozen {int(group.frozen)}"
     for name, seconds in group.pressure_s.items():
         yield f"cgroup_pressure_{name}_seconds_total {seconds:.6f}"
+
+
+def _pod_lines(pod: PodReading) -> Iterator[str]:
+    yield f"pod_memory_current_bytes {pod.current_bytes}"
+    if pod.limit_bytes is not None:
+        yield f"pod_memory_limit_bytes {pod.limit_bytes}"
+    yield f"pod_memory_limit_hits_total {pod.hits}"
+    yield f"pod_cpu_throttled_seconds_total {pod.throttled_s:.6f}"

@@ -15,6 +15,7 @@ from hosting.backoff import Backoff
 from hosting.client import Answered, HttpClient
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, text
+from hosting.supervisor import Child
 from informant.core.sessions import (
     MAX_SESSIONS,
     Resume,
@@ -78,6 +79,10 @@ class AgentSet:
         self._locks: dict[int, asyncio.Lock] = {}
         self.counts: Counter[str] = Counter()
         self.metrics_port = 0
+
+    def children(self) -> dict[str, Child]:
+        """What runs for the agents, by name."""
+        return {"select": self.select, "health": self.check_health}
 
     @property
     def sessions(self) -> Sessions:

@@ -1,13 +1,13 @@
 """One informant put together: its routes, its children, its figures."""
 
 import random
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from hosting.client import HttpClient
 from hosting.logs import Logger
 from hosting.server import Handler, HangUp, Reply, Request, Route, text
+from hosting.supervisor import Child
 from informant.core import report
 from informant.core.guard import Guard
 from informant.core.sessions import SessionPhase
@@ -17,7 +17,7 @@ from informant.core.wishes import Wishes
 from informant.guest import protection
 from informant.service.agents import AgentSet
 from informant.service.limits import Guest, LimitController
-from informant.settings import InformantSettings
+from informant.settings import CommonSettings
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """As in `hosting.metrics`, whose library would cost a guest several megabytes for a page of its own making."""
@@ -27,7 +27,7 @@ class Informant:
     """An informant over its guest and the agents of its VM."""
 
     def __init__(
-        self, guest: Guest, settings: InformantSettings, client: HttpClient, log: Logger, rng: random.Random
+        self, guest: Guest, settings: CommonSettings, client: HttpClient, log: Logger, rng: random.Random
     ) -> None:
         self._settings = settings
         self._guest = guest
@@ -51,13 +51,10 @@ class Informant:
             Route("GET", "/readyz", self._healthz),
         )
 
-    def children(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+    def children(self) -> dict[str, Child]:
         """What runs beside the server, by name."""
-        found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "select": self.agents.select,
-            "health": self.agents.check_health,
-            "sample": partial(self.limits.sample, self._settings.sample),
-        }
+        found = self.agents.children()
+        found["sample"] = partial(self.limits.sample, self._settings.sample)
         for number, source in enumerate(self._guest.sources):
             found[f"listen-{number}"] = partial(self.limits.listen, source)
         return found

@@ -3,10 +3,13 @@
 The clauses are in `vm_backend_clauses.py`; another back end needs a plant only.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.conformance import vm_backend_neonvm as neonvm
+from tests.conformance import vm_backend_pods
 from tests.conformance.vm_backend_clauses import CLAUSES
 from tests.conformance.vm_backend_mutants import MUTANTS, BackendMutant
 from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
@@ -17,6 +20,35 @@ from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
 async def test_simulated_vms_keep(profile: str, clause: str, tmp_path: Path) -> None:
     for seed in range(3 if has_chance(PROFILES[profile]) else 1):
         with planted(tmp_path / str(seed), PROFILES[profile], seed) as plant:
+            await CLAUSES[clause](plant)
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize("profile", neonvm.PROFILES)
+async def test_vms_of_neonvm_keep(profile: str, clause: str, tmp_path: Path) -> None:
+    for seed in range(3 if neonvm.has_chance(neonvm.PROFILES[profile]) else 1):
+        with neonvm.planted(tmp_path / str(seed), neonvm.PROFILES[profile], seed) as plant:
+            await CLAUSES[clause](plant)
+
+
+async def test_the_suite_catches_commands_to_neonvm_that_do_not_test_the_mark(tmp_path: Path) -> None:
+    profile = replace(neonvm.PROFILES["late"], forgets="/metadata/annotations")
+    for seed in range(8):
+        with neonvm.planted(tmp_path / str(seed), profile, seed) as plant:
+            try:
+                await CLAUSES["when_fence_returns_no_command_of_an_earlier_life_can_take_effect_any_more"](
+                    plant
+                )
+            except AssertionError:
+                return
+    raise AssertionError("nobody noticed")
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize("profile", vm_backend_pods.PROFILES)
+async def test_pods_keep(profile: str, clause: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        with vm_backend_pods.planted(tmp_path / str(seed), vm_backend_pods.PROFILES[profile], seed) as plant:
             await CLAUSES[clause](plant)
 
 

@@ -7,22 +7,44 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 import pytest
 
 from agent.core.ports import VmChange, VmRemoved, VmSource, VmSourceError
 from agent.sources.file import FileSource, VmList
+from agent.sources.kubernetes import KubernetesSource, Stores
 from hosting import logs, threads, watched_file
+from hosting.kubernetes.resources import Manifest
+from tests.support.manifests import node_manifest, pod_manifest
 from tests.support.virtual_time import VirtualLoop
 
 PATIENCE_S = 30.0
 """In virtual time: what has changed is told within it."""
 
 
-class Plant:
+Vms = dict[str, tuple[str, int]]
+"""The UID and the CPUs of each VM's maximum, by name; in GiB of memory, too."""
+
+
+class Plant(Protocol):
+    """A source, and a way to change its VMs. It begins with the VM `a`, its UID `1` and its maximum 4."""
+
+    @property
+    def source(self) -> VmSource:
+        """The source under test."""
+
+    def show(self, vms: Vms) -> None:
+        """The VMs are these from now on; the source is usable."""
+
+    def fail(self) -> None:
+        """The source is unusable from now on."""
+
+
+class FilePlant:
     """A settings file. It becomes unusable by what `spoiled` says, or goes where that is None."""
 
     def __init__(self, path: Path, spoiled: str | None, kind: type[FileSource[VmList]]) -> None:
@@ -32,13 +54,13 @@ class Plant:
         self.source: VmSource = kind(path, first, logs.logger("test"))
         self.show({"a": ("1", 4)})
 
-    def _document(self, vms: dict[str, tuple[str, int]]) -> dict[str, Any]:
+    def _document(self, vms: Vms) -> dict[str, Any]:
         unit = {"cpu": 1, "memory": "1Gi"}
         same = {"namespace": "default", "informant": "http://127.0.0.1:1", "min": unit, "computeUnit": unit}
         largest = {name: {"cpu": most, "memory": f"{most}Gi"} for name, (_, most) in vms.items()}
         return {"vms": [same | {"name": name, "uid": vms[name][0], "max": largest[name]} for name in vms]}
 
-    def show(self, vms: dict[str, tuple[str, int]]) -> None:
+    def show(self, vms: Vms) -> None:
         self._path.write_text(json.dumps(self._document(vms)))
 
     def fail(self) -> None:
@@ -46,6 +68,48 @@ class Plant:
             self._path.unlink()
         else:
             self._path.write_text(self._spoiled)
+
+
+@dataclass
+class MemoryStore:
+    """A store as a reflector keeps it."""
+
+    kept: dict[tuple[str, str], Manifest]
+    fault: str = ""
+
+    def objects(self) -> dict[tuple[str, str], Manifest]:
+        return self.kept
+
+    async def synced(self) -> None:
+        """It is full from the start."""
+
+
+class KubernetesPlant:
+    """Pods of a node, in stores. What a real reflector does with faults is told by its own tests."""
+
+    def __init__(self) -> None:
+        self._pods = MemoryStore({})
+        node = MemoryStore({("", "node-1"): node_manifest("node-1", "16", "64Gi")})
+        self.source = KubernetesSource(
+            "node-1", Stores(self._pods, node, MemoryStore({})), "http://127.0.0.1:10302"
+        )
+        self.show({"a": ("1", 4)})
+
+    def show(self, vms: Vms) -> None:
+        self._pods.fault = ""
+        self._pods.kept = {
+            ("default", name): pod_manifest(
+                name,
+                uid=uid,
+                annotations={"parley.dev/bounds": json.dumps({"max": {"cpu": most, "memory": f"{most}Gi"}})},
+            )
+            for name, (uid, most) in vms.items()
+        }
+        self.source.note_change()
+
+    def fail(self) -> None:
+        self._pods.fault = "the API server does not answer"
+        self.source.note_change()
 
 
 Clause = Callable[[Plant], Coroutine[Any, Any, None]]
@@ -153,7 +217,7 @@ MUTANTS: tuple[tuple[Clause, Tell], ...] = (
 )
 
 
-def run(clause: Clause, path: Path, spoiled: str | None, kind: type[FileSource[VmList]] = FileSource) -> None:
+def run(clause: Clause, plant: Callable[[], Plant]) -> None:
     def at_once(call: Callable[[], Any]) -> asyncio.Future[Any]:
         done = asyncio.get_running_loop().create_future()
         try:
@@ -162,22 +226,30 @@ def run(clause: Clause, path: Path, spoiled: str | None, kind: type[FileSource[V
             done.set_exception(error)
         return done
 
+    async def planted() -> None:
+        await clause(plant())
+
     # A thread would know nothing of the virtual clock.
     with (
         mock.patch.object(watched_file, "in_own_thread", at_once),
         mock.patch.object(threads, "in_own_thread", at_once),
         asyncio.Runner(loop_factory=VirtualLoop) as runner,
     ):
-        runner.run(clause(Plant(path / "agent.yaml", spoiled, kind)))
+        runner.run(planted())
 
 
 @pytest.mark.parametrize("clause", CLAUSES, ids=lambda clause: clause.__name__)
 @pytest.mark.parametrize("spoiled", [None, "colour: red"], ids=["gone", "faulty"])
 def test_the_file_keeps(clause: Clause, spoiled: str | None, tmp_path: Path) -> None:
-    run(clause, tmp_path, spoiled)
+    run(clause, lambda: FilePlant(tmp_path / "agent.yaml", spoiled, FileSource))
+
+
+@pytest.mark.parametrize("clause", CLAUSES, ids=lambda clause: clause.__name__)
+def test_the_pods_of_a_node_keep(clause: Clause) -> None:
+    run(clause, KubernetesPlant)
 
 
 @pytest.mark.parametrize(("clause", "tell"), MUTANTS, ids=lambda each: each.__name__)
 def test_the_suite_catches(clause: Clause, tell: Tell, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        run(clause, tmp_path, None, broken(tell))
+        run(clause, lambda: FilePlant(tmp_path / "agent.yaml", None, broken(tell)))

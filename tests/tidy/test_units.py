@@ -65,7 +65,7 @@ def test_the_files_of_the_two_machines_fit_together_and_their_units() -> None:
         (vm.uid, vm.namespace, vm.name, vm.min, vm.max) for vm in cluster.vms
     ]
     listening = command(UNITS / "parley-scheduler.service")
-    assert read.scheduler == f"http://{listening[listening.index('--host') + 1]}:10299/"
+    assert read.scheduler.url == f"http://{listening[listening.index('--host') + 1]}:10299/"
     assert (
         str(read.state_directory).removeprefix("/var/lib/")
         in settings(UNITS / "parley-agent.service")["Service"]["StateDirectory"]

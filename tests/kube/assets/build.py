@@ -13,11 +13,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-VERSION = "1.35.4"
+sys.path.insert(0, str(HERE.parents[2]))  # this program runs before anything of the project is installed
+
+from parley.clusters.programs import KUBERNETES_VERSION, folder_of_programs  # noqa: E402 # needs the line above
+
 PROGRAMS = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
@@ -26,30 +30,43 @@ PROGRAMS = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
     "hollow": "./hollow",
 }
+FLAGS = " ".join(
+    [
+        "-s -w",
+        *(
+            f"-X k8s.io/component-base/version.{name}={value}"
+            for name, value in (
+                ("gitVersion", f"v{KUBERNETES_VERSION}"),
+                ("gitMajor", "1"),
+                ("gitMinor", "35"),
+            )
+        ),
+    ]
+)
+"""Without debug information; and the programs say their version, which nodes report."""
 PACKAGES = {
     "etcd": "etcd-server",
+    "openssl": "openssl",
     "containerd": "containerd",
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "busybox": "busybox-static",
+    "ip": "iproute2",
+    "gcc": "gcc libc6-dev",
 }
-
-
-def default_folder() -> Path:
-    """Where the programs are looked for: $KUBEBUILDER_ASSETS, else a folder of the user's cache with the version in its name."""
-    named = os.environ.get("KUBEBUILDER_ASSETS")
-    if named:
-        return Path(named)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
-    return cache / "parley" / f"kube-{VERSION}"
 
 
 def _state_of_sources() -> str:
     """A digest of what the programs are built from, so that a change of the hollow node builds it again."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(FLAGS.encode())
     for file in sorted([HERE / "go.mod", HERE / "tools.go", *(HERE / "hollow").glob("*.go")]):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def hollow_of(folder: Path) -> Path:
+    """The hollow node built from this very source: checkouts whose sources differ share the folder."""
+    return folder / f"hollow-{_state_of_sources()[:12]}"
 
 
 def _run(command: list[str], cwd: Path) -> None:
@@ -58,42 +75,45 @@ def _run(command: list[str], cwd: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    """Build what is missing in `folder`, and the hollow node where its source has changed."""
-    stamp = folder / "hollow.sha256"
-    wanted = _state_of_sources()
-    hollow_is_current = stamp.exists() and stamp.read_text() == wanted
-    missing = [
-        name
-        for name in PROGRAMS
-        if not (folder / name).exists() or (name == "hollow" and not hollow_is_current)
-    ]
+    """Build what is missing in `folder`. The file `hollow` is the hollow node that was built last, for the demo."""
+    hollow = hollow_of(folder)
+    files = {name: folder / name for name in PROGRAMS} | {"hollow": hollow}
+    missing = {name: file for name, file in files.items() if not file.exists()}
     if not missing:
-        print(f"{folder}: all programs of Kubernetes {VERSION} are there")
+        print(f"{folder}: all programs of Kubernetes {KUBERNETES_VERSION} are there")
         return
     if shutil.which("go") is None:
         sys.exit(
             "go is missing: install Go 1.25 or newer, or name a folder with the programs in KUBEBUILDER_ASSETS"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "source"
-    shutil.rmtree(source, ignore_errors=True)
-    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     begun = time.monotonic()
-    _run(["go", "mod", "tidy"], source)
-    for name in missing:
-        since = time.monotonic()
-        print(f"building {name} ... ", end="", flush=True)
-        unfinished = folder / f".{name}.unfinished"
-        _run(["go", "build", "-trimpath", "-ldflags=-s -w", "-o", str(unfinished), PROGRAMS[name]], source)
-        unfinished.replace(folder / name)
-        print(f"{time.monotonic() - since:.0f} s", flush=True)
-    stamp.write_text(wanted)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="source-") as made:
+        source = Path(made) / "source"
+        shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        _run(["go", "mod", "tidy"], source)
+        for name, file in missing.items():
+            since = time.monotonic()
+            print(f"building {name} ... ", end="", flush=True)
+            unfinished = Path(made) / name
+            _run(
+                ["go", "build", "-trimpath", f"-ldflags={FLAGS}", "-o", str(unfinished), PROGRAMS[name]],
+                source,
+            )
+            unfinished.replace(file)
+            print(f"{time.monotonic() - since:.0f} s", flush=True)
+        if "hollow" in missing:
+            newest = Path(made) / "newest"
+            newest.symlink_to(hollow.name)
+            newest.replace(folder / "hollow")
     print(f"{folder}: built {', '.join(missing)} in {time.monotonic() - begun:.0f} s")
 
 
 def install_packages() -> None:
     """Install Debian's packages that are missing. Needs root."""
-    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    missing = [
+        each for program, names in PACKAGES.items() if shutil.which(program) is None for each in names.split()
+    ]
     if not missing:
         return
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
@@ -108,7 +128,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--into", type=Path, default=default_folder(), help="folder of the programs (default: %(default)s)"
+        "--into",
+        type=Path,
+        default=folder_of_programs(),
+        help="folder of the programs (default: %(default)s)",
     )
     parser.add_argument(
         "--packages", action="store_true", help="also install Debian's packages that are missing (root)"

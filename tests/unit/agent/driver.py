@@ -124,6 +124,7 @@ class Driver:
         """Everything that was applied, with its time."""
         self.registrations: list[UUID] = []
         self.obeys = True
+        self.refusal: str | None = None
         self.resumes = True
         self.is_heard = True
         """Whether the informant asks for our ID every few seconds."""
@@ -237,7 +238,8 @@ class Driver:
 
     def observation(self) -> Observation:
         """The VM as it is."""
-        return Observation(self.size, self.target, self.now_s)
+        refusal = self.refusal if self.size != self.target else None
+        return Observation(self.size, self.target, self.now_s, refusal)
 
     def sample(self) -> Sample:
         """The load counters as they are."""

@@ -94,7 +94,7 @@ def test_urls_are_told_apart_by_who_speaks_what() -> None:
     read = parse(
         Path("agent.yaml"), GOOD.replace("http://127.0.0.1:10299/", "https://s:1/").encode(), AgentSettings
     )
-    assert read.scheduler == "https://s:1/"
+    assert read.scheduler.url == "https://s:1/"
     (fault,) = _faults(GOOD.replace("http://127.0.0.1:10301", "https://127.0.0.1:10301"))
     assert "vms[0].informant: must be a URL such as http://127.0.0.1:10301" in fault
     for wrong in ("http://s:99999/", "http://s:0/", "http://[::1/", "http://s\\u0007/", "http:///"):
@@ -137,3 +137,49 @@ def test_the_files_of_tls_go_together(tls: str, faults: list[str]) -> None:
         return
     text = "\n".join(_faults(content))
     assert all(fault in text for fault in faults), text
+
+
+ON_KUBERNETES = """
+node: node-a
+scheduler: {service: parley-system/parley-scheduler}
+stateDirectory: /tmp/parley
+source: kubernetes
+"""
+
+
+def test_on_kubernetes_the_node_comes_from_the_environment_and_the_scheduler_from_its_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = parse(Path("agent.yaml"), ON_KUBERNETES.encode(), AgentSettings)
+    assert (read.node, read.scheduler.service, read.scheduler.port) == (
+        "node-a",
+        "parley-system/parley-scheduler",
+        10299,
+    )
+    assert (read.is_on_kubernetes, read.schedulers) == (True, ())
+    without = ON_KUBERNETES.replace("node: node-a\n", "")
+    assert _faults(without) == ["node: is required"]
+    monkeypatch.setenv("NODE_NAME", "node-b")
+    assert parse(Path("agent.yaml"), without.encode(), AgentSettings).node == "node-b"
+    assert parse(Path("agent.yaml"), ON_KUBERNETES.encode(), AgentSettings).node == "node-a"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path"),
+    [
+        ("{service: parley-system/parley-scheduler}", "{}", "scheduler"),
+        ("{service: parley-system/parley-scheduler}", "7", "scheduler"),
+        ("{service", "{url: 'http://s:1/', service", "scheduler"),
+        ("{service: parley-system/parley-scheduler}", "{service: parley-scheduler}", "scheduler.service"),
+        ("{service: parley-system/parley-scheduler}", "{url: nowhere}", "scheduler.url"),
+        ("source: kubernetes", "backend: kubernetes", "backend"),
+    ],
+)
+def test_what_of_kubernetes_does_not_go_together_is_told(before: str, after: str, path: str) -> None:
+    (fault,) = _faults(ON_KUBERNETES.replace(before, after))
+    assert fault.startswith(f"{path}: "), fault
+
+
+def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
+    (fault,) = _faults(f"{GOOD}source: kubernetes\n")
+    assert fault == "vms: must be left out where the source is kubernetes"

@@ -11,6 +11,7 @@ import pytest
 from agent.core import events
 from agent.core.model import Vm
 from agent.core.state import PermitRequest
+from agent.peers.candidates import Candidates
 from agent.peers.scheduler import SchedulerLink
 from hosting import logs
 from hosting.client import HttpClient
@@ -72,7 +73,9 @@ async def peer() -> AsyncIterator[Peer]:
     server = Server(logs.logger("test"), routes)
     port = await server.start("127.0.0.1", 0)
     async with HttpClient(max_answer_bytes=2**20) as client:
-        made = Peer(SchedulerLink(client, f"http://127.0.0.1:{port}/", 2.0, random.Random(1)))
+        made = Peer(
+            SchedulerLink(client, Candidates(lambda: (f"http://127.0.0.1:{port}/",)), 2.0, random.Random(1))
+        )
         yield made
         await made.link.close()
         await server.close()
@@ -166,8 +169,9 @@ async def test_a_runner_that_ends_while_its_batch_is_collected_disturbs_nobody(p
 async def test_the_next_scheduler_is_asked_where_one_does_not_answer_or_does_not_lead(peer: Peer) -> None:
     led = Server(logs.logger("test"), (), fallback=Route("*", "*", _not_leading))
     port = await led.start("127.0.0.1", 0)
+    assert peer.link.url is not None
     urls = ("http://127.0.0.1:9/", f"http://127.0.0.1:{port}/", peer.link.url)
-    link = SchedulerLink(peer.link._client, urls, 2.0, random.Random(1))
+    link = SchedulerLink(peer.link._client, Candidates(lambda: urls), 2.0, random.Random(1))
     kinds = [type(await link.ask(VM, RENEWAL)) for _ in range(4)]
     assert kinds == [events.PermitFailed, events.PermitRefused, events.PermitGranted, events.PermitGranted]
     await led.close()

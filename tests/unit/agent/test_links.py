@@ -9,6 +9,7 @@ import pytest
 
 from agent.core import events
 from agent.core.state import PermitRequest
+from agent.peers.candidates import Candidates
 from agent.peers.exporter import ExporterLink
 from agent.peers.informant import InformantLink
 from agent.peers.scheduler import SchedulerLink, request_of
@@ -51,7 +52,7 @@ class Peer:
         return f"http://127.0.0.1:{self.port}"
 
     def scheduler(self, deadline_s: float = 2.0) -> SchedulerLink:
-        return SchedulerLink(self.client, self.url + "/", deadline_s, random.Random(1))
+        return SchedulerLink(self.client, Candidates(lambda: (self.url + "/",)), deadline_s, random.Random(1))
 
     def informant(self) -> InformantLink:
         return InformantLink(self.client, self.url, "10.0.0.1:10300", 2.0, random.Random(1))
@@ -129,7 +130,7 @@ async def test_retry_after_is_seconds_or_nothing(peer: Peer, header: str, second
 
 
 async def test_nobody_there_is_a_failure(peer: Peer) -> None:
-    link = SchedulerLink(peer.client, "http://127.0.0.1:1/", 1.0, random.Random(1))
+    link = SchedulerLink(peer.client, Candidates(lambda: ("http://127.0.0.1:1/",)), 1.0, random.Random(1))
     assert isinstance(await link.ask(VM, ASK), events.PermitFailed)
     exporter = await peer.exporter().read(1)
     assert isinstance(exporter, events.MetricsFailed)

@@ -1,0 +1,265 @@
+"""NeonVM: the target of a VM is `use` in the spec of its VirtualMachine object, the size is in the object's status.
+
+Each command is one JSON patch that tests what it rests on: the pod that the VM is in, the target that was seen, and the
+mark of the life that commands. The mark is an annotation, the life's generation and a number that each command raises. So a
+fence, which writes the next generation, makes void whatever an earlier life has sent; and a command whose outcome is not
+known is made void by the next look, which raises the number first, however late the API server takes the command.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from agent.backends.logged_sizes import LoggedSizes
+from agent.core.model import Vm
+from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
+from hosting.kubernetes import objects
+from hosting.kubernetes.api import CALL_DEADLINE_S, JSON_PATCH, KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.names import FENCE
+from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
+from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, as_cpus
+from protocol.values import Observation, Resources
+
+ATTEMPTS: Final = 5
+"""How often a mark is written anew where somebody else has changed the object meanwhile."""
+MIGRATING: Final = frozenset({"PreMigrating", "Migrating"})
+_MARK_PATH: Final = f"/metadata/annotations/{FENCE.replace('/', '~1')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Whose life may command the VM, and how many commands that life has given."""
+
+    generation: int
+    command: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "_Mark | None":
+        """The mark of an object; None where it has none, or another text."""
+        generation, _, command = objects.annotations(manifest).get(FENCE, "").partition(".")
+        if not (generation.isdecimal() and command.isdecimal() and len(generation) + len(command) < 30):
+            return None
+        return cls(int(generation), int(command))
+
+    def next(self) -> "_Mark":
+        """The mark after one more command."""
+        return replace(self, command=self.command + 1)
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.command}"
+
+
+class NeonVmBackend:
+    """The `VmBackend` port over VirtualMachine objects."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        sizes: LoggedSizes,
+        clock: Callable[[], float] = time.monotonic,
+        unix_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._sizes = sizes
+        self._clock = clock
+        self._unix_clock = unix_clock
+        self._unresolved: dict[str, _Mark] = {}
+        """VMs with a command whose outcome is not known, and the mark that the command rests on."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A command may be accepted after its sender has died, until its own deadline."""
+        return Capabilities(command_deadline_s=CALL_DEADLINE_S)
+
+    async def fence(self, vm: Vm) -> Fencing:
+        """Write the mark of a new generation. Generations are not below the time of day in seconds, so that they go on
+        rising where somebody removes the mark."""
+        for _ in range(ATTEMPTS):
+            manifest, _ = await self._read(vm)
+            mark = _Mark.of(manifest)
+            least = mark.generation + 1 if mark is not None else 1
+            generation = max(least, int(self._unix_clock()))
+            marked = await self._write_mark(vm, manifest, _Mark(generation, 0))
+            if marked is not None:
+                self._resolved(vm)
+                self._seen(vm, marked)
+                return Fencing(generation)
+        raise BackendError("the VirtualMachine changes too often to be fenced")
+
+    async def observe(self, vm: Vm) -> Observation:
+        """A read of the object; first whatever is still on its way is made void."""
+        begun_s, number = self._clock(), self._sizes.begin()
+        manifest, machine = await self._read(vm)
+        rests_on = self._unresolved.get(vm.name)
+        if rests_on is not None:
+            begun_s = self._clock()
+            manifest, machine = await self._make_void(vm, manifest, rests_on)
+            number = self._sizes.begin()
+        if machine.size is None:
+            raise BackendError(f"the VM has no size yet, it is {machine.phase or 'not started'}")
+        self._sizes.seen(vm.name, machine.size, machine.target, number)
+        return Observation(machine.size, machine.target, begun_s)
+
+    async def resize(
+        self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
+    ) -> None:
+        """Write the target, if the object still is as it was seen."""
+        manifest, machine = await self._read(vm)
+        mark = _owned(manifest, fencing)
+        _check(machine, target)
+        if machine.target == target:
+            return
+        if machine.target != seen:
+            raise BackendError(f"the target is {machine.target} by now, and {seen} was seen")
+        late_s = self._clock() - not_after_s
+        if late_s > 0:
+            raise BackendError(f"decided too long ago: it is {late_s:.3g} s too late to write")
+        is_alone = self._unresolved.get(vm.name) != mark
+        self._unresolved[vm.name] = mark
+        self._sizes.commanding(vm.name, target)
+        try:
+            written = await self._api.patch(
+                VIRTUAL_MACHINES,
+                machine.namespace,
+                machine.name,
+                _command(manifest, machine, target, mark),
+                content_type=JSON_PATCH,
+                query=_server_deadline(),
+            )
+        except RefusedError as error:
+            if error.status < 500 and is_alone:
+                self._resolved(vm)
+            raise await self._explained(vm, fencing, target, seen, error) from None
+        except KubernetesError as error:
+            raise BackendError(str(error)) from None
+        self._resolved(vm)
+        self._seen(vm, written)
+
+    # ------------------------------------------------------------ calls
+
+    async def _read(self, vm: Vm) -> tuple[Manifest, VirtualMachine]:
+        try:
+            manifest = await self._api.get(VIRTUAL_MACHINES, vm.pod.namespace, vm.virtual_machine)
+        except KubernetesError as error:
+            raise BackendError(str(error)) from None
+        return manifest, _machine(vm, manifest)
+
+    async def _write_mark(self, vm: Vm, manifest: Manifest, mark: _Mark) -> Manifest | None:
+        """The object with the mark; None where it has changed since it was read."""
+        metadata = {"resourceVersion": objects.version(manifest), "annotations": {FENCE: str(mark)}}
+        try:
+            return await self._api.patch(
+                VIRTUAL_MACHINES,
+                vm.pod.namespace,
+                vm.virtual_machine,
+                {"metadata": metadata},
+                query=_server_deadline(),
+            )
+        except RefusedError as error:
+            if error.is_conflict:
+                return None
+            raise BackendError(str(error)) from None
+        except KubernetesError as error:
+            raise BackendError(str(error)) from None
+
+    async def _make_void(
+        self, vm: Vm, manifest: Manifest, rests_on: _Mark
+    ) -> tuple[Manifest, VirtualMachine]:
+        """The VM when no command of this process is on its way any more: accepted or void, and the look is later."""
+        for _ in range(ATTEMPTS):
+            if _Mark.of(manifest) != rests_on:
+                break  # the command was accepted, or a fence has come: either way it cannot be accepted again
+            marked = await self._write_mark(vm, manifest, rests_on.next())
+            if marked is not None:
+                manifest = marked
+                break
+            manifest, _ = await self._read(vm)
+        else:
+            raise BackendError("the VirtualMachine changes too often to be looked at")
+        if self._unresolved.get(vm.name) == rests_on:
+            self._resolved(vm)
+        return manifest, _machine(vm, manifest)
+
+    async def _explained(
+        self, vm: Vm, fencing: Fencing, target: Resources, seen: Resources, error: RefusedError
+    ) -> BackendError:
+        """Why a command was refused: the API server names no test that failed."""
+        try:
+            manifest, machine = await self._read(vm)
+            _owned(manifest, fencing)
+        except BackendError as found:
+            return found
+        if machine.target not in (seen, target):
+            return BackendError(f"the target is {machine.target} by now, and {seen} was seen")
+        return BackendError(str(error))
+
+    def _resolved(self, vm: Vm) -> None:
+        self._unresolved.pop(vm.name, None)
+        self._sizes.settled(vm.name)
+
+    def _seen(self, vm: Vm, manifest: Manifest) -> None:
+        """Log what the answer to a write shows."""
+        machine = _machine(vm, manifest)
+        self._sizes.seen(vm.name, machine.size or machine.target, machine.target, self._sizes.begin())
+
+
+def _machine(vm: Vm, manifest: Manifest) -> VirtualMachine:
+    """The VM, as long as it is in the pod that this agent scales."""
+    try:
+        machine = VirtualMachine.read(manifest)
+    except UnreadableVmError as error:
+        raise BackendError(f"the VirtualMachine cannot be read: {error}") from None
+    if machine.pod_name != vm.pod.name:
+        raise BackendError(
+            f"the VM is in pod {machine.pod_name} by now" if machine.pod_name else "the VM is in no pod"
+        )
+    return machine
+
+
+def _owned(manifest: Manifest, fencing: Fencing) -> _Mark:
+    mark = _Mark.of(manifest)
+    if mark is None:
+        raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
+    if mark.generation != fencing.generation:
+        raise FencedOffError(f"generation {fencing.generation} was fenced off by {mark.generation}")
+    return mark
+
+
+def _check(machine: VirtualMachine, target: Resources) -> None:
+    if not target.is_positive():
+        raise BackendError(f"a VM cannot have {target}")
+    if target.memory_bytes % machine.slot_bytes:
+        raise BackendError(
+            f"memory must be whole slots of {Resources(0, machine.slot_bytes).written()['memory']}, not {target}"
+        )
+    if machine.limits.clamp(target) != target:
+        raise BackendError(
+            f"the target must lie within spec.guest, {machine.limits.min} to {machine.limits.max}, not {target}"
+        )
+    if machine.phase in MIGRATING:
+        raise BackendError("the VM is being migrated, and is not resized until it has arrived")
+
+
+def _command(manifest: Manifest, machine: VirtualMachine, target: Resources, mark: _Mark) -> list[Any]:
+    """The JSON patch: everything that the command rests on, as it is written there, and the new target."""
+    guest = manifest["spec"]["guest"]
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": machine.uid},
+        {"op": "test", "path": "/status/podName", "value": machine.pod_name},
+        {"op": "test", "path": _MARK_PATH, "value": str(mark)},
+        {"op": "test", "path": "/spec/guest/cpus/use", "value": guest["cpus"]["use"]},
+        {"op": "test", "path": "/spec/guest/memorySlots/use", "value": guest["memorySlots"]["use"]},
+        {"op": "replace", "path": _MARK_PATH, "value": str(mark.next())},
+        {"op": "replace", "path": "/spec/guest/cpus/use", "value": as_cpus(target.vcpu_milli)},
+        {
+            "op": "replace",
+            "path": "/spec/guest/memorySlots/use",
+            "value": target.memory_bytes // machine.slot_bytes,
+        },
+    ]
+
+
+def _server_deadline() -> dict[str, str]:
+    """The API server gives a write up when we do."""
+    return {"timeout": f"{CALL_DEADLINE_S:g}s"}

@@ -1,0 +1,254 @@
+"""Pods resized in place, through the subresource `pods/resize` (Kubernetes 1.34 or newer). Source: reference/kubernetes.md 4.
+
+No write is blind: each rests on one reading of the pod and names its resourceVersion, so that the API server refuses the write once
+anything has changed. A fence marks the pod with the generation of the new life, which makes void whatever an earlier life has sent.
+A write without an answer is doubtful: before the next look is told, either the pod has changed since, or it is marked again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from agent.backends.change_log import ChangeLog
+from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
+from agent.backends.pod.reading import KnownPod, Mark, why_never, why_not_now
+from agent.core.model import Vm
+from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
+from hosting.kubernetes import objects, pods
+from hosting.kubernetes.errors import KubernetesError, RefusedError, UnreachableError
+from hosting.kubernetes.resources import PODS, Manifest
+from protocol.quantities import QuantityError
+from protocol.values import ZERO, Observation, Resources
+
+if TYPE_CHECKING:
+    from hosting.kubernetes.api import KubernetesApi
+
+WRITE_DEADLINE_S: Final = 4.0
+"""How long the API server may take for a resize, counted there; after it a write is not accepted any more."""
+COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
+ATTEMPTS: Final = 4
+"""So often a write is tried that meets a newer version of the pod: the node writes its status at any time."""
+MAX_PODS: Final = 2048
+"""Pods that are remembered; a node has fewer, but their names change."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """What this process knows of one pod. `doubtful` is the resourceVersion on which a write without an answer rests; `size` and
+    `target` are what the change log says."""
+
+    known: KnownPod | None = None
+    doubtful: str | None = None
+    size: Resources = ZERO
+    target: Resources = ZERO
+
+
+class PodBackend:
+    """The `VmBackend` port over `pods/resize`. `rules` says how the pod `namespace/name` is divided among its containers."""
+
+    def __init__(
+        self,
+        api: "KubernetesApi",
+        change_log: ChangeLog,
+        rules: Callable[[str], DivisionRules],
+        clock: Callable[[], float] = time.monotonic,
+        epoch_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._api = api
+        self._log = change_log
+        self._rules = rules
+        self._clock = clock
+        self._epoch_ms = epoch_ms
+        self._accounts: dict[str, _Account] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The API server ends a write after its deadline."""
+        return Capabilities(COMMAND_DEADLINE_S)
+
+    async def fence(self, vm: Vm) -> Fencing:
+        """Mark the pod: every write that rests on an earlier version is refused from now on."""
+        for _ in range(ATTEMPTS):
+            pod = await self._read(vm)
+            mark = Mark.of(pod).next_life(self._epoch_ms())
+            if await self._marked(vm, pod, mark):
+                return Fencing(mark.generation)
+        raise BackendError("the pod changes too often to be marked")
+
+    async def observe(self, vm: Vm) -> Observation:
+        """The pod's size and target."""
+        for _ in range(ATTEMPTS):
+            begun_s = self._clock()
+            pod = await self._read(vm)
+            account = self._account(vm)
+            if objects.version(pod) == account.doubtful:
+                await self._marked(vm, pod, Mark.of(pod).again())
+                continue
+            account.doubtful = None
+            return self._seen(account, begun_s)
+        raise BackendError("a write without an answer may still be accepted")
+
+    async def resize(
+        self, vm: Vm, target: Resources, fencing: Fencing, *, seen: Resources, not_after_s: float
+    ) -> None:
+        """Set the requests of the pod's containers, and their limits with them. Raises `ResizeRefusedError` where the API server
+        will not have that size."""
+        if not target.is_positive():
+            raise BackendError(f"a pod cannot have {target}")
+        known = self._account(vm).known
+        pod = known.pod if known is not None and known.pod["metadata"]["uid"] == vm.pod_uid else None
+        for attempt in range(ATTEMPTS):
+            if pod is None or attempt or not _rests_on(pod, fencing, seen, target):
+                pod = await self._read(vm)
+                _check(pod, fencing, seen, target)
+            if pods.target(pod) == target:
+                return
+            if await self._written(vm, pod, target, not_after_s):
+                return
+        raise BackendError("the pod changes too often to be resized")
+
+    # ---------------------------------------------------------------- calls
+
+    async def _read(self, vm: Vm) -> Manifest:
+        """The pod as it is, consistently read."""
+        try:
+            pod = await self._api.get(PODS, vm.pod.namespace, vm.pod.name)
+            self._learn(vm, pod)
+        except RefusedError as error:
+            if error.is_not_found:
+                raise BackendError(f"there is no pod {vm.name} any more") from None
+            raise BackendError(f"the pod cannot be read: {error}") from None
+        except KubernetesError as error:
+            raise BackendError(f"the pod cannot be read: {error}") from None
+        except (QuantityError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BackendError(f"the pod's object cannot be understood: {error!r}") from None
+        return pod
+
+    async def _marked(self, vm: Vm, pod: Manifest, mark: Mark) -> bool:
+        """Mark the pod; whether it still had the version of the reading."""
+        patch = mark.patch(objects.version(pod))
+        try:
+            self._learn(
+                vm,
+                await self._api.patch(PODS, vm.pod.namespace, vm.pod.name, patch, subresource="status"),
+            )
+        except RefusedError as error:
+            if error.is_conflict:
+                return False
+            raise BackendError(f"the pod cannot be marked: {error}") from None
+        except KubernetesError as error:
+            raise BackendError(f"the pod cannot be marked: {error}") from None
+        return True
+
+    async def _written(self, vm: Vm, pod: Manifest, target: Resources, not_after_s: float) -> bool:
+        """Write the target; whether the pod still had the version of the reading."""
+        account = self._account(vm)
+        patch = self._patch(vm, pod, target)
+        version = patch["metadata"]["resourceVersion"]
+        left_s = not_after_s - self._clock()
+        if left_s < 0:
+            raise BackendError(f"decided too long ago: it is {-left_s:.3g} s too late to write")
+        self._log_target(vm, account, target.max(account.target))
+        try:
+            answer = await self._api.patch(
+                PODS,
+                vm.pod.namespace,
+                vm.pod.name,
+                patch,
+                content_type="application/strategic-merge-patch+json",
+                subresource="resize",
+                query={"timeout": f"{WRITE_DEADLINE_S:g}s"},
+                deadline_s=min(WRITE_DEADLINE_S, left_s),
+            )
+        except RefusedError as error:
+            if error.is_conflict:
+                return False
+            if error.status >= 500:
+                account.doubtful = version
+                raise BackendError(f"the API server failed: {error}") from None
+            raise await self._refusal(vm, error) from None
+        except UnreachableError as error:
+            account.doubtful = version
+            raise BackendError(f"the resize may have been accepted: {error}") from None
+        except asyncio.CancelledError:
+            account.doubtful = version
+            raise
+        self._learn(vm, answer)
+        return True
+
+    async def _refusal(self, vm: Vm, error: RefusedError) -> BackendError:
+        """What the answer to a write means that the API server has not accepted."""
+        if error.is_not_found or error.status == 405:
+            await self._read(vm)  # raises where the pod is gone
+            return ResizeRefusedError("the API server has no pods/resize: Kubernetes 1.34 or newer is needed")
+        if error.is_overloaded or error.status == 401:
+            return BackendError(f"the API server takes no resize: {error}")
+        return ResizeRefusedError(f"the API server refuses the size: {error.message or error}")
+
+    def _patch(self, vm: Vm, pod: Manifest, target: Resources) -> Manifest:
+        why = why_not_now(pod)
+        if why is not None:
+            raise BackendError(why)
+        why = why_never(pod)
+        if why is not None:
+            raise ResizeRefusedError(why)
+        try:
+            patch = resize_patch(pod, target, self._rules(vm.name))
+        except NotDivisibleError as error:
+            raise ResizeRefusedError(str(error)) from None
+        return patch | {"metadata": {"resourceVersion": objects.version(pod)}}
+
+    # ---------------------------------------------------------------- what is known
+
+    def _account(self, vm: Vm) -> _Account:
+        account = self._accounts.get(vm.name)
+        if account is None:
+            while len(self._accounts) >= MAX_PODS:
+                del self._accounts[next(iter(self._accounts))]
+            account = self._accounts[vm.name] = _Account()
+        return account
+
+    def _learn(self, vm: Vm, pod: Manifest) -> None:
+        """Keep a reading. Raises `BackendError` for another pod of that name."""
+        if objects.uid(pod) != vm.pod_uid:
+            raise BackendError(f"{vm.name} is another pod by now")
+        if pods.is_terminal(pod):
+            raise BackendError("the pod has ended")
+        account = self._account(vm)
+        is_same = account.known is not None and objects.uid(account.known.pod) == vm.pod_uid
+        account.known = account.known.then(pod) if account.known is not None and is_same else KnownPod(pod)
+        found = account.known.seen(0.0)
+        # A raise before a lowering: the log is never below what the pod may have.
+        for raised in (True, False):
+            size = found.size.max(account.size) if raised else found.size
+            target = found.target.max(account.target) if raised else found.target
+            if size != account.size:
+                account.size = size
+                self._log.size(vm.name, size)
+            self._log_target(vm, account, target)
+
+    def _log_target(self, vm: Vm, account: _Account, target: Resources) -> None:
+        if target != account.target:
+            account.target = target
+            self._log.target(vm.name, target)
+
+    def _seen(self, account: _Account, begun_s: float) -> Observation:
+        assert account.known is not None
+        return account.known.seen(begun_s)
+
+
+def _rests_on(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> bool:
+    """Whether a write may rest on an earlier reading: the API server refuses it if the pod has changed since."""
+    stands = pods.target(pod)
+    return Mark.of(pod).generation == fencing.generation and stands == seen != target
+
+
+def _check(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> None:
+    """Raise where this life may not write what it wants over what stands there."""
+    generation, stands = Mark.of(pod).generation, pods.target(pod)
+    if generation != fencing.generation:
+        raise FencedOffError(f"generation {fencing.generation} was fenced off by {generation}")
+    if stands not in (seen, target):
+        raise BackendError(f"the target is {stands} by now, and {seen} was seen")

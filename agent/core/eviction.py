@@ -1,0 +1,74 @@
+"""Whether a pod that is denied what it needs for long is evicted, so that it is made anew on a node with room. Pure.
+
+At most one pod of a node is evicted at a time, the one that was denied for the longest: its room may be all that the others need. The
+budgets of the cluster decide as well (Eviction API): their no is asked again later.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+APART_S: Final = 60.0
+"""The time between two evictions of a node: what the first has freed must be seen before the next."""
+REFUSED_S: Final = 60.0
+"""After a refusal the pod is not asked for again before so long; twice as long after each further one."""
+MAX_REFUSED_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod that may be evicted, and whether it is denied what it needs now."""
+
+    uid: str
+    is_denied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Denied:
+    since_s: float
+    refusals: int = 0
+    not_before_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evictions:
+    """What is known of the node's pods. `after_s` is how long a pod must have been denied without a break."""
+
+    after_s: float
+    denied: Mapping[str, _Denied] = field(default_factory=dict)
+    next_s: float = 0.0
+
+    def seen(self, candidates: tuple[Candidate, ...], now_s: float) -> "Evictions":
+        """After a look at all pods that may be evicted."""
+        fresh = _Denied(now_s)
+        denied = {each.uid: self.denied.get(each.uid, fresh) for each in candidates if each.is_denied}
+        return replace(self, denied=denied)
+
+    def due(self, now_s: float) -> str | None:
+        """The UID of the pod to evict now; None for none."""
+        if now_s < self.next_s:
+            return None
+        due = [
+            (each.since_s, uid)
+            for uid, each in self.denied.items()
+            if now_s - each.since_s >= self.after_s and now_s >= each.not_before_s
+        ]
+        return min(due)[1] if due else None
+
+    def accepted(self, uid: str, now_s: float) -> "Evictions":
+        """The pod will go, or has gone."""
+        left = {each: known for each, known in self.denied.items() if each != uid}
+        return replace(self, denied=left, next_s=now_s + APART_S)
+
+    def refused(
+        self, uid: str, now_s: float, chance: float, retry_after_s: float | None = None
+    ) -> "Evictions":
+        """A budget says no, or no answer came. `chance` (0 to 1) keeps agents from asking in step."""
+        known = self.denied.get(uid)
+        if known is None:
+            return self
+        wait_s = min(MAX_REFUSED_S, REFUSED_S * 2 ** min(known.refusals, 10)) * (1 + 0.5 * chance)
+        again = replace(
+            known, refusals=known.refusals + 1, not_before_s=now_s + max(wait_s, retry_after_s or 0.0)
+        )
+        return replace(self, denied={**self.denied, uid: again}, next_s=now_s + APART_S)

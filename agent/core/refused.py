@@ -1,0 +1,57 @@
+"""What a VM's node does not carry out although the scheduler permits it: how long to leave it, and what to want meanwhile.
+
+A node refuses growth for which it has no room (or never will), and a shrink below what is in use. The target goes back to what
+stands, so that the scheduler gets the room back, and the refused size is not tried again for a while: longer each time.
+"""
+
+from dataclasses import dataclass
+
+from agent.core.per_resource import amounts
+from agent.core.timing import Timing
+from protocol.values import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedResize:
+    """A resize from `size` to `target` that was refused, `times` in a row, and is not tried again before `until_s`.
+
+    Where any resource would have grown, the growth was refused, else the shrink.
+    """
+
+    size: Resources
+    target: Resources
+    why: str
+    times: int
+    until_s: float
+
+    @property
+    def is_growth(self) -> bool:
+        """Whether growth was refused, and not a shrink."""
+        return self.target.exceeds(self.size)
+
+    def wanted(self, resource: int, wanted: int, stands: int) -> int:
+        """What to want of a resource (0 CPU, 1 memory) instead of `wanted`, while `stands` is what there is."""
+        was, refused = amounts(self.size)[resource], amounts(self.target)[resource]
+        if self.is_growth:
+            return min(wanted, stands) if refused > was and wanted >= refused else wanted
+        return max(wanted, stands) if refused < was and wanted <= refused else wanted
+
+    def __str__(self) -> str:
+        what = "growth" if self.is_growth else "a shrink"
+        return f"the VM's node refuses {what} to {self.target}: {self.why}"
+
+
+def refused(
+    before: RefusedResize | None,
+    *,
+    size: Resources,
+    target: Resources,
+    why: str,
+    now_s: float,
+    timing: Timing,
+    chance: float,
+) -> RefusedResize:
+    """The refusal that follows `before`, which counts for a while after its end."""
+    is_repeated = before is not None and now_s < before.until_s + timing.refused_cap_s
+    times = before.times + 1 if before is not None and is_repeated else 1
+    return RefusedResize(size, target, why, times, now_s + timing.refused_wait_s(times, chance))

@@ -1,0 +1,145 @@
+"""What objects of Kubernetes say of the VMs of a node: computes only.
+
+A pod is described by its own labels and annotations and the ScalingPolicy that selects it (`hosting.kubernetes.scaling`), a NeonVM by its
+VirtualMachine (`hosting.kubernetes.virtual_machines`) and the pod that it runs in.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from agent.core.model import Vm, VmKind
+from agent.core.ports import VmDescription
+from hosting.addresses import endpoint
+from hosting.kubernetes import names, objects, pods
+from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.scaling import Scaling, ScalingPolicy, scaling_of
+from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, machine_of
+from protocol.quantities import QuantityError
+from protocol.values import ComputeUnit, Resources
+from protocol.wire import PodName
+
+INFORMANT_PORT: Final = 10301
+"""The published port of the informant in a NeonVM."""
+_READ: Final = frozenset({names.CONFIG, names.UNIT, names.BOUNDS, names.NEON_CONFIG, names.NEON_BOUNDS})
+"""The annotations that a runner reads. Others are read elsewhere, change with every write, or are not ours."""
+
+Pods: TypeAlias = Mapping[tuple[str, str], Manifest]
+"""Pods by namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A VM of this node that somebody wants scaled, by its object: a pod, or a VirtualMachine. `scaling` is None for the latter.
+
+    `description` is None while it cannot be scaled: before it runs, where its informant has no address yet, or because of
+    `obstacles`, which do not pass by themselves. `faults` are what is ignored in its annotations. Both are texts for a person.
+    """
+
+    manifest: Manifest
+    scaling: Scaling | None = None
+    description: VmDescription | None = None
+    faults: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the descriptions of a node's pods rest on. `room` is the node's allocatable, the maximum of a pod that names none;
+    `informant` the URL of the node's informant."""
+
+    room: Resources
+    informant: str
+    policies: Sequence[ScalingPolicy]
+
+
+def room_of(node: Manifest) -> Resources:
+    """What the node has for pods. Raises `ValueError` where it does not say."""
+    try:
+        found = objects.amounts((node.get("status") or {}).get("allocatable"))
+    except QuantityError as error:
+        raise ValueError(f"the allocatable resources of the node cannot be read: {error}") from None
+    if any(found.get(each, 0) <= 0 for each in objects.RESOURCE_NAMES):
+        raise ValueError("the node has no allocatable CPU and memory yet")
+    return pods.resources(found)
+
+
+def describe(pod: Manifest, facts: NodeFacts) -> Found | None:
+    """The pod as it is scaled; None where nobody asks for it, and where it ends. A NeonVM's pod is none of its own."""
+    if _is_ending(pod) or machine_of(pod) is not None:
+        return None
+    scaling = scaling_of(pod, facts.policies, facts.room)
+    if scaling is None:
+        return None
+    found = Found(pod, scaling, None, scaling.faults, scaling.obstacles)
+    url = _informant(pod, scaling, facts.informant)
+    if scaling.obstacles or url is None or not _is_running(pod):
+        return found
+    vm = Vm(
+        PodName(objects.name(pod), objects.namespace(pod)),
+        objects.uid(pod),
+        scaling.bounds,
+        ComputeUnit(scaling.step),
+        scaling.step.memory_bytes,
+        VmKind.POD,
+    )
+    annotations = read_by_runner(scaling.annotations)
+    return replace(found, description=VmDescription(vm, url, annotations, None, scaling.is_tied))
+
+
+def describe_machine(manifest: Manifest, node: str, pods_of_node: Pods) -> Found | None:
+    """The VirtualMachine as it is scaled; None where nobody asks for it, and where it ends or is on another node."""
+    try:
+        machine = VirtualMachine.read(manifest)
+    except UnreadableVmError as error:
+        status = manifest.get("status")
+        is_here = isinstance(status, Mapping) and status.get("node") == node
+        is_wanted = objects.labels(manifest).get(names.NEON_ENABLED) == "true"
+        return Found(manifest, obstacles=error.faults) if is_here and is_wanted else None
+    if not machine.is_enabled or machine.is_terminal or machine.node != node or _is_going(manifest):
+        return None
+    found = Found(manifest, faults=machine.faults)
+    pod = pods_of_node.get((machine.namespace, machine.pod_name))
+    address = _address(pod) if pod is not None else None
+    if pod is None or address is None or _is_ending(pod) or not _is_running(pod):
+        return found
+    vm = Vm(
+        PodName(machine.pod_name, machine.namespace),
+        objects.uid(pod),
+        machine.bounds,
+        ComputeUnit(Resources(1000, machine.slot_bytes)),
+        machine.slot_bytes,
+        VmKind.NEONVM,
+        machine.name,
+    )
+    url = f"http://{endpoint(address, INFORMANT_PORT)}"
+    return replace(found, description=VmDescription(vm, url, read_by_runner(machine.annotations), None, True))
+
+
+def read_by_runner(annotations: Mapping[str, str]) -> dict[str, str]:
+    """The annotations that a runner reads: a change of any other is none for it."""
+    return {name: text for name, text in annotations.items() if name in _READ}
+
+
+def _informant(pod: Manifest, scaling: Scaling, of_node: str) -> str | None:
+    """The URL of the informant; None while the pod has no address."""
+    if scaling.informant_port is None:
+        return f"{of_node.rstrip('/')}/pods/{objects.uid(pod)}"
+    address = _address(pod)
+    return f"http://{endpoint(address, scaling.informant_port)}" if address is not None else None
+
+
+def _address(pod: Manifest) -> str | None:
+    return (pod.get("status") or {}).get("podIP") or None
+
+
+def _is_running(pod: Manifest) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Running"
+
+
+def _is_going(manifest: Manifest) -> bool:
+    return "deletionTimestamp" in manifest["metadata"]
+
+
+def _is_ending(pod: Manifest) -> bool:
+    return pods.is_terminal(pod) or _is_going(pod)

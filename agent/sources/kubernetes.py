@@ -1,0 +1,149 @@
+"""VMs as the API server shows them: the pods and VirtualMachines of this node that somebody wants scaled.
+
+The reflectors keep the objects up to date and are run by whoever makes this source; here their stores are read.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from agent.core.ports import VmChange, VmDescription, VmSourceError
+from agent.sources.changes import changes_between
+from agent.sources.described import Found, NodeFacts, describe, describe_machine, room_of
+from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.scaling import ScalingPolicy
+
+CHECK_S: Final = 2.0
+"""How often faults of the reflectors are looked for."""
+SYNC_S: Final = 10.0
+"""How long the first call waits for the lists."""
+
+
+class Store(Protocol):
+    """The objects of one type, as a reflector keeps them."""
+
+    def objects(self) -> Mapping[tuple[str, str], Manifest]:
+        """All of them, by namespace and name."""
+
+    async def synced(self) -> None:
+        """Return when a whole list has been seen."""
+
+    @property
+    def fault(self) -> str:
+        """Why the objects may be out of date; empty where they are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What is watched: the node's pods, the node itself, every ScalingPolicy, and every VirtualMachine where there are any."""
+
+    pods: Store
+    node: Store
+    policies: Store
+    machines: Store | None = None
+
+    def by_name(self) -> Iterator[tuple[str, Store]]:
+        """Each with what it holds."""
+        yield "pods", self.pods
+        yield "node", self.node
+        yield "ScalingPolicies", self.policies
+        if self.machines is not None:
+            yield "VirtualMachines", self.machines
+
+
+class KubernetesSource:
+    """The VMs of `node`. `informant` is the URL of its informant. `note_change` is to be called whenever a store has changed."""
+
+    def __init__(self, node: str, stores: Stores, informant: str) -> None:
+        self._node = node
+        self._stores = stores
+        self._informant = informant
+        self._changed = asyncio.Event()
+        self._told: dict[str, VmDescription] | None = None
+        self._is_faulty = False
+        self._found: dict[str, Found] = {}
+        self._facts: NodeFacts | None = None
+
+    def note_change(self, _: object = None) -> None:
+        """Something in a store has changed."""
+        self._changed.set()
+
+    def found(self) -> Mapping[str, Found]:
+        """What is to be scaled, by `namespace/name` of its pod, or of the VirtualMachine that has none here. As of the last look."""
+        return self._found
+
+    async def changes(self) -> tuple[VmChange, ...]:
+        while True:
+            is_first, was_faulty = self._told is None, self._is_faulty
+            if was_faulty or not is_first:
+                await self._something()
+            try:
+                if is_first:
+                    await self._first_lists()
+                news = self._news()
+            except VmSourceError:
+                self._is_faulty = True
+                raise
+            self._is_faulty = False
+            if news or was_faulty or is_first:
+                return news
+
+    async def _first_lists(self) -> None:
+        for name, store in self._stores.by_name():
+            try:
+                async with asyncio.timeout(SYNC_S):
+                    await store.synced()
+            except TimeoutError:
+                raise VmSourceError(f"{name}: {store.fault or 'not listed yet'}") from None
+
+    async def _something(self) -> None:
+        """Wait for a change, or until faults are to be looked for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_S):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def _news(self) -> tuple[VmChange, ...]:
+        """What the stores change, told from now on. Nothing is awaited between this and the return. Raises `VmSourceError`."""
+        faults = [f"{name}: {store.fault}" for name, store in self._stores.by_name() if store.fault]
+        if faults:
+            raise VmSourceError("; ".join(faults))
+        facts = self._read_facts()
+        found = dict(self._pods(facts))
+        found |= self._machines()
+        now = {name: each.description for name, each in found.items() if each.description is not None}
+        before, self._told, self._found, self._facts = self._told or {}, now, found, facts
+        return tuple(changes_between(before, now))
+
+    def _pods(self, facts: NodeFacts) -> Iterator[tuple[str, Found]]:
+        for (namespace, name), pod in self._stores.pods.objects().items():
+            known = self._found.get(f"{namespace}/{name}")
+            is_same = known is not None and known.manifest is pod and facts == self._facts
+            described = known if is_same else describe(pod, facts)
+            if described is not None:
+                yield f"{namespace}/{name}", described
+
+    def _machines(self) -> Iterator[tuple[str, Found]]:
+        if self._stores.machines is None:
+            return
+        pods = self._stores.pods.objects()
+        for (namespace, name), manifest in self._stores.machines.objects().items():
+            described = describe_machine(manifest, self._node, pods)
+            if described is not None:
+                spec = described.description
+                yield spec.vm.name if spec is not None else f"{namespace}/{name}", described
+
+    def _read_facts(self) -> NodeFacts:
+        nodes = self._stores.node.objects().values()
+        try:
+            room = room_of(next(iter(nodes)))
+        except StopIteration:
+            raise VmSourceError("the API server knows no such node") from None
+        except ValueError as error:
+            raise VmSourceError(str(error)) from None
+        policies = [ScalingPolicy.read(each) for each in self._stores.policies.objects().values()]
+        return NodeFacts(
+            room, self._informant, tuple(sorted(policies, key=lambda each: (each.namespace, each.name)))
+        )

@@ -1,0 +1,88 @@
+"""What happened in a pod's containers, added up over containers that come and go.
+
+A container that ends takes its cgroup and its counters along, and a restarted container begins at 0. The totals of a pod never
+fall. cgroup v1 loses the last kill of a container in this way: the group is removed before anybody can read it. So a container
+that vanishes right after its memory limit was reached, or that used nearly all of it, counts as killed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+POD: Final = "pod"
+"""The name of the pod's own cgroup among its groups."""
+_FULL_SHARE: Final = 0.95
+"""A container that used so much of its memory limit has probably not ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReading:
+    """One cgroup that may have limits of its own, a container's or the whole pod's; None where there is no limit.
+
+    `throttled` of `periods` had tasks waiting because the CPU limit was used up, for `throttled_s` in all. `hits` counts how often
+    the memory limit was reached, `kills` the tasks killed for lack of memory. `used_bytes` is without reclaimable page cache.
+    """
+
+    quota_cpus: float | None = None
+    period_s: float = 0.1
+    periods: int = 0
+    throttled: int = 0
+    throttled_s: float = 0.0
+    max_bytes: int | None = None
+    used_bytes: int = 0
+    hits: int = 0
+    kills: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nearly all of the memory limit is in use."""
+        return self.max_bytes is not None and self.used_bytes >= _FULL_SHARE * self.max_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over a pod's cgroup and all containers that it ever had."""
+
+    hits: int = 0
+    kills: int = 0
+    throttled_s: float = 0.0
+
+    def plus(self, one: ContainerReading) -> "Totals":
+        """The totals with those of one more group."""
+        return Totals(
+            self.hits + one.hits, self.kills + one.kills, self.throttled_s + max(0.0, one.throttled_s)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """The containers that were seen last, and the totals of those that have gone.
+
+    `tells_kills` says that the pod's own group counts the kills in its containers (cgroup v2): then nothing is presumed, and
+    the containers' own counts of kills are left out.
+    """
+
+    tells_kills: bool
+    gone: Totals = Totals()
+    last: Mapping[str, ContainerReading] = field(default_factory=dict)
+    pod: ContainerReading = ContainerReading()
+
+    def seen(self, pod: ContainerReading, now: Mapping[str, ContainerReading]) -> "Containers":
+        """The containers after a reading of the pod's own group and of every container that is there."""
+        gone, was_hit = self.gone, pod.hits > self.pod.hits
+        for name in self.last.keys() - now.keys():
+            ended = self.last[name]
+            gone = gone.plus(self._counted(ended))
+            if not self.tells_kills and (was_hit or ended.is_full):
+                gone = replace(gone, kills=gone.kills + 1)
+        return replace(self, gone=gone, last=now, pod=pod)
+
+    def totals(self) -> Totals:
+        """The totals now."""
+        total = self.gone.plus(self.pod)
+        for each in self.last.values():
+            total = total.plus(self._counted(each))
+        return total
+
+    def _counted(self, one: ContainerReading) -> ContainerReading:
+        return replace(one, kills=0) if self.tells_kills else one

@@ -1,0 +1,246 @@
+"""A control plane on loopback: etcd, kube-apiserver with TLS and RBAC, kube-controller-manager, kube-scheduler."""
+
+import json
+import secrets
+import signal
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from parley.clusters.programs import ClusterError, ClusterProcess, Programs, await_answer
+
+CONTROLLERS: Final = (
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "clusterrole-aggregation-controller",
+    "namespace-controller",
+    "garbage-collector-controller",
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "daemonset-controller",
+    "endpointslice-controller",
+    "disruption-controller",
+    "resourcequota-controller",
+    "node-lifecycle-controller",  # takes the taint "not ready" from nodes that are ready
+)
+NEEDED: Final = (
+    "etcd",
+    "openssl",
+    "setpriv",
+    "kube-apiserver",
+    "kube-scheduler",
+    "kube-controller-manager",
+    "kubectl",
+)
+KUBECTL_S: Final = 30.0
+
+
+class ControlPlane:
+    """A control plane whose files are below `directory`. `free_port` gives ports of loopback that nobody else takes."""
+
+    def __init__(self, programs: Programs, directory: Path, free_port: Callable[[], int]) -> None:
+        self._programs = programs
+        self.directory = directory
+        self.logs = directory / "logs"
+        self._etcd_port, self._port = free_port(), free_port()
+        self._peer_port = free_port()
+        self._token = secrets.token_urlsafe()
+        self._processes: dict[str, ClusterProcess] = {}
+        self.url = f"https://127.0.0.1:{self._port}"
+        self.authority = directory / "pki" / "apiserver.crt"
+        self.kubeconfig = directory / "admin.kubeconfig"
+
+    # ------------------------------------------------------------ start and end
+
+    def start(self) -> Self:
+        """Start everything and wait until the API server is ready: 3 s. Raises `ClusterError`."""
+        self._programs.check(NEEDED)
+        self.logs.mkdir(parents=True)
+        (self.directory / "pki").mkdir()
+        self._write_secrets()
+        self._run("etcd", *self._etcd())
+        self.start_api_server()
+        self.kubeconfig.write_text(json.dumps(self._kubeconfig("admin", self._token)))
+        self.start_scheduler()
+        self.start_controllers()
+        return self
+
+    def stop(self) -> None:
+        """End everything. The API server goes first: without etcd it would wait."""
+        for name in reversed(list(self._processes)):
+            self._processes.pop(name).end(signal.SIGKILL)
+
+    def start_api_server(self) -> None:
+        """Start the API server, also again after `kill_api_server`, and wait until it is ready."""
+        process = self._run("kube-apiserver", *self._api_server())
+        await_answer("the API server", self._is_ready, process, self._processes["etcd"])
+
+    def kill_api_server(self) -> None:
+        """kill -9. Its memory of past changes is gone with it; the objects are in etcd."""
+        self._processes["kube-apiserver"].end(signal.SIGKILL)
+
+    def pause_api_server(self) -> None:
+        """Stop the API server with SIGSTOP: connections stay open, and nobody answers."""
+        self._processes["kube-apiserver"].send(signal.SIGSTOP)
+
+    def resume_api_server(self) -> None:
+        self._processes["kube-apiserver"].send(signal.SIGCONT)
+
+    def start_scheduler(self) -> None:
+        """Start kube-scheduler, also again after `stop_scheduler`."""
+        self._run(
+            "kube-scheduler",
+            f"--kubeconfig={self.kubeconfig}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+        )
+
+    def stop_scheduler(self) -> None:
+        """From now on pods stay pending unless they name their node."""
+        self._processes["kube-scheduler"].end(signal.SIGKILL)
+
+    def start_controllers(self) -> None:
+        self._run(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig}",
+            f"--controllers={','.join(CONTROLLERS)}",
+            f"--root-ca-file={self.authority}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+            "--node-monitor-grace-period=10s",
+        )
+
+    def _run(self, name: str, *arguments: str) -> ClusterProcess:
+        process = ClusterProcess(name, (self._programs.path(name), *arguments), self.logs)
+        self._processes[name] = process
+        return process
+
+    def _write_secrets(self) -> None:
+        key = self.directory / "pki" / "service-accounts.key"
+        command = [self._programs.path("openssl"), "ecparam", "-name", "prime256v1", "-genkey", "-noout"]
+        subprocess.run([*command, "-out", str(key)], check=True, capture_output=True)
+        (self.directory / "tokens.csv").write_text(f"{self._token},admin,admin,system:masters\n")
+
+    def _etcd(self) -> tuple[str, ...]:
+        url, peers = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
+        return (
+            f"--data-dir={self.directory / 'etcd'}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={peers}",
+            f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=default={peers}",
+            "--log-level=warn",
+        )
+
+    def _api_server(self) -> tuple[str, ...]:
+        pki = self.directory / "pki"
+        return (
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            f"--cert-dir={pki}",
+            f"--token-auth-file={self.directory / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
+            f"--service-account-key-file={pki / 'service-accounts.key'}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--endpoint-reconciler-type=none",  # an address on loopback is refused as an endpoint
+            "--allow-privileged=true",
+            "--watch-cache=true",
+            "--etcd-compaction-interval=0",  # tests compact by themselves
+        )
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.call("GET", "/readyz") == b"ok"
+        except (urllib.error.HTTPError, ssl.SSLError):
+            return False
+
+    # ------------------------------------------------------------ use
+
+    def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> bytes:
+        """One call as the administrator, with a body of the type `content`. Raises `OSError`, for refusals `HTTPError`."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, method=method)
+        request.add_header("Authorization", f"Bearer {self._token}")
+        request.add_header("Content-Type", content)
+        trust = ssl.create_default_context(cafile=str(self.authority))
+        with urllib.request.urlopen(request, timeout=10, context=trust) as response:
+            answer: bytes = response.read()
+            return answer
+
+    def ready_nodes(self) -> set[str]:
+        """The names of the nodes that are ready. Raises `OSError`."""
+        return {
+            node["metadata"]["name"]
+            for node in json.loads(self.call("GET", "/api/v1/nodes"))["items"]
+            for condition in node["status"].get("conditions", ())
+            if condition["type"] == "Ready" and condition["status"] == "True"
+        }
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
+        """Run kubectl; its output. Raises `ClusterError` with what kubectl complains about."""
+        done = subprocess.run(
+            [self._programs.path("kubectl"), f"--kubeconfig={kubeconfig or self.kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=KUBECTL_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def token(self, namespace: str, service_account: str) -> str:
+        """A token of a service account, for an hour."""
+        return self.kubectl(
+            "create", "token", service_account, f"--namespace={namespace}", "--duration=1h"
+        ).strip()
+
+    def kubeconfig_of(self, namespace: str, service_account: str) -> Path:
+        """A file with which a program acts as a service account."""
+        file = self.directory / f"{namespace}.{service_account}.kubeconfig"
+        user = f"{namespace}/{service_account}"
+        file.write_text(json.dumps(self._kubeconfig(user, self.token(namespace, service_account), namespace)))
+        return file
+
+    def forget_history(self) -> None:
+        """Compact etcd up to now and restart the API server: to watch from an older version is answered with 410."""
+        url = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
+
+        def asked(path: str, body: object) -> dict[str, Any]:
+            request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), method="POST")
+            with urllib.request.urlopen(request, timeout=10) as response:
+                answer: dict[str, Any] = json.load(response)
+                return answer
+
+        revision = asked("range", {"key": "AA=="})["header"]["revision"]
+        with suppress(urllib.error.HTTPError):  # it is compacted up to there already
+            asked("compaction", {"revision": revision, "physical": True})
+        self.kill_api_server()
+        self.start_api_server()
+
+    def _kubeconfig(self, user: str, token: str, namespace: str = "default") -> dict[str, Any]:
+        cluster = {"server": self.url, "certificate-authority": str(self.authority)}
+        context = {"cluster": "local", "user": user, "namespace": namespace}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "local", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "local", "context": context}],
+            "current-context": "local",
+        }

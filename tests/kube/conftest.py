@@ -1,0 +1,5 @@
+"""The fixtures of tests with a control plane and hollow nodes."""
+
+from tests.support.kube.fixtures import control_plane, hollow_nodes, objects, own_control_plane, programs
+
+__all__ = ["control_plane", "hollow_nodes", "objects", "own_control_plane", "programs"]

@@ -1,0 +1,456 @@
+"""What `deploy/` holds is taken by the API server, and gives each program what it needs and no more.
+
+The programs' rights are tried by acting as them: with tokens of their service accounts that are bound to their pods, as the kubelet's are.
+"""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hosting.kubernetes.resources import Manifest
+from parley.clusters.control_plane import ControlPlane
+from parley.clusters.hollow_nodes import HollowNodes
+from parley.clusters.programs import Programs
+from tests.support.kube.objects import MERGE, STRATEGIC, Objects, pod
+from tests.support.processes import free_port
+
+DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+OVERLAYS: Final = ("base", "overlays/production", "overlays/kind")
+NAMESPACE: Final = "parley-system"
+TEAM: Final = "team"
+NEONVM: Final = Path(__file__).parent / "crds/vm.neon.tech.yaml"
+MACHINES: Final = f"/apis/vm.neon.tech/v1/namespaces/{TEAM}/virtualmachines"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody with a token."""
+
+    plane: ControlPlane
+    token: str
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+        """The status of the answer, and the message of a refusal. A body that is patched is merged with what is there."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.plane.url + path, data, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        strategic = path.startswith("/api/v1/")  # custom resources know merge patches only
+        patch = STRATEGIC if strategic else MERGE
+        kind = patch if method == "PATCH" else "application/json"
+        request.add_header("Content-Type", kind)
+        trust = ssl.create_default_context(cafile=str(self.plane.authority))
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=trust) as response:
+                return response.status, ""
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["message"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A cluster in which each overlay was applied, the last one `kind`, with two hollow nodes."""
+
+    plane: ControlPlane
+    here: str
+    there: str
+    system: Objects
+    team: Objects
+
+    def as_pod_of(self, program: str, found: Manifest) -> Caller:
+        """Act as the program in that pod."""
+        metadata = found["metadata"]
+        bound = (
+            "--bound-object-kind=Pod",
+            f"--bound-object-name={metadata['name']}",
+            f"--bound-object-uid={metadata['uid']}",
+        )
+        token = self.plane.kubectl("create", "token", program, f"--namespace={NAMESPACE}", *bound)
+        return Caller(self.plane, token.strip())
+
+    def agent(self, node: str) -> Caller:
+        """Act as the agent of a node."""
+        (found,) = (each for each in self.pods_of("parley-agent") if each["spec"]["nodeName"] == node)
+        return self.as_pod_of("parley-agent", found)
+
+    def pods_of(self, program: str) -> list[Manifest]:
+        """The pods of a program that are to stay."""
+        return [
+            each
+            for each in self.system.list("pods")
+            if each["metadata"]["labels"].get("app.kubernetes.io/name") == program
+            and "deletionTimestamp" not in each["metadata"]
+            and each["spec"]["containers"][0]["image"] == "parley:dev"
+        ]
+
+
+@pytest.fixture(scope="module")
+def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    """A control plane for this module: the DaemonSet puts a pod on every node that there is."""
+    plane = ControlPlane(programs, tmp_path_factory.mktemp("deployed"), free_port).start()
+    nodes = HollowNodes(programs, plane, free_port, count=2, prefix="deployed-")
+    try:
+        for overlay in OVERLAYS:  # before there are nodes, so that nothing runs that is replaced
+            plane.kubectl("apply", "--validate=strict", f"--kustomize={DEPLOY / overlay}")
+        plane.kubectl("apply", f"--filename={NEONVM}")
+        plane.kubectl("wait", "--for=condition=Established", f"--filename={NEONVM}")
+        nodes.start()
+        here, there = nodes.names
+        team = Objects(plane, TEAM)
+        plane.call(
+            "POST",
+            "/api/v1/namespaces",
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}},
+        )
+        team.shown("the service account", lambda: team.get("serviceaccounts", "default"))
+        found = Deployed(plane, here, there, Objects(plane, NAMESPACE), team)
+        team.shown("an agent on each node", lambda: len(found.pods_of("parley-agent")) == 2 or None)
+        team.shown("two schedulers", lambda: len(found.pods_of("parley-scheduler")) == 2 or None)
+        for node in nodes.names:
+            team.create_pod(pod(f"on-{node}", node=node))
+            _make_machine(plane, node)
+        yield found
+    finally:
+        nodes.kill()
+        plane.stop()
+
+
+def _make_machine(plane: ControlPlane, node: str) -> None:
+    """A VirtualMachine `on-NODE` that runs on that node."""
+    guest = {"cpus": {"min": 1, "max": 4, "use": 1}, "memorySlots": {"min": 1, "max": 4, "use": 1}}
+    made = {
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": f"on-{node}", "labels": {"autoscaling.neon.tech/enabled": "true"}},
+        "spec": {"guest": guest, "schedulerName": "any"},
+    }
+    plane.call("POST", MACHINES, made)
+    plane.call("PATCH", f"{MACHINES}/on-{node}/status", {"status": {"node": node}}, MERGE)
+
+
+# ------------------------------------------------------------ the manifests
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_api_server_takes_every_object(deployed: Deployed, overlay: str) -> None:
+    """Fields that are unknown or come twice are refused; so is what its validation dislikes."""
+    built = deployed.plane.kubectl("kustomize", str(DEPLOY / overlay))
+    how = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
+    taken = deployed.plane.kubectl("apply", *how, "--filename=-", stdin=built)
+    assert len(taken.splitlines()) == len([line for line in built.splitlines() if line.startswith("kind:")])
+
+
+def test_an_overlay_may_let_agents_evict(deployed: Deployed, tmp_path: Path) -> None:
+    """By itself nobody may; and RBAC alone decides."""
+    victim = f"/api/v1/namespaces/{TEAM}/pods/on-{deployed.there}/eviction?dryRun=All"
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": f"on-{deployed.there}"}}
+    agent = deployed.agent(deployed.there)
+    assert agent.call("POST", victim, eviction)[0] == 403
+    rights = str(DEPLOY / "components/eviction/rbac.yaml")
+    deployed.plane.kubectl("apply", f"--filename={rights}")
+    deployed.system.shown("the right", lambda: agent.call("POST", victim, eviction)[0] == 201 or None)
+    deployed.plane.kubectl("delete", f"--filename={rights}")
+
+
+def test_the_service_finds_whoever_leads(deployed: Deployed) -> None:
+    """A scheduler puts the label on its own pod; whoever leads next takes it off, where the first one cannot."""
+    first, second = deployed.pods_of("parley-scheduler")
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{first['metadata']['name']}"
+    selector = deployed.system.get("services", "parley-scheduler")["spec"]["selector"]
+    found = f"--selector={','.join(f'{key}={value}' for key, value in selector.items())}"
+    listed = ("get", "pods", f"--namespace={NAMESPACE}", "--output=name", found)
+    assert deployed.plane.kubectl(*listed) == ""
+    assert deployed.as_pod_of("parley-scheduler", first).call("PATCH", path, LEADER) == (200, "")
+    assert deployed.plane.kubectl(*listed).split() == [f"pod/{first['metadata']['name']}"]
+    nobody = {"metadata": {"labels": {"parley.dev/role": None, "name": None}}}
+    assert deployed.as_pod_of("parley-scheduler", second).call("PATCH", path, nobody) == (200, "")
+    assert deployed.plane.kubectl(*listed) == ""
+
+
+# ------------------------------------------------------------ what an agent may do
+
+SIZE: Final = {"requests": {"cpu": "600m", "memory": "256Mi"}, "limits": {"cpu": "600m", "memory": "256Mi"}}
+RESIZE: Final = {"spec": {"containers": [{"name": "main", "resources": SIZE}]}}
+DENIED: Final = {
+    "type": "parley.dev/Denied",
+    "status": "True",
+    "reason": "NodeHeadroom",
+    "message": "the node is full",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+READY: Final = {**DENIED, "type": "Ready"}
+EVENT: Final = {
+    "apiVersion": "events.k8s.io/v1",
+    "kind": "Event",
+    "metadata": {"name": "an-event", "namespace": TEAM},
+    "eventTime": "2026-01-01T00:00:00.000000Z",
+    "type": "Warning",
+    "reason": "Denied",
+    "action": "Grow",
+    "note": "the node is full",
+    "reportingController": "parley.dev/agent",
+    "reportingInstance": "one",
+    "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": TEAM, "name": "some-pod"},
+}
+ANOTHER_POD: Final = pod("another")
+
+
+def _pod(name: str, subresource: str = "") -> str:
+    rest = f"/{subresource}" if subresource else ""
+    return f"/api/v1/namespaces/{TEAM}/pods/{name}{rest}?dryRun=All"
+
+
+def _machine(name: str) -> str:
+    return f"{MACHINES}/{name}?dryRun=All"
+
+
+OWN_POD: Final = "on-deployed-0"
+MARK: Final = {"metadata": {"annotations": {"parley.dev/fence": "7.1"}}}
+OTHERS_POD: Final = "on-deployed-1"
+
+AGENT_MAY: Final = [
+    ("GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Ddeployed-0", None),
+    ("GET", "/api/v1/nodes/deployed-0", None),
+    ("GET", "/apis/parley.dev/v1alpha1/scalingpolicies", None),
+    ("GET", f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices", None),
+    ("PATCH", _pod(OWN_POD, "resize"), RESIZE),
+    ("PATCH", _pod(OWN_POD, "status"), {"status": {"conditions": [DENIED]}}),
+    ("PATCH", _pod(OWN_POD, "status"), MARK),
+    (
+        "PATCH",
+        _machine("on-deployed-0"),
+        {"spec": {"guest": {"cpus": {"use": 2}, "memorySlots": {"use": 2}}}},
+    ),
+    ("PATCH", _machine("on-deployed-0"), MARK),
+    ("GET", MACHINES, None),
+    ("GET", f"/api/v1/namespaces/{TEAM}/limitranges", None),
+    ("GET", f"/api/v1/namespaces/{TEAM}/resourcequotas", None),
+    ("POST", f"/apis/events.k8s.io/v1/namespaces/{TEAM}/events?dryRun=All", EVENT),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), AGENT_MAY, ids=[f"{m} {p}" for m, p, _ in AGENT_MAY])
+def test_an_agent_may(deployed: Deployed, method: str, path: str, body: object) -> None:
+    status, said = deployed.agent("deployed-0").call(method, path, body)
+    assert status in {200, 201}, said
+
+
+RBAC: Final = "is forbidden: User"
+AGENT_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
+    (
+        "PATCH",
+        _pod(OTHERS_POD, "resize"),
+        RESIZE,
+        "agent of node deployed-0 may not change what is on node deployed-1",
+    ),
+    (
+        "PATCH",
+        _pod(OTHERS_POD, "status"),
+        {"status": {"conditions": [DENIED]}},
+        "not change what is on node deployed-1",
+    ),
+    (
+        "PATCH",
+        _pod(OWN_POD, "status"),
+        {"status": {"conditions": [READY]}},
+        "conditions whose type begins with parley.dev/ only",
+    ),
+    (
+        "PATCH",
+        _pod(OWN_POD, "status"),
+        {"status": {"phase": "Failed"}},
+        "conditions whose type begins with parley.dev/ only",
+    ),
+    ("PATCH", _pod(OWN_POD, "status"), {"metadata": {"labels": {"a": "b"}}}, "may not change labels"),
+    (
+        "PATCH",
+        _pod(OWN_POD, "status"),
+        {"metadata": {"annotations": {"parley.dev/bounds": "{}"}}},
+        "parley.dev/fence only",
+    ),
+    ("PATCH", _machine("on-deployed-1"), MARK, "not change what is on node deployed-1"),
+    ("PATCH", _machine("on-deployed-0"), {"metadata": {"annotations": {"a": "b"}}}, "parley.dev/fence only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"guest": {"cpus": {"max": 8}}}}, "memorySlots.use only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"guest": {"image": "other"}}}, "memorySlots.use only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"schedulerName": None}}, "memorySlots.use only"),
+    ("PATCH", f"{MACHINES}/on-deployed-0/status?dryRun=All", {"status": {"node": "deployed-1"}}, RBAC),
+    ("DELETE", _machine("on-deployed-0"), None, RBAC),
+    ("PATCH", _pod(OWN_POD), MARK, RBAC),
+    ("DELETE", _pod(OWN_POD), None, RBAC),
+    ("POST", f"/api/v1/namespaces/{TEAM}/pods?dryRun=All", ANOTHER_POD, RBAC),
+    ("POST", _pod(OWN_POD, "binding"), {}, RBAC),
+    ("GET", f"/api/v1/namespaces/{TEAM}/pods/{OWN_POD}/exec?command=true", None, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/parley-scheduler", None, RBAC),
+    ("GET", f"/apis/discovery.k8s.io/v1/namespaces/{TEAM}/endpointslices", None, RBAC),
+    ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/parley-scheduler", None, RBAC),
+    ("PATCH", "/api/v1/nodes/deployed-0?dryRun=All", {"metadata": {"labels": {"a": "b"}}}, RBAC),
+    ("PATCH", "/api/v1/nodes/deployed-0/status?dryRun=All", {}, RBAC),
+    ("GET", "/apis/parley.dev/v1alpha1/pools", None, RBAC),
+    ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/parley-agent/token", {}, RBAC),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "why"), AGENT_MAY_NOT, ids=[f"{each[0]} {each[1]}" for each in AGENT_MAY_NOT]
+)
+def test_an_agent_may_not(deployed: Deployed, method: str, path: str, body: object, why: str) -> None:
+    status, said = deployed.agent("deployed-0").call(method, path, body)
+    assert status in {403, 422}, said
+    assert why in said
+
+
+def test_a_token_that_names_no_node_changes_nothing(deployed: Deployed) -> None:
+    """Such as one that was made by hand for the service account."""
+    caller = Caller(deployed.plane, deployed.plane.token(NAMESPACE, "parley-agent"))
+    status, said = caller.call("PATCH", _pod(OWN_POD, "resize"), RESIZE)
+    assert (status, "this token of an agent is not bound to a node" in said) == (422, True)
+
+
+# ------------------------------------------------------------ what a scheduler may do
+
+LEASE: Final = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "parley-scheduler", "namespace": NAMESPACE},
+    "spec": {"holderIdentity": "one", "leaseDurationSeconds": 15},
+}
+LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+POOL: Final = {
+    "apiVersion": "parley.dev/v1alpha1",
+    "kind": "Pool",
+    "metadata": {"name": "ci"},
+    "spec": {"computeUnit": {"cpu": 1, "memory": "4Gi"}},
+}
+POLICY: Final = {
+    "apiVersion": "parley.dev/v1alpha1",
+    "kind": "ScalingPolicy",
+    "metadata": {"name": "web", "namespace": TEAM},
+    "spec": {"selector": {"matchLabels": {"app": "web"}}},
+}
+CI: Final = "/apis/parley.dev/v1alpha1/pools/ci?dryRun=All"
+LEADER: Final = {"metadata": {"labels": {"parley.dev/role": "leader", "name": "parley-scheduler"}}}
+
+MIGRATIONS: Final = f"/apis/vm.neon.tech/v1/namespaces/{TEAM}/virtualmachinemigrations"
+MIGRATION: Final = {
+    "apiVersion": "vm.neon.tech/v1",
+    "kind": "VirtualMachineMigration",
+    "metadata": {"name": "moving", "namespace": TEAM},
+    "spec": {"vmName": "on-deployed-0"},
+}
+
+SCHEDULER_MAY: Final = [
+    ("GET", "/api/v1/pods", None),
+    ("GET", "/api/v1/nodes", None),
+    ("GET", "/apis/parley.dev/v1alpha1/pools", None),
+    ("GET", "/apis/parley.dev/v1alpha1/scalingpolicies", None),
+    ("PATCH", CI, {"metadata": {"finalizers": ["parley.dev/pool"]}}),
+    ("PATCH", "/apis/parley.dev/v1alpha1/pools/ci/status", {"status": {"replicas": 3}}),
+    (
+        "PATCH",
+        f"/apis/parley.dev/v1alpha1/namespaces/{TEAM}/scalingpolicies/web/status",
+        {"status": {"matchedPods": 3}},
+    ),
+    ("POST", f"{LEASES}?dryRun=All", {**LEASE, "metadata": {"name": "another", "namespace": NAMESPACE}}),
+    ("GET", f"{LEASES}/parley-scheduler", None),
+    ("GET", MACHINES, None),
+    ("POST", f"{MIGRATIONS}?dryRun=All", {**MIGRATION, "metadata": {"name": "another"}}),
+    ("DELETE", f"{MIGRATIONS}/moving?dryRun=All", None),
+    ("PATCH", f"{LEASES}/parley-scheduler", {"spec": {"holderIdentity": "two"}}),
+    (
+        "GET",
+        f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3Dparley-scheduler",
+        None,
+    ),
+    ("PATCH", f"/api/v1/namespaces/{NAMESPACE}/pods/OWN?dryRun=All", LEADER),
+    ("POST", f"/apis/events.k8s.io/v1/namespaces/{TEAM}/events?dryRun=All", EVENT),
+]
+SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
+    (
+        "PATCH",
+        f"/api/v1/namespaces/{NAMESPACE}/pods/OTHER?dryRun=All",
+        LEADER,
+        "the labels parley.dev/role and name may only be taken",
+    ),
+    (
+        "PATCH",
+        f"/api/v1/namespaces/{NAMESPACE}/pods/OWN?dryRun=All",
+        {"metadata": {"labels": {"a": "b"}}},
+        "not a",
+    ),
+    (
+        "PATCH",
+        f"/api/v1/namespaces/{NAMESPACE}/pods/OWN?dryRun=All",
+        {"spec": {"activeDeadlineSeconds": 1}},
+        "may not change the spec",
+    ),
+    ("PATCH", _pod(OWN_POD), {"metadata": {"labels": {"a": "b"}}}, RBAC),
+    ("PATCH", _pod(OWN_POD, "resize"), RESIZE, RBAC),
+    ("PATCH", _pod(OWN_POD, "status"), {"status": {"conditions": [DENIED]}}, RBAC),
+    ("DELETE", _pod(OWN_POD), None, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps", None, RBAC),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None, RBAC),
+    ("GET", f"{LEASES}/another", None, RBAC),
+    ("POST", f"/apis/coordination.k8s.io/v1/namespaces/{TEAM}/leases?dryRun=All", LEASE, RBAC),
+    ("DELETE", "/apis/parley.dev/v1alpha1/pools/ci", None, RBAC),
+    ("PATCH", _machine("on-deployed-0"), MARK, RBAC),
+    ("PATCH", CI, {"metadata": {"labels": {"a": "b"}}}, "not a"),
+    ("PATCH", CI, {"metadata": {"annotations": {"a": "b"}}}, "may not change annotations"),
+    ("PATCH", CI, {"spec": {"limits": {"maxUnits": 1}}}, "may not change the spec of a pod or a pool"),
+    (
+        "PATCH",
+        f"/api/v1/namespaces/{NAMESPACE}/pods/AGENT?dryRun=All",
+        LEADER,
+        "may change pods of schedulers only",
+    ),
+    ("PATCH", "/api/v1/nodes/deployed-0?dryRun=All", {"metadata": {"labels": {"a": "b"}}}, RBAC),
+]
+
+
+@pytest.fixture(scope="module")
+def scheduler(deployed: Deployed) -> tuple[Caller, dict[str, str]]:
+    """One of the schedulers, with the names of pods; there is an object of each type that schedulers write."""
+    for made in (POOL, POLICY, LEASE, MIGRATION):
+        deployed.team.plane.kubectl("apply", "--filename=-", stdin=json.dumps(made))
+    own, other = deployed.pods_of("parley-scheduler")
+    agent = deployed.pods_of("parley-agent")[0]
+    pods = {"OWN": own, "OTHER": other, "AGENT": agent}
+    names = {word: found["metadata"]["name"] for word, found in pods.items()}
+    return deployed.as_pod_of("parley-scheduler", own), names
+
+
+def _named(path: str, names: dict[str, str]) -> str:
+    for word, name in names.items():
+        path = path.replace(f"/{word}?", f"/{name}?")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"), SCHEDULER_MAY, ids=[f"{m} {p}" for m, p, _ in SCHEDULER_MAY]
+)
+def test_a_scheduler_may(
+    scheduler: tuple[Caller, dict[str, str]], method: str, path: str, body: object
+) -> None:
+    caller, names = scheduler
+    status, said = caller.call(method, _named(path, names), body)
+    assert status in {200, 201}, said
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "why"),
+    SCHEDULER_MAY_NOT,
+    ids=[f"{each[0]} {each[1]}" for each in SCHEDULER_MAY_NOT],
+)
+def test_a_scheduler_may_not(
+    scheduler: tuple[Caller, dict[str, str]], method: str, path: str, body: object, why: str
+) -> None:
+    caller, names = scheduler
+    status, said = caller.call(method, _named(path, names), body)
+    assert status in {403, 422}, said
+    assert why in said

@@ -1,0 +1,64 @@
+"""A pod on a real node whose load the test sets: the program `load` reads it from a file of this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from hosting.kubernetes.resources import Manifest
+from parley.clusters.node.images import LOAD
+from tests.support.kube.objects import pod
+
+INSIDE: Final = "/load"
+
+
+class Load:
+    """What a pod's container does. At first that is nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.set()
+
+    def set(self, cpu_milli: int = 0, memory_mib: int = 0) -> None:
+        """Use so much CPU and memory from now on, as far as the container's limits let it."""
+        written = self._folder / ".next"
+        written.write_text(f"{cpu_milli} {memory_mib}\n")
+        written.replace(self._folder / "load")
+
+    def pod(self, name: str, **arguments: Any) -> Manifest:
+        """A pod with this load; the arguments are those of `objects.pod`."""
+        found = pod(name, image=LOAD, **arguments)
+        (container,) = found["spec"]["containers"]
+        container["args"] = [f"{INSIDE}/load"]
+        container["volumeMounts"] = [{"name": "load", "mountPath": INSIDE}]
+        found["spec"]["volumes"] = [{"name": "load", "hostPath": {"path": str(self._folder)}}]
+        return found
+
+
+def throttled_periods(cgroup: Path) -> int:
+    """In how many periods the CPU limit of a cgroup has stopped its processes so far; the same in v1 and v2."""
+    return _numbers(cgroup / "cpu.stat")["nr_throttled"]
+
+
+def memory_in_use(cgroup: Path) -> int:
+    """Bytes in use, page cache included."""
+    files = (cgroup / "memory.current", cgroup / "memory.usage_in_bytes")
+    return int(next(each for each in files if each.exists()).read_text())
+
+
+def limits(cpu: Path, memory: Path) -> dict[str, int]:
+    """`cpu_milli` and `memory_bytes` that are in force for the cgroups, in v1 and v2. Raises `ValueError` for no limit."""
+    if (cpu / "cpu.max").exists():
+        quota, period = (cpu / "cpu.max").read_text().split()
+        return {
+            "cpu_milli": int(quota) * 1000 // int(period),
+            "memory_bytes": int((memory / "memory.max").read_text()),
+        }
+    quota_us, period_us = (int((cpu / f"cpu.cfs_{each}_us").read_text()) for each in ("quota", "period"))
+    return {
+        "cpu_milli": quota_us * 1000 // period_us,
+        "memory_bytes": int((memory / "memory.limit_in_bytes").read_text()),
+    }
+
+
+def _numbers(file: Path) -> Mapping[str, int]:
+    return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
