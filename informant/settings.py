@@ -11,7 +11,7 @@ from hosting.amounts import Memory
 from hosting.settings import Settings
 from informant.core.guard import MIB, GuardSettings
 from informant.core.sessions import HEALTH_TOLERANCE
-from informant.core.shortage import SPARE, Spare, Thresholds
+from informant.core.thresholds import SPARE, Spare, Thresholds
 from informant.core.wishes import WishTiming
 from informant.guest.kubelet import ROOT
 from informant.guest.watching import SOURCES, SourceName
@@ -163,6 +163,13 @@ class NodeHealthSettings(HealthSettings):
     every: Seconds = 30.0
 
 
+class PodCpuSettings(CpuSettings):
+    """As in a guest, and when the CPU limit holds tasks back: in so great a share of the periods in `throttled_over` seconds."""
+
+    throttled_share: Share | None = _SEEN.throttled_share
+    throttled_over: Annotated[float, Field(ge=0.1, le=10)] = _SEEN.throttled_over_s
+
+
 class PodMemorySettings(MemorySettings):
     """As in a guest, with amounts that suit small pods; the limits are the kubelet's, so nothing is kept from them."""
 
@@ -170,6 +177,8 @@ class PodMemorySettings(MemorySettings):
     reserve: Bytes = 0
     left: Bytes = 4 * MIB
     left_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    killed_hold: SecondsOrZero = 600.0
+    """So long after a kill for lack of memory the pod does not shrink below its size of that moment, in seconds."""
 
 
 class NodeSettings(CommonSettings):
@@ -185,7 +194,14 @@ class NodeSettings(CommonSettings):
     protect: bool = False
     health: NodeHealthSettings = NodeHealthSettings()
     memory: PodMemorySettings = PodMemorySettings()
+    cpu: PodCpuSettings = PodCpuSettings()
+
+    def thresholds(self) -> Thresholds:
+        """From where on a resource is short."""
+        share = self.cpu.throttled_share or _NEVER
+        return replace(super().thresholds(), throttled_share=share, throttled_over_s=self.cpu.throttled_over)
 
     def guard(self) -> GuardSettings:
         """How a pod's size is kept: its limits are the kubelet's."""
-        return replace(super().guard(), is_machine=False, freeze_s=0.0)
+        held_s = self.memory.killed_hold
+        return replace(super().guard(), is_machine=False, freeze_s=0.0, killed_hold_s=held_s)

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.policies_parts.families import Demand
 from benchmarks.policies_parts.score import Tally
 from informant.core.guard import GuardSettings
-from informant.core.shortage import SPARE, Thresholds
+from informant.core.thresholds import SPARE, Thresholds
 from informant.core.wishes import WishTiming
 from protocol.values import Resources
 from protocol.wire import MoreResources

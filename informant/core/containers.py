@@ -59,7 +59,7 @@ class Containers:
     """The containers that were seen last, and the totals of those that have gone.
 
     `tells_kills` says that the pod's own group counts the kills in its containers (cgroup v2): then nothing is presumed, and
-    the containers' own counts are left out.
+    the containers' own counts of kills are left out.
     """
 
     tells_kills: bool
@@ -85,4 +85,4 @@ class Containers:
         return total
 
     def _counted(self, one: ContainerReading) -> ContainerReading:
-        return replace(one, kills=0, hits=0) if self.tells_kills else one
+        return replace(one, kills=0) if self.tells_kills else one

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from informant.core.limits import PERIOD_US, GroupLimits
-from informant.core.report import Reading
-from informant.core.shortage import SPARE, Spare
+from informant.core.report import PodReading, Reading
+from informant.core.thresholds import SPARE, Spare
 from protocol.values import Resources
 from protocol.wire import DownscaleResult, MoreResources
 
@@ -38,7 +38,8 @@ class GuardSettings:
     `relief_bytes` every `relief_every_s`, and falls back after `calm_s` without a hit. What a wish brought stays for `hold_s`: an
     agent that goes by averages would take it back at once. For a downscale the kernel may take `reclaim_s` to free memory;
     where that takes page cache, the workload is watched for `trial_s`. A guest that `is_machine` hides a part of its size (its kernel,
-    its page tables); a pod hides nothing.
+    its page tables); a pod hides nothing. A kill for lack of memory keeps the guest from shrinking below the size of that moment for
+    `killed_hold_s`: a container that was restarted is small at first, and would be killed again.
     """
 
     spare: Spare = SPARE
@@ -52,6 +53,7 @@ class GuardSettings:
     trial_s: float = 0.3
     reclaim_s: float = 1.5
     is_machine: bool = True
+    killed_hold_s: float = 0.0
 
     def most_hidden(self, total_bytes: int) -> int:
         """The most that a guest may hide of its memory; more is memory that has not come yet."""
@@ -83,6 +85,9 @@ class Guard:
     is_frozen: bool = False
     cpu_held_until_s: float = float("-inf")
     memory_held_until_s: float = float("-inf")
+    kills: int | None = None
+    floor_bytes: int = 0
+    floor_until_s: float = float("-inf")
     is_over: bool = False
 
     # ------------------------------------------------------------ limits
@@ -133,7 +138,7 @@ class Guard:
 
     def seen(self, reading: Reading, now_s: float) -> "Guard":
         """A reading: the machine may have grown, and a workload that is calm gets its own limit back."""
-        after = self._measured(reading)
+        after = self._measured(reading).killed(reading.oom_kills, now_s)
         after, nominal = replace(after, relief_bytes=self._relief_within(after)), after.nominal(after.size)
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         is_calm = now_s >= after.hit_s + after.settings.calm_s
@@ -149,6 +154,18 @@ class Guard:
             hidden_bytes=self._hides(reading.memory_total_bytes),
             others_bytes=self._others(reading),
         )
+
+    def killed(self, kills: int | None, now_s: float) -> "Guard":
+        """The guard after a reading with so many kills: the size of this moment was too small."""
+        hold_s, known = self.settings.killed_hold_s, self.kills
+        if kills is None or not hold_s:
+            return self
+        after = replace(self, kills=kills)
+        if known is None or kills <= known:
+            return after
+        least = self.total_bytes if self.size is None else self.size.memory_bytes
+        floor = max(least, self.floor_bytes if now_s < self.floor_until_s else 0)
+        return replace(after, floor_bytes=floor, floor_until_s=now_s + hold_s)
 
     def _hides(self, total_bytes: int) -> int:
         """The part of its size that the machine hides.
@@ -224,10 +241,12 @@ class Guard:
         return replace(after, relief_bytes=self._relief_within(after)), grown
 
     def met(self, resources: MoreResources, now_s: float) -> "Guard":
-        """Wishes for these resources were met."""
+        """Wishes for these resources were met. What came after a kill belongs to the floor."""
         until_s = now_s + self.settings.hold_s
+        is_raised = resources.memory and self.size is not None and now_s < self.floor_until_s
         return replace(
             self,
+            floor_bytes=self.size.memory_bytes if is_raised and self.size else self.floor_bytes,
             cpu_held_until_s=until_s if resources.cpu else self.cpu_held_until_s,
             memory_held_until_s=until_s if resources.memory else self.memory_held_until_s,
         )
@@ -240,6 +259,13 @@ class Guard:
 
     def holds(self, size: Resources, now_s: float) -> str:
         """Why a smaller size comes too early, or nothing."""
+        left_s = self.floor_until_s - now_s
+        takes_memory = self.size is None or size.memory_bytes < self.size.memory_bytes
+        if left_s > 0 and takes_memory and size.memory_bytes < self.floor_bytes:
+            return (
+                f"a container was killed for lack of memory: nothing below {self.floor_bytes // MIB} MiB "
+                f"for {left_s:.0f} s more"
+            )
         if self.size is None:
             return ""
         for name, is_less, until_s in (
@@ -275,6 +301,8 @@ class Guard:
                 ok=False,
                 status=f"{used} bytes are in use, {margin} more must stay free of {shown}",
             )
+        if reading.pod is not None:
+            return self._judge_limit(size, reading.pod)
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
         if needed is not None:
             limit = now.nominal(size) or 0
@@ -284,6 +312,19 @@ class Guard:
                     ok=False,
                     status=f"the cgroup needs {needed} bytes, {margin} more must stay free of its {limit}",
                 )
+        return DownscaleResult(ok=True, status="what is in use fits")
+
+    def _judge_limit(self, size: Resources, pod: PodReading) -> DownscaleResult:
+        """Whether the kubelet would lower the pod's limit so far: it compares with all that is in use, page cache included.
+
+        The limit keeps its ratio to the size. Source: kubelet 1.35, validateMemoryResizeAction.
+        """
+        if pod.limit_bytes is not None:
+            agreed = self.size.memory_bytes if self.size is not None else pod.limit_bytes
+            limit = pod.limit_bytes * size.memory_bytes // agreed
+            if pod.current_bytes >= limit:
+                status = f"the kubelet lowers no limit to {limit} bytes while {pod.current_bytes} are in use with page cache"
+                return DownscaleResult(ok=False, status=status)
         return DownscaleResult(ok=True, status="what is in use fits")
 
     def shrunk(self, size: Resources) -> "Guard":

@@ -9,6 +9,8 @@ from informant.core.containers import ContainerReading
 
 PREFIXES: Final = ("node_", "host_")
 _NOT_FOR_AGENTS: Final = ("load15 ", "cpus ", "pressure_io_", "cgroup_", "pod_")
+_FULL_SHARE: Final = 0.98
+"""The kernel takes memory in batches, so a limit is rarely reached to the last page."""
 _NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -44,6 +46,11 @@ class PodReading:
     hits: int = 0
     throttled_s: float = 0.0
     groups: Mapping[str, ContainerReading] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all of the limit is in use, with page cache."""
+        return self.limit_bytes is not None and self.current_bytes >= _FULL_SHARE * self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)

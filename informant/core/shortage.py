@@ -3,60 +3,19 @@
 Memory is short when the workload's group hits its limit (memory.events) with memory that cannot be dropped, when little is left
 of that limit or of the machine's memory, or when tasks wait for memory for a share of the time (PSI). CPU is short when tasks
 wait for a CPU, or every CPU is busy, over a configured time. Load averages do not count: they lag by a minute, and more
-CPUs do not lower them for a busy loop. Source: reference/real-vm.md section 5.
+CPUs do not lower them for a busy loop. Of a pod, what its limits hold back is looked at first (`pod_limits`). Source: reference/real-vm.md section 5.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from informant.core.pod_limits import PodLimits
 from informant.core.report import Reading
+from informant.core.thresholds import MIB, Thresholds
 from protocol.wire import MoreResources
 
-MIB: Final = 2**20
 _MOST_POINTS: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Spare:
-    """How much memory should be left, for a shortage and for a downscale alike.
-
-    Less than `left_bytes`, or than `left_share` of the memory if that is more, is a shortage; a downscale must leave
-    `margin_bytes` on top.
-    """
-
-    margin_bytes: int = 100 * MIB
-    left_bytes: int = 32 * MIB
-    left_share: float = 0.05
-
-    def least_bytes(self, of_bytes: int) -> int:
-        """How much of `of_bytes` must stay free after a downscale, so that there is no shortage at once."""
-        return max(self.left_bytes, int(self.left_share * of_bytes))
-
-    def free_bytes(self, of_bytes: int) -> int:
-        """How much of so much memory must stay free where some is given away, so that it is no shortage at once."""
-        return self.margin_bytes + self.least_bytes(of_bytes)
-
-
-SPARE: Final = Spare()
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """The limits beyond which a resource is short. Shares are of the time, or of the memory; a share above 1 is never reached.
-
-    `*_over_s` is the time over which waiting is measured. A hit of the group's limit is a shortage where less than
-    `spare.free_bytes` is left: otherwise the limit is full of page cache, which the kernel drops. Memory that was announced
-    counts as present for `arrival_s`.
-    """
-
-    cpu_waiting_share: float = 0.5
-    cpu_busy_share: float = 0.98
-    cpu_over_s: float = 2.0
-    memory_waiting_share: float = 0.1
-    memory_over_s: float = 1.0
-    arrival_s: float = 10.0
-    spare: Spare = SPARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +50,13 @@ class ShortageDetector:
     """Past readings. `cpu_from_s` and `memory_from_s` are when either resource grew last: waiting before that says nothing of
     the present. Memory was `announced_s` last."""
 
-    thresholds: Thresholds = Thresholds()
+    thresholds: Thresholds = field(default_factory=Thresholds)
     points: tuple[_Point, ...] = ()
     hits: int | None = None
     cpu_from_s: float = float("-inf")
     memory_from_s: float = float("-inf")
     announced_s: float = float("-inf")
+    pod: PodLimits = field(default_factory=PodLimits)
 
     def grown(self, resources: MoreResources, now_s: float) -> "ShortageDetector":
         """More of these resources arrived, or was announced."""
@@ -124,14 +84,23 @@ class ShortageDetector:
             older.pop()  # a flood of readings must not push out what lies `keep_s` back
         first = max((at for at, known in enumerate(older) if known.at_s <= now_s - keep_s), default=0)
         points = (*older[first:], point)[-_MOST_POINTS:]
+        after = replace(self, points=points, memory_from_s=from_s)
+        stalled = self._stalled(points, from_s)
+        if reading.pod is not None:
+            held = self.pod.see(
+                reading.pod, reading.oom_kills, now_s, self.cpu_from_s, coming, self.thresholds
+            )
+            cpu = held.cpu if held.cpu or held.is_elsewhere else self._cpu(points, reading.cpus)
+            # What a shortage of the whole node costs a pod, a larger pod cannot cure.
+            memory = held.memory or (stalled if reading.pod.is_full else "")
+            after = replace(after, pod=held.after, hits=reading.pod.hits)
+            return after, Shortage(cpu, memory, held.is_hit)
         hits = _hits(reading)
         hits = self.hits if hits is None else hits  # not told this time
-        span = _span(points, self.thresholds.memory_over_s, from_s)
         later = None if limit_bytes is None else limit_bytes + coming
         hit = self._hit(reading, limit_bytes, hits)
-        memory = (hit if not coming else "") or self._memory(span, reading, later, coming)
-        shortage = Shortage(self._cpu(points, reading.cpus), memory, bool(hit))
-        return replace(self, points=points, hits=hits, memory_from_s=from_s), shortage
+        memory = (hit if not coming else "") or self._left(reading, later, coming) or stalled
+        return replace(after, hits=hits), Shortage(self._cpu(points, reading.cpus), memory, bool(hit))
 
     def strain(self, before: Reading, after: Reading, over_s: float) -> str:
         """Why a workload cannot do without the page cache that was taken between two readings; empty where it can."""
@@ -174,9 +143,8 @@ class ShortageDetector:
             return ""
         return f"the cgroup reached its limit {hits - self.hits} times"
 
-    def _memory(
-        self, span: _Span | None, reading: Reading, limit_bytes: int | None, coming_bytes: int
-    ) -> str:
+    def _left(self, reading: Reading, limit_bytes: int | None, coming_bytes: int) -> str:
+        """Why too little is left of the machine's memory, or of the group's limit."""
         at = self.thresholds
         total, available = (
             each + coming_bytes for each in (reading.memory_total_bytes, reading.memory_available_bytes)
@@ -189,11 +157,16 @@ class ShortageDetector:
             least = at.spare.least_bytes(limit_bytes)
             if limit_bytes - needed < least:
                 return f"the cgroup needs {needed // MIB} of {limit_bytes // MIB} MiB, {least // MIB} should be left"
+        return ""
+
+    def _stalled(self, points: tuple[_Point, ...], from_s: float) -> str:
+        """Why tasks have waited for memory too long."""
+        span = _span(points, self.thresholds.memory_over_s, from_s)
         if span is None:
             return ""
         first, last, over_s = span
         waiting = _waited(first, last, "memory_waiting")
-        if waiting is not None and waiting >= at.memory_waiting_share:
+        if waiting is not None and waiting >= self.thresholds.memory_waiting_share:
             return f"tasks waited for memory {waiting:.0%} of {over_s:.1f} s"
         return ""
 
@@ -204,9 +177,7 @@ def _point(reading: Reading, now_s: float) -> _Point:
 
 
 def _hits(reading: Reading) -> int | None:
-    """How often the pod or the workload's group has reached a limit since it was made."""
-    if reading.pod is not None:
-        return reading.pod.hits
+    """How often the group has reached a limit since it was made."""
     if reading.cgroup is None or not reading.cgroup.events:
         return None
     events = reading.cgroup.events

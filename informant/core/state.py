@@ -102,11 +102,11 @@ class GuestState:
         return self.pending is not None and self.pending.is_lowering
 
     def writes(self) -> Iterator[Write]:
-        """The writes that are due, in order; none before the machine is known.
+        """The writes that are due, in order; none before the machine is known, or where nothing can be written.
 
         Of either direction one slow write is under way at a time, and memory.max falls when memory.high has.
         """
-        if not self.guard.total_bytes:
+        if not self.controls or not self.guard.total_bytes:
             return
         under_way = set(self.under_way)
         for write in self.written.writes(self.guard.limits(), self.current_bytes):

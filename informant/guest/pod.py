@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ from informant.core.containers import POD, ContainerReading, Containers
 from informant.core.load import DampedLoad
 from informant.core.report import PodReading, Reading
 from informant.guest.kubelet import PodGroup
-from informant.guest.pod_files import GroupFiles, open_files, with_memory
+from informant.guest.pod_files import GroupFiles, open_files
 from protocol.values import Resources
 from protocol.wire import MoreResources
 
@@ -57,11 +58,11 @@ class PodSource:
     def read(self) -> Reading:
         """The pod now. Raises `OSError` where its group is gone."""
         use, busy_s = self._files.memory(), self._files.busy_s()
-        pod = with_memory(self._files.limits(), use)
+        pod = replace(self._files.limits(), used_bytes=use.needed_bytes)
         self._containers = self._containers.seen(pod, self._read_containers(pod))
         totals = self._containers.totals()
         self._load = self._load.after(self._clock(), busy_s + totals.throttled_s)
-        total = pod.max_bytes or self._size_bytes
+        total = pod.max_bytes or max(self._size_bytes, use.needed_bytes)
         groups = {name: each for name, each in self._containers.last.items() if _is_limited(each)}
         return Reading(
             *self._load.averages,
@@ -77,7 +78,7 @@ class PodSource:
         )
 
     def _read_containers(self, pod: ContainerReading) -> dict[str, ContainerReading]:
-        """A reading of each container that is there; memory in use only where the container's limit is not the pod's."""
+        """A reading of each container that is there. Where its memory limit is the pod's, so is what it uses."""
         names = self._group.containers()
         for gone in self._inside.keys() - set(names):
             self._inside.pop(gone).close()
@@ -88,7 +89,8 @@ class PodSource:
             with contextlib.suppress(OSError):  # it ends at this moment
                 each = files.limits()
                 is_own = each.max_bytes is not None and each.max_bytes != pod.max_bytes
-                found[name] = with_memory(each, files.memory()) if is_own else each
+                used = files.memory().needed_bytes if is_own else pod.used_bytes
+                found[name] = replace(each, used_bytes=used)
         limited = (self._inside[name] for name, each in found.items() if _is_limited(each))
         self._limited = (self._files, *limited)
         return found

@@ -1,7 +1,7 @@
 """The control files of a pod's groups in both versions of cgroups, as figures. All files are only read."""
 
 import errno
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from informant.core.containers import ContainerReading
@@ -25,7 +25,7 @@ class GroupFiles(Protocol):
     """The files of one group."""
 
     tells_kills: bool
-    """Whether the group counts what happens to the memory of the groups inside."""
+    """Whether the group counts the kills in the groups inside."""
 
     def busy_s(self) -> float:
         """The CPU time that the group has used."""
@@ -153,11 +153,6 @@ class FilesV2(_Files):
 def open_files(group: PodGroup) -> GroupFiles:
     """The files of a group, which the caller closes."""
     return FilesV2(group) if group.is_v2 else FilesV1(group)
-
-
-def with_memory(limits: ContainerReading, use: MemoryUse) -> ContainerReading:
-    """The reading of a group with the memory that cannot be dropped."""
-    return replace(limits, used_bytes=use.needed_bytes)
 
 
 def _part(text: bytes, name: bytes) -> bytes:

@@ -29,7 +29,10 @@ _LOOKS: Final = 16
 
 @dataclass(slots=True)
 class ServedPod:
-    """A pod that is served. It is looked at in full at `look_s`, and is forgotten at `unused_s` unless an agent is registered then."""
+    """A pod that is served. It is looked at in full at `look_s`, and is forgotten at `unused_s` unless an agent is registered then.
+
+    Its counters are heeded from `rested_s` on.
+    """
 
     uid: str
     source: PodSource
@@ -37,6 +40,7 @@ class ServedPod:
     routes: dict[tuple[str, str], Route]
     look_s: float
     unused_s: float
+    rested_s: float = 0.0
 
 
 class NodeInformant:
@@ -142,7 +146,7 @@ class NodeInformant:
         """Look at what has changed, and in full at the pods whose turn it is."""
         for pod in list(self.pods.values()):
             try:
-                self._poll(pod)
+                self._poll(pod, now_s)
                 if now_s >= pod.look_s:
                     await self._sample(pod, now_s)
             except OSError as error:
@@ -151,11 +155,15 @@ class NodeInformant:
             del self._changed[uid]
             self._look(self.pods[uid])
 
-    def _poll(self, pod: ServedPod) -> None:
-        """Note a pod whose limits have held something back, unless more of that is wished for already."""
+    def _poll(self, pod: ServedPod, now_s: float) -> None:
+        """Note a pod whose limits have held something back; one that is heard already is not looked at in every round."""
+        if now_s < pod.rested_s:
+            return
         changed, wished = pod.source.changed(), pod.informant.agents.wished
-        if (changed.cpu and not wished.cpu) or (changed.memory and not wished.memory):
+        if changed.cpu or changed.memory:
             self._changed[pod.uid] = None
+            is_news = (changed.cpu and not wished.cpu) or (changed.memory and not wished.memory)
+            pod.rested_s = now_s + (0.0 if is_news else self._settings.cpu.throttled_over)
 
     async def _sample(self, pod: ServedPod, now_s: float) -> None:
         if not pod.source.is_there():

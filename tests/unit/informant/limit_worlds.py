@@ -17,8 +17,8 @@ from informant.core.limits import Control, Write
 from informant.core.plan import plan
 from informant.core.report import CgroupReading, Reading
 from informant.core.sessions import NOTHING
-from informant.core.shortage import Spare
 from informant.core.state import GuestState
+from informant.core.thresholds import Spare
 from informant.guest.approvals import Approvals
 from informant.guest.machine import GIB
 from informant.service.limits import Guest, LimitController

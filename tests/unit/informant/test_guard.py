@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from informant.core.guard import Guard, GuardSettings
 from informant.core.limits import GroupLimits
 from informant.core.report import CgroupReading, Reading
-from informant.core.shortage import Spare
+from informant.core.thresholds import Spare
 from protocol.values import Resources
 from protocol.wire import MoreResources
 

@@ -4,7 +4,7 @@ import pytest
 
 from informant.core.limits import GroupLimits
 from informant.core.report import CgroupReading, Reading
-from informant.core.shortage import Spare
+from informant.core.thresholds import Spare
 from tests.unit.informant.test_guard import GIB, HIGH, MIB, MOST, OF_ONE_GIB, guard, seen
 
 # ------------------------------------------------------------ what others use

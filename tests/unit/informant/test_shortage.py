@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from informant.core.report import CgroupReading, Reading
-from informant.core.shortage import Shortage, ShortageDetector, Spare, Thresholds
+from informant.core.shortage import Shortage, ShortageDetector
+from informant.core.thresholds import Spare, Thresholds
 from protocol.wire import MoreResources
 
 MIB, GIB = 2**20, 2**30
