@@ -24,15 +24,12 @@ SHARES: Final = "parley.dev/shares"
 RESTART: Final = "parley.dev/restart"
 """Annotation: "allowed" lets a container be resized whose resizePolicy restarts it."""
 FENCE: Final = "parley.dev/fence"
-"""Annotation that agents write: the generation of the life that may resize the VM, and how often that life marked the object again,
+"""Annotation that agents write to a pod or a VirtualMachine: the generation of the life that may resize it, and a count of that life,
 as `GENERATION.COUNT`."""
 INFORMANT: Final = "parley.dev/informant"
 """Annotation: the port of an informant inside the pod, which is asked instead of the node's."""
 EVICT: Final = "parley.dev/evict-when-stuck"
 """Annotation: "true" lets a pod be evicted that was denied what it needs for long."""
-
-FENCE: Final = "parley.dev/fence"
-"""Annotation of a VirtualMachine: the generation of the agent's life that may command the VM, and the number of its last command."""
 
 NEON_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """Label of a VirtualMachine: "true" has it scaled. Source: reference/neon.md 6.2."""

@@ -12,7 +12,7 @@ from agent.daemon.controllers import AGAIN_S, Controllers
 from agent.daemon.evictor import Evictor
 from agent.sources.described import Found, NodeFacts, describe
 from hosting import logs
-from hosting.kubernetes.connection import Call
+from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.names import EVICT
 from hosting.kubernetes.resources import LIMIT_RANGES, PODS, VERTICAL_POD_AUTOSCALERS, Manifest
 from tests.support.amounts import cu
@@ -134,7 +134,7 @@ async def test_other_controllers_are_read_for_the_namespaces_of_our_pods() -> No
 async def test_types_that_are_missing_are_no_fault_and_what_fails_is_read_again() -> None:
     world = World(pod_manifest("a"))
 
-    def missing(call: Call) -> None:
+    def missing(call: ApiCall) -> None:
         if "autoscaling" in call.path:
             raise RefusalError(404, "NotFound", "the server could not find the requested resource")
 
@@ -153,7 +153,7 @@ async def test_a_pod_that_is_denied_for_long_is_evicted_where_its_budget_allows_
     world = World(wanted, pod_manifest("b", ownerReferences=OWNED))
     world.conditions = {"default/a": DENIED, "default/b": DENIED}
 
-    def budget(call: Call) -> None:
+    def budget(call: ApiCall) -> None:
         if call.path.endswith("/eviction"):
             raise RefusalError(429, "TooManyRequests", "the disruption budget web needs 3 healthy pods")
 
