@@ -95,7 +95,9 @@ class HollowNodes:
     def set_usage(self, node: str, pod: str, container: str, cpu_milli: int, memory_bytes: int) -> None:
         """What a container seems to use. `pod` is NAMESPACE/NAME."""
         self._post(
-            "usage", node, {f"{pod}/{container}": {"cpuNano": cpu_milli * 1_000_000, "memoryBytes": memory_bytes}}
+            "usage",
+            node,
+            {f"{pod}/{container}": {"cpuNano": cpu_milli * 1_000_000, "memoryBytes": memory_bytes}},
         )
 
     def cgroups(self, node: str) -> dict[str, dict[str, int]]:
