@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
+from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.on_kubernetes import KubernetesBackend
+from agent.backends.pod.distribution import DivisionRules
 from agent.backends.simulated import SimulatedBackend
 from agent.core.ports import VmBackend, VmDescription
 from hosting.kubernetes.scaling import Scaling
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
-    from hosting.kubernetes.reflector import Reflector
 
 
 @dataclass(frozen=True, slots=True)
 class OnKubernetes:
-    """What the back end of a pod or a NeonVM may use.
-
-    `pods` are the node's pods, kept up to date; `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
-    not scaled and for NeonVMs.
-    """
+    """What the back end of pods and NeonVMs needs. `scaling` says how the pod `namespace/name` is scaled; None for what is not, and
+    for NeonVMs."""
 
     api: "KubernetesApi"
-    pods: "Reflector"
     scaling: Callable[[str], Scaling | None]
 
 
@@ -60,4 +58,23 @@ def _simulated(options: BackendOptions) -> InstalledBackend:
     return InstalledBackend(backend, lambda spec: backend.create(spec.vm, spec.initial or spec.vm.bounds.min))
 
 
-FACTORIES: Final[Mapping[str, Callable[[BackendOptions], InstalledBackend]]] = {"simulated": _simulated}
+def _kubernetes(options: BackendOptions) -> InstalledBackend:
+    # The client library is an extra, and slow to load.
+    from agent.backends.neonvm import NeonVmBackend  # noqa: PLC0415
+    from agent.backends.pod.backend import PodBackend  # noqa: PLC0415
+
+    cluster, log = options.kubernetes, options.change_log
+    assert cluster is not None, "the settings have a source that goes with it"
+
+    def rules(name: str) -> DivisionRules:
+        scaling = cluster.scaling(name)
+        return DivisionRules(scaling.shares, scaling.may_restart) if scaling is not None else DivisionRules()
+
+    pods, machines = PodBackend(cluster.api, log, rules), NeonVmBackend(cluster.api, LoggedSizes(log))
+    return InstalledBackend(KubernetesBackend(pods, machines), lambda _: None)
+
+
+FACTORIES: Final[Mapping[str, Callable[[BackendOptions], InstalledBackend]]] = {
+    "simulated": _simulated,
+    "kubernetes": _kubernetes,
+}

@@ -21,8 +21,8 @@ from parley.clusters.control_plane import ControlPlane
 from parley.clusters.hollow_nodes import HollowFaults, HollowNodes, NodeSize
 from protocol.values import Bounds, ComputeUnit, Observation, Resources
 from protocol.wire import PodName
-from tests.support.amounts import GIB, MIB
 from tests.support.kube.fixtures import MakeHollowNodes
+from tests.support.amounts import GIB, MIB
 from tests.support.kube.objects import Objects, pod
 from tests.support.waiting import shown
 
