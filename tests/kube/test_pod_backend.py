@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from agent.backends.change_log import ChangeLog
+from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod.backend import PodBackend
 from agent.backends.pod.distribution import DivisionRules
 from agent.core.model import Vm, VmKind
@@ -21,8 +22,8 @@ from parley.clusters.control_plane import ControlPlane
 from parley.clusters.hollow_nodes import HollowFaults, HollowNodes, NodeSize
 from protocol.values import Bounds, ComputeUnit, Observation, Resources
 from protocol.wire import PodName
-from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.amounts import GIB, MIB
+from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 from tests.support.waiting import shown
 
@@ -61,7 +62,7 @@ class PodUnderTest:
 
     def life(self) -> PodBackend:
         """A back end as another process would have it."""
-        return PodBackend(self.api, self._log, lambda _: self.rules)
+        return PodBackend(self.api, LoggedSizes(self._log), lambda _: self.rules)
 
     def adopt(self, manifest: Manifest) -> Observation:
         """Fence the pod, and look at it."""

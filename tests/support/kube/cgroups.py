@@ -16,7 +16,9 @@ from hosting.kubernetes.resources import Manifest
 LOOK_S: Final = 0.1
 PERIOD_US: Final = 100_000
 MIB: Final = 1024**2
-_STILL: Final = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+_STILL: Final = (
+    "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+)
 
 
 class CgroupLoads:

@@ -6,7 +6,6 @@ Three things differ from a node. Paths of volumes lie in a directory of the test
 no network of its own, so the address of the pod stands for all of its addresses.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -77,7 +76,8 @@ class DeployedContainers:
         name = f"{pod['metadata']['name']}.{container['name']}"
         environment = _environment(pod, container)
         mounts = {
-            each["mountPath"]: self._volume(pod, container, each) for each in container.get("volumeMounts", ())
+            each["mountPath"]: self._volume(pod, container, each)
+            for each in container.get("volumeMounts", ())
         }
         module = MODULES[container["command"][0]]
         arguments = [_argument(each, pod, environment, mounts) for each in container.get("args", ())]
@@ -156,7 +156,7 @@ def _argument(text: str, pod: Manifest, environment: Mapping[str, str], mounts: 
         text = text.replace(f"$({name})", value)
     for there, here in mounts.items():
         text = text.replace(there, str(here))
-    return text.replace("0.0.0.0", pod["status"]["podIP"])  # noqa: S104 - the wildcard is replaced
+    return text.replace("0.0.0.0", pod["status"]["podIP"])
 
 
 @contextmanager
