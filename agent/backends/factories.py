@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
+from agent.backends.kubernetes import KubernetesBackend
 from agent.backends.logged_sizes import LoggedSizes
-from agent.backends.on_kubernetes import KubernetesBackend
+from agent.backends.pod.backend import PodBackend
 from agent.backends.pod.distribution import DivisionRules
 from agent.backends.simulated import SimulatedBackend
+from agent.core.model import VmKind
 from agent.core.ports import VmBackend, VmDescription
 from hosting.kubernetes.scaling import Scaling
 
@@ -21,8 +23,11 @@ if TYPE_CHECKING:  # the client library is an extra
 
 @dataclass(frozen=True, slots=True)
 class OnKubernetes:
-    """What the back end of pods and NeonVMs needs. `scaling` says how the pod `namespace/name` is scaled; None for what is not, and
-    for NeonVMs."""
+    """What the back end of a pod or a NeonVM may use.
+
+    `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
+    not scaled and for NeonVMs.
+    """
 
     api: "KubernetesApi"
     scaling: Callable[[str], Scaling | None]
@@ -59,19 +64,24 @@ def _simulated(options: BackendOptions) -> InstalledBackend:
 
 
 def _kubernetes(options: BackendOptions) -> InstalledBackend:
-    # The client library is an extra, and slow to load.
-    from agent.backends.neonvm import NeonVmBackend  # noqa: PLC0415
-    from agent.backends.pod.backend import PodBackend  # noqa: PLC0415
+    """Pods and NeonVMs, resized with the credentials of the source."""
+    from agent.backends.neonvm import NeonVmBackend  # noqa: PLC0415 - the client library is an extra
 
-    cluster, log = options.kubernetes, options.change_log
-    assert cluster is not None, "the settings have a source that goes with it"
+    there = options.kubernetes
+    assert there is not None, "the settings name a cluster"
 
     def rules(name: str) -> DivisionRules:
-        scaling = cluster.scaling(name)
-        return DivisionRules(scaling.shares, scaling.may_restart) if scaling is not None else DivisionRules()
+        scaling = there.scaling(name)
+        return DivisionRules() if scaling is None else DivisionRules(scaling.shares, scaling.may_restart)
 
-    pods, machines = PodBackend(cluster.api, log, rules), NeonVmBackend(cluster.api, LoggedSizes(log))
-    return InstalledBackend(KubernetesBackend(pods, machines), lambda _: None)
+    sizes = LoggedSizes(options.change_log)
+    backend = KubernetesBackend(
+        {
+            VmKind.POD: PodBackend(there.api, sizes, rules),
+            VmKind.NEONVM: NeonVmBackend(there.api, sizes),
+        }
+    )
+    return InstalledBackend(backend, lambda _: None)  # such VMs are made by others
 
 
 FACTORIES: Final[Mapping[str, Callable[[BackendOptions], InstalledBackend]]] = {

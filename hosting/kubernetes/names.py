@@ -24,7 +24,7 @@ SHARES: Final = "parley.dev/shares"
 RESTART: Final = "parley.dev/restart"
 """Annotation: "allowed" lets a container be resized whose resizePolicy restarts it."""
 FENCE: Final = "parley.dev/fence"
-"""Annotation that agents write: the generation of the life that may resize the VM, and how often that life marked the object again,
+"""Annotation that agents write to a pod or a VirtualMachine: the generation of the life that may resize it, and a count of that life,
 as `GENERATION.COUNT`."""
 INFORMANT: Final = "parley.dev/informant"
 """Annotation: the port of an informant inside the pod, which is asked instead of the node's."""

@@ -95,11 +95,11 @@ class HollowNodes:
     def set_usage(self, node: str, pod: str, container: str, cpu_milli: int, memory_bytes: int) -> None:
         """What a container seems to use. `pod` is NAMESPACE/NAME."""
         self._post(
-            "usage", node, {f"{pod}/{container}": {"CPUNano": cpu_milli * 1_000_000, "Memory": memory_bytes}}
+            "usage", node, {f"{pod}/{container}": {"cpuNano": cpu_milli * 1_000_000, "memoryBytes": memory_bytes}}
         )
 
     def cgroups(self, node: str) -> dict[str, dict[str, int]]:
-        """The pods' cgroups of a node by NAMESPACE/NAME: `memory`, `quota` and `shares`, as the kubelet has written them."""
+        """The pods' cgroups of a node by NAMESPACE/NAME: `memoryBytes`, `cpuQuotaUs` and `cpuShares`, as the kubelet has written them."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/state", timeout=10) as response:
             found: dict[str, dict[str, int]] = json.load(response)[node]["podCgroups"]
             return found

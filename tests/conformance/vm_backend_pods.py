@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.backends.change_log import FILE_NAME, ChangeLog
+from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod.backend import PodBackend
 from agent.backends.pod.distribution import DivisionRules
 from agent.core.ports import VmBackend
@@ -269,13 +270,8 @@ def planted(
     with _UseLog(directory, world) as log:
 
         def opened() -> VmBackend:
-            return kind(
-                PodsApi(world),
-                log,
-                lambda _: DivisionRules(),
-                virtual.clock().now_s,
-                lambda: int(virtual.now_s * 1000),
-            )
+            now_s = virtual.clock().now_s
+            return kind(PodsApi(world), LoggedSizes(log), lambda _: DivisionRules(), now_s, now_s)
 
         async def look() -> Observation:
             log.compare("at a look")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from agent.backends.change_log import ChangeLog
+from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.pod.backend import PodBackend
 from agent.backends.pod.distribution import DivisionRules
 from agent.core.model import Vm, VmKind
@@ -61,7 +62,7 @@ class PodUnderTest:
 
     def life(self) -> PodBackend:
         """A back end as another process would have it."""
-        return PodBackend(self.api, self._log, lambda _: self.rules)
+        return PodBackend(self.api, LoggedSizes(self._log), lambda _: self.rules)
 
     def adopt(self, manifest: Manifest) -> Observation:
         """Fence the pod, and look at it."""
