@@ -67,7 +67,7 @@ class ParleyPrograms:
     def scheduler(self, name: str = "scheduler", *options: str, handover_s: str = HANDOVER_S) -> int:
         """A scheduler with a port of its own; the first is asked to be there as after a first start."""
         port = self.ports[name] = free_port()
-        kubeconfig = ("--kubernetes", "--kubeconfig", str(self.plane.kubeconfig))
+        kubeconfig = ("--kubernetes", "--kubeconfig", str(self.plane.kubeconfig), "--lease", LEASE)
         where = ("--host", "127.0.0.1", "--port", str(port), "--handover", handover_s)
         self.start(name, "scheduler", *kubeconfig, *where, *options)
         return port
