@@ -19,19 +19,17 @@ from hosting.kubernetes.scaling import Scaling
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
-    from hosting.kubernetes.reflector import Reflector
 
 
 @dataclass(frozen=True, slots=True)
 class OnKubernetes:
     """What the back end of a pod or a NeonVM may use.
 
-    `pods` are the node's pods, kept up to date; `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
+    `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
     not scaled and for NeonVMs.
     """
 
     api: "KubernetesApi"
-    pods: "Reflector"
     scaling: Callable[[str], Scaling | None]
 
 

@@ -63,6 +63,8 @@ class Known(RuleBasedStateMachine):
         super().__init__()
         self.truth, self.known = Truth(), KnownObjects()
         self.asked: list[Asked] = []
+        self.cursor = 0
+        """How far the watch has come: lists may have brought the store further."""
         self.folded: dict[Key, Manifest] = {}
         self.seen: dict[Key, int] = {}
         self.uids_gone: set[str] = set()
@@ -113,20 +115,29 @@ class Known(RuleBasedStateMachine):
         else:
             self.take(self.known.listed(items, version, asked.sent_s, asked.keys))
 
-    @rule()
-    @precondition(lambda self: self.known.has_begun)
-    def watch(self) -> None:
-        """The next event after the position."""
-        after = [each for each in self.truth.writes if each[0] > self.known.position]
-        if after:
-            _, _, _, now, last = after[0]
-            self.take(self.known.shown(copy.deepcopy(last), is_deleted=now is None))
+    def coming(self) -> list[tuple[int, float, Key, Manifest | None, Manifest]]:
+        """The events that the watch has not shown yet."""
+        return [each for each in self.truth.writes if each[0] > self.cursor]
 
     @rule()
     @precondition(lambda self: self.known.has_begun)
+    def begin_watch(self) -> None:
+        self.cursor = self.known.position
+
+    @rule()
+    @precondition(lambda self: self.known.has_begun and self.cursor)
+    def watch(self) -> None:
+        """The next event of the watch."""
+        if coming := self.coming():
+            self.cursor, _, _, now, last = coming[0]
+            self.take(self.known.shown(copy.deepcopy(last), is_deleted=now is None))
+
+    @rule()
+    @precondition(lambda self: self.known.has_begun and self.cursor)
     def bookmark(self) -> None:
-        if not any(each[0] > self.known.position for each in self.truth.writes):
-            self.known.reach(self.truth.version)
+        if not self.coming():
+            self.cursor = self.truth.version
+            self.known.reach(self.cursor)
 
     @rule(lost=st.integers(1, 4))
     @precondition(lambda self: self.known.has_begun and not self.asked)
@@ -149,6 +160,7 @@ class Known(RuleBasedStateMachine):
         items = [copy.deepcopy(each) for each in self.truth.objects.values()]
         sent_at = self.known.position
         self.take(self.known.listed_all(items, version, self.truth.now_s, sent_at))
+        self.cursor = self.known.position
 
     @invariant()
     def what_was_told_is_what_is_known(self) -> None:
@@ -184,7 +196,8 @@ class Known(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.known.has_begun:
-            while any(each[0] > self.known.position for each in self.truth.writes):
+            self.begin_watch()
+            while self.coming():
                 self.watch()
             assert dict(self.known.objects) == self.truth.objects, "in the end, what is there is known"
 
