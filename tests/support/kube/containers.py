@@ -102,12 +102,12 @@ class DeployedContainers:
 
     def _volume(self, pod: Manifest, mount: Mapping[str, Any]) -> Path:
         """The directory that stands for what is mounted there."""
-        path = self._directory / pod["metadata"]["name"] / mount["name"]
+        path: Path = self._directory / pod["metadata"]["name"] / mount["name"]
         if mount["mountPath"] == SECRETS:
             return self._secrets(pod, path)
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
         if volume.get("hostPath", {}).get("path") == "/sys/fs/cgroup":
-            return Path(self._cgroups)
+            return self._cgroups
         path.mkdir(parents=True, exist_ok=True)
         if "configMap" in volume:
             data = self._system.get("configmaps", volume["configMap"]["name"])["data"]
