@@ -177,10 +177,9 @@ async def test_hooks_hold_the_deletion_of_a_pool() -> None:
     await world.turn()
     assert world.finalizers() == [FINALIZER]
 
-    deleted = world.server.get(POOLS, "", "bank")
-    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.server.delete(POOLS, "", "bank")
     await world.turn()
     assert world.finalizers() == [FINALIZER], "its hooks are asked"
     world.views.there.clear()
     await world.turn()
-    assert world.finalizers() == []
+    assert world.server.store.find(POOLS, ("", "bank")) is None
