@@ -1,27 +1,21 @@
 """Two schedulers on a real API server: who leads, who takes over, and that the same room is never given twice."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from hosting.kubernetes import names
-from hosting.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES, Manifest
+from hosting.kubernetes.resources import VIRTUAL_MACHINES
 from parley.clusters.control_plane import ControlPlane
 from protocol.extension import AGENT_HEADER
 from tests.support.kube.asking import Holdings, PodAgent, PodCrowd
 from tests.support.kube.neonvm import install, machine
 from tests.support.kube.objects import MERGE, Objects, pod
-from tests.support.kube.parley import ParleyPrograms, parley_programs
-from tests.support.processes import fetch, free_port, post
+from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.schedulers import create_pod, leads, start_scheduler
+from tests.support.processes import fetch, post
 from tests.support.waiting import shown_blocking
 
-LEASE_S: Final = "3"
-HANDOVER_S: Final = "6"
-"""Longer than an agent of these tests waits for an answer."""
 SHIFTED: Final = """
 import datetime, time
 from hosting.kubernetes import lease
@@ -36,57 +30,15 @@ from scheduler.program import main
 main()
 """
 """A scheduler whose clock is an hour fast."""
-SIZE: Final = {"cpu": "4", "memory": "16Gi"}
-
-
-@pytest.fixture
-def parley(control_plane: ControlPlane, tmp_path: Path) -> Iterator[ParleyPrograms]:
-    with parley_programs(control_plane, tmp_path) as found:
-        yield found
-
-
-def _node(plane: ControlPlane, name: str) -> str:
-    """A node without a kubelet: pods there are pending, and count."""
-    plane.call("POST", NODES.path(), {"metadata": {"name": name}})
-    status = {"capacity": SIZE, "allocatable": SIZE}
-    plane.call("PATCH", NODES.path(name=name, subresource="status"), {"status": status}, MERGE)
-    return name
-
-
-@pytest.fixture
-def nodes(control_plane: ControlPlane, objects: Objects) -> Iterator[list[str]]:
-    found = [_node(control_plane, f"{objects.namespace}-{number}") for number in range(4)]
-    yield found
-    for name in found:
-        control_plane.call("DELETE", NODES.path(name=name))
-
-
-def _create_pod(objects: Objects, manifest: Manifest) -> Manifest:
-    created: Manifest = json.loads(objects.plane.call("POST", PODS.path(objects.namespace), manifest))
-    return created
-
-
-def _start(parley: ParleyPrograms, objects: Objects, name: str, *, is_shifted: bool = False) -> int:
-    """A scheduler with the Lease of this test; its port."""
-    port = parley.ports[name] = free_port()
-    lease = ("--lease", f"{objects.namespace}/parley", "--lease-duration", LEASE_S, "--handover", HANDOVER_S)
-    where = ("--kubernetes", "--kubeconfig", str(parley.plane.kubeconfig), "--port", str(port))
-    program = ("-c", SHIFTED) if is_shifted else ("scheduler",)
-    parley.start(name, *program, *where, *lease)
-    return port
-
-
-def _leads(port: int) -> bool:
-    return b"\nparley_scheduler_leading 1" in fetch(port, "/metrics")
 
 
 def test_the_same_room_is_never_given_twice(
-    parley: ParleyPrograms, objects: Objects, nodes: list[str]
+    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]
 ) -> None:
     """Killed, paused and resumed, ended in order, and with a clock that is an hour fast."""
-    node = nodes[0]
+    node = bare_nodes[0]
     pods = [
-        _create_pod(
+        create_pod(
             objects,
             pod(
                 f"p{number}",
@@ -97,9 +49,9 @@ def test_the_same_room_is_never_given_twice(
         )
         for number in range(4)
     ]
-    a = _start(parley, objects, "a")
-    shown_blocking("a leads", lambda: _leads(a))
-    b = _start(parley, objects, "b", is_shifted=True)
+    a = start_scheduler(parley, objects, "a")
+    shown_blocking("a leads", lambda: leads(a))
+    b = start_scheduler(parley, objects, "b", code=SHIFTED)
     shown_blocking("b is ready", lambda: fetch(b, "/readyz"))
 
     holdings = Holdings(4000)
@@ -120,7 +72,7 @@ def test_the_same_room_is_never_given_twice(
         shown_blocking("a serves all", lambda: crowd.have_heard(a, epoch))
         parley.resume("b")
         assert PodAgent(pods[0], [b], Holdings(4000), 0).status_of(3000) == 503, "before it has noticed"
-        shown_blocking("b has noticed", lambda: not _leads(b))
+        shown_blocking("b has noticed", lambda: not leads(b))
 
         epoch = crowd.epoch
         assert parley.running["a"].end() == 0
@@ -130,10 +82,10 @@ def test_the_same_room_is_never_given_twice(
 
 
 def test_a_scheduler_that_cannot_reach_the_api_server_stops_deciding_and_goes_on(
-    parley: ParleyPrograms, objects: Objects, nodes: list[str], control_plane: ControlPlane
+    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str], control_plane: ControlPlane
 ) -> None:
-    created = _create_pod(objects, pod("p", node=nodes[0], labels={names.ENABLED: "true"}))
-    port = _start(parley, objects, "a")
+    created = create_pod(objects, pod("p", node=bare_nodes[0], labels={names.ENABLED: "true"}))
+    port = start_scheduler(parley, objects, "a")
     agent = PodAgent(created, [port], Holdings(4000), 500)
     shown_blocking("it decides", lambda: agent.ask(500))
     epoch = agent.epoch
@@ -147,11 +99,11 @@ def test_a_scheduler_that_cannot_reach_the_api_server_stops_deciding_and_goes_on
 
 
 def test_an_epoch_that_others_have_seen_is_exceeded(
-    parley: ParleyPrograms, objects: Objects, nodes: list[str]
+    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]
 ) -> None:
     """As after the Lease was deleted together with what it counted."""
-    created = _create_pod(objects, pod("p", node=nodes[0], labels={names.ENABLED: "true"}))
-    port = _start(parley, objects, "a")
+    created = create_pod(objects, pod("p", node=bare_nodes[0], labels={names.ENABLED: "true"}))
+    port = start_scheduler(parley, objects, "a")
     agent = PodAgent(created, [port], Holdings(4000), 500)
     shown_blocking("it decides", lambda: agent.ask(500))
     agent.epoch += 1000
@@ -168,13 +120,13 @@ def _reserved(port: int, node: str) -> tuple[str, int]:
 
 
 def test_a_restart_with_many_pods_and_vms_has_its_ledger_before_the_first_permit(
-    parley: ParleyPrograms, objects: Objects, nodes: list[str], control_plane: ControlPlane
+    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str], control_plane: ControlPlane
 ) -> None:
     install(control_plane)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: _with_vm(objects, nodes[number % 4], number), range(500)))
-    asked = _create_pod(objects, pod("asked", node=nodes[0], labels={names.ENABLED: "true"}))
-    port = _start(parley, objects, "a")
+        list(pool.map(lambda number: _with_vm(objects, bare_nodes[number % 4], number), range(500)))
+    asked = create_pod(objects, pod("asked", node=bare_nodes[0], labels={names.ENABLED: "true"}))
+    port = start_scheduler(parley, objects, "a")
 
     def answers() -> bool:
         return PodAgent(asked, [port], Holdings(4000), 500).ask(500) is not None
@@ -182,7 +134,7 @@ def test_a_restart_with_many_pods_and_vms_has_its_ledger_before_the_first_permit
     for _ in range(2):
         shown_blocking("a first answer", answers)
         # 125 VMs whose agents were not heard yet, each at its maximum of 2 CPUs.
-        assert _reserved(port, nodes[1]) == ("250", 125)
+        assert _reserved(port, bare_nodes[1]) == ("250", 125)
         assert json.loads(fetch(port, "/v1/audit")) == {"faults": []}
         parley.kill("a")
         parley.again("a")
@@ -192,7 +144,7 @@ def _with_vm(objects: Objects, node: str, number: int) -> None:
     """A VM and its runner pod."""
     runner, vm, one = f"runner{number}", f"vm{number}", {"min": 1, "max": 2, "use": 1}
     requests, labels = {"cpu": "10m", "memory": "1Mi"}, {names.NEON_VM_NAME: vm}
-    _create_pod(objects, pod(runner, node=node, requests=requests, labels=labels))
+    create_pod(objects, pod(runner, node=node, requests=requests, labels=labels))
     body = machine(vm, one, one, labels={names.NEON_ENABLED: "true"})
     objects.plane.call("POST", VIRTUAL_MACHINES.path(objects.namespace), body)
     status = {"podName": runner, "node": node, "phase": "Running", "cpus": 1, "memorySize": "1Gi"}
