@@ -75,10 +75,7 @@ class DeployedContainers:
     def _start(self, pod: Manifest, container: Manifest) -> subprocess.Popen[bytes]:
         name = f"{pod['metadata']['name']}.{container['name']}"
         environment = _environment(pod, container)
-        mounts = {
-            each["mountPath"]: self._volume(pod, container, each)
-            for each in container.get("volumeMounts", ())
-        }
+        mounts = {each["mountPath"]: self._volume(pod, each) for each in container.get("volumeMounts", ())}
         module = MODULES[container["command"][0]]
         arguments = [_argument(each, pod, environment, mounts) for each in container.get("args", ())]
         if module == "informant":
@@ -103,14 +100,14 @@ class DeployedContainers:
                 stderr=output,
             )
 
-    def _volume(self, pod: Manifest, container: Manifest, mount: Mapping[str, Any]) -> Path:
+    def _volume(self, pod: Manifest, mount: Mapping[str, Any]) -> Path:
         """The directory that stands for what is mounted there."""
         path = self._directory / pod["metadata"]["name"] / mount["name"]
         if mount["mountPath"] == SECRETS:
             return self._secrets(pod, path)
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
         if volume.get("hostPath", {}).get("path") == "/sys/fs/cgroup":
-            return self._cgroups
+            return Path(self._cgroups)
         path.mkdir(parents=True, exist_ok=True)
         if "configMap" in volume:
             data = self._system.get("configmaps", volume["configMap"]["name"])["data"]

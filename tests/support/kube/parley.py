@@ -67,7 +67,7 @@ class ParleyPrograms:
     def scheduler(self, name: str = "scheduler", *options: str, handover_s: str = HANDOVER_S) -> int:
         """A scheduler with a port of its own; the first is asked to be there as after a first start."""
         port = self.ports[name] = free_port()
-        kubeconfig = ("--kubernetes", "--kubeconfig", str(self.plane.kubeconfig))
+        kubeconfig = ("--kubernetes", "--kubeconfig", str(self.plane.kubeconfig), "--lease", LEASE)
         where = ("--host", "127.0.0.1", "--port", str(port), "--handover", handover_s)
         self.start(name, "scheduler", *kubeconfig, *where, *options)
         return port
@@ -93,6 +93,13 @@ class ParleyPrograms:
         }
         file = write_json(self.directory / f"{name}.yaml", content)
         self.start(name, "agent", "--config", str(file), "--host", "127.0.0.1", "--port", str(port))
+        return port
+
+    def node_informant(self, root: Path = Path("/sys/fs/cgroup")) -> int:
+        """The informant of this machine's pods."""
+        port = self.ports["informant"] = free_port()
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        self.start("informant", "informant", "--node", "--cgroup-root", str(root), *where)
         return port
 
     def load(self, pod: Mapping[str, Any], port: int, *, cpus: float, memory: str = "64Mi") -> None:

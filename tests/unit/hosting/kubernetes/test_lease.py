@@ -50,8 +50,8 @@ class Election:
     @property
     def lease(self) -> dict[str, Any]:
         """What the Lease says."""
-        spec: dict[str, Any] = self.server.get(LEASES, "ns", "lease")["spec"]
-        return spec
+        found: dict[str, Any] = self.server.get(LEASES, "ns", "lease")["spec"]
+        return found
 
 
 @asynccontextmanager

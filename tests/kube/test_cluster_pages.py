@@ -25,7 +25,7 @@ from tests.support.kube.containers import deployed_containers
 from tests.support.kube.objects import Objects
 from tests.support.processes import free_port
 
-PAGE: Final = "docs/kubernetes.md"
+PAGES_ON_A_CLUSTER: Final = ("docs/kubernetes.md",)
 POD_NETWORK: Final = "198.19"
 """Kept for benchmarks of networks (RFC 2544), so nobody is met there."""
 ROUTE: Final = ("local", f"{POD_NETWORK}.0.0/16", "dev", "lo")
@@ -41,11 +41,21 @@ def pod_network() -> Iterator[str]:
     subprocess.run(["ip", "route", "del", *ROUTE], check=False)
 
 
+@pytest.fixture
+def plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """In a directory with a short name: kubelets make sockets below it."""
+    plane = ControlPlane(programs, tmp_path_factory.mktemp("page"), free_port)
+    try:
+        yield plane.start()
+    finally:
+        plane.stop()
+
+
 @pytest.mark.timeout(300)
-def test_the_page_leads_to_a_scaled_pod(
-    own_control_plane: ControlPlane, programs: Programs, pod_network: str, tmp_path: Path
+@pytest.mark.parametrize("page", PAGES_ON_A_CLUSTER)
+def test_the_commands_of_a_page_print_what_it_shows(
+    plane: ControlPlane, programs: Programs, pod_network: str, tmp_path: Path, page: str
 ) -> None:
-    plane = own_control_plane
     nodes = HollowNodes(programs, plane, free_port, prefix="page-", pod_network=pod_network)
     system, default = Objects(plane, "parley-system"), Objects(plane, "default")
     logs, cgroups = tmp_path / "logs", tmp_path / "cgroup"
@@ -70,11 +80,14 @@ def test_the_page_leads_to_a_scaled_pod(
             command = shlex.join([programs.path("kubectl"), f"--kubeconfig={plane.kubeconfig}"])
             kubectl.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             kubectl.chmod(0o755)
-            try:
-                reader.follow((ROOT / PAGE).read_text())
-            finally:
-                said = containers.log()
-                print(said)
+            reader.follow((ROOT / page).read_text())
+            said = containers.log()
             assert "Traceback" not in said
+            leaders = [
+                line
+                for line in said.splitlines()
+                if '"component":"scheduler"' in line and '"event":"leads"' in line
+            ]
+            assert len(leaders) == 1, leaders
     finally:
         nodes.kill()
