@@ -43,14 +43,16 @@ class DeployedContainers:
         self._directory = directory
         self._cgroups = cgroups
         self._running: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self._ended: list[subprocess.Popen[bytes]] = []
         self._is_over = threading.Event()
 
     def follow(self) -> None:
-        """Start and end what is due, until `end`."""
+        """Start and end what is due, until `stop`."""
         while not self._is_over.wait(LOOK_S):
             found = {each["metadata"]["uid"]: each for each in self._system.list("pods")}
             for key in [key for key in self._running if key[0] not in found or _is_going(found[key[0]])]:
-                self._running.pop(key).terminate()
+                self._ended.append(self._running.pop(key))
+                self._ended[-1].terminate()
             for pod in found.values():
                 if not pod["status"].get("podIP") or _is_going(pod):
                     continue
@@ -59,10 +61,13 @@ class DeployedContainers:
                     if key not in self._running:
                         self._running[key] = self._start(pod, container)
 
-    def end(self) -> None:
-        """End everything."""
+    def stop(self) -> None:
+        """Let `follow` return."""
         self._is_over.set()
-        for process in self._running.values():
+
+    def end(self) -> None:
+        """End everything, once `follow` has returned."""
+        for process in (*self._running.values(), *self._ended):
             process.kill()
             process.wait()
 
@@ -167,5 +172,6 @@ def deployed_containers(
     try:
         yield found
     finally:
-        found.end()
+        found.stop()
         thread.join()
+        found.end()
