@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -114,10 +115,8 @@ def test_an_upgrade_completes_and_somebody_leads_again(node: NodeOfPrograms) -> 
     before = shown_blocking("a scheduler leads", node.leader)
     plane.kubectl("rollout", "restart", f"--namespace={SYSTEM}", *both)
     for each in both:
-        shown_blocking(f"{each} is replaced", lambda each=each: _is_rolled_out(plane, each))
-    after = shown_blocking(
-        "another scheduler leads", lambda: node.leader() not in {"", before} and node.leader()
-    )
+        shown_blocking(f"{each} is replaced", partial(_is_rolled_out, plane, each))
+    after = shown_blocking("another scheduler leads", lambda: node.leader().replace(before, ""))
     assert after.startswith("pod/parley-scheduler-")
     assert "Traceback" not in node.containers.log()
 

@@ -2,8 +2,9 @@
 
 What a container would have is taken from its pod: the command line, the environment, the files of ConfigMaps, a token of the service account
 that is bound to the pod, and the pod's address to listen on. So the kubelet's probes, the Service and RBAC meet the real programs.
-Three things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the test. The pod has
-no network of its own, so the address of the pod stands for all of its addresses.
+Four things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the test. The pod has no
+network of its own, so the address of the pod stands for all of its addresses. A pod is gone, and its token void, as soon as its end is
+asked for, because the kubelet waits for no program.
 """
 
 import os
@@ -107,7 +108,7 @@ class DeployedContainers:
 
     def _volume(self, pod: Manifest, mount: Mapping[str, Any]) -> Path:
         """The directory that stands for what is mounted there."""
-        path = self._directory / pod["metadata"]["name"] / mount["name"]
+        path = self._directory / str(pod["metadata"]["name"]) / str(mount["name"])
         if mount["mountPath"] == SECRETS:
             return self._secrets(pod, path)
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
