@@ -118,7 +118,10 @@ def test_the_scheduler_is_found_through_its_service(
     address = own_address()
     scheduler = parley.scheduler("scheduler", "--first-start", "--host", address)
     service = f"{objects.namespace}/parley-scheduler"
-    settings = {"scheduler": {"service": service, "port": scheduler}, "otherSchedulers": []}
+    settings: dict[str, Any] = {
+        "scheduler": {"service": service, "port": scheduler},
+        "otherSchedulers": [],
+    }
     parley.agent(node, [scheduler], **settings)
 
     def vm() -> dict[str, Any]:
