@@ -33,10 +33,10 @@ test: $(VENV)/.dev ## pass the quick tests, under five minutes on two cores (ARG
 	@echo "the quick tests: without real programs and long walks, which \`make test-all\` runs too"
 	@$(PYTEST) --dist load -m quick $(ARGS)
 
-test-all: $(VENV)/.dev ## pass all tests, a quarter of an hour on two cores
+test-all: $(VENV)/.dev ## pass all tests, twenty minutes on two cores; those with Kubernetes are skipped until `make kube-assets` has run
 	@$(PYTEST) --dist loadgroup $(ARGS)
 
-kube-assets: ## build Kubernetes and install what its tests need, once: some minutes, into a cache (needs Go and root)
+kube-assets: ## build Kubernetes and install what its tests and demos need, once: some minutes, into a cache (needs Go and root)
 	@$(PYTHON) tests/kube/assets/build.py --packages
 
 format: $(VENV)/.dev ## rewrite the files in the project's format

@@ -55,9 +55,9 @@ async def _parts(settings: AgentSettings, config: Path, log: logs.Logger) -> Asy
     if not settings.is_on_kubernetes:
         yield DaemonParts(file, Candidates(lambda: settings.schedulers))
         return
-    from agent.daemon import kubernetes  # noqa: PLC0415 - the client library is an extra, and slow to load
+    from agent.daemon.kubernetes import connected  # noqa: PLC0415 - the client library is an extra, and slow to load
 
-    async with kubernetes.connected(settings, file, log, random.Random()) as parts:
+    async with connected(settings, file, log, random.Random()) as parts:
         yield parts
 
 

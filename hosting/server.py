@@ -237,6 +237,10 @@ class Server:
         self._sweeper: asyncio.Task[None] | None = None
         self.stats = {"requests": 0, "aborted": 0, "unparsable": 0, "evicted": 0, "faults": 0}
 
+    def route(self, routes: tuple[Route, ...], fallback: Route | None = None) -> None:
+        """Answer by these routes from the next request on."""
+        self._router = _Router(routes, fallback)
+
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen on `host` and `port` (0: the kernel chooses), with TLS where it is given; the port. Raises `OSError`."""
         self._runner = web.ServerRunner(

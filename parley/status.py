@@ -38,12 +38,15 @@ def show(url: str, token: str | None, tls: Tls | None, output: str) -> int:
         click.echo(json.dumps(document))
         return 0
     console = Console(file=sys.stdout)
+    beside = [*view.beside(document)]
     if not document["vms"]:
-        click.echo(f"{document.get('node', url)}: the agent answers, and has no VMs")
+        click.echo("\n".join((f"{document.get('node', url)}: the agent answers, and has no VMs", *beside)))
     elif console.is_terminal:
-        footer = [f"agent {document['daemon']} at {url}"]
+        footer = [*beside, f"agent {document['daemon']} at {url}"]
         console.print(view.screen(document["node"], document["vms"], footer, console.width))
     else:
         for vm in document["vms"]:
             click.echo(view.line(vm))
+        for each in beside:
+            click.echo(each)
     return 0

@@ -1,6 +1,6 @@
 """What the demo shows: a live table on a terminal, one line per change elsewhere, and the summary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from rich import box
@@ -67,6 +67,15 @@ def code(vm: Mapping[str, Any]) -> str:
     if vm["faults"]:
         return str(vm["faults"][0]).partition(":")[0]
     return str(vm["reasonCode"] or "")
+
+
+def beside(document: Mapping[str, Any]) -> Iterator[str]:
+    """Lines about what an agent warns of, and about what it cannot scale although somebody wants it. Agents before these had none."""
+    for vm in document["vms"]:
+        for warning in vm.get("warnings") or ():
+            yield f"{clean(vm['vm'])}: {clean(warning, MAX_LINE)}"
+    for each in document.get("notScaled") or ():
+        yield f"{clean(each['vm'])} is not scaled: {clean('; '.join(each['reasons']), MAX_LINE)}"
 
 
 def screen(

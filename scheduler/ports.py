@@ -158,3 +158,27 @@ class NoJournal:
         self, arrived: events.RequestArrived, body: bytes, outputs: tuple[events.Output, ...]
     ) -> None:
         """Nothing."""
+
+
+class NotLeadingError(Exception):
+    """This process must not decide now, because another one does, or may. `leader` is the address of that, where it is known."""
+
+    def __init__(self, leader: str | None = None) -> None:
+        super().__init__("another scheduler leads")
+        self.leader = leader
+
+
+class LeadershipGuard(Protocol):
+    """Says before each decision whether this process may make it."""
+
+    def check(self, seen_epoch: int) -> None:
+        """Raises `NotLeadingError` where it may not. `seen_epoch` is the highest one that the caller has met; 0 where it has met none."""
+        ...
+
+
+class SoleScheduler:
+    """The only scheduler there is."""
+
+    def check(self, seen_epoch: int) -> None:
+        """It always decides."""
+        del seen_epoch

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from agent.backends.change_log import ChangeLog
 from agent.backends.faults import NONE, Faults
+from agent.backends.kubernetes import KubernetesBackend
+from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.pod.backend import PodBackend
+from agent.backends.pod.distribution import DivisionRules
 from agent.backends.simulated import SimulatedBackend
+from agent.core.model import VmKind
 from agent.core.ports import VmBackend, VmDescription
 from hosting.kubernetes.scaling import Scaling
 
 if TYPE_CHECKING:  # the client library is an extra
-    from hosting.kubernetes.reflector import Reflector
-
     from hosting.kubernetes.api import KubernetesApi
 
 
@@ -22,12 +25,11 @@ if TYPE_CHECKING:  # the client library is an extra
 class OnKubernetes:
     """What the back end of a pod or a NeonVM may use.
 
-    `pods` are the node's pods, kept up to date; `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
+    `scaling` says how the pod `namespace/name` is scaled (shares, restarts), None for what is
     not scaled and for NeonVMs.
     """
 
     api: "KubernetesApi"
-    pods: "Reflector"
     scaling: Callable[[str], Scaling | None]
 
 
@@ -61,4 +63,28 @@ def _simulated(options: BackendOptions) -> InstalledBackend:
     return InstalledBackend(backend, lambda spec: backend.create(spec.vm, spec.initial or spec.vm.bounds.min))
 
 
-FACTORIES: Final[Mapping[str, Callable[[BackendOptions], InstalledBackend]]] = {"simulated": _simulated}
+def _kubernetes(options: BackendOptions) -> InstalledBackend:
+    """Pods and NeonVMs, resized with the credentials of the source."""
+    from agent.backends.neonvm import NeonVmBackend  # noqa: PLC0415 - the client library is an extra
+
+    there = options.kubernetes
+    assert there is not None, "the settings name a cluster"
+
+    def rules(name: str) -> DivisionRules:
+        scaling = there.scaling(name)
+        return DivisionRules() if scaling is None else DivisionRules(scaling.shares, scaling.may_restart)
+
+    sizes = LoggedSizes(options.change_log)
+    backend = KubernetesBackend(
+        {
+            VmKind.POD: PodBackend(there.api, sizes, rules),
+            VmKind.NEONVM: NeonVmBackend(there.api, sizes),
+        }
+    )
+    return InstalledBackend(backend, lambda _: None)  # such VMs are made by others
+
+
+FACTORIES: Final[Mapping[str, Callable[[BackendOptions], InstalledBackend]]] = {
+    "simulated": _simulated,
+    "kubernetes": _kubernetes,
+}

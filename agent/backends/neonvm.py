@@ -8,10 +8,10 @@ known is made void by the next look, which raises the number first, however late
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.mark import Mark
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
 from hosting.kubernetes import objects
@@ -25,29 +25,6 @@ ATTEMPTS: Final = 5
 """How often a mark is written anew where somebody else has changed the object meanwhile."""
 MIGRATING: Final = frozenset({"PreMigrating", "Migrating"})
 _MARK_PATH: Final = f"/metadata/annotations/{FENCE.replace('/', '~1')}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """Whose life may command the VM, and how many commands that life has given."""
-
-    generation: int
-    command: int
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> "_Mark | None":
-        """The mark of an object; None where it has none, or another text."""
-        generation, _, command = objects.annotations(manifest).get(FENCE, "").partition(".")
-        if not (generation.isdecimal() and command.isdecimal() and len(generation) + len(command) < 30):
-            return None
-        return cls(int(generation), int(command))
-
-    def next(self) -> "_Mark":
-        """The mark after one more command."""
-        return replace(self, command=self.command + 1)
-
-    def __str__(self) -> str:
-        return f"{self.generation}.{self.command}"
 
 
 class NeonVmBackend:
@@ -64,7 +41,7 @@ class NeonVmBackend:
         self._sizes = sizes
         self._clock = clock
         self._unix_clock = unix_clock
-        self._unresolved: dict[str, _Mark] = {}
+        self._unresolved: dict[str, Mark] = {}
         """VMs with a command whose outcome is not known, and the mark that the command rests on."""
 
     @property
@@ -73,18 +50,15 @@ class NeonVmBackend:
         return Capabilities(command_deadline_s=CALL_DEADLINE_S)
 
     async def fence(self, vm: Vm) -> Fencing:
-        """Write the mark of a new generation. Generations are not below the time of day in seconds, so that they go on
-        rising where somebody removes the mark."""
+        """Write the mark of a new generation."""
         for _ in range(ATTEMPTS):
             manifest, _ = await self._read(vm)
-            mark = _Mark.of(manifest)
-            least = mark.generation + 1 if mark is not None else 1
-            generation = max(least, int(self._unix_clock()))
-            marked = await self._write_mark(vm, manifest, _Mark(generation, 0))
+            mark = Mark.after(Mark.of(manifest), self._unix_clock())
+            marked = await self._write_mark(vm, manifest, mark)
             if marked is not None:
                 self._resolved(vm)
                 self._seen(vm, marked)
-                return Fencing(generation)
+                return Fencing(mark.generation)
         raise BackendError("the VirtualMachine changes too often to be fenced")
 
     async def observe(self, vm: Vm) -> Observation:
@@ -145,15 +119,14 @@ class NeonVmBackend:
             raise BackendError(str(error)) from None
         return manifest, _machine(vm, manifest)
 
-    async def _write_mark(self, vm: Vm, manifest: Manifest, mark: _Mark) -> Manifest | None:
+    async def _write_mark(self, vm: Vm, manifest: Manifest, mark: Mark) -> Manifest | None:
         """The object with the mark; None where it has changed since it was read."""
-        metadata = {"resourceVersion": objects.version(manifest), "annotations": {FENCE: str(mark)}}
         try:
             return await self._api.patch(
                 VIRTUAL_MACHINES,
                 vm.pod.namespace,
                 vm.virtual_machine,
-                {"metadata": metadata},
+                mark.patch(objects.version(manifest)),
                 query=_server_deadline(),
             )
         except RefusedError as error:
@@ -163,12 +136,10 @@ class NeonVmBackend:
         except KubernetesError as error:
             raise BackendError(str(error)) from None
 
-    async def _make_void(
-        self, vm: Vm, manifest: Manifest, rests_on: _Mark
-    ) -> tuple[Manifest, VirtualMachine]:
+    async def _make_void(self, vm: Vm, manifest: Manifest, rests_on: Mark) -> tuple[Manifest, VirtualMachine]:
         """The VM when no command of this process is on its way any more: accepted or void, and the look is later."""
         for _ in range(ATTEMPTS):
-            if _Mark.of(manifest) != rests_on:
+            if Mark.of(manifest) != rests_on:
                 break  # the command was accepted, or a fence has come: either way it cannot be accepted again
             marked = await self._write_mark(vm, manifest, rests_on.next())
             if marked is not None:
@@ -217,8 +188,8 @@ def _machine(vm: Vm, manifest: Manifest) -> VirtualMachine:
     return machine
 
 
-def _owned(manifest: Manifest, fencing: Fencing) -> _Mark:
-    mark = _Mark.of(manifest)
+def _owned(manifest: Manifest, fencing: Fencing) -> Mark:
+    mark = Mark.of(manifest)
     if mark is None:
         raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
     if mark.generation != fencing.generation:
@@ -241,7 +212,7 @@ def _check(machine: VirtualMachine, target: Resources) -> None:
         raise BackendError("the VM is being migrated, and is not resized until it has arrived")
 
 
-def _command(manifest: Manifest, machine: VirtualMachine, target: Resources, mark: _Mark) -> list[Any]:
+def _command(manifest: Manifest, machine: VirtualMachine, target: Resources, mark: Mark) -> list[Any]:
     """The JSON patch: everything that the command rests on, as it is written there, and the new target."""
     guest = manifest["spec"]["guest"]
     return [

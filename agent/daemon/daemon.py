@@ -15,6 +15,7 @@ from agent.backends.factories import FACTORIES, BackendOptions, InstalledBackend
 from agent.core.policies.saved import KnownLoad
 from agent.core.ports import BackendError, VmSource, VmSourceError
 from agent.daemon import policies, status
+from agent.daemon.announcer import Announcer
 from agent.daemon.callbacks import Callbacks
 from agent.daemon.fleet import Fleet
 from agent.daemon.load_files import DIRECTORY, LoadFiles
@@ -42,11 +43,13 @@ MAX_BATCH_ANSWER_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
-    """What an agent works with: where it learns of its VMs, whom it may ask, and what its back end has on Kubernetes."""
+    """What an agent works with: where it learns of its VMs, whom it may ask, what its back end has on Kubernetes, and what
+    tells the owners of the VMs."""
 
     source: VmSource
     candidates: Candidates
     kubernetes: OnKubernetes | None = None
+    announcer: Announcer | None = None
 
 
 class Daemon:
@@ -64,6 +67,7 @@ class Daemon:
         self._source = parts.source
         self._candidates = parts.candidates
         self._kubernetes = parts.kubernetes
+        self._announcer = parts.announcer
         self._change_log = change_log
         self._lock = lock
         self._lost_lock = False
@@ -117,9 +121,15 @@ class Daemon:
         ):
             deadline_s = self._settings.timing().request_deadline_s
             scheduler = self._scheduler = SchedulerLink(to_scheduler, self._candidates, deadline_s, self._rng)
-            fleet = self._fleet = self._new_fleet(installed, port, scheduler, to_informants, to_exporters)
+            factory = self._new_factory(installed, port, scheduler, to_informants, to_exporters)
+            fleet = self._fleet = Fleet(
+                factory.make, factory.vm, installed.prepare, self._supervisor, self._log, self._rng
+            )
             try:
                 await self._start(fleet, stop, port, with_tls)
+                if self._announcer is not None:
+                    announcer = self._announcer
+                    self._supervisor.start("announcer", lambda: announcer.run(fleet.find, factory.faults))
                 await stop.wait()
                 self._log.info("draining")
             finally:
@@ -130,16 +140,16 @@ class Daemon:
                 await self._server.close()
         return 1 if self._lost_lock else 0
 
-    def _new_fleet(
+    def _new_factory(
         self,
         installed: InstalledBackend,
         port: int,
         scheduler: SchedulerLink,
         to_informants: HttpClient,
         to_exporters: HttpClient,
-    ) -> Fleet:
+    ) -> RunnerFactory:
         settings, advertised = self._settings, self._server_settings.advertised
-        factory = RunnerFactory(
+        return RunnerFactory(
             settings,
             installed.backend,
             scheduler,
@@ -151,7 +161,6 @@ class Daemon:
             self._load_files,
             RunnerContext(self._change_log, self._log, self._rng, self._latencies),
         )
-        return Fleet(factory.make, factory.vm, installed.prepare, self._supervisor, self._log, self._rng)
 
     async def _start(self, fleet: Fleet, stop: lifecycle.Stop, port: int, with_tls: str | None) -> None:
         """Start the runners of all VMs, then what runs beside them."""
@@ -228,7 +237,13 @@ class Daemon:
         return server.Reply(200, status.details(runner))
 
     async def _vms(self, _: server.Request) -> server.Reply:
-        return server.Reply(200, status.document(self._settings.node, self._identity, self._runners()))
+        beside = (
+            status.Beside(self._announcer.warnings(), self._announcer.not_scaled())
+            if self._announcer is not None
+            else status.NOTHING_BESIDE
+        )
+        page = status.document(self._settings.node, self._identity, self._runners(), beside)
+        return server.Reply(200, page)
 
     def _families(self) -> list[metrics.AnyFamily]:
         runners, tasks = self._runners(), len(asyncio.all_tasks())

@@ -26,39 +26,31 @@ Tell = Callable[[Found, bool, str], None]
 class Evictor:
     """`after_s` is how long a pod must have been denied."""
 
-    def __init__(self, api: "KubernetesApi", after_s: float, tell: Tell, rng: random.Random) -> None:
+    def __init__(self, api: "KubernetesApi", after_s: float, rng: random.Random) -> None:
         self._api = api
         self._evictions = Evictions(after_s)
-        self._tell = tell
         self._rng = rng
 
     async def look(
-        self, found: Mapping[str, Found], conditions: Mapping[str, Condition], now_s: float
+        self, found: Mapping[str, Found], conditions: Mapping[str, Condition], now_s: float, tell: Tell
     ) -> None:
         """Note who is denied, and evict one pod where that is due. Never raises for the API server's sake."""
-        by_uid = {objects.uid(each.manifest): each for each in found.values()}
         self._evictions = self._evictions.seen(tuple(_candidates(found, conditions)), now_s)
         uid = self._evictions.due(now_s)
         if uid is None:
             return
-        pod = by_uid[uid]
-        self._tell(pod, True, f"denied what it needs for {self._evictions.after_s:.0f} s and longer")
+        pod = next(each for each in found.values() if objects.uid(each.manifest) == uid)
+        tell(pod, True, f"denied what it needs for {self._evictions.after_s:.0f} s and longer")
         try:
             await self._evict(pod.manifest)
-        except RefusedError as error:
-            if error.is_not_found or error.is_conflict:  # gone, or another pod has its name
-                self._evictions = self._evictions.accepted(uid, now_s)
-                return
-            self._refused(pod, now_s, error, error.retry_after_s)
         except KubernetesError as error:
-            self._refused(pod, now_s, error, None)
-        else:
-            self._evictions = self._evictions.accepted(uid, now_s)
-
-    def _refused(self, pod: Found, now_s: float, error: KubernetesError, retry_after_s: float | None) -> None:
-        chance = self._rng.random()
-        self._evictions = self._evictions.refused(objects.uid(pod.manifest), now_s, chance, retry_after_s)
-        self._tell(pod, False, str(error))
+            refused = error if isinstance(error, RefusedError) else None
+            if refused is None or not (refused.is_not_found or refused.is_conflict):
+                chance, wait_s = self._rng.random(), refused.retry_after_s if refused else None
+                self._evictions = self._evictions.refused(uid, now_s, chance, wait_s)
+                tell(pod, False, str(error))
+                return
+        self._evictions = self._evictions.accepted(uid, now_s)  # it goes, or it has gone before
 
     async def _evict(self, pod: Manifest) -> None:
         namespace, name = objects.namespace(pod), objects.name(pod)

@@ -62,6 +62,10 @@ class RunnerFactory:
         known = self.load_files.read(vm, policy.remembering)
         return Runner(vm, self._peers(spec), self.context, policy, self.settings.timing(), schedule, known)
 
+    def faults(self, spec: VmDescription) -> list[str]:
+        """What is wrong with the annotations of `spec`, and ignored."""
+        return self._own(spec)[1]
+
     def vm(self, spec: VmDescription) -> Vm:
         """The VM of `spec` as its runner knows it."""
         own, _ = self._own(spec)

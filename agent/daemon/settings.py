@@ -123,6 +123,8 @@ class KubernetesSettings(Settings):
     """A context of the kubeconfig; by default its current one."""
     informant: InformantUrl = "http://127.0.0.1:10302"
     """The node informant, for pods without an informant of their own."""
+    evict_after: Annotated[float, Field(ge=30, le=86_400)] = 600.0
+    """How long a pod that allows it must have been denied what it needs before it is evicted."""
 
 
 class AgentSettings(VmList):

@@ -3,8 +3,9 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from agent.core.condition import Health, denial_reasons
 from agent.core.plan import Plan
@@ -73,12 +74,26 @@ def _goal_reasons(planned: Plan | None) -> dict[str, str] | None:
     return None if planned is None else {"cpu": planned.reason.cpu, "memory": planned.reason.memory}
 
 
-def document(node: str, daemon: str, runners: list[Runner]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is told beside the runners, by VM: warnings about those that are scaled, and why others are not."""
+
+    warnings: Mapping[str, tuple[str, ...]]
+    not_scaled: Mapping[str, tuple[str, ...]]
+
+
+NOTHING_BESIDE: Final = Beside({}, {})
+
+
+def document(node: str, daemon: str, runners: list[Runner], beside: Beside = NOTHING_BESIDE) -> bytes:
     """The whole of `/v1/vms`. `daemon` tells one life of this process from another."""
     now_s = time.monotonic()
-    return json.dumps(
-        {"node": node, "daemon": daemon, "vms": [vm_status(runner, now_s) for runner in runners]}
-    ).encode()
+    vms = [
+        vm_status(runner, now_s) | {"warnings": list(beside.warnings.get(runner.vm.name, ()))}
+        for runner in runners
+    ]
+    not_scaled = [{"vm": name, "reasons": list(reasons)} for name, reasons in beside.not_scaled.items()]
+    return json.dumps({"node": node, "daemon": daemon, "vms": vms, "notScaled": not_scaled}).encode()
 
 
 def details(runner: Runner) -> bytes:

@@ -21,7 +21,8 @@ from protocol.wire import PodName
 
 INFORMANT_PORT: Final = 10301
 """The published port of the informant in a NeonVM."""
-_OURS: Final = (f"{names.GROUP}/", "autoscaling.neon.tech/")
+_READ: Final = frozenset({names.CONFIG, names.UNIT, names.BOUNDS, names.NEON_CONFIG, names.NEON_BOUNDS})
+"""The annotations that a runner reads. Others are read elsewhere, change with every write, or are not ours."""
 
 Pods: TypeAlias = Mapping[tuple[str, str], Manifest]
 """Pods by namespace and name."""
@@ -82,7 +83,7 @@ def describe(pod: Manifest, facts: NodeFacts) -> Found | None:
         scaling.step.memory_bytes,
         VmKind.POD,
     )
-    annotations = ours(scaling.annotations)
+    annotations = read_by_runner(scaling.annotations)
     return replace(found, description=VmDescription(vm, url, annotations, None, scaling.is_tied))
 
 
@@ -112,12 +113,12 @@ def describe_machine(manifest: Manifest, node: str, pods_of_node: Pods) -> Found
         machine.name,
     )
     url = f"http://{endpoint(address, INFORMANT_PORT)}"
-    return replace(found, description=VmDescription(vm, url, ours(machine.annotations), None, True))
+    return replace(found, description=VmDescription(vm, url, read_by_runner(machine.annotations), None, True))
 
 
-def ours(annotations: Mapping[str, str]) -> dict[str, str]:
-    """The annotations that have a meaning to Parley: a change of any other is none for a VM."""
-    return {name: text for name, text in annotations.items() if name.startswith(_OURS)}
+def read_by_runner(annotations: Mapping[str, str]) -> dict[str, str]:
+    """The annotations that a runner reads: a change of any other is none for it."""
+    return {name: text for name, text in annotations.items() if name in _READ}
 
 
 def _informant(pod: Manifest, scaling: Scaling, of_node: str) -> str | None:

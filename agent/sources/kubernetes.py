@@ -17,6 +17,8 @@ from hosting.kubernetes.scaling import ScalingPolicy
 
 CHECK_S: Final = 2.0
 """How often faults of the reflectors are looked for."""
+GRACE_S: Final = 5.0
+"""A fault is told once it has lasted so long: a watch that is begun anew is none."""
 SYNC_S: Final = 10.0
 """How long the first call waits for the lists."""
 
@@ -63,6 +65,8 @@ class KubernetesSource:
         self._changed = asyncio.Event()
         self._told: dict[str, VmDescription] | None = None
         self._is_faulty = False
+        self._good_s = 0.0
+        """When the stores were without faults last."""
         self._found: dict[str, Found] = {}
         self._facts: NodeFacts | None = None
 
@@ -107,15 +111,22 @@ class KubernetesSource:
 
     def _news(self) -> tuple[VmChange, ...]:
         """What the stores change, told from now on. Nothing is awaited between this and the return. Raises `VmSourceError`."""
-        faults = [f"{name}: {store.fault}" for name, store in self._stores.by_name() if store.fault]
-        if faults:
-            raise VmSourceError("; ".join(faults))
+        self._check()
         facts = self._read_facts()
         found = dict(self._pods(facts))
         found |= self._machines()
         now = {name: each.description for name, each in found.items() if each.description is not None}
         before, self._told, self._found, self._facts = self._told or {}, now, found, facts
         return tuple(changes_between(before, now))
+
+    def _check(self) -> None:
+        """Raises `VmSourceError` where the stores may have been out of date for a while."""
+        faults = [f"{name}: {store.fault}" for name, store in self._stores.by_name() if store.fault]
+        now_s = asyncio.get_running_loop().time()
+        if not faults:
+            self._good_s = now_s
+        elif now_s - self._good_s >= GRACE_S:
+            raise VmSourceError("; ".join(faults))
 
     def _pods(self, facts: NodeFacts) -> Iterator[tuple[str, Found]]:
         for (namespace, name), pod in self._stores.pods.objects().items():

@@ -29,13 +29,24 @@ class OfNamespace:
     ranges: tuple[Manifest, ...] = ()
 
 
-def others_of(pod: Manifest, bounds: Bounds, found: OfNamespace, ours: str) -> tuple[str, ...]:
-    """What else is at work on the pod, as texts for a person. `ours` is the field manager of our own resizes."""
+def others_of(pod: Manifest, bounds: Bounds, found: OfNamespace) -> tuple[str, ...]:
+    """What else is at work on the pod, as texts for a person."""
     return (
         *_autoscalers(pod, found.autoscalers),
         *_quotas(found.quotas),
         *_ranges(bounds, found.ranges),
-        *_editors(pod, ours),
+    )
+
+
+def editors_of(pod: Manifest, ours: str) -> tuple[str, ...]:
+    """Who else has resized the pod, as texts. `ours` is the field manager of our own resizes.
+
+    Source: managedFields of an object's metadata, which name the subresource and the manager of each field's last change.
+    """
+    return tuple(
+        f"{each.get('manager')} has resized the pod at {each.get('time')}"
+        for each in pod["metadata"].get("managedFields") or ()
+        if each.get("subresource") == "resize" and each.get("manager") != ours
     )
 
 
@@ -90,10 +101,3 @@ def _ranges(bounds: Bounds, ranges: Iterable[Manifest]) -> Iterator[str]:
                 yield (
                     f"LimitRange {objects.name(each)} forbids a part of the bounds, for each {limit['type']}: {', '.join(cut)}"
                 )
-
-
-def _editors(pod: Manifest, ours: str) -> Iterator[str]:
-    """Others who have resized the pod. Source: managedFields of an object's metadata, which name subresource and manager."""
-    for each in pod["metadata"].get("managedFields") or ():
-        if each.get("subresource") == "resize" and each.get("manager") != ours:
-            yield f"{each.get('manager')} has resized the pod at {each.get('time')}"

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from hosting.kubernetes.connection import Answer, ApiCredentials, Call, Connection, LibraryConnection
+from hosting.kubernetes.connection import Answer, ApiCall, ApiCredentials, Connection, LibraryConnection
 from hosting.kubernetes.errors import (
     CredentialsError,
     KubernetesError,
@@ -148,7 +148,7 @@ class KubernetesApi:
         try:
             async with (
                 asyncio.timeout(deadline_s),
-                self._open(Call(method, path, query or {}, body, content_type)) as answer,
+                self._open(ApiCall(method, path, query or {}, body, content_type)) as answer,
             ):
                 text = await _checked(answer)
         except TimeoutError:
@@ -170,7 +170,7 @@ class KubernetesApi:
         `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too, also where nothing comes
         for `silence_s`.
         """
-        async with self._open(Call("GET", path, query), silence_s, connect_deadline_s) as answer:
+        async with self._open(ApiCall("GET", path, query), silence_s, connect_deadline_s) as answer:
             if answer.status >= 400:
                 await _checked(answer)
             async with aclosing(_lines(answer)) as lines:
@@ -178,7 +178,7 @@ class KubernetesApi:
 
     @asynccontextmanager
     async def _open(
-        self, call: Call, silence_s: float | None = None, deadline_s: float | None = None
+        self, call: ApiCall, silence_s: float | None = None, deadline_s: float | None = None
     ) -> AsyncIterator[Answer]:
         with _named():
             async with asyncio.timeout(deadline_s):

@@ -37,7 +37,7 @@ class ApiCredentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A request to the API server. `body` is written as JSON."""
 
     method: str
@@ -72,7 +72,7 @@ class Connection(Protocol):
     """The way to an API server. Errors are those of aiohttp, and `CredentialsError`."""
 
     async def connect(self) -> None: ...
-    async def open(self, call: Call, *, silence_s: float | None = None) -> Answer: ...
+    async def open(self, call: ApiCall, *, silence_s: float | None = None) -> Answer: ...
     async def close(self) -> None: ...
 
 
@@ -99,7 +99,7 @@ class LibraryConnection:
             if client is not None:
                 await client.close()
 
-    async def open(self, call: Call, *, silence_s: float | None = None) -> Answer:
+    async def open(self, call: ApiCall, *, silence_s: float | None = None) -> Answer:
         """Send a request and wait for its status. `silence_s` limits how long the body may be silent.
 
         Where the server or we refuse the other's credentials, these are read again, and the call is repeated once: it had no effect.
@@ -154,7 +154,7 @@ class LibraryConnection:
             await config.load_kube_config(path, context, configuration, persist_config=False)
 
 
-async def _open(client: Any, call: Call, silence_s: float | None) -> Answer:
+async def _open(client: Any, call: ApiCall, silence_s: float | None) -> Answer:
     answer: Answer = await client.call_api(
         call.path,
         call.method,

@@ -23,16 +23,15 @@ SHARES: Final = "parley.dev/shares"
 """Annotation, JSON: for each container that is scaled, its weights `{cpu, memory}`; a container that is left out keeps its size."""
 RESTART: Final = "parley.dev/restart"
 """Annotation: "allowed" lets a container be resized whose resizePolicy restarts it."""
-GENERATION: Final = "parley.dev/generation"
-"""Annotation that agents write: the generation of the life that may resize the pod, and how often that life marked the pod again,
+FENCE: Final = "parley.dev/fence"
+"""Annotation that agents write to a pod or a VirtualMachine: the generation of the life that may resize it, and a count of that life,
 as `GENERATION.COUNT`."""
 INFORMANT: Final = "parley.dev/informant"
 """Annotation: the port of an informant inside the pod, which is asked instead of the node's."""
 EVICT: Final = "parley.dev/evict-when-stuck"
 """Annotation: "true" lets a pod be evicted that was denied what it needs for long."""
-
-FENCE: Final = "parley.dev/fence"
-"""Annotation of a VirtualMachine: the generation of the agent's life that may command the VM, and the number of its last command."""
+DENIED: Final = "parley.dev/Denied"
+"""Type of a pod's condition: the pod should have more than is permitted, and has been so for a while."""
 
 NEON_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """Label of a VirtualMachine: "true" has it scaled. Source: reference/neon.md 6.2."""

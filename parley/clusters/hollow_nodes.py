@@ -36,7 +36,8 @@ class NodeSize:
 
 
 class HollowNodes:
-    """`count` nodes named PREFIX0, PREFIX1, ... in one process; with `port` node i serves as a kubelet on `port` + i."""
+    """`count` nodes named PREFIX0, PREFIX1, ... in one process. Pods have addresses of loopback, or with
+    `pod_network`, such as 198.19, addresses NETWORK.x.y, to which this machine must have a route as its own."""
 
     def __init__(
         self,
@@ -46,11 +47,14 @@ class HollowNodes:
         count: int = 1,
         prefix: str = "hollow-",
         size: NodeSize | None = None,
+        *,
+        pod_network: str = "",
     ) -> None:
         self._programs = programs
         self._control_plane = control_plane
         self._port = free_port()
         self._size = size or NodeSize()
+        self._pod_network = pod_network
         self.prefix = prefix
         self.names = tuple(f"{prefix}{index}" for index in range(count))
         self._process: ClusterProcess | None = None
@@ -71,6 +75,7 @@ class HollowNodes:
                 f"--memory={size.memory}",
                 f"--alloc-cpu={size.allocatable_cpu}",
                 f"--alloc-memory={size.allocatable_memory}",
+                f"--pod-network={self._pod_network}",
                 f"--control=127.0.0.1:{self._port}",
             ),
             self._control_plane.logs,
@@ -95,11 +100,13 @@ class HollowNodes:
     def set_usage(self, node: str, pod: str, container: str, cpu_milli: int, memory_bytes: int) -> None:
         """What a container seems to use. `pod` is NAMESPACE/NAME."""
         self._post(
-            "usage", node, {f"{pod}/{container}": {"CPUNano": cpu_milli * 1_000_000, "Memory": memory_bytes}}
+            "usage",
+            node,
+            {f"{pod}/{container}": {"cpuNano": cpu_milli * 1_000_000, "memoryBytes": memory_bytes}},
         )
 
     def cgroups(self, node: str) -> dict[str, dict[str, int]]:
-        """The pods' cgroups of a node by NAMESPACE/NAME: `memory`, `quota` and `shares`, as the kubelet has written them."""
+        """The pods' cgroups of a node by NAMESPACE/NAME: `memoryBytes`, `cpuQuotaUs` and `cpuShares`, as the kubelet has written them."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/state", timeout=10) as response:
             found: dict[str, dict[str, int]] = json.load(response)[node]["podCgroups"]
             return found

@@ -83,6 +83,13 @@ class Answers:
             return self.error(503, ErrorCode.CLUSTER_UNREACHABLE, text, for_extension=True)
         return self.hang_up(ErrorCode.CLUSTER_UNREACHABLE.value)
 
+    def not_leader(self, leader: str | None, *, for_extension: bool) -> Outcome:
+        """Another scheduler decides."""
+        if not for_extension:
+            return self.hang_up(ErrorCode.NOT_LEADER.value)
+        self._stats.answers["error", ErrorCode.NOT_LEADER.value] += 1
+        return not_leader(leader)
+
     def our_fault(self, error: Exception, pod: wire.PodName, *, for_extension: bool) -> Outcome:
         """Something failed that should not."""
         self._log.error("request failed by our fault", pod=str(pod), error=repr(error), exc_info=error)
@@ -106,3 +113,9 @@ class Answers:
             return server.text(status, message)
         body = codec.ErrorBody(message, code, last_sequence_number, current_started_at_ms)
         return server.Reply(status, codec.encode_error(body))
+
+
+def not_leader(leader: str | None) -> server.Reply:
+    """The answer of a scheduler that does not lead to a caller with the extension. `leader` is the address of the one that does."""
+    body = codec.ErrorBody("another scheduler leads", ErrorCode.NOT_LEADER, leader=leader)
+    return server.Reply(503, codec.encode_error(body))

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from hosting import logs
 from hosting.amounts import PositiveResources, Resources, millionths
-from hosting.settings import Settings, listed
+from hosting.settings import Settings, listed, parse
 from hosting.watched_file import WatchedFile
 from scheduler.core import rules
 from scheduler.pools.chain import config
@@ -331,13 +331,23 @@ def _all_of(file: Config) -> Configuration:
     return Configuration(rules_of(file), file.pools.config())
 
 
+def model_of(*, migrator_present: bool) -> type[Config]:
+    """How the configuration is read. Without a migrator migration cannot be switched on."""
+    return Config if migrator_present else _ConfigWithoutMigrator
+
+
+def read_configuration(path: Path, content: bytes, model: type[Config]) -> Configuration:
+    """The configuration in a text. Raises `SettingsError` with every fault; `path` says there where the text is."""
+    return _all_of(parse(path, content, model))
+
+
 class ConfigFile:
     """The rules in the file at `path`. Without a migrator (`migrator_present`) migration cannot be switched on."""
 
     def __init__(self, path: Path, migrator_present: bool) -> None:
         self._log = logs.logger("config file")
         self._path = path
-        self._file = WatchedFile(path, Config if migrator_present else _ConfigWithoutMigrator, _all_of)
+        self._file = WatchedFile(path, model_of(migrator_present=migrator_present), _all_of)
         self._has_begun = False
 
     @property

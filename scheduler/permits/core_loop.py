@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.ports import Journal
+from scheduler.ports import Journal, LeadershipGuard
 
 Outputs: TypeAlias = tuple[events.Output, ...]
 
@@ -24,7 +24,9 @@ class CoreLoop:
         journal: Journal,
         perform: Callable[[events.Output], object],
         failed: Callable[[events.Input, Exception], object],
+        guard: LeadershipGuard,
     ) -> None:
+        self._guard = guard
         self._core = core
         self._journal = journal
         self._perform = perform
@@ -33,13 +35,20 @@ class CoreLoop:
         self._is_running = False
 
     def decide(self, event: events.Input) -> Outputs:
-        """Take an input that is no request to the core and record it; its outputs are for `run`."""
+        """Take an input that is no request to the core and record it; its outputs are for `run`.
+
+        Raises `NotLeadingError` for a verdict that would be a decision, where none may be made.
+        """
+        if isinstance(event, events.AdmissionCallEnded):
+            self._guard.check(0)
         outputs = self._core.apply(event)
         self._journal.input(event, outputs)
         return outputs
 
     def decide_request(self, arrived: events.RequestArrived, body: bytes) -> Outputs:
-        """Take a request to the core and record it with its bytes; its outputs are for `run`."""
+        """Take a request to the core and record it with its bytes; its outputs are for `run`. Raises `NotLeadingError`."""
+        extension = arrived.request.extension
+        self._guard.check(extension.seen_epoch if extension is not None else 0)
         outputs = self._core.apply(arrived)
         self._journal.request(arrived, body, outputs)
         return outputs

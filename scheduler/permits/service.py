@@ -35,10 +35,13 @@ from scheduler.ports import (
     LOOK_DEADLINE_S,
     Cluster,
     Journal,
+    LeadershipGuard,
     Migrator,
     NoJournal,
     NoPools,
+    NotLeadingError,
     Pools,
+    SoleScheduler,
 )
 
 MAX_PUBLISHED: Final = 2048
@@ -58,7 +61,7 @@ _AGENT_HEADER: Final = AGENT_HEADER.lower()
 class PermitService:
     """Takes requests to the core and its outputs back. One per process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the ports of the service
         self,
         core: Core,
         cluster: Cluster,
@@ -67,6 +70,8 @@ class PermitService:
         journal: Journal | None = None,
         pools: Pools | None = None,
         migrator: Migrator | None = None,
+        *,
+        guard: LeadershipGuard | None = None,
     ) -> None:
         self._core = core
         self._cluster = cluster
@@ -78,7 +83,9 @@ class PermitService:
         self._serial: weakref.WeakValueDictionary[wire.PodName, asyncio.Lock] = weakref.WeakValueDictionary()
         self.stats = PermitStats()
         self._answers = Answers(self.stats, log)
-        self._loop = CoreLoop(core, journal or NoJournal(), self._perform, self._failed)
+        self._loop = CoreLoop(
+            core, journal or NoJournal(), self._perform, self._failed, guard or SoleScheduler()
+        )
         self._effects = Effects(self._loop.put, pools or NoPools(), migrator, clock, self.stats, log)
         self._reader = ClusterReader(cluster, self.take, self._answers.forget, self.stats, log)
         self._looks = Looks(self._reader.read)
@@ -306,13 +313,17 @@ class PermitService:
         pending = None
         if isinstance(event, events.AdmissionCallEnded | events.RequestArrived):
             pending = self._waiting.find(event.ticket)
-        if pending is None:
+        if pending is None and isinstance(error, NotLeadingError):
+            pass  # nobody waits for it
+        elif pending is None:
             self._log.error("outcome not taken by our fault", error=repr(error), exc_info=error)
         else:
             self._waiting.settle(pending.arrived.ticket, self._our_fault(pending.arrived, error))
 
     def _our_fault(self, arrived: events.RequestArrived, error: Exception) -> Outcome:
         for_extension = arrived.request.extension is not None
+        if isinstance(error, NotLeadingError):
+            return self._answers.not_leader(error.leader, for_extension=for_extension)
         return self._answers.our_fault(error, arrived.request.pod, for_extension=for_extension)
 
 

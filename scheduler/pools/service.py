@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hosting import server
 from hosting.logs import Logger
@@ -24,12 +24,13 @@ RETRY_S: Final = 10.0
 
 
 class PoolService:
-    """One per process. `tell` takes inputs to the core; `state_directory` None keeps nothing across restarts.
+    """One for each core. `tell` takes inputs to the core; `state_directory` None keeps nothing across restarts.
+    Pools that `are_objects` of Kubernetes are kept there.
 
     Raises `OSError` where the directory cannot be used, or another scheduler uses it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a process may choose
         self,
         core: Core,
         tell: Callable[[events.Input], object],
@@ -38,6 +39,7 @@ class PoolService:
         *,
         state_directory: Path | None = None,
         writes_from_anywhere: bool = False,
+        are_objects: bool = False,
         registries: Callable[[], Registries] = installed,
     ) -> None:
         self._ledger = core.ledger
@@ -48,18 +50,35 @@ class PoolService:
         self._state = PoolStateFile(state_directory) if state_directory is not None else None
         self.objects = PoolObjects(core, tell, clock, log, self.stats, self._state)
         self.admission_queue = self.objects.admission_queue
-        self._api = PoolApi(self.objects, core, clock, writes_from_anywhere=writes_from_anywhere)
+        self._api = PoolApi(
+            self.objects, core, clock, writes_from_anywhere=writes_from_anywhere, are_objects=are_objects
+        )
         self._handle = FrameworkHandle(self.objects, self.objects, log.bind(part="pool plugin"))
         self._config = ChainConfig()
         self._manager = PluginManager()
         self._ending: set[asyncio.Task[None]] = set()
         self._described: Mapping[str, Pool] | None = None
-        self._faults: tuple[str, ...] = ()
+        self._faults: Mapping[str, str] = {}
         self._tried_s = 0.0
         self._beyond: dict[str, int] = {}
 
     def routes(self) -> tuple[server.Route, ...]:
         return self._api.routes()
+
+    def view(self, name: str) -> Mapping[str, Any] | None:
+        """A pool with its status, as `/v1/pools` shows it; None where there is none."""
+        pool = self.objects.pool(name)
+        return self._api.view(pool) if pool is not None else None
+
+    @property
+    def has_plugins(self) -> bool:
+        """Whether hooks are asked about changes of pools."""
+        return bool(self._manager.names)
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """Why pools were not taken up as they are described, by name."""
+        return self._faults
 
     # ------------------------------------------------------------ the chain
 
@@ -116,9 +135,9 @@ class PoolService:
             return
         self._described, self._tried_s = described, now_s
         faults = await self.objects.follow(described)
-        for fault in faults:
-            if fault not in self._faults:
-                self._log.warning("pool of the file not taken up", error=fault)
+        for name, fault in faults.items():
+            if self._faults.get(name) != fault:
+                self._log.warning("pool not taken up as it is described", error=fault)
         self._faults = faults
 
     async def flush(self) -> None:

@@ -6,14 +6,17 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from unittest import mock
 
-from hosting import threads, watched_file
+from hosting import logs, threads, watched_file
+from hosting.kubernetes.api import KubernetesApi
 from scheduler.clusters.file import FileCluster
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.ports import Cluster
 from tests.conformance.cluster_api_server import ApiServer, Pace
 from tests.conformance.cluster_clauses import ClusterPlant
+from tests.conformance.cluster_kubernetes import SimulatedApi
 from tests.conformance.cluster_truth import NODE, Key, Thing, World
 from tests.conformance.cluster_watched import WatchedCluster
 from tests.support.virtual_time import now_s
@@ -40,6 +43,33 @@ def watched(
     async def opened() -> AsyncIterator[Cluster]:
         async with kind(server, rng) as cluster:
             yield wrap(cluster)
+
+    def grow_unnoticed(name: str) -> None:
+        world.put("vm", name)  # whatever keeps sizes there up to date is part of the cluster
+
+    yield ClusterPlant(world, pace, opened, server.cut, grow_unnoticed, is_current=True)
+
+
+@contextmanager
+def kubernetes(
+    _: Path, seed: int, kind: type[KubernetesCluster] = KubernetesCluster, wrap: Wrap = _as_it_is
+) -> Iterator[ClusterPlant]:
+    """Objects of an API server of Kubernetes."""
+    rng = random.Random(seed)
+    pace = Pace(rng)
+    server, world = ApiServer(pace), World()
+    world.accept = server.accept
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Cluster]:
+        cluster = kind(cast("KubernetesApi", SimulatedApi(server)), now_s, rng, logs.logger("cluster"))
+        running = [asyncio.create_task(child()) for child in cluster.children().values()]
+        try:
+            yield wrap(cluster)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
 
     def grow_unnoticed(name: str) -> None:
         world.put("vm", name)  # whatever keeps sizes there up to date is part of the cluster
@@ -159,4 +189,5 @@ PLANTS: Final = {
     "file that goes": _file_plant(spoils=False),
     "file with faults": _file_plant(spoils=True),
     "watched": watched,
+    "Kubernetes": kubernetes,
 }

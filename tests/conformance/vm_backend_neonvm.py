@@ -18,7 +18,7 @@ from agent.backends.neonvm import NeonVmBackend
 from agent.core.model import Vm, VmKind
 from agent.core.ports import BackendError, Capabilities, Fencing, VmBackend
 from hosting.kubernetes.api import CALL_DEADLINE_S, ApiCredentials, KubernetesApi
-from hosting.kubernetes.connection import Answer, Call
+from hosting.kubernetes.connection import Answer, ApiCall
 from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, as_cpus
 from protocol.values import ZERO, Observation, Resources
@@ -116,7 +116,7 @@ class SlowConnection:
     async def close(self) -> None:
         """Nothing to close."""
 
-    async def open(self, call: Call, *, silence_s: float | None = None) -> Answer:
+    async def open(self, call: ApiCall, *, silence_s: float | None = None) -> Answer:
         """The answer, after its way."""
         profile = self._profile
         call = _without_tests(call, profile.forgets)
@@ -137,7 +137,7 @@ class SlowConnection:
             raise aiohttp.ServerDisconnectedError
         return answer
 
-    def _deliver_late(self, call: Call) -> None:
+    def _deliver_late(self, call: ApiCall) -> None:
         async def deliver() -> None:
             await self._sleep(self._rng.random() * CALL_DEADLINE_S)
             await self._server.open(call)
@@ -154,7 +154,7 @@ class SlowConnection:
             await self._sleep(self._rng.random() * self._profile.latency_s)
 
 
-def _without_tests(call: Call, forgets: str | None) -> Call:
+def _without_tests(call: ApiCall, forgets: str | None) -> ApiCall:
     if forgets is None or not isinstance(call.body, list):
         return call
     kept = [each for each in call.body if each["op"] != "test" or not each["path"].startswith(forgets)]

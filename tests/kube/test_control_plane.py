@@ -16,7 +16,7 @@ def test_a_pod_is_scheduled_and_resized_in_place(objects: Objects, hollow_nodes:
     assert after["resources"]["limits"] == {"cpu": "1", "memory": "512Mi"}
     assert after["restartCount"] == 0
     cgroup = nodes.cgroups(nodes.names[0])[f"{objects.namespace}/p"]
-    assert (cgroup["quota"], cgroup["memory"]) == (100_000, 512 * 2**20)
+    assert (cgroup["cpuQuotaUs"], cgroup["memoryBytes"]) == (100_000, 512 * 2**20)
 
 
 def test_what_the_node_could_never_hold_is_infeasible(

@@ -25,6 +25,8 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 OVERLAYS: Final = ("base", "overlays/production", "overlays/kind")
 NAMESPACE: Final = "parley-system"
 TEAM: Final = "team"
+NEONVM: Final = Path(__file__).parent / "crds/vm.neon.tech.yaml"
+MACHINES: Final = f"/apis/vm.neon.tech/v1/namespaces/{TEAM}/virtualmachines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,13 @@ class Caller:
     token: str
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, str]:
-        """The status of the answer, and the message of a refusal. Patches are merge patches; nothing is kept where the path says so."""
+        """The status of the answer, and the message of a refusal. A body that is patched is merged with what is there."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.plane.url + path, data, method=method)
         request.add_header("Authorization", f"Bearer {self.token}")
-        strategic = method == "PATCH" and "/resize" in path
-        kind = STRATEGIC if strategic else MERGE if method == "PATCH" else "application/json"
+        strategic = path.startswith("/api/v1/")  # custom resources know merge patches only
+        patch = STRATEGIC if strategic else MERGE
+        kind = patch if method == "PATCH" else "application/json"
         request.add_header("Content-Type", kind)
         trust = ssl.create_default_context(cafile=str(self.plane.authority))
         try:
@@ -95,6 +98,8 @@ def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> It
     try:
         for overlay in OVERLAYS:  # before there are nodes, so that nothing runs that is replaced
             plane.kubectl("apply", "--validate=strict", f"--kustomize={DEPLOY / overlay}")
+        plane.kubectl("apply", f"--filename={NEONVM}")
+        plane.kubectl("wait", "--for=condition=Established", f"--filename={NEONVM}")
         nodes.start()
         here, there = nodes.names
         team = Objects(plane, TEAM)
@@ -109,10 +114,24 @@ def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> It
         team.shown("two schedulers", lambda: len(found.pods_of("parley-scheduler")) == 2 or None)
         for node in nodes.names:
             team.create_pod(pod(f"on-{node}", node=node))
+            _make_machine(plane, node)
         yield found
     finally:
         nodes.kill()
         plane.stop()
+
+
+def _make_machine(plane: ControlPlane, node: str) -> None:
+    """A VirtualMachine `on-NODE` that runs on that node."""
+    guest = {"cpus": {"min": 1, "max": 4, "use": 1}, "memorySlots": {"min": 1, "max": 4, "use": 1}}
+    made = {
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": f"on-{node}", "labels": {"autoscaling.neon.tech/enabled": "true"}},
+        "spec": {"guest": guest, "schedulerName": "any"},
+    }
+    plane.call("POST", MACHINES, made)
+    plane.call("PATCH", f"{MACHINES}/on-{node}/status", {"status": {"node": node}}, MERGE)
 
 
 # ------------------------------------------------------------ the manifests
@@ -187,7 +206,12 @@ def _pod(name: str, subresource: str = "") -> str:
     return f"/api/v1/namespaces/{TEAM}/pods/{name}{rest}?dryRun=All"
 
 
+def _machine(name: str) -> str:
+    return f"{MACHINES}/{name}?dryRun=All"
+
+
 OWN_POD: Final = "on-deployed-0"
+MARK: Final = {"metadata": {"annotations": {"parley.dev/fence": "7.1"}}}
 OTHERS_POD: Final = "on-deployed-1"
 
 AGENT_MAY: Final = [
@@ -197,15 +221,22 @@ AGENT_MAY: Final = [
     ("GET", f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices", None),
     ("PATCH", _pod(OWN_POD, "resize"), RESIZE),
     ("PATCH", _pod(OWN_POD, "status"), {"status": {"conditions": [DENIED]}}),
+    ("PATCH", _pod(OWN_POD, "status"), MARK),
+    (
+        "PATCH",
+        _machine("on-deployed-0"),
+        {"spec": {"guest": {"cpus": {"use": 2}, "memorySlots": {"use": 2}}}},
+    ),
+    ("PATCH", _machine("on-deployed-0"), MARK),
+    ("GET", MACHINES, None),
+    ("GET", f"/api/v1/namespaces/{TEAM}/limitranges", None),
+    ("GET", f"/api/v1/namespaces/{TEAM}/resourcequotas", None),
     ("POST", f"/apis/events.k8s.io/v1/namespaces/{TEAM}/events?dryRun=All", EVENT),
 ]
 
 
 @pytest.mark.parametrize(("method", "path", "body"), AGENT_MAY, ids=[f"{m} {p}" for m, p, _ in AGENT_MAY])
 def test_an_agent_may(deployed: Deployed, method: str, path: str, body: object) -> None:
-    if path == _pod(OWN_POD, "status"):  # a merge patch replaces the list, so it begins with what is there
-        found = deployed.team.get("pods", OWN_POD)["status"]["conditions"]
-        body = {"status": {"conditions": [*found, DENIED]}}
     status, said = deployed.agent("deployed-0").call(method, path, body)
     assert status in {200, 201}, said
 
@@ -236,7 +267,21 @@ AGENT_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
         {"status": {"phase": "Failed"}},
         "conditions whose type begins with parley.dev/ only",
     ),
-    ("PATCH", _pod(OWN_POD), {"metadata": {"labels": {"a": "b"}}}, RBAC),
+    ("PATCH", _pod(OWN_POD, "status"), {"metadata": {"labels": {"a": "b"}}}, "may not change labels"),
+    (
+        "PATCH",
+        _pod(OWN_POD, "status"),
+        {"metadata": {"annotations": {"parley.dev/bounds": "{}"}}},
+        "parley.dev/fence only",
+    ),
+    ("PATCH", _machine("on-deployed-1"), MARK, "not change what is on node deployed-1"),
+    ("PATCH", _machine("on-deployed-0"), {"metadata": {"annotations": {"a": "b"}}}, "parley.dev/fence only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"guest": {"cpus": {"max": 8}}}}, "memorySlots.use only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"guest": {"image": "other"}}}, "memorySlots.use only"),
+    ("PATCH", _machine("on-deployed-0"), {"spec": {"schedulerName": None}}, "memorySlots.use only"),
+    ("PATCH", f"{MACHINES}/on-deployed-0/status?dryRun=All", {"status": {"node": "deployed-1"}}, RBAC),
+    ("DELETE", _machine("on-deployed-0"), None, RBAC),
+    ("PATCH", _pod(OWN_POD), MARK, RBAC),
     ("DELETE", _pod(OWN_POD), None, RBAC),
     ("POST", f"/api/v1/namespaces/{TEAM}/pods?dryRun=All", ANOTHER_POD, RBAC),
     ("POST", _pod(OWN_POD, "binding"), {}, RBAC),
@@ -292,6 +337,14 @@ POLICY: Final = {
 CI: Final = "/apis/parley.dev/v1alpha1/pools/ci?dryRun=All"
 LEADER: Final = {"metadata": {"labels": {"parley.dev/role": "leader", "name": "parley-scheduler"}}}
 
+MIGRATIONS: Final = f"/apis/vm.neon.tech/v1/namespaces/{TEAM}/virtualmachinemigrations"
+MIGRATION: Final = {
+    "apiVersion": "vm.neon.tech/v1",
+    "kind": "VirtualMachineMigration",
+    "metadata": {"name": "moving", "namespace": TEAM},
+    "spec": {"vmName": "on-deployed-0"},
+}
+
 SCHEDULER_MAY: Final = [
     ("GET", "/api/v1/pods", None),
     ("GET", "/api/v1/nodes", None),
@@ -306,6 +359,9 @@ SCHEDULER_MAY: Final = [
     ),
     ("POST", f"{LEASES}?dryRun=All", {**LEASE, "metadata": {"name": "another", "namespace": NAMESPACE}}),
     ("GET", f"{LEASES}/parley-scheduler", None),
+    ("GET", MACHINES, None),
+    ("POST", f"{MIGRATIONS}?dryRun=All", {**MIGRATION, "metadata": {"name": "another"}}),
+    ("DELETE", f"{MIGRATIONS}/moving?dryRun=All", None),
     ("PATCH", f"{LEASES}/parley-scheduler", {"spec": {"holderIdentity": "two"}}),
     (
         "GET",
@@ -343,6 +399,7 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
     ("GET", f"{LEASES}/another", None, RBAC),
     ("POST", f"/apis/coordination.k8s.io/v1/namespaces/{TEAM}/leases?dryRun=All", LEASE, RBAC),
     ("DELETE", "/apis/parley.dev/v1alpha1/pools/ci", None, RBAC),
+    ("PATCH", _machine("on-deployed-0"), MARK, RBAC),
     ("PATCH", CI, {"metadata": {"labels": {"a": "b"}}}, "not a"),
     ("PATCH", CI, {"metadata": {"annotations": {"a": "b"}}}, "may not change annotations"),
     ("PATCH", CI, {"spec": {"limits": {"maxUnits": 1}}}, "may not change the spec of a pod or a pool"),
@@ -358,8 +415,8 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
 
 @pytest.fixture(scope="module")
 def scheduler(deployed: Deployed) -> tuple[Caller, dict[str, str]]:
-    """One of the schedulers, with its pod's name and that of the other; there are a Pool, a ScalingPolicy and the Lease."""
-    for made in (POOL, POLICY, LEASE):
+    """One of the schedulers, with the names of pods; there is an object of each type that schedulers write."""
+    for made in (POOL, POLICY, LEASE, MIGRATION):
         deployed.team.plane.kubectl("apply", "--filename=-", stdin=json.dumps(made))
     own, other = deployed.pods_of("parley-scheduler")
     agent = deployed.pods_of("parley-agent")[0]

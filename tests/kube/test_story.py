@@ -10,7 +10,7 @@ import pytest
 from hosting.kubernetes import names, pods
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.hollow_nodes import NodeSize
-from tests.kube.conftest import MakeHollowNodes
+from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms, parley_programs
 from tests.support.processes import free_port
@@ -52,7 +52,7 @@ def test_a_labelled_pod_grows_is_denied_and_shrinks(
     parley.load(busy, port, cpus=1.2)
     shown_blocking("the pod has grown", lambda: cpu_milli() >= 1250)
     cgroup = f"{objects.namespace}/busy"
-    assert nodes.cgroups(node)[cgroup]["quota"] >= 125_000
+    assert nodes.cgroups(node)[cgroup]["cpuQuotaUs"] >= 125_000
 
     parley.load(busy, port, cpus=4)
     shown_blocking("the pod fills its node", lambda: cpu_milli() == 2000)

@@ -19,27 +19,27 @@ import aiohttp
 from aiohttp import web
 
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
-from hosting.kubernetes.connection import Call
+from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.resources import Manifest, ResourceType
 from tests.support.kube_patches import PatchError, patched
 from tests.support.kube_store import TYPES, Change, Key, KubeStore, RefusalError, Selector
 
 FaultKind: TypeAlias = Literal["status", "hang", "cut", "slow"]
-When: TypeAlias = Callable[[Call], bool]
+When: TypeAlias = Callable[[ApiCall], bool]
 BOOKMARK_EVERY_S: Final = 60.0
 
 
-def watches(call: Call) -> bool:
+def watches(call: ApiCall) -> bool:
     """Whether a call is a watch: for `FakeApiServer.fail`."""
     return "watch" in call.query
 
 
-def lists(call: Call) -> bool:
+def lists(call: ApiCall) -> bool:
     """Whether a call reads and is no watch: for `FakeApiServer.fail`."""
     return call.method == "GET" and not watches(call)
 
 
-def writes(call: Call) -> bool:
+def writes(call: ApiCall) -> bool:
     """Whether a call changes something: for `FakeApiServer.fail`."""
     return call.method != "GET"
 
@@ -100,9 +100,9 @@ class FakeApiServer:
 
     def __init__(self, *, bookmark_every_s: float = BOOKMARK_EVERY_S) -> None:
         self.store = KubeStore()
-        self.calls: list[Call] = []
+        self.calls: list[ApiCall] = []
         """Every call that arrived, in order."""
-        self.hooks: list[Callable[[Call], None]] = []
+        self.hooks: list[Callable[[ApiCall], None]] = []
         """Called before each call has an effect; a hook may raise `RefusalError`."""
         self.is_down = False
         """Whether connections are refused."""
@@ -200,7 +200,7 @@ class FakeApiServer:
     async def close(self) -> None:
         """Nothing to close."""
 
-    async def open(self, call: Call, *, silence_s: float | None = None) -> _Answer:
+    async def open(self, call: ApiCall, *, silence_s: float | None = None) -> _Answer:
         """The answer to a call."""
         self.calls.append(call)
         if self.is_down:
@@ -216,13 +216,13 @@ class FakeApiServer:
         answer.content.silence_s = silence_s
         return answer
 
-    def _fault(self, call: Call) -> _Fault | None:
+    def _fault(self, call: ApiCall) -> _Fault | None:
         found = next((each for each in self._faults if each.times > 0 and each.when(call)), None)
         if found is not None:
             found.times -= 1
         return found
 
-    def _answered(self, call: Call) -> _Answer:
+    def _answered(self, call: ApiCall) -> _Answer:
         try:
             for hook in self.hooks:
                 hook(call)
@@ -241,7 +241,7 @@ class FakeApiServer:
 
     # ------------------------------------------------------------ calls
 
-    def _did(self, call: Call, type_: ResourceType, key: Key, subresource: str) -> tuple[int, Manifest]:
+    def _did(self, call: ApiCall, type_: ResourceType, key: Key, subresource: str) -> tuple[int, Manifest]:
         store, body = self.store, call.body
         match call.method, subresource:
             case "GET", _ if not key[1]:
@@ -265,7 +265,7 @@ class FakeApiServer:
             case other:
                 raise RefusalError(405, "MethodNotAllowed", str(other))
 
-    def _patched(self, call: Call, type_: ResourceType, key: Key, subresource: str) -> Manifest:
+    def _patched(self, call: ApiCall, type_: ResourceType, key: Key, subresource: str) -> Manifest:
         if (
             call.content_type.startswith("application/strategic")
             and "." in type_.group
@@ -279,7 +279,7 @@ class FakeApiServer:
             raise RefusalError(404, "NotFound", f'{type_.plural} "{key[1]}" not found')
         return self.store.update(type_, key, patched(found, call.body, call.content_type), subresource)
 
-    def _listed(self, call: Call, type_: ResourceType, namespace: str) -> Manifest:
+    def _listed(self, call: ApiCall, type_: ResourceType, namespace: str) -> Manifest:
         found = self.store.select(type_, namespace, _selector(call))
         metadata = {"resourceVersion": str(self.store.version)}
         begin = 0
@@ -295,7 +295,7 @@ class FakeApiServer:
 
 
 class _Watch:
-    def __init__(self, server: FakeApiServer, call: Call, type_: ResourceType, namespace: str) -> None:
+    def __init__(self, server: FakeApiServer, call: ApiCall, type_: ResourceType, namespace: str) -> None:
         self._server = server
         self._type, self._namespace, self._selector = type_, namespace, _selector(call)
         self._position = int(call.query["resourceVersion"])
@@ -374,7 +374,7 @@ async def _failed(fault: _Fault) -> _Answer | None:
     return None
 
 
-def _selector(call: Call) -> Selector:
+def _selector(call: ApiCall) -> Selector:
     return Selector(call.query.get("labelSelector", ""), call.query.get("fieldSelector", ""))
 
 
@@ -400,7 +400,7 @@ async def serving(server: FakeApiServer, port: int = 0) -> AsyncIterator[str]:
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         text = await request.read()
         body: Any = json.loads(text) if text else None
-        call = Call(request.method, request.path, dict(request.query), body, request.content_type)
+        call = ApiCall(request.method, request.path, dict(request.query), body, request.content_type)
         response = web.StreamResponse()
         try:
             answer = await server.open(call)

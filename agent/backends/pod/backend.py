@@ -5,28 +5,28 @@ anything has changed. A fence marks the pod with the generation of the new life,
 A write without an answer is doubtful: before the next look is told, either the pod has changed since, or it is marked again.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from agent.backends.change_log import ChangeLog
+from agent.backends.logged_sizes import LoggedSizes
+from agent.backends.mark import Mark
 from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
-from agent.backends.pod.reading import KnownPod, Mark, why_never, why_not_now
+from agent.backends.pod.reading import KnownPod, why_never, why_not_now
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects, pods
-from hosting.kubernetes.api import STRATEGIC_PATCH, KubernetesError, RefusedError, UnreachableError
+from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.resources import PODS, Manifest
-from protocol.quantities import QuantityError
-from protocol.values import ZERO, Observation, Resources
+from protocol.values import Observation, Resources
 
 if TYPE_CHECKING:
     from hosting.kubernetes.api import KubernetesApi
 
 WRITE_DEADLINE_S: Final = 4.0
 """How long the API server may take for a resize, counted there; after it a write is not accepted any more."""
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
 ATTEMPTS: Final = 4
 """So often a write is tried that meets a newer version of the pod: the node writes its status at any time."""
@@ -36,13 +36,10 @@ MAX_PODS: Final = 2048
 
 @dataclass(slots=True)
 class _Account:
-    """What this process knows of one pod. `doubtful` is the resourceVersion on which a write without an answer rests; `size` and
-    `target` are what the change log says."""
+    """What this process knows of one pod. `doubtful` is the resourceVersion on which a write without an answer rests."""
 
     known: KnownPod | None = None
     doubtful: str | None = None
-    size: Resources = ZERO
-    target: Resources = ZERO
 
 
 class PodBackend:
@@ -51,16 +48,16 @@ class PodBackend:
     def __init__(
         self,
         api: "KubernetesApi",
-        change_log: ChangeLog,
+        sizes: LoggedSizes,
         rules: Callable[[str], DivisionRules],
         clock: Callable[[], float] = time.monotonic,
-        epoch_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        unix_clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
-        self._log = change_log
+        self._sizes = sizes
         self._rules = rules
         self._clock = clock
-        self._epoch_ms = epoch_ms
+        self._unix_clock = unix_clock
         self._accounts: dict[str, _Account] = {}
 
     @property
@@ -72,22 +69,25 @@ class PodBackend:
         """Mark the pod: every write that rests on an earlier version is refused from now on."""
         for _ in range(ATTEMPTS):
             pod = await self._read(vm)
-            mark = Mark.of(pod).next_life(self._epoch_ms())
+            mark = Mark.after(Mark.of(pod), self._unix_clock())
             if await self._marked(vm, pod, mark):
                 return Fencing(mark.generation)
         raise BackendError("the pod changes too often to be marked")
 
     async def observe(self, vm: Vm) -> Observation:
         """The pod's size and target."""
+        account = self._account(vm)
         for _ in range(ATTEMPTS):
             begun_s = self._clock()
             pod = await self._read(vm)
-            account = self._account(vm)
             if objects.version(pod) == account.doubtful:
-                await self._marked(vm, pod, Mark.of(pod).again())
+                await self._marked(vm, pod, (Mark.of(pod) or Mark(0)).next())
                 continue
-            account.doubtful = None
-            return self._seen(account, begun_s)
+            if account.doubtful is not None:
+                account.doubtful = None
+                self._sizes.settled(vm.name)
+            assert account.known is not None
+            return account.known.seen(begun_s)
         raise BackendError("a write without an answer may still be accepted")
 
     async def resize(
@@ -113,44 +113,40 @@ class PodBackend:
 
     async def _read(self, vm: Vm) -> Manifest:
         """The pod as it is, consistently read."""
+        number = self._sizes.begin()
         try:
             pod = await self._api.get(PODS, vm.pod.namespace, vm.pod.name)
-            self._learn(vm, pod)
         except RefusedError as error:
             if error.is_not_found:
                 raise BackendError(f"there is no pod {vm.name} any more") from None
             raise BackendError(f"the pod cannot be read: {error}") from None
         except KubernetesError as error:
             raise BackendError(f"the pod cannot be read: {error}") from None
-        except (QuantityError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BackendError(f"the pod's object cannot be understood: {error!r}") from None
+        self._learn(vm, pod, number)
         return pod
 
     async def _marked(self, vm: Vm, pod: Manifest, mark: Mark) -> bool:
         """Mark the pod; whether it still had the version of the reading."""
-        patch = mark.patch(objects.version(pod))
+        patch, number = mark.patch(objects.version(pod)), self._sizes.begin()
         try:
-            self._learn(
-                vm,
-                await self._api.patch(PODS, vm.pod.namespace, vm.pod.name, patch, subresource="status"),
-            )
+            marked = await self._api.patch(PODS, vm.pod.namespace, vm.pod.name, patch, subresource="status")
         except RefusedError as error:
             if error.is_conflict:
                 return False
             raise BackendError(f"the pod cannot be marked: {error}") from None
         except KubernetesError as error:
             raise BackendError(f"the pod cannot be marked: {error}") from None
+        self._learn(vm, marked, number)
         return True
 
     async def _written(self, vm: Vm, pod: Manifest, target: Resources, not_after_s: float) -> bool:
         """Write the target; whether the pod still had the version of the reading."""
-        account = self._account(vm)
-        patch = self._patch(vm, pod, target)
-        version = patch["metadata"]["resourceVersion"]
+        account, patch = self._account(vm), self._patch(vm, pod, target)
         left_s = not_after_s - self._clock()
         if left_s < 0:
             raise BackendError(f"decided too long ago: it is {-left_s:.3g} s too late to write")
-        self._log_target(vm, account, target.max(account.target))
+        before, account.doubtful = account.doubtful, objects.version(pod)
+        self._sizes.commanding(vm.name, target)
         try:
             answer = await self._api.patch(
                 PODS,
@@ -163,19 +159,19 @@ class PodBackend:
                 deadline_s=min(WRITE_DEADLINE_S, left_s),
             )
         except RefusedError as error:
+            if error.status >= 500:
+                raise BackendError(f"the API server failed: {error}") from None
+            account.doubtful = before  # this write is not on its way any more; an earlier one may be
+            if before is None:
+                self._sizes.settled(vm.name)
             if error.is_conflict:
                 return False
-            if error.status >= 500:
-                account.doubtful = version
-                raise BackendError(f"the API server failed: {error}") from None
             raise await self._refusal(vm, error) from None
-        except UnreachableError as error:
-            account.doubtful = version
+        except KubernetesError as error:
             raise BackendError(f"the resize may have been accepted: {error}") from None
-        except asyncio.CancelledError:
-            account.doubtful = version
-            raise
-        self._learn(vm, answer)
+        account.doubtful = None  # nothing else that rests on that version can be accepted any more
+        self._sizes.settled(vm.name)
+        self._learn(vm, answer, self._sizes.begin())
         return True
 
     async def _refusal(self, vm: Vm, error: RefusedError) -> BackendError:
@@ -210,45 +206,36 @@ class PodBackend:
             account = self._accounts[vm.name] = _Account()
         return account
 
-    def _learn(self, vm: Vm, pod: Manifest) -> None:
-        """Keep a reading. Raises `BackendError` for another pod of that name."""
-        if objects.uid(pod) != vm.pod_uid:
-            raise BackendError(f"{vm.name} is another pod by now")
-        if pods.is_terminal(pod):
-            raise BackendError("the pod has ended")
+    def _learn(self, vm: Vm, pod: Manifest, number: int) -> None:
+        """Keep what the look of that number, or the answer to a write, showed. Raises `BackendError` for another pod of that name."""
         account = self._account(vm)
-        is_same = account.known is not None and objects.uid(account.known.pod) == vm.pod_uid
-        account.known = account.known.then(pod) if account.known is not None and is_same else KnownPod(pod)
-        found = account.known.seen(0.0)
-        # A raise before a lowering: the log is never below what the pod may have.
-        for raised in (True, False):
-            size = found.size.max(account.size) if raised else found.size
-            target = found.target.max(account.target) if raised else found.target
-            if size != account.size:
-                account.size = size
-                self._log.size(vm.name, size)
-            self._log_target(vm, account, target)
-
-    def _log_target(self, vm: Vm, account: _Account, target: Resources) -> None:
-        if target != account.target:
-            account.target = target
-            self._log.target(vm.name, target)
-
-    def _seen(self, account: _Account, begun_s: float) -> Observation:
-        assert account.known is not None
-        return account.known.seen(begun_s)
+        try:
+            if objects.uid(pod) != vm.pod_uid:
+                raise BackendError(f"{vm.name} is another pod by now")
+            if pods.is_terminal(pod):
+                raise BackendError("the pod has ended")
+            before = account.known
+            is_same = before is not None and objects.uid(before.pod) == vm.pod_uid
+            known = before.then(pod) if before is not None and is_same else KnownPod(pod)
+            found = known.seen(0.0)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BackendError(f"the pod's object cannot be understood: {error!r}") from None
+        account.known = known
+        self._sizes.seen(vm.name, found.size, found.target, number)
 
 
 def _rests_on(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> bool:
     """Whether a write may rest on an earlier reading: the API server refuses it if the pod has changed since."""
-    stands = pods.target(pod)
-    return Mark.of(pod).generation == fencing.generation and stands == seen != target
+    mark, stands = Mark.of(pod), pods.target(pod)
+    return mark is not None and mark.generation == fencing.generation and stands == seen != target
 
 
 def _check(pod: Manifest, fencing: Fencing, seen: Resources, target: Resources) -> None:
     """Raise where this life may not write what it wants over what stands there."""
-    generation, stands = Mark.of(pod).generation, pods.target(pod)
-    if generation != fencing.generation:
-        raise FencedOffError(f"generation {fencing.generation} was fenced off by {generation}")
+    mark, stands = Mark.of(pod), pods.target(pod)
+    if mark is None:
+        raise FencedOffError(f"the mark of generation {fencing.generation} was removed")
+    if mark.generation != fencing.generation:
+        raise FencedOffError(f"generation {fencing.generation} was fenced off by {mark.generation}")
     if stands not in (seen, target):
         raise BackendError(f"the target is {stands} by now, and {seen} was seen")

@@ -1,8 +1,8 @@
-"""What a pod's object says to the agent: the look, the mark of a life, and what keeps the pod from being resized. Pure."""
+"""What a pod's object says to the agent: the look, and what keeps the pod from being resized. Pure."""
 
 from dataclasses import dataclass
 
-from hosting.kubernetes import names, objects, pods
+from hosting.kubernetes import objects, pods
 from hosting.kubernetes.resources import Manifest
 from protocol.values import ZERO, Observation, Resources
 
@@ -19,7 +19,9 @@ class KnownPod:
     replaced: Resources = ZERO
 
     def then(self, pod: Manifest) -> "KnownPod":
-        """After another reading."""
+        """After another reading, which may have begun earlier."""
+        if pods.generation(pod) < pods.generation(self.pod):
+            return self
         if pods.is_known_to_node(pod):
             return KnownPod(pod)
         if pods.generation(pod) == pods.generation(self.pod):
@@ -31,34 +33,6 @@ class KnownPod:
         size, target = pods.size(self.pod).max(self.replaced), pods.target(self.pod)
         refusal = pods.refusal(self.pod) if size != target else None
         return Observation(size, target, begun_s, refusal or why_never(self.pod))
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The annotation that says which life may resize the pod: `generation`, and how often that life marked the pod again."""
-
-    generation: int
-    count: int = 0
-
-    @classmethod
-    def of(cls, pod: Manifest) -> "Mark":
-        """The mark on a pod; one of generation 0 where there is none that can be read."""
-        generation, _, count = objects.annotations(pod).get(names.GENERATION, "").partition(".")
-        is_number = generation.isdecimal() and (count.isdecimal() or not count)
-        return cls(int(generation), int(count or 0)) if is_number else cls(0)
-
-    def next_life(self, epoch_ms: int) -> "Mark":
-        """The mark of the next life. The time keeps it above all earlier ones where somebody has removed the annotation."""
-        return Mark(max(self.generation + 1, epoch_ms))
-
-    def again(self) -> "Mark":
-        """Another mark of the same life: it makes void what rests on the pod's present version."""
-        return Mark(self.generation, self.count + 1)
-
-    def patch(self, version: str) -> Manifest:
-        """The merge patch that marks the pod, if it still has that resourceVersion."""
-        text = f"{self.generation}.{self.count}"
-        return {"metadata": {"resourceVersion": version, "annotations": {names.GENERATION: text}}}
 
 
 def why_not_now(pod: Manifest) -> str | None:

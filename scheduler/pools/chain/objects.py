@@ -208,8 +208,8 @@ class PoolObjects:
 
     # ------------------------------------------------------------ what the file says
 
-    async def follow(self, described: Mapping[str, Pool]) -> tuple[str, ...]:
-        """Bring the pools in line with the file. The faults, one for each pool that could not be.
+    async def follow(self, described: Mapping[str, Pool]) -> dict[str, str]:
+        """Bring the pools in line with the file. The faults by name, one for each pool that could not be.
 
         A pool that is stored is governed by its stored description; where the file says otherwise that is logged once.
         """
@@ -231,7 +231,8 @@ class PoolObjects:
         gone = await asyncio.gather(
             *(_fault(limit, self.delete(name), f"pool {name} is no longer in the file") for name in over)
         )
-        return tuple(fault for fault in (*made, *gone) if fault)
+        names = (*(name for name, _ in wanted), *over)
+        return {name: fault for name, fault in zip(names, (*made, *gone), strict=True) if fault}
 
     async def _follow(self, name: str, pool: Pool) -> None:
         record = self._records.get(name)

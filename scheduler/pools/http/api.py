@@ -35,7 +35,10 @@ _CODES: Final = {404: "unknown-pool", 409: "conflict"}
 
 
 class PoolApi:
-    """Answers from the live objects. `clock` is monotonic, `wall` tells the time of day."""
+    """Answers from the live objects. `clock` is monotonic, `wall` tells the time of day.
+
+    Where pools `are_objects` of Kubernetes, they are described there, and not here.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class PoolApi:
         clock: Callable[[], float],
         *,
         writes_from_anywhere: bool = False,
+        are_objects: bool = False,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._objects = objects
@@ -53,6 +57,7 @@ class PoolApi:
         self._clock = clock
         self._wall = wall
         self._from_anywhere = writes_from_anywhere
+        self._are_objects = are_objects
 
     def routes(self) -> tuple[server.Route, ...]:
         return (
@@ -62,11 +67,15 @@ class PoolApi:
             server.Route("GET", "/v1/pools/{name}", self._get),
             server.Route("PUT", "/v1/pools/{name}", self._writing(self._update), MAX_BODY_BYTES),
             server.Route("DELETE", "/v1/pools/{name}", self._writing(self._delete)),
-            server.Route("POST", "/v1/pools/{name}/unpark", self._writing(self._unpark)),
+            server.Route("POST", "/v1/pools/{name}/unpark", self._writing(self._unpark, describes=False)),
         )
 
-    def _writing(self, handler: Callable[[server.Request], Awaitable[server.Reply]]) -> server.Handler:
+    def _writing(
+        self, handler: Callable[[server.Request], Awaitable[server.Reply]], *, describes: bool = True
+    ) -> server.Handler:
         async def guarded(request: server.Request) -> server.Reply:
+            if describes and self._are_objects:
+                return _error(403, "forbidden", "pools are Pool objects here; change them with kubectl")
             if not self._from_anywhere and not addresses.is_loopback(request.peer):
                 message = "pools are written from this machine only (--pool-writes-from-anywhere)"
                 return _error(403, "forbidden", message)

@@ -87,7 +87,7 @@ def test_seconds_are_numbers_and_nothing_else(path: str, value: str) -> None:
 
 def test_a_back_end_that_does_not_exist_is_refused_with_those_that_do() -> None:
     (fault,) = _faults(f"{GOOD}backend: abacus\n")
-    assert fault.startswith("backend: must be one of simulated")
+    assert fault.startswith("backend: must be one of kubernetes, simulated")
 
 
 def test_urls_are_told_apart_by_who_speaks_what() -> None:

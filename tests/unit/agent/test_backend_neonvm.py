@@ -13,7 +13,7 @@ from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.neonvm import NeonVmBackend
 from agent.core.model import VmKind
 from agent.core.ports import BackendError, FencedOffError
-from hosting.kubernetes.connection import Call
+from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.names import FENCE
 from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
 from protocol.values import Resources
@@ -93,7 +93,7 @@ async def test_what_changes_between_read_and_write_makes_the_command_void(
     backend = _backend(server, tmp_path)
     fencing = await backend.fence(VM)
 
-    def before(call: Call) -> None:
+    def before(call: ApiCall) -> None:
         if writes(call):
             server.hooks.clear()
             meanwhile(server)

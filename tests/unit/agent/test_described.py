@@ -40,7 +40,9 @@ def policy(**spec: Any) -> ScalingPolicy:
 def test_the_policy_of_a_pod_becomes_its_annotations_and_foreign_ones_are_left_out() -> None:
     bounds = json.dumps({"max": {"cpu": 2, "memory": "2Gi"}})
     pod = pod_manifest(
-        "a", labels={}, annotations={"parley.dev/bounds": bounds, "cni.example/ip": "10.0.0.1"}
+        "a",
+        labels={},
+        annotations={"parley.dev/bounds": bounds, "cni.example/ip": "10.0.0.1", "parley.dev/fence": "3"},
     )
     found = describe(pod, NodeFacts(ROOM, "http://x:1", (policy(tied=True, unit={"cpu": "1"}),)))
     assert found is not None

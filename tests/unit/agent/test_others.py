@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.sources.others import OfNamespace, others_of
+from agent.sources.others import OfNamespace, editors_of, others_of
 from protocol.values import Bounds
 from tests.support.amounts import cu
 from tests.support.manifests import pod_manifest
@@ -58,7 +58,7 @@ def limits(type_: str, **cut: Any) -> OfNamespace:
     ],
 )
 def test_who_is_at_work_on_the_pod(found: OfNamespace, told: str | None) -> None:
-    texts = others_of(POD, BOUNDS, found, "parley-agent")
+    texts = others_of(POD, BOUNDS, found)
     assert len(texts) == (told is not None)
     assert told is None or told in texts[0]
 
@@ -69,6 +69,4 @@ def test_a_resize_by_somebody_else_is_told_by_its_manager() -> None:
 
     managed = [field("kubectl", "resize"), field("parley-agent", "resize"), field("kubelet", "status")]
     pod = pod_manifest("a", managedFields=managed)
-    assert others_of(pod, BOUNDS, OfNamespace(), "parley-agent") == (
-        "kubectl has resized the pod at 2026-01-01T00:00:00Z",
-    )
+    assert editors_of(pod, "parley-agent") == ("kubectl has resized the pod at 2026-01-01T00:00:00Z",)

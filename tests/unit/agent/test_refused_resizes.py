@@ -1,5 +1,7 @@
 """What the VM's node does not carry out: the target goes back, the scheduler hears of it, and the size is left for a while."""
 
+from itertools import pairwise
+
 from agent.core import events
 from agent.core.condition import Health, condition
 from tests.support.amounts import cu
@@ -41,7 +43,7 @@ def test_a_refused_size_is_tried_again_after_a_wait_that_doubles() -> None:
         and isinstance(each.event.action, events.Resize)
         and each.event.action.target == cu(4)
     ]
-    waits = [round(after - before) for before, after in zip(tries, tries[1:], strict=False)]
+    waits = [round(after - before) for before, after in pairwise(tries)]
     assert waits[:4] == [10, 20, 40, 80]
 
 

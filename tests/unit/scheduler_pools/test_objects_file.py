@@ -25,8 +25,8 @@ async def test_pools_of_the_file_are_made_once(has_state: bool) -> None:
     doorman = Doorman()
     world = PoolWorld(doorman, store=MemoryStore() if has_state else None)
     described = {"bank": pool(most=4), "other": pool("other")}
-    assert await world.objects.follow(described) == ()
-    assert await world.objects.follow(dict(described)) == ()
+    assert await world.objects.follow(described) == {}
+    assert await world.objects.follow(dict(described)) == {}
     assert [hook for hook, _ in doorman.written] == ["create", "create"]
     assert {each.name: each.generation for each in world.objects.pools()} == {"bank": 1, "other": 1}
 
@@ -93,13 +93,13 @@ async def test_faults_of_the_file_are_told_for_each_pool_and_tried_again() -> No
     doorman.writes = picky
     world = PoolWorld(doorman)
     described = {"bad": pool("bad"), "good": pool("good")}
-    assert await world.objects.follow(described) == ("pool bad: no such team",)
+    assert await world.objects.follow(described) == {"bad": "pool bad: no such team"}
     assert world.objects.names() == ("good",)
     doorman.writes = lambda *_: ADMITTED
-    assert await world.objects.follow(described) == ()
+    assert await world.objects.follow(described) == {}
     assert world.objects.names() == ("bad", "good")
     doorman.writes = picky
-    assert await world.objects.follow({}) == ("pool bad is no longer in the file: no such team",)
+    assert await world.objects.follow({}) == {"bad": "pool bad is no longer in the file: no such team"}
     assert world.objects.names() == ("bad",)
 
 

@@ -1,0 +1,151 @@
+"""Tells the owners of pods and VirtualMachines about their scaling: in the log, as Events, and on the status page.
+
+What is told, and when, is decided by `agent.core.notices`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from agent.core.condition import Condition
+from agent.core.notices import Matters, Notice, Standings, Topic, look, present
+from agent.core.ports import VmDescription
+from agent.daemon import evictor
+from agent.daemon.conditions import Conditions
+from agent.daemon.controllers import Controllers
+from agent.daemon.evictor import Evictor
+from agent.runner.event_json import without_ids
+from agent.runner.runner import Runner
+from agent.sources.described import Found
+from hosting.kubernetes import objects
+from hosting.kubernetes.resources import Manifest
+from hosting.logs import Logger
+
+LOOK_S: Final = 5.0
+
+
+class Recorder(Protocol):
+    """Writes Events; never waits."""
+
+    def record(self, regarding: Manifest, type_: str, reason: str, action: str, note: str) -> None:
+        """Tell of an object."""
+
+
+Find = Callable[[], Mapping[str, Found]]
+Faults = Callable[[VmDescription], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of one object. `faults` are those of its annotations as the runner reads them."""
+
+    found: Found
+    faults: tuple[str, ...] = ()
+    standings: Standings = field(default_factory=dict)
+
+
+class Announcer:
+    """Looks at what the source has found (`find`), and at its runners."""
+
+    def __init__(
+        self,
+        find: Find,
+        recorder: Recorder,
+        controllers: Controllers,
+        evictor_: Evictor,
+        conditions: Conditions,
+        log: Logger,
+    ) -> None:
+        self._find = find
+        self._recorder = recorder
+        self._controllers = controllers
+        self._evictor = evictor_
+        self._conditions = conditions
+        self._log = log
+        self._known: dict[str, _Known] = {}
+
+    async def run(self, runner_of: Callable[[str], Runner | None], faults_of: Faults) -> None:
+        """Look for ever. `runner_of` finds a runner by its VM's name; `faults_of` says what is wrong with the annotations of a
+        description."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            found = dict(self._find())
+            conditions = {
+                name: runner.condition(clock()) for name in found if (runner := runner_of(name)) is not None
+            }
+            self.look(found, conditions, faults_of, clock())
+            await self._conditions.write(self.denials(conditions), clock())
+            await self._evictor.look(found, conditions, clock(), self.tell_of_eviction)
+            await asyncio.sleep(LOOK_S)
+
+    def look(
+        self,
+        found: Mapping[str, Found],
+        conditions: Mapping[str, Condition],
+        faults_of: Faults,
+        now_s: float,
+    ) -> None:
+        """Tell what is to be told now."""
+        before, self._known = self._known, {}
+        for name, each in found.items():
+            known = _renewed(before.get(objects.uid(each.manifest)), each, faults_of)
+            matters = self._matters(known)
+            condition = conditions.get(name)
+            standings, notices = look(known.standings, present(condition, matters), now_s)
+            self._known[objects.uid(each.manifest)] = replace(known, standings=standings)
+            for notice in notices:
+                self.tell(each, notice)
+
+    def _matters(self, known: _Known) -> Matters:
+        found = known.found
+        more = evictor.fault(found)
+        faults = dict.fromkeys((*found.faults, *known.faults, *([more] if more else ())))
+        return Matters(found.obstacles, tuple(faults), self._controllers.of(found))
+
+    def tell(self, found: Found, notice: Notice) -> None:
+        """One notice, in the log and as an Event."""
+        name = f"{objects.namespace(found.manifest)}/{objects.name(found.manifest)}"
+        text = without_ids(notice.text)
+        write = self._log.warning if notice.is_warning else self._log.info
+        write("told the owner", vm=name, reason=notice.reason, text=text)
+        type_ = "Warning" if notice.is_warning else "Normal"
+        self._recorder.record(found.manifest, type_, notice.reason, notice.topic.value.action, text)
+
+    def tell_of_eviction(self, found: Found, is_asked: bool, text: str) -> None:
+        """A pod is to be evicted, or that was refused."""
+        self.tell(found, Notice(Topic.EVICTION if is_asked else Topic.NO_EVICTION, text))
+
+    def denials(self, conditions: Mapping[str, Condition]) -> Iterator[tuple[Manifest, str | None]]:
+        """The pods whose runner is at work, each with what was told of its being denied; None where it is not."""
+        for known in self._known.values():
+            spec = known.found.description
+            if known.found.scaling is None or spec is None or spec.vm.name not in conditions:
+                continue
+            standing = known.standings.get(Topic.DENIED)
+            if standing is None or standing.told_s is not None:
+                yield known.found.manifest, without_ids(standing.told) if standing is not None else None
+
+    def warnings(self) -> dict[str, tuple[str, ...]]:
+        """What is ignored in the annotations of each VM that is scaled, and who else is at work on it."""
+        return {
+            known.found.description.vm.name: (*matters.faults, *matters.others)
+            for known in self._known.values()
+            if known.found.description is not None
+            and ((matters := self._matters(known)).faults or matters.others)
+        }
+
+    def not_scaled(self) -> dict[str, tuple[str, ...]]:
+        """What cannot be scaled although somebody wants it, by namespace and name, and why."""
+        return {
+            f"{objects.namespace(each.manifest)}/{objects.name(each.manifest)}": each.obstacles
+            for each in self._find().values()
+            if each.obstacles
+        }
+
+
+def _renewed(known: _Known | None, found: Found, faults_of: Faults) -> _Known:
+    if known is not None and known.found is found:
+        return known
+    faults = () if found.description is None else tuple(faults_of(found.description))
+    return _Known(found, faults, {} if known is None else known.standings)

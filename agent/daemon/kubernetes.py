@@ -1,0 +1,130 @@
+"""What an agent on Kubernetes has beside others: the API server, the feed of its node, and the schedulers behind a Service.
+
+Imported only where the settings name Kubernetes: the client library is an extra.
+"""
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from agent.backends.factories import OnKubernetes
+from agent.core.ports import VmSource
+from agent.daemon.daemon import DaemonParts
+from agent.daemon.settings import AgentSettings
+from agent.peers import endpoints
+from agent.peers.candidates import Candidates
+from agent.sources.kubernetes import KubernetesSource, Stores
+from agent.sources.optional import OptionalStore
+from hosting.kubernetes.api import ApiCredentials, KubernetesApi
+from hosting.kubernetes.reflector import Reflector
+from hosting.kubernetes.resources import (
+    ENDPOINT_SLICES,
+    NODES,
+    PODS,
+    SCALING_POLICIES,
+    VIRTUAL_MACHINES,
+    ResourceType,
+)
+from hosting.kubernetes.scaling import Scaling
+from hosting.logs import Logger
+from hosting.supervisor import Supervisor
+
+
+class _Watching:
+    """Makes reflectors and runs them."""
+
+    def __init__(self, api: KubernetesApi, supervisor: Supervisor, log: Logger, rng: random.Random) -> None:
+        self.api = api
+        self.listener: Callable[[object], None] = _nobody
+        """Is told of every change."""
+        self._supervisor = supervisor
+        self._log = log
+        self._rng = rng
+
+    def reflector(
+        self, type_: ResourceType, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Reflector:
+        """The objects of a type, kept up to date from now on."""
+        made = self._made(type_, namespace, labels, fields)
+        self._supervisor.start(f"watch of {type_.plural}", made.run)
+        return made
+
+    def optional(self, type_: ResourceType) -> OptionalStore:
+        """The same of a type that may be missing."""
+        made = OptionalStore(self._made(type_), lambda: self.api.list(type_, query={"limit": "1"}), self._rng)
+        self._supervisor.start(f"watch of {type_.plural}", made.run)
+        return made
+
+    def _made(
+        self, type_: ResourceType, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> Reflector:
+        return Reflector(
+            self.api,
+            type_,
+            namespace,
+            rng=self._rng,
+            log=self._log,
+            clock=time.monotonic,
+            on_change=self._changed,
+            label_selector=labels,
+            field_selector=fields,
+        )
+
+    def _changed(self, changes: object) -> None:
+        self.listener(changes)
+
+
+def _nobody(_: object) -> None:
+    """Nobody listens yet."""
+
+
+@asynccontextmanager
+async def connected(
+    settings: AgentSettings, file: VmSource, log: Logger, rng: random.Random
+) -> AsyncIterator[DaemonParts]:
+    """Connect and watch until the end of the block; `file` is the source where the settings name no other. Raises `CredentialsError`."""
+    given = settings.kubernetes
+    credentials = ApiCredentials(given.kubeconfig, given.context)
+    async with KubernetesApi(credentials, user_agent="parley-agent") as api:
+        supervisor = Supervisor(log, rng)
+        watching = _Watching(api, supervisor, log, rng)
+        candidates = Candidates(_schedulers(settings, watching))
+        try:
+            if settings.source == "file":
+                yield DaemonParts(file, candidates)
+            else:
+                yield _of_node(settings, watching, candidates)
+        finally:
+            await supervisor.stop()
+
+
+def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidates) -> DaemonParts:
+    """The feed of the node, and what its back end may use."""
+    node = settings.node
+    pods = watching.reflector(PODS, fields=f"spec.nodeName={node}")
+    stores = Stores(
+        pods=pods,
+        node=watching.reflector(NODES, fields=f"metadata.name={node}"),
+        policies=watching.optional(SCALING_POLICIES),
+        machines=watching.optional(VIRTUAL_MACHINES),
+    )
+    source = KubernetesSource(node, stores, settings.kubernetes.informant)
+    watching.listener = source.note_change
+
+    def scaling(name: str) -> Scaling | None:
+        found = source.found().get(name)
+        return found.scaling if found is not None else None
+
+    return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling))
+
+
+def _schedulers(settings: AgentSettings, watching: _Watching) -> Callable[[], tuple[str, ...]]:
+    """The URLs of the schedulers, as they are at each call."""
+    service, port = settings.scheduler.service, settings.scheduler.port
+    if service is None:
+        return lambda: settings.schedulers
+    namespace, _, name = service.partition("/")
+    selector = f"{endpoints.SERVICE_LABEL}={name}"
+    slices = watching.reflector(ENDPOINT_SLICES, namespace, labels=selector)
+    return lambda: (*endpoints.urls(slices.objects().values(), port), *settings.schedulers)

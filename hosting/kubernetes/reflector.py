@@ -1,0 +1,334 @@
+"""Keeps the objects of one type up to date: a list, then a watch, and again a list where the watch cannot go on.
+
+What is known, with its versions and moments, is `hosting.kubernetes.core.known`. Rules of list and watch: reference/kubernetes.md 5.2.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from hosting.backoff import Backoff
+from hosting.fault_log import FaultLog
+from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError, UnreachableError
+from hosting.kubernetes.core.known import (
+    Change,
+    Changed,
+    Deleted,
+    Key,
+    KnownObjects,
+    ManifestError,
+    version_of,
+)
+from hosting.kubernetes.errors import refusal_of
+from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.logs import Logger
+
+__all__ = ["Change", "Changed", "Deleted", "Key", "Reflector", "WatchHealth", "WatchTimes"]
+
+OnChange: TypeAlias = Callable[[tuple[Change, ...]], object]
+PAGE: Final = 500
+"""Objects in one answer to a list: reading them does not keep the event loop for long."""
+AT_ONCE_S: Final = 1.0
+"""A watch that ends sooner and has shown nothing is a fault, whatever its end looks like."""
+PATIENCE_CAP_S: Final = 60.0
+"""The longest wait that a server's Retry-After can cause."""
+
+
+_BACKOFF: Final = Backoff(base_s=0.4, cap_s=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimes:
+    """A watch is ended by the server after `watch_s` to twice that. Bookmarks come about once a minute, hence `silence_s`."""
+
+    watch_s: float = 240.0
+    silence_s: float = 75.0
+    connect_deadline_s: float = 5.0
+    list_deadline_s: float = 15.0
+    backoff: Backoff = _BACKOFF
+
+
+@dataclass(slots=True)
+class WatchHealth:
+    """How the watch is doing. `fault` is empty while it works; `contact_s` is when the server last showed something."""
+
+    fault: str = "not listed yet"
+    contact_s: float | None = None
+    lists_total: int = 0
+    watches_total: int = 0
+    events_total: int = 0
+
+
+class _GarbageError(UnreachableError):
+    """The server shows what is no event or no list."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How one list and watch ended. `was_well`: it went on for a while, or brought the store forward."""
+
+    error: KubernetesError | None
+    was_well: bool
+
+    @property
+    def must_list(self) -> bool:
+        """Whether a watch from the last version is of no use. A gateway time-out may mean that the server does not know it yet."""
+        error = self.error
+        return isinstance(error, _GarbageError) or (
+            isinstance(error, RefusedError) and (error.is_expired or error.status == 504)
+        )
+
+    @property
+    def patience_s(self) -> float:
+        """How long the server wants to be left alone."""
+        asked_s = self.error.retry_after_s if isinstance(self.error, RefusedError) else None
+        return min(asked_s or 0.0, PATIENCE_CAP_S)
+
+
+class Reflector:
+    """The objects of `type_` in `namespace` (None: in all) that the selectors select. `run` keeps them up to date.
+
+    `on_change` is called in the moment in which the objects change; it must not wait and must not fail. `clock` is monotonic.
+    """
+
+    def __init__(  # noqa: PLR0913 - what is watched, and how
+        self,
+        api: KubernetesApi,
+        type_: ResourceType,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        clock: Callable[[], float],
+        rng: random.Random,
+        log: Logger,
+        on_change: OnChange | None = None,
+        times: WatchTimes | None = None,
+    ) -> None:
+        self._api = api
+        self._type = type_
+        self._namespace = namespace
+        self._labels = label_selector
+        self._fields = field_selector
+        self._clock = clock
+        self._rng = rng
+        self._on_change = on_change
+        self._times = times or WatchTimes()
+        self._log = FaultLog(
+            log, f"watch of {type_.plural} does not work", f"watch of {type_.plural} works again"
+        )
+        self._synced = asyncio.Event()
+        self._catching_up = asyncio.Lock()
+        self._must_list = True
+        self.known: Final = KnownObjects()
+        self.health: Final = WatchHealth()
+
+    # ------------------------------------------------------------ what is known
+
+    def objects(self) -> Mapping[Key, Manifest]:
+        """All objects by namespace and name: a view that changes with them. The manifests are not to be changed."""
+        return self.known.objects
+
+    @property
+    def fault(self) -> str:
+        """Why the objects may be out of date; empty where they are not."""
+        return self.health.fault
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether a whole list has been seen."""
+        return self._synced.is_set()
+
+    async def synced(self) -> None:
+        """Return when a whole list has been seen."""
+        await self._synced.wait()
+
+    @property
+    def known_at_s(self) -> float:
+        """Everything that was accepted before this moment has been seen."""
+        return self.known.begun_s
+
+    # ------------------------------------------------------------ lists beside the watch
+
+    async def caught_up(self, begun_s: float) -> None:
+        """Return when everything that was accepted before `begun_s` has been seen: by one whole list for all who wait.
+
+        Raises `KubernetesError`.
+        """
+        while self.known.begun_s < begun_s:
+            async with self._catching_up:
+                if self.known.begun_s < begun_s:
+                    await self._list_all()
+
+    async def mark(self) -> None:
+        """A consistent list of hardly anything: what the watch shows from its version on is no older than this call.
+
+        Raises `KubernetesError`.
+        """
+        sent_s = self._clock()
+        listed = await self._list(self._namespace, {"limit": "1"})
+        self.known.mark(_version(listed), sent_s)
+
+    async def list_one(self, namespace: str, name: str) -> None:
+        """See how one object is now. A list by name and not a read: its answer has a version even where nothing is there.
+
+        Raises `KubernetesError`.
+        """
+        await self._list_some(namespace, f"metadata.name={name}", ((namespace, name),))
+
+    async def list_namespace(self, namespace: str, names: Collection[str] = ()) -> None:
+        """See how the objects of a namespace are now, those with these names included. Raises `KubernetesError`."""
+        here = {key for key in self.known.objects if key[0] == namespace}
+        await self._list_some(namespace, "", here | {(namespace, name) for name in names})
+
+    async def _list_some(self, namespace: str, fields: str, keys: Collection[Key]) -> None:
+        sent_s = self._clock()
+        items, version = await self._pages(namespace or None, fields)
+        self._take(lambda: self.known.listed(items, version, sent_s, keys))
+
+    async def _list_all(self) -> None:
+        sent_s, sent_at = self._clock(), self.known.position
+        items, version = await self._pages(self._namespace)
+        self._take(lambda: self.known.listed_all(items, version, sent_s, sent_at))
+        self.health.lists_total += 1
+        self._synced.set()
+
+    async def _pages(self, namespace: str | None, fields: str = "") -> tuple[list[Manifest], int]:
+        """All pages of a list. They show the objects at the version of the first."""
+        query = {"limit": str(PAGE)}
+        page = await self._list(namespace, query, fields)
+        items, version = _items(page), _version(page)
+        while following := page["metadata"].get("continue"):
+            page = await self._list(namespace, query | {"continue": following}, fields)
+            items += _items(page)
+        return items, version
+
+    async def _list(self, namespace: str | None, query: Mapping[str, str], fields: str = "") -> Manifest:
+        return await self._api.list(
+            self._type,
+            namespace,
+            query={**self._selectors(fields), **query},
+            deadline_s=self._times.list_deadline_s,
+        )
+
+    def _selectors(self, fields: str = "") -> dict[str, str]:
+        both = ",".join(each for each in (self._fields, fields) if each)
+        found = {"labelSelector": self._labels, "fieldSelector": both}
+        return {name: value for name, value in found.items() if value}
+
+    # ------------------------------------------------------------ the watch
+
+    async def run(self) -> None:
+        """List and watch for ever. Started again, it goes on from what is known."""
+        failures = 0
+        while True:
+            ended = await self._round()
+            self._must_list |= ended.must_list
+            if ended.error is None:
+                failures = 0
+                continue
+            failures = 1 if ended.was_well else failures + 1
+            self.health.fault = str(ended.error)
+            self._log.failed(ended.error, restart_after=failures)
+            delay_s = self._times.backoff.delay_s(failures, self._rng)
+            await asyncio.sleep(max(delay_s, ended.patience_s * (1 + 0.2 * self._rng.random())))
+
+    async def _round(self) -> _Ended:
+        """A list where one is needed, and a watch until its end."""
+        began_s, position, error = self._clock(), self.known.position, None
+        try:
+            if self._must_list:
+                await self._list_all()
+                self._must_list = False
+                self._works()
+                began_s, position = self._clock(), self.known.position
+            await self._watch()
+        except KubernetesError as caught:
+            error = caught
+        was_well = not self._must_list and (
+            self.known.position > position or self._clock() - began_s >= AT_ONCE_S
+        )
+        if error is None and not was_well:
+            error = UnreachableError("the watch ended at once")
+        return _Ended(error, was_well)
+
+    async def _watch(self) -> None:
+        """Take the events until the server ends the watch. Raises `KubernetesError`."""
+        query = {
+            **self._selectors(),
+            "watch": "1",
+            "resourceVersion": str(self.known.position),
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(round(self._times.watch_s * (1 + self._rng.random()))),
+        }
+        self.health.watches_total += 1
+        async with self._api.stream(
+            self._type.path(self._namespace),
+            query,
+            connect_deadline_s=self._times.connect_deadline_s,
+            silence_s=self._times.silence_s,
+        ) as lines:
+            self.health.fault = ""
+            async for line in lines:
+                self._event(line)
+                self._works()
+
+    def _event(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            type_, manifest = event["type"], event["object"]
+        except (ValueError, TypeError, KeyError):
+            raise _GarbageError(f"the watch shows no event: {line[:100]!r}") from None
+        match type_:
+            case "BOOKMARK":
+                self.known.reach(_version(manifest))
+            case "ADDED" | "MODIFIED" | "DELETED":
+                _lighten(manifest)
+                self._take(lambda: self.known.shown(manifest, is_deleted=type_ == "DELETED"))
+            case "ERROR" if isinstance(manifest, dict):
+                code = manifest.get("code")
+                raise refusal_of(code if isinstance(code, int) else 500, manifest)
+            case _:
+                raise _GarbageError(f"the watch shows an event of no known type: {line[:100]!r}")
+        self.health.events_total += 1
+
+    def _take(self, come_in: Callable[[], tuple[Change, ...]]) -> None:
+        try:
+            changes = come_in()
+        except ManifestError as error:
+            raise _GarbageError(str(error)) from None
+        self.health.contact_s = self._clock()
+        if changes and self._on_change is not None:
+            self._on_change(changes)
+
+    def _works(self) -> None:
+        self.health.fault = ""
+        self.health.contact_s = self._clock()
+        self._log.worked()
+
+
+def _version(manifest: Any) -> int:
+    try:
+        return version_of(manifest)
+    except ManifestError as error:
+        raise _GarbageError(str(error)) from None
+
+
+def _items(listed: Manifest) -> list[Manifest]:
+    items = listed.get("items")
+    if items is None and "items" in listed:
+        return []  # how an empty list may be written
+    if not isinstance(items, list):
+        raise _GarbageError("a list has no items")
+    for item in items:
+        _lighten(item)
+    return items
+
+
+def _lighten(manifest: Any) -> None:
+    """Drop who wrote which field: a third of an object, and nobody here reads it."""
+    if isinstance(manifest, dict) and isinstance(metadata := manifest.get("metadata"), dict):
+        metadata.pop("managedFields", None)

@@ -1,0 +1,1 @@
+"""The cluster as the API server of Kubernetes shows it: nodes, pods, VirtualMachines, ScalingPolicies, configuration, pools."""

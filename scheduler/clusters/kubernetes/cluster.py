@@ -1,0 +1,419 @@
+"""The `Cluster` port over list and watch of the API server's objects.
+
+What changed is collected while the watches run, and told with the next `refresh` or `read`. A read lists the pods that are asked
+about by name: unlike a watch, a list says up to which version it is whole, also where nothing is there.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any, Final
+
+from hosting.kubernetes import objects
+from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.core.known import Change, Key, Known, key_of
+from hosting.kubernetes.reflector import Reflector
+from hosting.kubernetes.resources import (
+    NODES,
+    PODS,
+    SCALING_POLICIES,
+    VIRTUAL_MACHINES,
+    Manifest,
+    ResourceType,
+)
+from hosting.kubernetes.scaling import ScalingPolicy
+from hosting.kubernetes.virtual_machines import VirtualMachine, machine_of
+from hosting.logs import Logger
+from hosting.supervisor import Child
+from protocol.values import Observation, Resources
+from protocol.wire import PodName
+from scheduler.clusters.kubernetes import reading
+from scheduler.clusters.kubernetes.optional import run_when_known
+from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
+from scheduler.core import events
+from scheduler.core.model import NodeSpec
+from scheduler.ports import LOOK_DEADLINE_S, ClusterUnreachableError
+
+WITH_A_NODE: Final = "spec.nodeName!="
+"""Pods count from when they have a node."""
+MAX_BY_NAME: Final = 8
+"""More objects of a namespace are listed together rather than each by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told last of a pod, and why it was told so."""
+
+    description: Description
+    reading: Observation | None
+
+    @property
+    def uid(self) -> str:
+        return self.description.found.spec.uid
+
+
+class KubernetesCluster:
+    """A view of the cluster. It is up to date while its `children` run."""
+
+    def __init__(
+        self, api: KubernetesApi, clock: Callable[[], float], rng: random.Random, log: Logger
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._log = log
+        self._changed: dict[ResourceType, set[Key]] = {}
+        """What may have to be told."""
+
+        def watch(type_: ResourceType, selector: str = "") -> Reflector:
+            changed = self._changed[type_] = set[Key]()
+            note = partial(_note, changed)
+            return Reflector(
+                api, type_, field_selector=selector, clock=clock, rng=rng, log=log, on_change=note
+            )
+
+        self._of_nodes = watch(NODES)
+        self._of_pods = watch(PODS, WITH_A_NODE)
+        self._of_machines = watch(VIRTUAL_MACHINES)
+        self._of_policies = watch(SCALING_POLICIES)
+        self._missing: set[Reflector] = set()
+        """Those of types that the API server does not know."""
+        self._told: dict[Key, Told] = {}
+        self._nodes: dict[str, NodeSpec] = {}
+        self._policies: dict[Key, ScalingPolicy] = {}
+        self._of_namespace: dict[str, list[ScalingPolicy]] = {}
+        self._in_machine: dict[Key, set[Key]] = {}
+        """The pods that name a VirtualMachine."""
+        self._faults: dict[str, tuple[str, ...]] = {}
+
+    def children(self) -> Mapping[str, Child]:
+        """What keeps the view up to date."""
+        return {
+            "watch of nodes": self._of_nodes.run,
+            "watch of pods": self._of_pods.run,
+            "watch of VirtualMachines": partial(self._run_optional, VIRTUAL_MACHINES, self._of_machines),
+            "watch of ScalingPolicies": partial(self._run_optional, SCALING_POLICIES, self._of_policies),
+        }
+
+    def policies(self) -> Mapping[Key, Manifest]:
+        """Every ScalingPolicy."""
+        return self._of_policies.objects()
+
+    @property
+    def faults(self) -> dict[str, tuple[str, ...]]:
+        """What is wrong with objects, by kind, namespace and name."""
+        return self._faults
+
+    def descriptions(self) -> Iterator[tuple[Key, Description]]:
+        """Every pod as it was told last."""
+        return ((key, told.description) for key, told in self._told.items())
+
+    # ------------------------------------------------------------ the port
+
+    async def refresh(self) -> tuple[events.Input, ...]:
+        """What changed. Raises `ClusterUnreachableError` where one of the watches does not run."""
+        await _in_time(
+            self._mark(self._of_nodes),
+            self._mark(self._of_pods),
+            self._mark(self._of_machines, is_optional=True),
+            self._mark(self._of_policies, is_optional=True),
+        )
+        faults = [each.fault for each in self._watches() if each.fault]
+        if faults:
+            raise ClusterUnreachableError("; ".join(faults))
+        return self._tell(())
+
+    async def prove_readable(self) -> None:
+        """List everything once, whether the children run or not. Raises `ClusterUnreachableError`."""
+        for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
+            is_optional = watch in (self._of_machines, self._of_policies)
+            try:
+                await watch.caught_up(self._clock())
+            except RefusedError as error:
+                if not (is_optional and error.is_not_found):
+                    raise ClusterUnreachableError(str(error)) from None
+            except KubernetesError as error:
+                raise ClusterUnreachableError(str(error)) from None
+
+    async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
+        """Lists by name. Raises `ClusterUnreachableError`."""
+        keys = [(pod.namespace, pod.name) for pod in pods]
+        await _in_time(self._look_at(keys))
+        return self._tell(keys)
+
+    async def _look_at(self, keys: Collection[Key]) -> None:
+        await _list(self._of_pods, keys)
+        if self._of_machines not in self._missing:
+            await _list(self._of_machines, [*self._machines_of(keys)])
+
+    async def _mark(self, watch: Reflector, *, is_optional: bool = False) -> None:
+        """Learn which version is at hand. An optional type may be unknown to the server: then there are no objects."""
+        if watch in self._missing and not watch.has_synced:
+            return
+        try:
+            await watch.mark()
+        except RefusedError as error:
+            if not (is_optional and error.is_not_found):
+                raise
+            self._missing.add(watch)
+        else:
+            self._missing.discard(watch)
+            await watch.synced()
+
+    async def _run_optional(self, type_: ResourceType, watch: Reflector) -> None:
+        """Watch a type that the API server may learn later."""
+
+        def note(is_missing: bool) -> None:
+            (self._missing.add if is_missing else self._missing.discard)(watch)
+
+        await run_when_known(self._api, type_, watch.run, note)
+
+    def _watches(self) -> Iterator[Reflector]:
+        """Those of types that there are."""
+        for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
+            if watch not in self._missing:
+                yield watch
+
+    def look(self, pod: PodName) -> events.Look:
+        """What was told last."""
+        told = self._told.get((pod.namespace, pod.name))
+        if told is None or told.reading is None or told.description.found.spec.terminal:
+            return events.Look(found=False)
+        return events.Look(True, told.reading)
+
+    # ------------------------------------------------------------ what is told
+
+    def _tell(self, asked: Collection[Key]) -> tuple[events.Input, ...]:
+        """What differs from what was told, and those that were asked about. Nobody may come between this and the caller."""
+        nodes_gone, nodes_seen = self._tell_nodes()
+        self._note_policies()
+        self._note_machines()
+        gone: list[events.Input] = []
+        seen: list[events.Input] = []
+        changed = self._changed[PODS]
+        for key in sorted(changed | set(asked)):
+            self._tell_pod(key, gone, seen, is_asked=key in asked)
+        changed.clear()
+        whole = []
+        if all(watch.has_synced for watch in self._watches()):
+            whole = [events.ClusterRead(min(watch.known_at_s for watch in self._watches()))]
+        return (*gone, *nodes_gone, *nodes_seen, *seen, *whole)
+
+    def _tell_pod(
+        self, key: Key, gone: list[events.Input], seen: list[events.Input], *, is_asked: bool
+    ) -> None:
+        known, told = self._of_pods.known.find(key), self._told.get(key)
+        manifest = known.manifest if known is not None else None
+        description = self._describe(key, manifest, told) if manifest is not None else None
+        is_new = known is not None and known.is_new and (told is None or told.uid != _uid(manifest))
+        if told is not None and not _is_same_row(told, description):
+            gone.append(self._ended(told))
+            del self._told[key]
+            if description is None:
+                self._forget(key, told)
+            told = None
+        if known is None or description is None:
+            return
+        is_changed = told is None or told.description.found != description.found
+        if not is_changed and not is_asked:
+            self._told[key] = Told(description, told.reading if told is not None else None)
+            return
+        found = description.found
+        if not isinstance(found, FoundVm):
+            self._told[key] = Told(description, None)
+            if is_changed:
+                seen.append(events.PodSeen(found.spec))
+            return
+        observation = Observation(found.size, found.target, self._begun_s(key, known, told, description))
+        self._told[key] = Told(description, observation)
+        seen.append(events.VmSeen(found.spec, observation, self._clock(), is_new and told is None))
+
+    def _ended(self, told: Told) -> events.Input:
+        found = told.description.found
+        if isinstance(found, FoundVm):
+            return events.VmGone(found.spec.pod, found.spec.uid, self._clock())
+        return events.PodGone(found.spec)
+
+    def _forget(self, key: Key, told: Told) -> None:
+        self._note_faults("pod", key, ())
+        if told.description.machine is not None:
+            pods = self._in_machine.get((key[0], told.description.machine), set())
+            pods.discard(key)
+            if not pods:
+                self._in_machine.pop((key[0], told.description.machine), None)
+
+    def _begun_s(self, key: Key, known: Known, told: Told | None, description: Description) -> float:
+        """No change of the pod, or of its VirtualMachine, that was accepted before this moment is missing."""
+        if description.is_old and told is not None and told.reading is not None:
+            return told.reading.begun_s
+        begun_s = max(known.begun_s, self._of_pods.known_at_s)
+        if description.machine is not None:
+            machine = self._of_machines.known.find((key[0], description.machine))
+            whole_s = self._of_machines.known_at_s
+            begun_s = min(begun_s, max(machine.begun_s, whole_s) if machine is not None else whole_s)
+        return begun_s
+
+    # ------------------------------------------------------------ what pods are
+
+    def _describe(self, key: Key, pod: Manifest, told: Told | None) -> Description:
+        """The pod. Where that cannot be told, what was told of it last counts on; else it holds the whole node."""
+        room: Resources | None = None
+        try:
+            name = reading.node_name(pod)
+            node = self._nodes.get(name)
+            room = node.allocatable if node is not None else None
+            around = self._around(pod, room)
+            description = reading.describe(pod, around)
+            if around.machine_name is not None and around.machine is None:
+                # Its owner may be deleted before the pod is, which still holds what the VM has.
+                description = _kept(pod, told, description.faults) or description
+        except reading.MALFORMED as error:
+            text = f"cannot be read: {error!r}" if not str(error) else f"cannot be read: {error}"
+            description = _kept(pod, told, (text,)) or Description(
+                reading.unreadable(pod, room), (text,), machine=machine_of(pod)
+            )
+        if description.machine is not None:
+            self._in_machine.setdefault((key[0], description.machine), set()).add(key)
+        self._note_faults("pod", key, description.faults)
+        return description
+
+    def _around(self, pod: Manifest, room: Resources | None) -> Surroundings:
+        namespace, name = objects.namespace(pod), machine_of(pod)
+        policies = self._of_namespace.get(namespace, ())
+        known = self._of_machines.known.find((namespace, name)) if name is not None else None
+        if known is None or known.manifest is None:
+            return Surroundings(room, policies, machine_name=name)
+        try:
+            return Surroundings(room, policies, name, VirtualMachine.read(known.manifest))
+        except reading.MALFORMED as error:
+            return Surroundings(room, policies, name, machine_fault=f"VirtualMachine {name}: {error}")
+
+    # ------------------------------------------------------------ what pods rest on
+
+    def _tell_nodes(self) -> tuple[list[events.Input], list[events.Input]]:
+        nodes, gone, seen = self._of_nodes.objects(), list[events.Input](), list[events.Input]()
+        others: set[str] = set()
+        for key in sorted(self._changed[NODES]):
+            found, name = nodes.get(key), key[1]
+            if found is None:
+                self._note_faults("node", key, ())
+                if self._nodes.pop(name, None) is not None:
+                    gone.append(events.NodeGone(name))
+                continue
+            try:
+                spec = reading.node_of(found)
+            except reading.MALFORMED as error:
+                # What was told counts on. A node that was never told takes no growth.
+                self._note_faults("node", key, (f"cannot be read: {error}",))
+                continue
+            self._note_faults("node", key, ())
+            if self._nodes.get(name) != spec:
+                self._nodes[name] = spec
+                others.add(name)
+                seen.append(events.NodeSeen(spec))
+        self._changed[NODES].clear()
+        if others:
+            self._look_again(lambda pod: reading.node_name(pod) in others)
+        return gone, seen
+
+    def _note_policies(self) -> None:
+        policies, namespaces = self._of_policies.objects(), set[str]()
+        for key in self._changed[SCALING_POLICIES]:
+            found = policies.get(key)
+            namespaces.add(key[0])
+            self._policies.pop(key, None)
+            self._note_faults("ScalingPolicy", key, ())
+            if found is None:
+                continue
+            try:
+                self._policies[key] = ScalingPolicy.read(found)
+            except reading.MALFORMED as error:
+                self._note_faults("ScalingPolicy", key, (f"cannot be read: {error}",))
+        self._changed[SCALING_POLICIES].clear()
+        for namespace in namespaces:
+            self._of_namespace[namespace] = [
+                policy for key, policy in self._policies.items() if key[0] == namespace
+            ]
+        if namespaces:
+            self._look_again(lambda pod: objects.namespace(pod) in namespaces)
+
+    def _note_machines(self) -> None:
+        for key in self._changed[VIRTUAL_MACHINES]:
+            self._changed[PODS] |= self._in_machine.get(key, set())
+        self._changed[VIRTUAL_MACHINES].clear()
+
+    def _look_again(self, is_concerned: Callable[[Manifest], bool]) -> None:
+        """Describe some pods anew, because what they rest on has changed."""
+        self._changed[PODS] |= {key for key, pod in self._of_pods.objects().items() if is_concerned(pod)}
+
+    def _machines_of(self, keys: Iterable[Key]) -> Iterator[Key]:
+        for key in keys:
+            pod = self._of_pods.objects().get(key)
+            name = machine_of(pod) if pod is not None else None
+            if name is not None:
+                yield key[0], name
+
+    # ------------------------------------------------------------ faults
+
+    def _note_faults(self, kind: str, key: Key, faults: tuple[str, ...]) -> None:
+        about = f"{kind} {key[0]}/{key[1]}" if key[0] else f"{kind} {key[1]}"
+        if self._faults.get(about, ()) == faults:
+            return
+        if faults:
+            self._faults[about] = faults
+            self._log.warning("object with faults", object=about, faults=list(faults))
+        else:
+            del self._faults[about]
+            self._log.info("object without faults again", object=about)
+
+
+def _uid(manifest: Manifest | None) -> str | None:
+    return objects.uid(manifest) if manifest is not None else None
+
+
+def _note(changed: set[Key], changes: tuple[Change, ...]) -> None:
+    changed.update(key_of(change.manifest) for change in changes)
+
+
+async def _in_time(*calls: Coroutine[Any, Any, None]) -> None:
+    """Ask the API server. Raises `ClusterUnreachableError`."""
+    try:
+        async with asyncio.timeout(LOOK_DEADLINE_S):
+            await asyncio.gather(*calls)
+    except TimeoutError:
+        raise ClusterUnreachableError("the API server has not answered in time") from None
+    except KubernetesError as error:
+        raise ClusterUnreachableError(str(error)) from None
+
+
+def _is_same_row(told: Told, description: Description | None) -> bool:
+    """Whether the pod is the holder that was told: the same UID, scaled then and now, or not."""
+    if description is None:
+        return False
+    before, now = told.description.found, description.found
+    return before.spec.uid == now.spec.uid and type(before) is type(now)
+
+
+def _kept(pod: Manifest, told: Told | None, faults: tuple[str, ...]) -> Description | None:
+    """A VM as it was told last; None where the pod was told as none."""
+    if told is None or not isinstance(told.description.found, FoundVm) or told.uid != _uid(pod):
+        return None
+    last = told.description
+    return Description(last.found, faults, last.policy, last.machine, is_old=True)
+
+
+async def _list(watch: Reflector, keys: Collection[Key]) -> None:
+    """Consistent lists of these objects: by name, or of whole namespaces."""
+    by_namespace = {
+        namespace: {name for _, name in found}
+        for namespace, found in groupby(sorted(keys), key=lambda key: key[0])
+    }
+    calls = []
+    for namespace, names in by_namespace.items():
+        if len(names) > MAX_BY_NAME:
+            calls.append(watch.list_namespace(namespace, names))
+        else:
+            calls += [watch.list_one(namespace, name) for name in sorted(names)]
+    await asyncio.gather(*calls)

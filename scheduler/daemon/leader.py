@@ -1,0 +1,342 @@
+"""A scheduler on Kubernetes: one of several processes leads, by a Lease; the others answer with its address.
+
+Each time that this process leads begins with lists and a core of its own, whose rows are unsettled, and ends with them. The guard asks
+before each decision whether the Lease still holds, so a process that was paused grants nothing when it goes on.
+"""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from hosting import lifecycle, logs, metrics, server
+from hosting.addresses import endpoint
+from hosting.fault_log import FaultLog
+from hosting.kubernetes.api import KubernetesApi
+from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
+from hosting.kubernetes.resources import MIGRATIONS, POOLS, ResourceType
+from hosting.supervisor import Child
+from protocol.extension import AGENT_HEADER
+from protocol.wire import PodName
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.optional import run_when_known
+from scheduler.clusters.kubernetes.policies import PolicyStatus
+from scheduler.clusters.kubernetes.pools import KubernetesPools
+from scheduler.clusters.migrator import KubernetesMigrator
+from scheduler.core import events
+from scheduler.daemon.config_map import ConfigMapSource
+from scheduler.daemon.leader_label import LeaderLabel
+from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
+from scheduler.permits.answers import not_leader
+from scheduler.permits.config_file import ConfigFile
+from scheduler.ports import ClusterUnreachableError, NotLeadingError
+
+T = TypeVar("T")
+RETRY_S: Final = 1.0
+"""Between tries to read the cluster and the configuration."""
+MAX_BODY_BYTES: Final = 1 << 20
+_AGENT_HEADER: Final = AGENT_HEADER.lower()
+
+
+class KubernetesOptions(ServingOptions):
+    """The command line of a scheduler on Kubernetes, checked. Places are namespace and name."""
+
+    host: str
+    port: int
+    advertise: str | None
+    kubeconfig: Path | None
+    context: str | None
+    lease: tuple[str, str]
+    lease_duration_s: float
+    config: Path | None
+    config_map: tuple[str, str] | None
+    scheduler_name: str | None
+    pod: tuple[str, str] | None
+
+
+class LeaseGuard:
+    """Lets decisions be made while the Lease holds."""
+
+    def __init__(self, leadership: Leadership, elector: LeaseElector) -> None:
+        self._leadership = leadership
+        self._elector = elector
+
+    def check(self, seen_epoch: int) -> None:
+        """Raises `NotLeadingError`. A caller that has met a later leader has the Lease read again."""
+        if seen_epoch > self._leadership.epoch:
+            self._leadership.saw(seen_epoch)
+        if not self._leadership.is_valid(time.monotonic()):
+            raise NotLeadingError(self._elector.leader)
+
+
+class KubernetesProgram:
+    """The wiring around leadership. `api` is entered already."""
+
+    def __init__(self, options: KubernetesOptions, api: KubernetesApi) -> None:
+        self._options = options
+        self._api = api
+        self._log = logs.logger("scheduler")
+        self._rng = random.Random()
+        self._server = server.Server(self._log, (), fallback=self._fallback())
+        self._serving: Serving | None = None
+        self._is_ready = False
+        self._has_led = False
+        self._elector: LeaseElector | None = None
+        pod = options["pod"]
+        self._label = (
+            LeaderLabel(api, pod, options["scheduler_name"], self._rng, self._log)
+            if pod is not None
+            else None
+        )
+        self._faults = FaultLog(self._log, "not ready", "ready")
+
+    # ------------------------------------------------------------ what is answered
+
+    def _fallback(self) -> server.Route:
+        return server.Route("*", "/", self._refuse, max_body_bytes=MAX_BODY_BYTES, cuts=True)
+
+    def _common(self) -> tuple[server.Route, ...]:
+        return (
+            server.Route("GET", "/healthz", self._healthz),
+            server.Route("GET", "/readyz", self._readyz),
+            server.Route("GET", "/metrics", metrics.handler(self._families)),
+        )
+
+    def _answer_from(self, serving: Serving | None) -> None:
+        """Answer from a core; without one, every route of the protocol names the leader."""
+        self._serving = serving
+        own = serving.routes() if serving is not None else ()
+        self._server.route((*self._common(), *own), None if serving is not None else self._fallback())
+
+    async def _refuse(self, request: server.Request) -> server.Reply | server.HangUp:
+        """Not leading: any answer but a permit would be fatal to callers without the extension, which post to `/` only."""
+        if request.path == "/" and _AGENT_HEADER not in request.headers:
+            return server.HangUp()
+        return not_leader(self._elector.leader if self._elector is not None else None)
+
+    async def _healthz(self, _: server.Request) -> server.Reply:
+        return server.text(200, "ok")
+
+    async def _readyz(self, _: server.Request) -> server.Reply:
+        return server.text(200, "ok") if self._is_ready else server.text(503, "the cluster was not read yet")
+
+    def _families(self) -> list[metrics.AnyFamily]:
+        serving = self._serving
+        leads = (((), float(serving is not None)),)
+        return [
+            metrics.Family("gauge", "parley_scheduler_leading", "Whether this process leads", (), leads),
+            *(
+                serving.families(self._server)
+                if serving is not None
+                else metrics.server_families(self._server)
+            ),
+        ]
+
+    # ------------------------------------------------------------ from its beginning to its end
+
+    async def run(self, stop: lifecycle.Stop) -> int:
+        """Serve until the end is asked for."""
+        self._answer_from(None)
+        try:
+            port = await self._server.start(self._options["host"], self._options["port"])
+        except OSError as error:
+            where = endpoint(self._options["host"], self._options["port"])
+            click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
+            return 1
+        elector = self._elector = self._make_elector(port)
+        self._log.info("serving", address=f"http://{endpoint(self._options['host'], port)}")
+        ending = asyncio.create_task(stop.wait(), name="request to end")
+        try:
+            await _either(ending, self._prove())
+            while not stop.is_requested():
+                won: list[Leadership] = []
+                await _either(ending, _into(won, elector.acquire()))
+                for leadership in won:
+                    await self._lead(elector, leadership, ending)
+        finally:
+            ending.cancel()
+            await self._server.close()
+        return 0
+
+    def _make_elector(self, port: int) -> LeaseElector:
+        host = self._options["advertise"] or self._options["host"]
+        pod = self._options["pod"]
+        return LeaseElector(
+            self._api,
+            *self._options["lease"],
+            identity=f"{pod[1] if pod is not None else 'scheduler'}_{uuid.uuid4()}",
+            address=f"http://{endpoint(host, port)}",
+            times=LeaseTimes.of(self._options["lease_duration_s"]),
+            clock=time.monotonic,
+            rng=self._rng,
+            log=self._log,
+        )
+
+    async def _prove(self) -> bool:
+        """Read everything once: whoever cannot must not lead, and is not ready."""
+        while True:
+            try:
+                await _cluster(self._api, self._rng).prove_readable()
+                configuration = _configuration(self._api, self._options, self._rng)
+                if configuration is not None:
+                    await configuration.refresh()
+            except UNREADABLE as error:
+                self._faults.failed(error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._is_ready = True
+                self._faults.worked()
+                return True
+
+    async def _lead(
+        self, elector: LeaseElector, leadership: Leadership, ending: "asyncio.Task[None]"
+    ) -> None:
+        """Lead until the Lease is lost or the end is asked for."""
+        self._log.info("leads", epoch=leadership.epoch)
+        losing = asyncio.create_task(leadership.lost.wait(), name="loss of the Lease")
+        guard = LeaseGuard(leadership, elector)
+        is_first, self._has_led = not self._has_led, True
+        life = _Life(self._api, self._options, self._rng, leadership, guard, is_first=is_first)
+        try:
+            life.watch()
+            await _either(ending, losing, self._load(life))
+            if not (ending.done() or losing.done()):
+                self._answer_from(life.serving)
+                life.start({"label of the leader": self._label.put} if self._label is not None else {})
+                await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._answer_from(None)
+            losing.cancel()
+            await life.end()
+            if self._label is not None:
+                await self._label.remove()
+            await leadership.release()
+            self._log.info("leads no more", epoch=leadership.epoch)
+
+    async def _load(self, life: "_Life") -> None:
+        """Read everything before the first decision."""
+        while faults := await life.load():
+            self._faults.failed("; ".join(faults))
+            await asyncio.sleep(RETRY_S)
+        self._faults.worked()
+
+
+class _Life:
+    """One time that this process leads: a core, what it learns from, and what is written about it."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        options: KubernetesOptions,
+        rng: random.Random,
+        leadership: Leadership,
+        guard: LeaseGuard,
+        *,
+        is_first: bool,
+    ) -> None:
+        self._cluster = _cluster(api, rng)
+        self._configuration = _configuration(api, options, rng)
+        self._pools = KubernetesPools(api, time.monotonic, rng, logs.logger("pools"))
+        self._policies = PolicyStatus(api, self._cluster, time.monotonic, logs.logger("policies"))
+        self._migrator = KubernetesMigrator(
+            api,
+            self._report,
+            self._uid_of,
+            clock=time.monotonic,
+            rng=rng,
+            log=logs.logger("migrator"),
+        )
+        self._api = api
+        sources = Sources(
+            self._cluster,
+            self._configuration,
+            self._pools.described,
+            are_pools_objects=True,
+            migrator=self._migrator,
+            guard=guard,
+        )
+        options = options.copy()
+        options["first_start"] = options["first_start"] and is_first
+        self.serving = Serving(options, sources, epoch=leadership.epoch)
+
+    def _report(self, event: events.Input) -> None:
+        self.serving.service.take(event)
+
+    def _uid_of(self, pod: PodName) -> str | None:
+        record = self.serving.core.vms.find(pod)
+        return record.spec.uid if record is not None else None
+
+    def watch(self) -> None:
+        """Begin to keep what the core learns from up to date."""
+        watches: dict[str, Child] = dict(self._cluster.children())
+        watches["watch of pools"] = self._optional(POOLS, self._pools.run_watch)
+        if isinstance(self._configuration, ConfigMapSource):
+            watches["watch of the configuration"] = self._configuration.run
+        for name, child in watches.items():
+            self.serving.supervisor.start(name, child)
+
+    async def load(self) -> list[str]:
+        """Read everything; the faults."""
+        try:
+            await self._pools.load()
+        except ClusterUnreachableError as error:
+            return [str(error)]
+        return await self.serving.load()
+
+    def start(self, others: Mapping[str, Child]) -> None:
+        """Go on with what was loaded."""
+        own: dict[str, Child] = {
+            "status of policies": self._policies.run,
+            "status of pools": lambda: self._pools.run(self.serving.pools),
+        }
+        for name, child in self._migrator.children().items():
+            own[name] = self._optional(MIGRATIONS, child)
+        self.serving.start(own | dict(others))
+
+    def _optional(self, type_: ResourceType, child: Child) -> Child:
+        return partial(run_when_known, self._api, type_, child)
+
+    async def end(self) -> None:
+        """End everything."""
+        await self.serving.end()
+        await self.serving.close()
+
+
+def _cluster(api: KubernetesApi, rng: random.Random) -> KubernetesCluster:
+    return KubernetesCluster(api, time.monotonic, rng, logs.logger("cluster"))
+
+
+def _configuration(
+    api: KubernetesApi, options: KubernetesOptions, rng: random.Random
+) -> ConfigurationSource | None:
+    if options["config_map"] is not None:
+        log = logs.logger("configuration")
+        return ConfigMapSource(api, options["config_map"], time.monotonic, rng, log, migrator_present=True)
+    if options["config"] is not None:
+        return ConfigFile(options["config"], migrator_present=True)
+    return None
+
+
+async def _into(found: list[T], wait: Awaitable[T]) -> None:
+    found.append(await wait)
+
+
+async def _either(*waits: "asyncio.Task[Any] | Coroutine[Any, Any, Any]") -> None:
+    """Return with the first of them, whose error counts. Coroutines are cancelled then; tasks go on."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    own = [task for task, wait in zip(tasks, waits, strict=True) if task is not wait]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in own:
+            task.cancel()
+        if own:
+            await asyncio.wait(own)

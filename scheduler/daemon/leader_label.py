@@ -1,0 +1,77 @@
+"""The label of the scheduler that leads: the Service selects it, and published agents look for the scheduler's name.
+
+The leader sets it on its own pod, and takes it off every other one: a process that is paused cannot do that itself.
+"""
+
+import random
+from asyncio import sleep
+from collections.abc import Mapping
+from typing import Final
+
+from hosting.backoff import Backoff
+from hosting.fault_log import FaultLog
+from hosting.kubernetes import names, objects
+from hosting.kubernetes.api import KubernetesApi, KubernetesError
+from hosting.kubernetes.resources import PODS
+from hosting.logs import Logger
+
+PUBLISHED_NAME: Final = "name"
+"""The label by which published agents find their scheduler. Source: reference/neon.md 3.8."""
+RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
+REMOVAL_DEADLINE_S: Final = 2.0
+
+
+class LeaderLabel:
+    """The label on the pod `namespace`/`name`; with `scheduler_name`, the published one beside it."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        pod: tuple[str, str],
+        scheduler_name: str | None,
+        rng: random.Random,
+        log: Logger,
+    ) -> None:
+        self._api = api
+        self._namespace, self._name = pod
+        self._labels = {names.ROLE: names.LEADER}
+        if scheduler_name is not None:
+            self._labels[PUBLISHED_NAME] = scheduler_name
+        self._rng = rng
+        self._log = log
+        self._faults = FaultLog(log, "the leader's label cannot be set", "the leader's label is set")
+
+    async def put(self) -> None:
+        """Label this pod and no other; tried until it works."""
+        failures = 0
+        while True:
+            try:
+                await self._patch(self._name, self._labels)
+                await self._take_from_others()
+            except KubernetesError as error:
+                failures += 1
+                self._faults.failed(error)
+                await sleep(RETRY.delay_s(failures, self._rng))
+            else:
+                self._faults.worked()
+                return
+
+    async def remove(self) -> None:
+        """Take the label off this pod, where the API server can be asked; else the next leader does."""
+        try:
+            await self._patch(self._name, dict.fromkeys(self._labels), deadline_s=REMOVAL_DEADLINE_S)
+        except KubernetesError as error:
+            self._log.warning("the leader's label stays on a pod that does not lead", error=str(error))
+
+    async def _take_from_others(self) -> None:
+        listed = await self._api.list(
+            PODS, self._namespace, query={"labelSelector": f"{names.ROLE}={names.LEADER}"}
+        )
+        for pod in listed["items"]:
+            if objects.name(pod) != self._name:
+                await self._patch(objects.name(pod), dict.fromkeys(self._labels))
+                self._log.info("the leader's label is taken off another pod", pod=objects.name(pod))
+
+    async def _patch(self, name: str, labels: Mapping[str, str | None], *, deadline_s: float = 5.0) -> None:
+        body = {"metadata": {"labels": labels}}
+        await self._api.patch(PODS, self._namespace, name, body, deadline_s=deadline_s)

@@ -1,0 +1,260 @@
+"""One core from its beginning to its end, with all that is around it: cluster, rules, pools, service, journal.
+
+A standalone scheduler has one of these. A scheduler with a Lease has one for each time that it leads, so that nothing of an
+earlier time is taken for what is so now.
+"""
+
+import asyncio
+import gc
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol, TypedDict
+
+from hosting import logs, metrics, server
+from hosting.fault_log import FaultLog
+from hosting.settings import SettingsError
+from hosting.supervisor import Child, Supervisor
+from hosting.threads import in_own_thread
+from hosting.watched_file import FileUnreachableError
+from scheduler.core import events
+from scheduler.core.core import Core
+from scheduler.core.rules import Rules
+from scheduler.core.state import SchedulerConfig
+from scheduler.permits.batch import MAX_BODY_BYTES, BatchService
+from scheduler.permits.config_file import Configuration
+from scheduler.permits.inspect import Inspection
+from scheduler.permits.journal_files import JournalWriter
+from scheduler.permits.metrics import families
+from scheduler.permits.service import PermitService
+from scheduler.pools.core.values import Pool
+from scheduler.pools.http.metrics import pool_families
+from scheduler.pools.service import RETRY_S, PoolService
+from scheduler.ports import Cluster, ClusterUnreachableError, LeadershipGuard, Migrator, SoleScheduler
+
+GC_THRESHOLDS: Final = (50_000, 50, 100)
+SWITCH_S: Final = 0.001
+TICK_S = 1.0
+REFRESH_S = 2.0
+UNREADABLE: Final = (SettingsError, ClusterUnreachableError, FileUnreachableError)
+"""What reading the cluster or the configuration raises."""
+
+
+class ServingOptions(TypedDict):
+    """What holds for each core of the process."""
+
+    published_agents: tuple[str, ...]
+    trust_published: bool
+    handover_s: float
+    first_start: bool
+    journal: Path | None
+    state: Path | None
+    pool_writes_from_anywhere: bool
+
+
+class ConfigurationSource(Protocol):
+    """Where the configuration is read from: a file, or a ConfigMap."""
+
+    @property
+    def path(self) -> Path:
+        """What faults name."""
+        ...
+
+    async def refresh(self) -> Configuration | None:
+        """What it says, where that is read for the first time or has changed since; else None. Raises one of `UNREADABLE`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a core learns from. `pools` are the pools that are described there, another object whenever that has changed;
+    `are_pools_objects` says that they are objects of Kubernetes."""
+
+    cluster: Cluster
+    configuration: ConfigurationSource | None
+    pools: Callable[[], Mapping[str, Pool]]
+    are_pools_objects: bool = False
+    migrator: Migrator | None = None
+    guard: LeadershipGuard = field(default_factory=SoleScheduler)
+
+
+class Serving:
+    """The wiring around one core. Raises `OSError` where the directory of the journal or the state cannot be used."""
+
+    def __init__(self, options: ServingOptions, sources: Sources, *, epoch: int = 0) -> None:
+        self._log = logs.logger("scheduler")
+        self._sources = sources
+        self.core = Core(
+            SchedulerConfig(
+                instance=uuid.uuid4(),
+                epoch=epoch,
+                started_s=time.monotonic(),
+                unix_offset_s=time.time() - time.monotonic(),
+                is_first_start=options["first_start"],
+                handover_s=options["handover_s"],
+                published_agents=options["published_agents"],
+                trust_published=options["trust_published"],
+            )
+        )
+        directory = options["journal"]
+        self._journal = JournalWriter(directory, self.core, self._log) if directory is not None else None
+        self.pools = PoolService(
+            self.core,
+            self._tell,
+            time.monotonic,
+            logs.logger("pools"),
+            state_directory=options["state"],
+            writes_from_anywhere=options["pool_writes_from_anywhere"],
+            are_objects=sources.are_pools_objects,
+        )
+        self.service = PermitService(
+            self.core,
+            sources.cluster,
+            time.monotonic,
+            self._log,
+            self._journal,
+            self.pools.admission_queue,
+            sources.migrator,
+            guard=sources.guard,
+        )
+        self._batches = BatchService(self.service, self.core.vms)
+        self._config_faults = FaultLog(
+            self._log, "configuration not usable, the old one stays in force", "configuration usable again"
+        )
+        self._untaken: Configuration | None = None
+        self._retry_s = 0.0
+        self.supervisor = Supervisor(self._log, random.Random())
+
+    def _tell(self, event: events.Input) -> None:
+        self.service.take(event)
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """What is answered from the core."""
+        return (
+            *self.service.routes(),
+            server.Route("POST", "/batch", self._batches.serve, max_body_bytes=MAX_BODY_BYTES),
+            *Inspection(self.core, time.monotonic).routes(),
+            *self.pools.routes(),
+        )
+
+    def families(self, http: server.Server) -> list[metrics.AnyFamily]:
+        """The metrics of the core."""
+        lost = self._journal.lost_total if self._journal is not None else 0
+        return [
+            *families(self.core, self.service.stats, http, lost),
+            *pool_families(self.core.ledger, self.pools.admission_queue, self.pools.stats),
+        ]
+
+    # ------------------------------------------------------------ from its beginning to its end
+
+    async def load(self) -> list[str]:
+        """Read everything; the faults of all at once, and nothing is served while there are any."""
+        faults = []
+        try:
+            await self._configure()
+        except UNREADABLE as error:
+            faults.append(str(error))
+        try:
+            self.pools.load(is_chain_known=not faults)
+        except SettingsError as error:
+            faults.append(str(error))
+        try:
+            await self.service.load()
+        except UNREADABLE as error:
+            faults.append(str(error))
+        if not faults:
+            await self.pools.follow(self._sources.pools())
+        return faults
+
+    def start(self, others: Mapping[str, Child] | None = None) -> None:
+        """Go on with what was loaded, and with `others`."""
+        # What was loaded stays; what a request makes is gone with its last reference. Few cycles ever need collecting,
+        # and a full collection at 10,000 VMs would be a pause that callers feel.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        # Threads that write the journal or read a changed file must not hold the loop for Python's usual 5 ms.
+        sys.setswitchinterval(SWITCH_S)
+        self.supervisor.start("clock", self._tick)
+        self.supervisor.start("cluster", self._refresh)
+        # Apart from the cluster: a plugin that does not start, or hangs in a hook, must not keep it from being read.
+        self.supervisor.start("configuration and pools", self._refresh_pools)
+        for name, child in (others or {}).items():
+            self.supervisor.start(name, child)
+
+    async def end(self) -> None:
+        """End what goes on. Whoever still waits is not answered."""
+        await self.supervisor.stop()
+        await self.service.close()
+
+    async def close(self) -> None:
+        """Free what is held outside of the process."""
+        await self.pools.close()
+        if self._journal is not None:
+            await in_own_thread(self._journal.close)
+
+    # ------------------------------------------------------------ what goes on
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self.service.tick()
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self.service.refresh()
+
+    async def _refresh_pools(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._refresh_config()
+            await self.pools.follow(self._sources.pools())
+            await self.pools.flush()
+
+    async def _refresh_config(self) -> None:
+        """Take a changed configuration up; one with faults is reported once, and the old one stays in force."""
+        try:
+            await self._configure()
+        except UNREADABLE as error:
+            self._config_faults.failed(error)
+        else:
+            if self._untaken is None:  # else it waits for its next try
+                self._config_faults.worked()
+        self.service.stats.rules_stale = self._config_faults.is_present
+
+    def _stop_first(self, rules: Rules) -> None:
+        """Stop growth before anything else: an emergency stop does not wait for plugins that may not start."""
+        now = self.core.state.rules
+        if rules.growth.stopped and not now.growth.stopped:
+            self.service.take(events.Configured(replace(now, growth=replace(now.growth, stopped=True))))
+            self._log.warning("growth is stopped by the configuration")
+
+    async def _configure(self) -> None:
+        """Take the configuration up where it has changed: all of it, or nothing. Raises as its source does."""
+        source = self._sources.configuration
+        if source is None:
+            return
+        read = await source.refresh()
+        if read is not None:
+            self._untaken, self._retry_s = read, 0.0
+        if self._untaken is None or time.monotonic() < self._retry_s:
+            return
+        # A plugin that cannot start now may be able to later: the file is tried again, although it has not changed.
+        self._retry_s = time.monotonic() + RETRY_S
+        self._stop_first(self._untaken.rules)
+        await self.pools.configure(self._untaken.chain, source.path)
+        rules, self._untaken = self._untaken.rules, None
+        self.service.take(events.Configured(rules))
+        self._log.info(
+            "configured",
+            stopped=rules.growth.stopped,
+            recommend_only=rules.growth.recommend_only,
+            overrides=len(rules.overrides),
+            migration=rules.migration_enabled,
+        )

@@ -1,0 +1,171 @@
+"""The programs of Parley's deployed pods, run beside hollow nodes, which run no containers.
+
+What a container would have is taken from its pod: the command line, the environment, the files of ConfigMaps, a token of the service account
+that is bound to the pod, and the pod's address to listen on. So the kubelet's probes, the Service and RBAC meet the real programs.
+Three things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the test. The pod has
+no network of its own, so the address of the pod stands for all of its addresses.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from hosting.kubernetes.resources import Manifest
+from parley.clusters.control_plane import ControlPlane
+from tests.support.kube.objects import Objects
+from tests.tidy.repository import ROOT
+
+MODULES: Final = {"parley-agent": "agent", "parley-scheduler": "scheduler", "parley-informant": "informant"}
+SECRETS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+LOOPBACK: Final = "127.0.0.1"
+LOOK_S: Final = 0.2
+_ENTER: Final = (
+    "mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io"
+    ' && ln -s "$1" /run/secrets/kubernetes.io/serviceaccount && shift && exec "$@"'
+)
+"""In a mount namespace of its own, the program finds its token where every container does."""
+
+
+class DeployedContainers:
+    """Starts the containers of `parley-system` as processes, and ends them with their pods. `cgroups` is what the host shows as
+    its tree of cgroups."""
+
+    def __init__(self, plane: ControlPlane, system: Objects, directory: Path, cgroups: Path) -> None:
+        self._plane = plane
+        self._system = system
+        self._directory = directory
+        self._cgroups = cgroups
+        self._running: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self._is_over = threading.Event()
+
+    def follow(self) -> None:
+        """Start and end what is due, until `end`."""
+        while not self._is_over.wait(LOOK_S):
+            found = {each["metadata"]["uid"]: each for each in self._system.list("pods")}
+            for key in [key for key in self._running if key[0] not in found or _is_going(found[key[0]])]:
+                self._running.pop(key).terminate()
+            for pod in found.values():
+                if not pod["status"].get("podIP") or _is_going(pod):
+                    continue
+                for container in pod["spec"]["containers"]:
+                    key = (pod["metadata"]["uid"], container["name"])
+                    if key not in self._running:
+                        self._running[key] = self._start(pod, container)
+
+    def end(self) -> None:
+        """End everything."""
+        self._is_over.set()
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+    def log(self) -> str:
+        """What all programs have logged."""
+        return "\n".join(file.read_text(errors="replace") for file in sorted(self._directory.glob("*.log")))
+
+    # ------------------------------------------------------------ one container
+
+    def _start(self, pod: Manifest, container: Manifest) -> subprocess.Popen[bytes]:
+        name = f"{pod['metadata']['name']}.{container['name']}"
+        environment = _environment(pod, container)
+        mounts = {each["mountPath"]: self._volume(pod, each) for each in container.get("volumeMounts", ())}
+        module = MODULES[container["command"][0]]
+        arguments = [_argument(each, pod, environment, mounts) for each in container.get("args", ())]
+        if module == "informant":
+            arguments += ["--host", pod["status"]["podIP"]]
+        command = [sys.executable, "-m", module, *arguments]
+        if SECRETS in mounts:
+            command = ["unshare", "--mount", "sh", "-ec", _ENTER, "enter", str(mounts[SECRETS]), *command]
+        server = urlsplit(self._plane.url)
+        own = {
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port),
+            "PYTHONPATH": str(ROOT),
+            "PATH": os.environ["PATH"],
+        }
+        with (self._directory / f"{name}.log").open("ab") as output:
+            return subprocess.Popen(
+                command,
+                env={**own, **environment},
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def _volume(self, pod: Manifest, mount: Mapping[str, Any]) -> Path:
+        """The directory that stands for what is mounted there."""
+        path = self._directory / pod["metadata"]["name"] / mount["name"]
+        if mount["mountPath"] == SECRETS:
+            return self._secrets(pod, path)
+        (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
+        if volume.get("hostPath", {}).get("path") == "/sys/fs/cgroup":
+            return self._cgroups
+        path.mkdir(parents=True, exist_ok=True)
+        if "configMap" in volume:
+            data = self._system.get("configmaps", volume["configMap"]["name"])["data"]
+            for name, text in data.items():
+                (path / name).write_text(text.replace(LOOPBACK, pod["status"]["podIP"]))
+        return path
+
+    def _secrets(self, pod: Manifest, path: Path) -> Path:
+        """What the kubelet puts into a pod that has a service account."""
+        path.mkdir(parents=True, exist_ok=True)
+        metadata = pod["metadata"]
+        bound = (
+            "--bound-object-kind=Pod",
+            f"--bound-object-name={metadata['name']}",
+            f"--bound-object-uid={metadata['uid']}",
+        )
+        account, namespace = pod["spec"]["serviceAccountName"], metadata["namespace"]
+        token = self._plane.kubectl("create", "token", account, f"--namespace={namespace}", *bound)
+        (path / "token").write_text(token.strip())
+        (path / "namespace").write_text(namespace)
+        shutil.copyfile(self._plane.authority, path / "ca.crt")
+        return path
+
+
+def _is_going(pod: Manifest) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _environment(pod: Manifest, container: Manifest) -> dict[str, str]:
+    """What the container's `env` says; fields of the pod by their path."""
+    found = {}
+    for each in container.get("env", ()):
+        value: Any = pod
+        for part in each["valueFrom"]["fieldRef"]["fieldPath"].split("."):
+            value = value[part]
+        found[each["name"]] = str(value)
+    return found
+
+
+def _argument(text: str, pod: Manifest, environment: Mapping[str, str], mounts: Mapping[str, Path]) -> str:
+    """An argument as the program gets it here."""
+    for name, value in environment.items():
+        text = text.replace(f"$({name})", value)
+    for there, here in mounts.items():
+        text = text.replace(there, str(here))
+    return text.replace("0.0.0.0", pod["status"]["podIP"])
+
+
+@contextmanager
+def deployed_containers(
+    plane: ControlPlane, system: Objects, directory: Path, cgroups: Path
+) -> Iterator[DeployedContainers]:
+    """The programs of the deployed pods, for the length of a `with` block."""
+    found = DeployedContainers(plane, system, directory, cgroups)
+    thread = threading.Thread(target=found.follow, name="containers", daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.end()
+        thread.join()

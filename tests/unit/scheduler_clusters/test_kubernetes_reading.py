@@ -1,0 +1,136 @@
+"""What a pod is to the ledger: a VM, or another pod and how much that holds."""
+
+from typing import Any
+
+import pytest
+
+from hosting.kubernetes import names
+from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.scaling import DEFAULT_MIN, DEFAULT_STEP, ScalingPolicy
+from hosting.kubernetes.virtual_machines import VirtualMachine
+from protocol.values import Bounds, Resources
+from scheduler.clusters.kubernetes import reading
+from scheduler.clusters.kubernetes.reading import FoundPod, FoundVm, Surroundings
+from scheduler.core.model import Migration
+from tests.support.amounts import cu
+from tests.unit.scheduler_clusters.kube_manifests import bounds, machine, node, pod, policy
+
+ROOM = cu(4, 16)
+_IN_VM = {names.NEON_VM_NAME: "vm"}
+
+
+def _around(vm: Manifest | None = None, name: str | None = None, *policies: Manifest) -> Surroundings:
+    read = [ScalingPolicy.read(each) for each in policies]
+    return Surroundings(ROOM, read, name, VirtualMachine.read(vm) if vm is not None else None)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "around", "held", "is_terminal"),
+    [
+        pytest.param(pod(), _around(), cu(0.5, 1), False, id="requests"),
+        pytest.param(pod(phase="Pending"), _around(), cu(0.5, 1), False, id="pending with a node"),
+        pytest.param(pod(phase="Failed", scaled=False), _around(), cu(0.5, 1), True, id="ended"),
+        pytest.param(
+            pod(scaled=True, annotations={"kubernetes.io/config.mirror": "x"}),
+            _around(),
+            cu(0.5, 1),
+            False,
+            id="a static pod cannot be scaled",
+        ),
+        pytest.param(pod(labels=_IN_VM), _around(None, "vm"), cu(0.5, 1), False, id="a VM that is not there"),
+        pytest.param(
+            pod(labels=_IN_VM),
+            _around(machine(is_enabled=False), "vm"),
+            cu(2),
+            False,
+            id="a VM that is not scaled holds the larger of size and target",
+        ),
+        pytest.param(
+            pod(labels=_IN_VM), _around(machine(pod_name="b"), "vm"), cu(2), False, id="a VM moves there"
+        ),
+        pytest.param(
+            pod(labels={names.ENABLED: "false"}),
+            _around(None, None, policy()),
+            cu(0.5, 1),
+            False,
+            id="kept out of a policy",
+        ),
+    ],
+)
+def test_other_pods_hold_what_kube_scheduler_counts(
+    manifest: Manifest, around: Surroundings, held: Resources, is_terminal: bool
+) -> None:
+    found = reading.describe(manifest, around).found
+
+    assert isinstance(found, FoundPod)
+    assert (found.spec.requests, found.spec.terminal, found.spec.node) == (held, is_terminal, "n1")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "around", "expected"),
+    [
+        pytest.param(
+            pod(scaled=True),
+            _around(),
+            {"bounds": Bounds(DEFAULT_MIN, ROOM), "step": DEFAULT_STEP, "migration": Migration.NEVER},
+            id="by its label, up to the node's room",
+        ),
+        pytest.param(
+            pod(annotations=bounds({"cpu": 1, "memory": "1Gi"}, {"cpu": 2, "memory": "2Gi"}), scaled=True),
+            _around(),
+            {"bounds": Bounds(cu(1), cu(2))},
+            id="by its own bounds",
+        ),
+        pytest.param(
+            pod(),
+            _around(None, None, policy(pool="ci", tied=True)),
+            {"pool": "ci", "is_tied": True},
+            id="by a policy",
+        ),
+        pytest.param(
+            pod(scaled=True, phase="Succeeded"), _around(), {"terminal": True}, id="one that has ended"
+        ),
+        pytest.param(
+            pod(labels=_IN_VM),
+            _around(machine(), "vm"),
+            {"bounds": Bounds(cu(1), cu(4)), "step": None, "slot_bytes": 2**30, "is_tied": True},
+            id="by its VirtualMachine",
+        ),
+    ],
+)
+def test_scaled_pods_are_vms(manifest: Manifest, around: Surroundings, expected: dict[str, Any]) -> None:
+    found = reading.describe(manifest, around).found
+
+    assert isinstance(found, FoundVm)
+    shown = {name: getattr(found.spec, "compute_unit" if name == "step" else name) for name in expected}
+    assert shown == expected
+
+
+def test_size_and_target_of_a_vm_are_those_of_its_virtual_machine() -> None:
+    found = reading.describe(pod(labels=_IN_VM), _around(machine(use=3), "vm")).found
+
+    assert isinstance(found, FoundVm)
+    assert (found.size, found.target) == (cu(1), cu(3))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(pod(cpu="many"), id="a quantity"),
+        pytest.param(
+            {**pod(), "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": "x"}]}}, id="shape"
+        ),
+        pytest.param({**pod(scaled=True), "spec": {"nodeName": "n1", "containers": "none"}}, id="type"),
+    ],
+)
+def test_what_cannot_be_read_is_told(broken: Manifest) -> None:
+    with pytest.raises(reading.MALFORMED):
+        reading.describe(broken, _around())
+
+    assert reading.unreadable(broken, ROOM).spec.requests == ROOM
+
+
+def test_a_node_offers_what_can_be_allocated() -> None:
+    assert reading.node_of(node()).allocatable == ROOM
+    with pytest.raises(reading.MALFORMED):
+        reading.node_of(node(cpu="many"))
