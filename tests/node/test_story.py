@@ -73,7 +73,9 @@ def test_a_throttled_pod_grows_in_place_and_shrinks_afterwards(
     before = throttled_periods(pod.groups[0])
     load.set(cpu_milli=50, memory_mib=20)
     shown_blocking("the shrink in the cgroup", lambda: pod.limits()["cpu_milli"] <= 250)
-    assert throttled_periods(pod.groups[0]) <= before + 20  # the load ends in the middle of a period, or of a resize
+    assert (
+        throttled_periods(pod.groups[0]) <= before + 20
+    )  # the load ends in the middle of a period, or of a resize
     assert pod.restarts() == 0
 
 
