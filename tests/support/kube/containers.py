@@ -107,7 +107,7 @@ class DeployedContainers:
             return self._secrets(pod, path)
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
         if volume.get("hostPath", {}).get("path") == "/sys/fs/cgroup":
-            return self._cgroups
+            return Path(self._cgroups)
         path.mkdir(parents=True, exist_ok=True)
         if "configMap" in volume:
             data = self._system.get("configmaps", volume["configMap"]["name"])["data"]

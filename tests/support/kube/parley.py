@@ -95,6 +95,13 @@ class ParleyPrograms:
         self.start(name, "agent", "--config", str(file), "--host", "127.0.0.1", "--port", str(port))
         return port
 
+    def node_informant(self, root: Path = Path("/sys/fs/cgroup")) -> int:
+        """The informant of this machine's pods."""
+        port = self.ports["informant"] = free_port()
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        self.start("informant", "informant", "--node", "--cgroup-root", str(root), *where)
+        return port
+
     def load(self, pod: Mapping[str, Any], port: int, *, cpus: float, memory: str = "64Mi") -> None:
         """An informant at a pod's own address that shows a steady load; called again, another one."""
         name = f"load-{pod['metadata']['name']}"
