@@ -1,30 +1,69 @@
 """`parley-informant --node`: serves the pods of a node, or shows what it sees of them."""
 
+import asyncio
 import gc
 import random
 import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import click
 
 from hosting import lifecycle, logs
-from hosting.addresses import Advertised, endpoint
+from hosting.addresses import AddressError, Advertised, advertised, endpoint
 from hosting.client import HttpClient
 from hosting.server import Server, ServerLimits
+from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
+from informant import diagnose_pods
 from informant.guest import protection
 from informant.guest.kubelet import CgroupTree
 from informant.guest.pod import node_bytes
 from informant.service.pods import NodeInformant
 from informant.settings import NodeSettings
 
-PORT = 10302
-MAX_CONNECTIONS = 512
-ANSWER_S = 3.5
+PORT: Final = 10302
+MAX_CONNECTIONS: Final = 512
+ANSWER_S: Final = 3.5
 """How long a request may take, without the time for which an agent's `/id` is waited for."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeCommand:
+    """What the command line says of a node informant. `once` is how to print what is seen, instead of serving."""
+
+    host: str
+    port: int
+    config: Path | None
+    cgroup_root: Path | None
+    advertise: str | None
+    once: str | None
+
+
+def main(command: NodeCommand) -> int:
+    """Run what the command line says; the exit code."""
+    try:
+        settings = load(command.config, NodeSettings) if command.config is not None else NodeSettings()
+        setting = command.advertise or settings.advertise
+        told = advertised(setting, command.host) if setting is not None else None
+    except (SettingsError, AddressError) as error:
+        click.echo(str(error), err=True)
+        return 2
+    if command.cgroup_root is not None:
+        settings = settings.model_copy(update={"cgroup_root": command.cgroup_root})
+    if not settings.cgroup_root.is_dir():
+        click.echo(
+            f"cgroupRoot: {settings.cgroup_root} is no directory; mount the host's cgroups there", err=True
+        )
+        return 2
+    if command.once is not None:
+        return asyncio.run(show(settings, command.once))
+    return lifecycle.run(lambda stop: serve(stop, command.host, command.port, told, settings))
+
+
 async def serve(
-    stop: lifecycle.Stop, host: str, port: int, advertised: Advertised | None, settings: NodeSettings
+    stop: lifecycle.Stop, host: str, port: int, told: Advertised | None, settings: NodeSettings
 ) -> int:
     """Serve until the end; the exit code."""
     log = logs.logger("informant")
@@ -39,7 +78,7 @@ async def serve(
         except OSError as error:
             click.echo(f"cannot listen on {endpoint(host, port)}: {error.strerror}", err=True)
             return 1
-        told = advertised or Advertised(host)
+        told = told or Advertised(host)
         node.metrics_port = told.port or bound
         gc.collect()
         gc.freeze()
@@ -60,6 +99,13 @@ async def serve(
             await server.close()
             await supervisor.stop()
             await node.close()
+    return 0
+
+
+async def show(settings: NodeSettings, output: str) -> int:
+    """Print what is seen of the node's pods; the exit code."""
+    seen = await diagnose_pods.look(CgroupTree(settings.cgroup_root))
+    click.echo(diagnose_pods.as_json(seen) if output == "json" else "\n".join(diagnose_pods.as_text(seen)))
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 import click
 from click.core import ParameterSource
@@ -31,7 +31,7 @@ from informant.guest.watching import EventSource
 from informant.service import event_sources
 from informant.service.informant import Informant
 from informant.service.limits import Guest
-from informant.settings import InformantSettings, NodeSettings
+from informant.settings import InformantSettings
 from protocol import quantities
 from protocol.values import Resources
 
@@ -188,23 +188,6 @@ async def _serve(
     return 0
 
 
-def _main_of_node(
-    host: str, port: int, config: Path | None, cgroup_root: Path | None, advertise: str | None
-) -> NoReturn:
-    source = click.get_current_context().get_parameter_source("port")
-    port = node.PORT if source is ParameterSource.DEFAULT else port
-    try:
-        settings = load(config, NodeSettings) if config is not None else NodeSettings()
-        setting = advertise or settings.advertise
-        told = advertised(setting, host) if setting is not None else None
-    except (SettingsError, AddressError) as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
-    if cgroup_root is not None:
-        settings = settings.model_copy(update={"cgroup_root": cgroup_root})
-    sys.exit(lifecycle.run(lambda stop: node.serve(stop, host, port, told, settings)))
-
-
 @daemon(10301)
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Settings file (YAML); examples/informant.yaml."
@@ -229,7 +212,10 @@ def _main_of_node(
     help="For --node: where the host's cgroups are mounted, instead of where the settings say.",
 )
 @click.option(
-    "--once", "is_once", is_flag=True, help="Print what is seen of this guest, change nothing, and end."
+    "--once",
+    "is_once",
+    is_flag=True,
+    help="Print what is seen of this guest, or of the node's pods; change nothing, and end.",
 )
 @click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For --once."
@@ -299,13 +285,18 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Parley's program inside the VM: reports load, approves downscales, and asks for more when the guest cannot wait.
 
+    With --node it stands beside the agent instead, and does the same for the node's pods, which need nothing inside.
+
     Exit codes: 0 after a signal, 1 when the address is taken, 2 for a wrong command line, settings file or cgroup.
     """
     logs.configure(log_level)
     if is_node:
         if cgroup is not None or approves_all or wanted["workload"] is not None:
             raise click.UsageError("--node goes with none of --cgroup, --approve-all and --workload")
-        _main_of_node(host, port, config, cgroup_root, advertise)
+        is_default = click.get_current_context().get_parameter_source("port") is ParameterSource.DEFAULT
+        chosen = node.PORT if is_default else port
+        once = output if is_once else None
+        sys.exit(node.main(node.NodeCommand(host, chosen, config, cgroup_root, advertise, once)))
     if cgroup_root is not None:
         raise click.UsageError("--cgroup-root goes with --node")
     try:

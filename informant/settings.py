@@ -31,13 +31,18 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
-class DeadlineSettings(Settings):
-    """How long a call to an agent may take, in seconds. An emulated guest needs several times the defaults."""
+class CallSettings(Settings):
+    """How long a call to an agent may take, in seconds."""
 
     id: Seconds = 1.0
     resume: Seconds = 1.0
     suspend: Seconds = 1.0
     try_upscale: Seconds = 1.0
+
+
+class DeadlineSettings(CallSettings):
+    """How long a call to an agent may take, in seconds. An emulated guest needs several times the defaults."""
+
     reclaim: Seconds = 1.5
     """How long the kernel may take to lower a limit; below what an agent waits for `/downscale` (2 s as published)."""
 
@@ -49,15 +54,20 @@ class HealthSettings(Settings):
     tolerance: Annotated[int, Field(ge=1, le=100)] = HEALTH_TOLERANCE
 
 
-class MemorySettings(Settings):
-    """When memory is short, what must stay free, and what happens when the workload reaches its limit."""
+class SpareSettings(Settings):
+    """When memory is short, and what must stay free."""
 
     margin: Bytes = SPARE.margin_bytes
-    reserve: Bytes = _GUARD.reserve_bytes
     waiting_share: Share | None = _SEEN.memory_waiting_share
     over: Seconds = _SEEN.memory_over_s
     left: Bytes = SPARE.left_bytes
     left_share: Annotated[float, Field(ge=0, lt=1)] = SPARE.left_share
+
+
+class MemorySettings(SpareSettings):
+    """When memory is short, what must stay free, and what happens when the workload reaches its limit."""
+
+    reserve: Bytes = _GUARD.reserve_bytes
     freeze: Annotated[float, Field(ge=0, le=1)] = _GUARD.freeze_s
     freeze_every: Seconds = _GUARD.freeze_every_s
     relief: PositiveBytes = _GUARD.relief_bytes
@@ -94,15 +104,13 @@ _NEVER = 2.0
 class CommonSettings(Settings):
     """What an informant has in a guest and on a node alike."""
 
-    events: Literal["auto", "inotify", "poll", "polling"] = "auto"
     sample: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """How often everything is looked at, in seconds, whatever events say."""
-    protect: bool = True
     advertise: AdvertiseSetting | None = None
     """The address at which agents call this program, if it differs from where the program listens. Its port is the metrics port."""
-    deadlines: DeadlineSettings = DeadlineSettings()
+    deadlines: CallSettings = CallSettings()
     health: HealthSettings = HealthSettings()
-    memory: MemorySettings = MemorySettings()
+    memory: SpareSettings = SpareSettings()
     cpu: CpuSettings = CpuSettings()
     wish: WishSettings = WishSettings()
 
@@ -120,20 +128,8 @@ class CommonSettings(Settings):
         )
 
     def guard(self) -> GuardSettings:
-        """How the workload's limits are kept."""
-        memory = self.memory
-        return GuardSettings(
-            self.spare(),
-            memory.reserve,
-            memory.freeze,
-            memory.freeze_every,
-            memory.relief,
-            memory.relief_every,
-            memory.calm,
-            self.wish.hold,
-            memory.trial,
-            self.deadlines.reclaim,
-        )
+        """How a size is kept."""
+        return GuardSettings(self.spare(), hold_s=self.wish.hold)
 
     def spare(self) -> Spare:
         """How much memory should be left."""
@@ -143,10 +139,6 @@ class CommonSettings(Settings):
         """How long wishes hold."""
         return WishTiming(self.wish.expires, self.wish.calm)
 
-    def sources(self) -> tuple[SourceName, ...]:
-        """The sources of events to try, in order."""
-        return SOURCES if self.events == "auto" else (self.events,)
-
 
 class InformantSettings(CommonSettings):
     """The whole file of an informant in a guest."""
@@ -155,12 +147,36 @@ class InformantSettings(CommonSettings):
     """The workload's cgroup v2: a name below the mount, or an absolute path. Without one there are no limits."""
     state: Annotated[Path, BeforeValidator(_path)] = Path("/run/parley-informant")
     """The directory in which the approved size is kept across restarts. Used only beside a cgroup."""
+    events: Literal["auto", "inotify", "poll", "polling"] = "auto"
+    protect: bool = True
+    deadlines: DeadlineSettings = DeadlineSettings()
+    memory: MemorySettings = MemorySettings()
+
+    def guard(self) -> GuardSettings:
+        """How the workload's limits are kept."""
+        memory = self.memory
+        return replace(
+            super().guard(),
+            reserve_bytes=memory.reserve,
+            freeze_s=memory.freeze,
+            freeze_every_s=memory.freeze_every,
+            relief_bytes=memory.relief,
+            relief_every_s=memory.relief_every,
+            calm_s=memory.calm,
+            trial_s=memory.trial,
+            reclaim_s=self.deadlines.reclaim,
+        )
+
+    def sources(self) -> tuple[SourceName, ...]:
+        """The sources of events to try, in order."""
+        return SOURCES if self.events == "auto" else (self.events,)
 
 
 class NodeHealthSettings(HealthSettings):
-    """As in a guest, and not as often: there is an agent for each pod of the node."""
+    """As in a guest, and not as often: there is an agent for each pod of the node. An agent that was not asked for 25 s believes
+    that it was forgotten, and registers again."""
 
-    every: Seconds = 30.0
+    every: Annotated[float, Field(gt=0, le=24)] = 20.0
 
 
 class PodCpuSettings(CpuSettings):
@@ -170,11 +186,10 @@ class PodCpuSettings(CpuSettings):
     throttled_over: Annotated[float, Field(ge=0.1, le=10)] = _SEEN.throttled_over_s
 
 
-class PodMemorySettings(MemorySettings):
-    """As in a guest, with amounts that suit small pods; the limits are the kubelet's, so nothing is kept from them."""
+class PodMemorySettings(SpareSettings):
+    """As in a guest, with amounts that suit small pods."""
 
     margin: Bytes = 8 * MIB
-    reserve: Bytes = 0
     left: Bytes = 4 * MIB
     left_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
     killed_hold: SecondsOrZero = 600.0
@@ -186,12 +201,11 @@ class NodeSettings(CommonSettings):
 
     cgroup_root: Annotated[Path, BeforeValidator(_path)] = ROOT
     """Where the host's cgroups are mounted, as this program sees them."""
-    poll: Annotated[float, Field(ge=0.02, le=10)] = 0.1
+    poll: Annotated[float, Field(ge=0.02, le=10)] = 0.15
     """How often the counters of throttling and of full memory are read, in seconds."""
     most_pods: Annotated[int, Field(ge=1, le=5000)] = 1000
     """So many pods are served at the same time."""
-    sample: Annotated[float, Field(ge=0.05, le=60)] = 2.0
-    protect: bool = False
+    sample: Annotated[float, Field(ge=0.05, le=60)] = 3.0
     health: NodeHealthSettings = NodeHealthSettings()
     memory: PodMemorySettings = PodMemorySettings()
     cpu: PodCpuSettings = PodCpuSettings()

@@ -184,8 +184,8 @@ def check_options(options: AllOptions) -> None:
 
 async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> int:
     # The client library is an extra, and takes a while to load.
-    from hosting.kubernetes.api import ApiCredentials, CredentialsError, KubernetesApi  # noqa: PLC0415
-    from scheduler.daemon.leader import KubernetesProgram  # noqa: PLC0415
+    from hosting.kubernetes.api import ApiCredentials, CredentialsError, KubernetesApi  # noqa: PLC0415 - see above
+    from scheduler.daemon.leader import KubernetesProgram  # noqa: PLC0415 - see above
 
     credentials = ApiCredentials(options["kubeconfig"], options["context"])
     try:

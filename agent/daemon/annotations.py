@@ -17,7 +17,8 @@ from agent.daemon import policies, windows
 from agent.daemon.policies import PolicyRegistry
 from agent.daemon.windows import Timed
 from hosting.amounts import share
-from hosting.kubernetes.annotations import bounds, mapping, neon_bounds, short, step
+from hosting.kubernetes import virtual_machines
+from hosting.kubernetes.annotations import bounds, mapping, short, step
 from hosting.kubernetes.names import CONFIG, NEON_CONFIG
 from hosting.settings import FaultsError, Settings, check
 from protocol import values
@@ -85,15 +86,15 @@ def read(
     """What the annotations replace, and every fault as a text that begins with the annotation's name."""
     faults: list[str] = []
     found = _config(annotations, registry, faults)
-    found_bounds, found_step = (
-        bounds(annotations, configured.bounds, faults),
-        step(annotations, configured.step, faults),
-    )
-    if configured.is_neonvm:
+    slot_bytes = configured.slot_bytes
+    if not configured.is_neonvm:
+        found_bounds = bounds(annotations, configured.bounds, faults)
+        found_step = step(annotations, configured.step, faults)
+    else:
+        found_bounds = virtual_machines.bounds_of(annotations, configured.bounds, slot_bytes, faults)
+        found_step = virtual_machines.step_of(annotations, configured.step, slot_bytes, faults)
         if found.policies is None:
             found = replace(found, policies=_neon_config(annotations, configured, registry, faults))
-        if found_bounds is None:
-            found_bounds = neon_bounds(annotations, configured.slot_bytes, faults)
         if found.is_tied is False:
             faults.append(f"{CONFIG}: tied: must be true, because the resources of a NeonVM are tied")
         found = replace(found, is_tied=True)

@@ -4,7 +4,7 @@ What is told, and when, is decided by `agent.core.notices`.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -12,6 +12,7 @@ from agent.core.condition import Condition
 from agent.core.notices import Matters, Notice, Standings, Topic, look, present
 from agent.core.ports import VmDescription
 from agent.daemon import evictor
+from agent.daemon.conditions import Conditions
 from agent.daemon.controllers import Controllers
 from agent.daemon.evictor import Evictor
 from agent.runner.event_json import without_ids
@@ -48,12 +49,19 @@ class Announcer:
     """Looks at what the source has found (`find`), and at its runners."""
 
     def __init__(
-        self, find: Find, recorder: Recorder, controllers: Controllers, evictor_: Evictor, log: Logger
+        self,
+        find: Find,
+        recorder: Recorder,
+        controllers: Controllers,
+        evictor_: Evictor,
+        conditions: Conditions,
+        log: Logger,
     ) -> None:
         self._find = find
         self._recorder = recorder
         self._controllers = controllers
         self._evictor = evictor_
+        self._conditions = conditions
         self._log = log
         self._known: dict[str, _Known] = {}
 
@@ -67,6 +75,7 @@ class Announcer:
                 name: runner.condition(clock()) for name in found if (runner := runner_of(name)) is not None
             }
             self.look(found, conditions, faults_of, clock())
+            await self._conditions.write(self.denials(conditions), clock())
             await self._evictor.look(found, conditions, clock(), self.tell_of_eviction)
             await asyncio.sleep(LOOK_S)
 
@@ -106,6 +115,16 @@ class Announcer:
     def tell_of_eviction(self, found: Found, is_asked: bool, text: str) -> None:
         """A pod is to be evicted, or that was refused."""
         self.tell(found, Notice(Topic.EVICTION if is_asked else Topic.NO_EVICTION, text))
+
+    def denials(self, conditions: Mapping[str, Condition]) -> Iterator[tuple[Manifest, str | None]]:
+        """The pods whose runner is at work, each with what was told of its being denied; None where it is not."""
+        for known in self._known.values():
+            spec = known.found.description
+            if known.found.scaling is None or spec is None or spec.vm.name not in conditions:
+                continue
+            standing = known.standings.get(Topic.DENIED)
+            if standing is None or standing.told_s is not None:
+                yield known.found.manifest, without_ids(standing.told) if standing is not None else None
 
     def warnings(self) -> dict[str, tuple[str, ...]]:
         """What is ignored in the annotations of each VM that is scaled, and who else is at work on it."""

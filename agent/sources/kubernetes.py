@@ -11,12 +11,14 @@ from typing import Final, Protocol
 
 from agent.core.ports import VmChange, VmDescription, VmSourceError
 from agent.sources.changes import changes_between
-from agent.sources.described import Found, NodeFacts, describe, describe_machine, room_of
+from agent.sources.described import Fixed, Found, NodeFacts, describe, describe_machine, room_of
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy
 
 CHECK_S: Final = 2.0
 """How often faults of the reflectors are looked for."""
+GRACE_S: Final = 5.0
+"""A fault is told once it has lasted so long: a watch that is begun anew is none."""
 SYNC_S: Final = 10.0
 """How long the first call waits for the lists."""
 
@@ -54,15 +56,18 @@ class Stores:
 
 
 class KubernetesSource:
-    """The VMs of `node`. `informant` is the URL of its informant. `note_change` is to be called whenever a store has changed."""
+    """The VMs of `node`. `informant` is the URL of its informant; `fixed` says what of a pod may not be changed. `note_change` is to be called whenever a store has changed."""
 
-    def __init__(self, node: str, stores: Stores, informant: str) -> None:
+    def __init__(self, node: str, stores: Stores, informant: str, fixed: Fixed) -> None:
         self._node = node
         self._stores = stores
         self._informant = informant
+        self._fixed = fixed
         self._changed = asyncio.Event()
         self._told: dict[str, VmDescription] | None = None
         self._is_faulty = False
+        self._good_s = 0.0
+        """When the stores were without faults last."""
         self._found: dict[str, Found] = {}
         self._facts: NodeFacts | None = None
 
@@ -107,15 +112,22 @@ class KubernetesSource:
 
     def _news(self) -> tuple[VmChange, ...]:
         """What the stores change, told from now on. Nothing is awaited between this and the return. Raises `VmSourceError`."""
-        faults = [f"{name}: {store.fault}" for name, store in self._stores.by_name() if store.fault]
-        if faults:
-            raise VmSourceError("; ".join(faults))
+        self._check()
         facts = self._read_facts()
         found = dict(self._pods(facts))
         found |= self._machines()
         now = {name: each.description for name, each in found.items() if each.description is not None}
         before, self._told, self._found, self._facts = self._told or {}, now, found, facts
         return tuple(changes_between(before, now))
+
+    def _check(self) -> None:
+        """Raises `VmSourceError` where the stores may have been out of date for a while."""
+        faults = [f"{name}: {store.fault}" for name, store in self._stores.by_name() if store.fault]
+        now_s = asyncio.get_running_loop().time()
+        if not faults:
+            self._good_s = now_s
+        elif now_s - self._good_s >= GRACE_S:
+            raise VmSourceError("; ".join(faults))
 
     def _pods(self, facts: NodeFacts) -> Iterator[tuple[str, Found]]:
         for (namespace, name), pod in self._stores.pods.objects().items():
@@ -144,6 +156,5 @@ class KubernetesSource:
         except ValueError as error:
             raise VmSourceError(str(error)) from None
         policies = [ScalingPolicy.read(each) for each in self._stores.policies.objects().values()]
-        return NodeFacts(
-            room, self._informant, tuple(sorted(policies, key=lambda each: (each.namespace, each.name)))
-        )
+        policies.sort(key=lambda each: (each.namespace, each.name))
+        return NodeFacts(room, self._informant, tuple(policies), self._fixed)

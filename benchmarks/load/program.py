@@ -71,6 +71,12 @@ class Program:
         output = config.with_name("informant.log")
         return cls(port, output, "informant", "--config", str(config), "--port", str(port))
 
+    @classmethod
+    def node_informant(cls, port: int, config: Path) -> Self:
+        """The informant of a node's pods, with this settings file."""
+        output = config.with_name("node-informant.log")
+        return cls(port, output, "informant", "--node", "--config", str(config), "--port", str(port))
+
     def start(self) -> None:
         """Start it; it is not ready yet."""
         # A child inherits the core, so that every thread of it has it from birth.

@@ -30,6 +30,8 @@ INFORMANT: Final = "parley.dev/informant"
 """Annotation: the port of an informant inside the pod, which is asked instead of the node's."""
 EVICT: Final = "parley.dev/evict-when-stuck"
 """Annotation: "true" lets a pod be evicted that was denied what it needs for long."""
+DENIED: Final = "parley.dev/Denied"
+"""Type of a pod's condition: the pod should have more than is permitted, and has been so for a while."""
 
 NEON_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """Label of a VirtualMachine: "true" has it scaled. Source: reference/neon.md 6.2."""

@@ -40,7 +40,8 @@ class VirtualMachine:
 
     `pod_name` is the runner pod that the VM is in now; empty before there is one. So is `node`. `size` is what the VM has,
     None until its status tells; `target` is what its spec asks for, which may lie outside the bounds. `bounds` are the
-    effective ones: those of the annotations, within those of the spec (`limits`). `faults` are texts about what is
+    effective ones: those of the annotations, within those of the spec (`limits`). `step` are the steps of growth, None where
+    the VM names none of its own. `faults` are texts about what is
     ignored.
     """
 
@@ -54,6 +55,7 @@ class VirtualMachine:
     limits: Bounds
     bounds: Bounds
     slot_bytes: int
+    step: Resources | None
     size: Resources | None
     target: Resources
     is_enabled: bool
@@ -110,6 +112,7 @@ class VirtualMachine:
             limits=limits,
             bounds=bounds_of(found, limits, slot, faults) or limits,
             slot_bytes=slot,
+            step=step_of(found, Resources(1000, slot), slot, faults),
             size=size,
             target=target,
             is_enabled=labels.get(names.NEON_ENABLED) == "true",
@@ -121,7 +124,9 @@ class VirtualMachine:
         )
 
 
-def bounds_of(found: Mapping[str, str], limits: Bounds, slot_bytes: int, faults: list[str]) -> Bounds | None:
+def bounds_of(
+    found: Mapping[str, object], limits: Bounds, slot_bytes: int, faults: list[str]
+) -> Bounds | None:
     """The bounds that a VM's annotations give it; None where they say nothing usable.
 
     Our annotation goes before the published one. Neither leads beyond `limits`, which the API server enforces, and what is no
@@ -142,6 +147,17 @@ def bounds_of(found: Mapping[str, str], limits: Bounds, slot_bytes: int, faults:
             f"bounds: {said.min} to {said.max} becomes {within.min} to {within.max}: whole memory slots within spec.guest"
         )
     return within
+
+
+def step_of(
+    found: Mapping[str, object], base: Resources, slot_bytes: int, faults: list[str]
+) -> Resources | None:
+    """The steps of growth that a VM's annotations give it, in whole slots; None where they say nothing usable."""
+    said = annotations.step(found, base, faults)
+    if said is not None and said.memory_bytes % slot_bytes:
+        faults.append(f"{names.UNIT}: memory: must be a multiple of the memory slot, {slot_bytes} bytes")
+        return None
+    return said
 
 
 def machine_of(pod: Manifest) -> str | None:

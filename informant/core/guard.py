@@ -139,11 +139,14 @@ class Guard:
     def seen(self, reading: Reading, now_s: float) -> "Guard":
         """A reading: the machine may have grown, and a workload that is calm gets its own limit back."""
         after = self._measured(reading).killed(reading.oom_kills, now_s)
-        after, nominal = replace(after, relief_bytes=self._relief_within(after)), after.nominal(after.size)
+        if self.relief_bytes:
+            after = replace(after, relief_bytes=self._relief_within(after))
         needed = reading.cgroup.needed_bytes if reading.cgroup is not None else None
-        is_calm = now_s >= after.hit_s + after.settings.calm_s
+        if not after.relief_bytes or now_s < after.hit_s + after.settings.calm_s:
+            return after
+        nominal = after.nominal(after.size)
         fits = needed is None or nominal is None or needed <= nominal
-        return replace(after, relief_bytes=0) if after.relief_bytes and is_calm and fits else after
+        return replace(after, relief_bytes=0) if fits else after
 
     def _measured(self, reading: Reading) -> "Guard":
         """The guard with the machine's size and the use by others, from a reading."""
@@ -160,8 +163,10 @@ class Guard:
         hold_s, known = self.settings.killed_hold_s, self.kills
         if kills is None or not hold_s:
             return self
+        if kills == known:
+            return self
         after = replace(self, kills=kills)
-        if known is None or kills <= known:
+        if known is None or kills < known:
             return after
         least = self.total_bytes if self.size is None else self.size.memory_bytes
         floor = max(least, self.floor_bytes if now_s < self.floor_until_s else 0)

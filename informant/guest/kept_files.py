@@ -1,4 +1,4 @@
-"""Files of one cgroup that stay open: one system call for each further reading, and the reading costs no lookup of a path."""
+"""Files of a directory that stay open: one system call for each further reading, and no path is looked up again."""
 
 import contextlib
 import os
@@ -10,24 +10,30 @@ _ABSENT: Final = -1
 
 
 class KeptFiles:
-    """Reads files below a directory, each from its start again and again."""
+    """Reads files of one directory, each from its start again and again."""
 
-    def __init__(self) -> None:
-        self._open: dict[Path, int] = {}
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+        self._open: dict[str, int] = {}
 
-    def read(self, path: Path) -> bytes:
+    def read(self, name: str) -> bytes:
         """What the file says now; nothing where there was no such file, or none that may be read, when it was asked for first.
 
         Raises `OSError` once the cgroup of an open file is gone.
         """
-        file = self._open.get(path)
+        file = self.descriptor(name)
+        return b"" if file == _ABSENT else os.pread(file, _MOST_BYTES, 0)
+
+    def descriptor(self, name: str) -> int:
+        """The open file; below zero where there is none. It belongs to this object. Raises `OSError` as `read` does."""
+        file = self._open.get(name)
         if file is None:
             try:
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                file = os.open(f"{self._directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             except (FileNotFoundError, PermissionError, NotADirectoryError):
                 file = _ABSENT
-            self._open[path] = file
-        return b"" if file == _ABSENT else os.pread(file, _MOST_BYTES, 0)
+            self._open[name] = file
+        return file
 
     def close(self) -> None:
         """Let go of all files."""
@@ -46,12 +52,8 @@ def number(text: bytes) -> int | None:
 
 def value(text: bytes, name: bytes) -> int:
     """The number beside a name in a file of names and numbers; 0 where there is none. `name` ends with a space."""
-    if text.startswith(name):
-        at = len(name)
-    else:
-        at = text.find(b"\n" + name)
-        if at < 0:
-            return 0
-        at += 1 + len(name)
-    found = text[at : text.find(b"\n", at) % (len(text) + 1)]
+    at = 0 if text.startswith(name) else text.find(b"\n" + name) + 1
+    if at == 0 and not text.startswith(name):
+        return 0
+    found = text[at + len(name) :].partition(b"\n")[0]
     return int(found) if found.isdigit() else 0

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from informant.core.containers import POD, ContainerReading, Containers
 from informant.core.load import DampedLoad
 from informant.core.report import PodReading, Reading
+from informant.guest.kept_files import value
 from informant.guest.kubelet import PodGroup
 from informant.guest.pod_files import GroupFiles, open_files
 from protocol.values import Resources
@@ -28,6 +29,47 @@ def node_bytes(meminfo: Path = MEMINFO) -> int:
     raise ValueError("meminfo shows no MemTotal")
 
 
+_NOTHING: Final = MoreResources(cpu=False, memory=False)
+_THROTTLED: Final = b"nr_throttled "
+_COUNTERS_BYTES: Final = 512
+"""The counters are within the first so many bytes of their files."""
+
+
+class CounterWatch:
+    """Notices by open files that a limit has held something back. This is done ten times a second for each pod of a node."""
+
+    def __init__(self) -> None:
+        self._cpu: dict[int, bytes] = {}
+        self._memory: dict[int, bytes] = {}
+
+    def follow(self, counters: Iterable[tuple[int, int]]) -> None:
+        """From now on watch these files of each group, for CPU and for memory; those below zero are none."""
+        pairs = tuple(counters)
+        cpu, memory = [pair[0] for pair in pairs if pair[0] >= 0], [pair[1] for pair in pairs if pair[1] >= 0]
+        if cpu != list(self._cpu):
+            self._cpu = {file: self._cpu.get(file, b"") for file in cpu}
+        if memory != list(self._memory):
+            self._memory = {file: self._memory.get(file, b"") for file in memory}
+
+    def changed(self) -> MoreResources:
+        """What has changed since this was called last; what is new counts from its first reading on."""
+        is_throttled = is_hit = False
+        try:
+            for file, before in self._cpu.items():
+                now = os.pread(file, _COUNTERS_BYTES, 0)
+                if now != before:
+                    self._cpu[file] = now
+                    is_throttled |= before != b"" and value(now, _THROTTLED) != value(before, _THROTTLED)
+            for file, before in self._memory.items():
+                now = os.pread(file, _COUNTERS_BYTES, 0)
+                if now != before:
+                    self._memory[file] = now
+                    is_hit |= before != b""
+        except OSError:  # a group is gone: the next reading says which, and what was lost with it
+            return MoreResources(cpu=False, memory=True)
+        return MoreResources(cpu=is_throttled, memory=is_hit) if is_throttled or is_hit else _NOTHING
+
+
 class PodSource:
     """Reads a pod's cgroup and those of its containers; files stay open until `close`.
 
@@ -40,12 +82,11 @@ class PodSource:
         self._group = group
         self._files = open_files(group)
         self._inside: dict[str, GroupFiles] = {}
-        self._limited: tuple[GroupFiles, ...] = ()
+        self._watch = CounterWatch()
         self._size_bytes = node_memory_bytes
         self._clock = clock
         self._containers = Containers(self._files.tells_kills)
-        self._load = DampedLoad(clock(), self._files.busy_s())
-        self._counters: tuple[list[bytes], list[bytes]] | None = None
+        self._load: DampedLoad | None = None
 
     def is_there(self) -> bool:
         """Whether the pod still exists."""
@@ -61,7 +102,8 @@ class PodSource:
         pod = replace(self._files.limits(), used_bytes=use.needed_bytes)
         self._containers = self._containers.seen(pod, self._read_containers(pod))
         totals = self._containers.totals()
-        self._load = self._load.after(self._clock(), busy_s + totals.throttled_s)
+        now_s, wanted_s = self._clock(), busy_s + totals.throttled_s
+        self._load = DampedLoad(now_s, wanted_s) if self._load is None else self._load.after(now_s, wanted_s)
         total = pod.max_bytes or max(self._size_bytes, use.needed_bytes)
         groups = {name: each for name, each in self._containers.last.items() if _is_limited(each)}
         return Reading(
@@ -92,31 +134,19 @@ class PodSource:
                 used = files.memory().needed_bytes if is_own else pod.used_bytes
                 found[name] = replace(each, used_bytes=used)
         limited = (self._inside[name] for name, each in found.items() if _is_limited(each))
-        self._limited = (self._files, *limited)
+        self._watch.follow(each.counters() for each in (self._files, *limited))
         return found
 
     def changed(self) -> MoreResources:
-        """The resources whose limits have held something back since this was called last. Costs few system calls.
-
-        Raises `OSError` where the pod is gone.
-        """
-        cpu, memory = [], []
-        for files in self._limited:
-            with contextlib.suppress(OSError):
-                throttled, hits = files.counters()
-                cpu.append(throttled)
-                memory.append(hits)
-        before, self._counters = self._counters, (cpu, memory)
-        if before is None:
-            return MoreResources(cpu=False, memory=False)
-        return MoreResources(cpu=cpu != before[0], memory=memory != before[1])
+        """The resources whose limits have held something back since this was called last. Costs few system calls."""
+        return self._watch.changed()
 
     def close(self) -> None:
         """Let go of all files."""
         for files in (self._files, *self._inside.values()):
             files.close()
         self._inside.clear()
-        self._limited = ()
+        self._watch.follow(())
 
 
 def _is_limited(group: ContainerReading) -> bool:

@@ -43,8 +43,11 @@ class GroupFiles(Protocol):
         """The time spent waiting, as in `Reading`; empty where the kernel does not tell."""
         ...
 
-    def counters(self) -> tuple[bytes, bytes]:
-        """What changes when the CPU limit holds tasks back, and when the memory limit is reached."""
+    def counters(self) -> tuple[int, int]:
+        """The open files that change when the CPU limit holds tasks back, and when the memory limit is reached.
+
+        Below zero where there is no such file.
+        """
         ...
 
     def close(self) -> None:
@@ -53,26 +56,23 @@ class GroupFiles(Protocol):
 
 
 class _Files:
-    """What both versions have in common."""
+    """What both versions have in common: the files of each hierarchy, which may be the same directory."""
 
     def __init__(self, group: PodGroup) -> None:
-        self._group = group
-        self._kept = KeptFiles()
-
-    def _cpu(self, name: str) -> bytes:
-        return self._kept.read(self._group.cpu / name)
-
-    def _memory(self, name: str) -> bytes:
-        return self._kept.read(self._group.memory / name)
+        self._cpu = KeptFiles(group.cpu)
+        self._cpuacct = KeptFiles(group.cpuacct)
+        self._memory = KeptFiles(group.memory)
+        self._directory = group.memory
 
     def _amount(self, name: str) -> int:
-        found = number(self._memory(name))
+        found = number(self._memory.read(name))
         if found is None:
-            raise OSError(errno.ENOENT, f"{self._group.memory / name} says nothing")
+            raise OSError(errno.ENOENT, f"{self._directory / name} says nothing")
         return found
 
     def close(self) -> None:
-        self._kept.close()
+        for each in (self._cpu, self._cpuacct, self._memory):
+            each.close()
 
 
 class FilesV1(_Files):
@@ -81,12 +81,12 @@ class FilesV1(_Files):
     tells_kills = False
 
     def busy_s(self) -> float:
-        return (number(self._kept.read(self._group.cpuacct / "cpuacct.usage")) or 0) / 1e9
+        return (number(self._cpuacct.read("cpuacct.usage")) or 0) / 1e9
 
     def limits(self) -> ContainerReading:
-        stat = self._cpu("cpu.stat")
-        period_us = number(self._cpu("cpu.cfs_period_us")) or 100_000
-        quota_us = number(self._cpu("cpu.cfs_quota_us"))  # -1: none
+        stat = self._cpu.read("cpu.stat")
+        period_us = number(self._cpu.read("cpu.cfs_period_us")) or 100_000
+        quota_us = number(self._cpu.read("cpu.cfs_quota_us"))  # -1: none
         most = self._amount("memory.limit_in_bytes")
         return ContainerReading(
             quota_cpus=quota_us / period_us if quota_us else None,
@@ -95,20 +95,20 @@ class FilesV1(_Files):
             throttled=value(stat, b"nr_throttled "),
             throttled_s=value(stat, b"throttled_time ") / 1e9,
             max_bytes=most if most < _UNLIMITED else None,
-            hits=number(self._memory("memory.failcnt")) or 0,
-            kills=value(self._memory("memory.oom_control"), b"oom_kill "),
+            hits=number(self._memory.read("memory.failcnt")) or 0,
+            kills=value(self._memory.read("memory.oom_control"), b"oom_kill "),
         )
 
     def memory(self) -> MemoryUse:
-        current, stat = self._amount("memory.usage_in_bytes"), self._memory("memory.stat")
+        current, stat = self._amount("memory.usage_in_bytes"), self._memory.read("memory.stat")
         cache = value(stat, b"total_inactive_file ") + value(stat, b"total_active_file ")
         return MemoryUse(current, max(0, current - cache))
 
     def pressure_s(self) -> dict[str, float]:
         return {}
 
-    def counters(self) -> tuple[bytes, bytes]:
-        return _part(self._cpu("cpu.stat"), b"nr_throttled "), self._memory("memory.failcnt")
+    def counters(self) -> tuple[int, int]:
+        return self._cpu.descriptor("cpu.stat"), self._memory.descriptor("memory.failcnt")
 
 
 class FilesV2(_Files):
@@ -117,12 +117,12 @@ class FilesV2(_Files):
     tells_kills = True
 
     def busy_s(self) -> float:
-        return value(self._cpu("cpu.stat"), b"usage_usec ") / 1e6
+        return value(self._cpu.read("cpu.stat"), b"usage_usec ") / 1e6
 
     def limits(self) -> ContainerReading:
-        stat, events = self._cpu("cpu.stat"), self._memory("memory.events")
-        own = self._memory("memory.events.local") or events
-        quota, _, period = self._cpu("cpu.max").partition(b" ")
+        stat, events = self._cpu.read("cpu.stat"), self._memory.read("memory.events")
+        own = self._memory.read("memory.events.local") or events
+        quota, _, period = self._cpu.read("cpu.max").partition(b" ")
         quota_us, period_us = number(quota), number(period) or 100_000
         return ContainerReading(
             quota_cpus=quota_us / period_us if quota_us else None,
@@ -130,32 +130,26 @@ class FilesV2(_Files):
             periods=value(stat, b"nr_periods "),
             throttled=value(stat, b"nr_throttled "),
             throttled_s=value(stat, b"throttled_usec ") / 1e6,
-            max_bytes=number(self._memory("memory.max")),
+            max_bytes=number(self._memory.read("memory.max")),
             hits=sum(value(own, name) for name in (b"high ", b"max ", b"oom ")),
             kills=value(events, b"oom_kill "),
         )
 
     def memory(self) -> MemoryUse:
-        current, stat = self._amount("memory.current"), self._memory("memory.stat")
+        current, stat = self._amount("memory.current"), self._memory.read("memory.stat")
         cache = sum(value(stat, name) for name in (b"active_file ", b"inactive_file ", b"slab_reclaimable "))
         return MemoryUse(current, max(0, current - cache))
 
     def pressure_s(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for resource in ("cpu", "memory", "io"):
-            found |= stalls(resource, self._cpu(f"{resource}.pressure").decode(errors="replace"))
+        for resource in ("cpu", "memory"):
+            found |= stalls(resource, self._cpu.read(f"{resource}.pressure").decode(errors="replace"))
         return found
 
-    def counters(self) -> tuple[bytes, bytes]:
-        return _part(self._cpu("cpu.stat"), b"nr_throttled "), self._memory("memory.events")
+    def counters(self) -> tuple[int, int]:
+        return self._cpu.descriptor("cpu.stat"), self._memory.descriptor("memory.events")
 
 
 def open_files(group: PodGroup) -> GroupFiles:
     """The files of a group, which the caller closes."""
     return FilesV2(group) if group.is_v2 else FilesV1(group)
-
-
-def _part(text: bytes, name: bytes) -> bytes:
-    """The line of that name."""
-    at = text.find(name)
-    return b"" if at < 0 else text[at : text.find(b"\n", at)]

@@ -27,7 +27,7 @@ from informant.core.sessions import (
     Suspend,
 )
 from informant.core.wishes import TryUpscale, Wishes
-from informant.settings import DeadlineSettings, HealthSettings
+from informant.settings import CallSettings, HealthSettings
 from protocol import codec, wire
 from protocol.errors import RemoteProtocolError
 from protocol.sequence import AnswerOrder
@@ -61,7 +61,7 @@ class AgentSet:
         self,
         client: HttpClient,
         log: Logger,
-        deadlines: DeadlineSettings,
+        deadlines: CallSettings,
         health: HealthSettings,
         wishes: Wishes,
         rng: random.Random,

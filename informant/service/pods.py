@@ -159,8 +159,9 @@ class NodeInformant:
         """Note a pod whose limits have held something back; one that is heard already is not looked at in every round."""
         if now_s < pod.rested_s:
             return
-        changed, wished = pod.source.changed(), pod.informant.agents.wished
+        changed = pod.source.changed()
         if changed.cpu or changed.memory:
+            wished = pod.informant.agents.wished
             self._changed[pod.uid] = None
             is_news = (changed.cpu and not wished.cpu) or (changed.memory and not wished.memory)
             pod.rested_s = now_s + (0.0 if is_news else self._settings.cpu.throttled_over)

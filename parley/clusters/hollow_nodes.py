@@ -39,7 +39,8 @@ class NodeSize:
 
 
 class HollowNodes:
-    """`count` nodes named PREFIX0, PREFIX1, ... in one process; with `port` node i serves as a kubelet on `port` + i."""
+    """`count` nodes named PREFIX0, PREFIX1, ... in one process. Pods have addresses of loopback, or with
+    `pod_network`, such as 198.19, addresses NETWORK.x.y, to which this machine must have a route as its own."""
 
     def __init__(
         self,
@@ -49,11 +50,14 @@ class HollowNodes:
         count: int = 1,
         prefix: str = "hollow-",
         size: NodeSize | None = None,
+        *,
+        pod_network: str = "",
     ) -> None:
         self._programs = programs
         self._control_plane = control_plane
         self._port = free_port()
         self._size = size or NodeSize()
+        self._pod_network = pod_network
         self.prefix = prefix
         self.names = tuple(f"{prefix}{index}" for index in range(count))
         self._process: ClusterProcess | None = None
@@ -76,6 +80,7 @@ class HollowNodes:
                 f"--memory={size.memory}",
                 f"--alloc-cpu={size.allocatable_cpu}",
                 f"--alloc-memory={size.allocatable_memory}",
+                f"--pod-network={self._pod_network}",
                 f"--control=127.0.0.1:{self._port}",
             ),
             self._control_plane.logs,

@@ -9,21 +9,27 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
-from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
 from hosting.fault_log import FaultLog
 from hosting.kubernetes.api import KubernetesApi
+from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
+from hosting.kubernetes.resources import MIGRATIONS, POOLS, ResourceType
 from hosting.supervisor import Child
 from protocol.extension import AGENT_HEADER
+from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
+from scheduler.clusters.migrator import KubernetesMigrator
+from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.leader_label import LeaderLabel
 from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
@@ -80,6 +86,7 @@ class KubernetesProgram:
         self._server = server.Server(self._log, (), fallback=self._fallback())
         self._serving: Serving | None = None
         self._is_ready = False
+        self._has_led = False
         self._elector: LeaseElector | None = None
         pod = options["pod"]
         self._label = (
@@ -193,7 +200,9 @@ class KubernetesProgram:
         """Lead until the Lease is lost or the end is asked for."""
         self._log.info("leads", epoch=leadership.epoch)
         losing = asyncio.create_task(leadership.lost.wait(), name="loss of the Lease")
-        life = _Life(self._api, self._options, self._rng, leadership, LeaseGuard(leadership, elector))
+        guard = LeaseGuard(leadership, elector)
+        is_first, self._has_led = not self._has_led, True
+        life = _Life(self._api, self._options, self._rng, leadership, guard, is_first=is_first)
         try:
             life.watch()
             await _either(ending, losing, self._load(life))
@@ -228,26 +237,45 @@ class _Life:
         rng: random.Random,
         leadership: Leadership,
         guard: LeaseGuard,
+        *,
+        is_first: bool,
     ) -> None:
         self._cluster = _cluster(api, rng)
         self._configuration = _configuration(api, options, rng)
         self._pools = KubernetesPools(api, time.monotonic, rng, logs.logger("pools"))
         self._policies = PolicyStatus(api, self._cluster, time.monotonic, logs.logger("policies"))
+        self._migrator = KubernetesMigrator(
+            api,
+            self._report,
+            self._uid_of,
+            clock=time.monotonic,
+            rng=rng,
+            log=logs.logger("migrator"),
+        )
+        self._api = api
         sources = Sources(
             self._cluster,
             self._configuration,
             self._pools.described,
             are_pools_objects=True,
+            migrator=self._migrator,
             guard=guard,
         )
         options = options.copy()
-        options["first_start"] = options["first_start"] and leadership.epoch == 1
+        options["first_start"] = options["first_start"] and is_first
         self.serving = Serving(options, sources, epoch=leadership.epoch)
+
+    def _report(self, event: events.Input) -> None:
+        self.serving.service.take(event)
+
+    def _uid_of(self, pod: PodName) -> str | None:
+        record = self.serving.core.vms.find(pod)
+        return record.spec.uid if record is not None else None
 
     def watch(self) -> None:
         """Begin to keep what the core learns from up to date."""
         watches: dict[str, Child] = dict(self._cluster.children())
-        watches["watch of pools"] = self._pools.run_watch
+        watches["watch of pools"] = self._optional(POOLS, self._pools.run_watch)
         if isinstance(self._configuration, ConfigMapSource):
             watches["watch of the configuration"] = self._configuration.run
         for name, child in watches.items():
@@ -267,9 +295,15 @@ class _Life:
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
         }
+        for name, child in self._migrator.children().items():
+            own[name] = self._optional(MIGRATIONS, child)
         self.serving.start(own | dict(others))
 
+    def _optional(self, type_: ResourceType, child: Child) -> Child:
+        return partial(run_when_known, self._api, type_, child)
+
     async def end(self) -> None:
+        """End everything."""
         await self.serving.end()
         await self.serving.close()
 
@@ -283,9 +317,9 @@ def _configuration(
 ) -> ConfigurationSource | None:
     if options["config_map"] is not None:
         log = logs.logger("configuration")
-        return ConfigMapSource(api, options["config_map"], time.monotonic, rng, log, migrator_present=False)
+        return ConfigMapSource(api, options["config_map"], time.monotonic, rng, log, migrator_present=True)
     if options["config"] is not None:
-        return ConfigFile(options["config"], migrator_present=False)
+        return ConfigFile(options["config"], migrator_present=True)
     return None
 
 

@@ -220,6 +220,11 @@ def _taken(found: Manifest, wanted: Manifest, subresource: str) -> Manifest:
             return wanted | kept
         case "status":
             result["status"] = wanted.get("status") or {}
+            result["metadata"] |= {
+                name: wanted["metadata"][name]
+                for name in ("labels", "annotations")
+                if name in wanted["metadata"]
+            }
         case "resize":
             for place in ("containers", "initContainers"):
                 sizes = {each["name"]: each.get("resources") for each in wanted["spec"].get(place) or ()}

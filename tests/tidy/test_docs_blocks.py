@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.kube.test_cluster_pages import PAGES_ON_A_CLUSTER
 from tests.processes.pages import Block, blocks, commands
 from tests.processes.test_pages import PAGES
 from tests.tidy.repository import ROOT
@@ -60,7 +61,10 @@ def test_a_block_says_what_it_is(place: str, block: Block) -> None:
 
 
 def test_every_page_with_a_session_is_run() -> None:
-    assert {name for name in documents() if commands((ROOT / name).read_text())} == set(PAGES)
+    assert {name for name in documents() if commands((ROOT / name).read_text())} == {
+        *PAGES,
+        *PAGES_ON_A_CLUSTER,
+    }
 
 
 def test_what_is_not_run_says_why() -> None:

@@ -19,7 +19,6 @@ from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.resources import PODS, Manifest
-from protocol.quantities import QuantityError
 from protocol.values import Observation, Resources
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ WRITE_DEADLINE_S: Final = 4.0
 """How long the API server may take for a resize, counted there; after it a write is not accepted any more."""
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
+LOOK_EVERY_S: Final = 0.25
+"""A kubelet looks at its containers once a second, so a resize takes one to two seconds. Each look is a call to the API server."""
 ATTEMPTS: Final = 4
 """So often a write is tried that meets a newer version of the pod: the node writes its status at any time."""
 MAX_PODS: Final = 2048
@@ -64,7 +65,7 @@ class PodBackend:
     @property
     def capabilities(self) -> Capabilities:
         """The API server ends a write after its deadline."""
-        return Capabilities(COMMAND_DEADLINE_S)
+        return Capabilities(COMMAND_DEADLINE_S, LOOK_EVERY_S)
 
     async def fence(self, vm: Vm) -> Fencing:
         """Mark the pod: every write that rests on an earlier version is refused from now on."""
@@ -117,15 +118,13 @@ class PodBackend:
         number = self._sizes.begin()
         try:
             pod = await self._api.get(PODS, vm.pod.namespace, vm.pod.name)
-            self._learn(vm, pod, number)
         except RefusedError as error:
             if error.is_not_found:
                 raise BackendError(f"there is no pod {vm.name} any more") from None
             raise BackendError(f"the pod cannot be read: {error}") from None
         except KubernetesError as error:
             raise BackendError(f"the pod cannot be read: {error}") from None
-        except (QuantityError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BackendError(f"the pod's object cannot be understood: {error!r}") from None
+        self._learn(vm, pod, number)
         return pod
 
     async def _marked(self, vm: Vm, pod: Manifest, mark: Mark) -> bool:
@@ -211,14 +210,19 @@ class PodBackend:
 
     def _learn(self, vm: Vm, pod: Manifest, number: int) -> None:
         """Keep what the look of that number, or the answer to a write, showed. Raises `BackendError` for another pod of that name."""
-        if objects.uid(pod) != vm.pod_uid:
-            raise BackendError(f"{vm.name} is another pod by now")
-        if pods.is_terminal(pod):
-            raise BackendError("the pod has ended")
         account = self._account(vm)
-        is_same = account.known is not None and objects.uid(account.known.pod) == vm.pod_uid
-        account.known = account.known.then(pod) if account.known is not None and is_same else KnownPod(pod)
-        found = account.known.seen(0.0)
+        try:
+            if objects.uid(pod) != vm.pod_uid:
+                raise BackendError(f"{vm.name} is another pod by now")
+            if pods.is_terminal(pod):
+                raise BackendError("the pod has ended")
+            before = account.known
+            is_same = before is not None and objects.uid(before.pod) == vm.pod_uid
+            known = before.then(pod) if before is not None and is_same else KnownPod(pod)
+            found = known.seen(0.0)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BackendError(f"the pod's object cannot be understood: {error!r}") from None
+        account.known = known
         self._sizes.seen(vm.name, found.size, found.target, number)
 
 

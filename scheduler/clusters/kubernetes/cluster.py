@@ -31,6 +31,7 @@ from hosting.supervisor import Child
 from protocol.values import Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
+from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
 from scheduler.core import events
 from scheduler.core.model import NodeSpec
@@ -60,6 +61,7 @@ class KubernetesCluster:
     def __init__(
         self, api: KubernetesApi, clock: Callable[[], float], rng: random.Random, log: Logger
     ) -> None:
+        self._api = api
         self._clock = clock
         self._log = log
         self._changed: dict[ResourceType, set[Key]] = {}
@@ -91,8 +93,8 @@ class KubernetesCluster:
         return {
             "watch of nodes": self._of_nodes.run,
             "watch of pods": self._of_pods.run,
-            "watch of VirtualMachines": self._of_machines.run,
-            "watch of ScalingPolicies": self._of_policies.run,
+            "watch of VirtualMachines": partial(self._run_optional, VIRTUAL_MACHINES, self._of_machines),
+            "watch of ScalingPolicies": partial(self._run_optional, SCALING_POLICIES, self._of_policies),
         }
 
     def policies(self) -> Mapping[Key, Manifest]:
@@ -148,17 +150,25 @@ class KubernetesCluster:
 
     async def _mark(self, watch: Reflector, *, is_optional: bool = False) -> None:
         """Learn which version is at hand. An optional type may be unknown to the server: then there are no objects."""
+        if watch in self._missing and not watch.has_synced:
+            return
         try:
             await watch.mark()
         except RefusedError as error:
             if not (is_optional and error.is_not_found):
                 raise
             self._missing.add(watch)
-            return
-        if watch in self._missing:
-            await watch.caught_up(self._clock())
+        else:
             self._missing.discard(watch)
-        await watch.synced()
+            await watch.synced()
+
+    async def _run_optional(self, type_: ResourceType, watch: Reflector) -> None:
+        """Watch a type that the API server may learn later."""
+
+        def note(is_missing: bool) -> None:
+            (self._missing.add if is_missing else self._missing.discard)(watch)
+
+        await run_when_known(self._api, type_, watch.run, note)
 
     def _watches(self) -> Iterator[Reflector]:
         """Those of types that there are."""

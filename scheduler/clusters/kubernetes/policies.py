@@ -11,7 +11,7 @@ from hosting.kubernetes.resources import SCALING_POLICIES, Manifest
 from hosting.logs import Logger
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.reading import Description
-from scheduler.clusters.kubernetes.status import MAX_MESSAGE, Condition, StatusWriter, conditions_of
+from scheduler.clusters.kubernetes.status import MAX_MESSAGE, StatusCondition, StatusWriter, conditions_of
 
 LOOK_S: Final = 5.0
 MAX_FAULTS: Final = 16
@@ -29,11 +29,11 @@ def policy_status(
     if len(faults) > MAX_FAULTS:
         shown.append(f"and {len(faults) - MAX_FAULTS} more")
     if faults:
-        ready = Condition("Ready", False, "Faults", faults[0])
+        ready = StatusCondition("Ready", False, "Faults", faults[0])
     elif not matched:
-        ready = Condition("Ready", True, "NoPods", "no pod with a node is scaled by this policy")
+        ready = StatusCondition("Ready", True, "NoPods", "no pod with a node is scaled by this policy")
     else:
-        ready = Condition("Ready", True, "PodsFound", f"{matched} pods are scaled by this policy")
+        ready = StatusCondition("Ready", True, "PodsFound", f"pods that this policy scales: {matched}")
     return {
         "observedGeneration": manifest["metadata"].get("generation", 0),
         "matchedPods": matched,

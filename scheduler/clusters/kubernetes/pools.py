@@ -18,7 +18,7 @@ from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import POOLS, Manifest
 from hosting.logs import Logger
 from hosting.settings import FaultsError, check
-from scheduler.clusters.kubernetes.status import Condition, StatusWriter, conditions_of
+from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
 from scheduler.pools.core.values import Pool
 from scheduler.pools.entry import PoolEntry
 from scheduler.ports import ClusterUnreachableError
@@ -69,11 +69,11 @@ def pool_status(
 ) -> dict[str, Any]:
     """The status of an object; `fault` says why it was not taken up, `view` is the pool as it counts."""
     if fault:
-        accepted = Condition("Accepted", False, "Refused", fault)
+        accepted = StatusCondition("Accepted", False, "Refused", fault)
     elif view is None:
-        accepted = Condition("Accepted", None, "Waiting", "the hooks of the plugins are asked")
+        accepted = StatusCondition("Accepted", None, "Waiting", "the hooks of the plugins are asked")
     else:
-        accepted = Condition("Accepted", True, "Counts", "the pool counts as it is described")
+        accepted = StatusCondition("Accepted", True, "Counts", "the pool counts as it is described")
     others = tuple(_condition(each) for each in view["status"]["conditions"]) if view is not None else ()
     status: dict[str, Any] = {
         "observedGeneration": manifest["metadata"].get("generation", 0),
@@ -89,9 +89,9 @@ def pool_status(
     return status
 
 
-def _condition(shown: Mapping[str, str]) -> Condition:
+def _condition(shown: Mapping[str, str]) -> StatusCondition:
     is_true = None if shown["status"] == "Unknown" else shown["status"] == "True"
-    return Condition(shown["type"], is_true, shown["reason"], shown["message"])
+    return StatusCondition(shown["type"], is_true, shown["reason"], shown["message"])
 
 
 class KubernetesPools:

@@ -21,7 +21,7 @@ MAX_MESSAGE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class StatusCondition:
     """A condition of an object, without when it came to be."""
 
     type: str
@@ -31,7 +31,9 @@ class Condition:
     message: str
 
 
-def conditions_of(manifest: Manifest, wanted: Iterable[Condition], wall: datetime) -> list[dict[str, Any]]:
+def conditions_of(
+    manifest: Manifest, wanted: Iterable[StatusCondition], wall: datetime
+) -> list[dict[str, Any]]:
     """The conditions as they are written. One whose status is as before keeps the time of its transition."""
     found = []
     for each in wanted:

@@ -63,7 +63,7 @@ class CgroupLoads:
         for pod in self._pods():
             metadata, uid = pod["metadata"], pod["metadata"]["uid"]
             limit = limits.get(f"{metadata['namespace']}/{metadata['name']}", {})
-            most = limit.get("quota", 0) / PERIOD_US or self._cpus
+            most = limit.get("cpuQuotaUs", 0) / PERIOD_US or self._cpus
             self._used_us[uid] = self._used_us.get(uid, 0) + min(self._cpus, most) * elapsed_s * 1e6
             if self._cpus > most:
                 self._throttled[uid] = self._throttled.get(uid, 0) + elapsed_s * 1e6 / PERIOD_US
@@ -82,7 +82,7 @@ class CgroupLoads:
         self, path: Path, used_us: float, periods: float, throttled: float, limit: Mapping[str, int]
     ) -> None:
         throttled_us = throttled * PERIOD_US / 2
-        quota, most = limit.get("quota", 0), limit.get("memory", 0)
+        quota, most = limit.get("cpuQuotaUs", 0), limit.get("memoryBytes", 0)
         events = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n"
         files = {
             "cpu.stat": f"usage_usec {used_us:.0f}\nuser_usec {used_us:.0f}\nsystem_usec 0\nnr_periods {periods:.0f}\n"

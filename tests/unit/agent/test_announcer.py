@@ -8,15 +8,17 @@ import pytest
 from agent.core.condition import VM, Condition, Health
 from agent.core.eviction import APART_S
 from agent.daemon.announcer import Announcer
+from agent.daemon.conditions import AFTER_FAULT_S, Conditions
 from agent.daemon.controllers import AGAIN_S, Controllers
 from agent.daemon.evictor import Evictor
 from agent.sources.described import Found, NodeFacts, describe
 from hosting import logs
+from hosting.kubernetes import objects
 from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.names import EVICT
 from hosting.kubernetes.resources import LIMIT_RANGES, PODS, VERTICAL_POD_AUTOSCALERS, Manifest
 from tests.support.amounts import cu
-from tests.support.kube_api import FakeApiServer, lists
+from tests.support.kube_api import FakeApiServer, lists, writes
 from tests.support.kube_store import RefusalError
 from tests.support.manifests import pod_manifest
 from tests.support.virtual_time import now_s, virtually
@@ -47,9 +49,7 @@ class World:
     def __init__(self, *pods: Manifest, after_s: float = 600.0) -> None:
         self.server = FakeApiServer()
         self.api = self.server.api()
-        for pod in pods:
-            self.server.put(PODS, pod)
-        self.pods = {f"default/{pod['metadata']['name']}": pod for pod in pods}
+        self.pods = {f"default/{pod['metadata']['name']}": self.server.put(PODS, pod) for pod in pods}
         self.conditions: dict[str, Condition] = {}
         self.faults: list[str] = []
         self.recorded = Recorded()
@@ -58,16 +58,27 @@ class World:
             self.api, "node-1", self.found, manager="parley-agent", log=log, rng=rng
         )
         self.evictor = Evictor(self.api, after_s, rng)
-        self.announcer = Announcer(self.found, self.recorded, self.controllers, self.evictor, log)
+        self.conditions_ = Conditions(self.api, log)
+        self.announcer = Announcer(
+            self.found, self.recorded, self.controllers, self.evictor, self.conditions_, log
+        )
 
     def found(self) -> dict[str, Found]:
-        facts = NodeFacts(cu(16), "http://127.0.0.1:10302", ())
+        facts = NodeFacts(cu(16), "http://127.0.0.1:10302", (), lambda *_: {})
         described = {name: describe(pod, facts) for name, pod in self.pods.items()}
         return {name: each for name, each in described.items() if each is not None}
 
     def look(self, at_s: float) -> list[tuple[str, str, str, str]]:
         self.announcer.look(self.found(), self.conditions, lambda _: self.faults, at_s)
         return self.recorded.taken()
+
+    async def write(self, at_s: float) -> list[Any]:
+        """Write conditions; those of the pod `a` afterwards."""
+        self.look(at_s)
+        await self.conditions_.write(self.announcer.denials(self.conditions), at_s)
+        self.pods = {name: self.server.get(PODS, *name.split("/")) for name in self.pods}
+        told = self.pods["default/a"]["status"].get("conditions") or ()
+        return [(each["type"], each["status"], each["message"]) for each in told]
 
     async def evict(self, at_s: float) -> list[tuple[str, str, str, str]]:
         await self.evictor.look(self.found(), self.conditions, at_s, self.announcer.tell_of_eviction)
@@ -166,7 +177,7 @@ async def test_a_pod_that_is_denied_for_long_is_evicted_where_its_budget_allows_
     world.server.hooks.clear()
     assert [each[2] for each in await world.evict(600 + 2 * APART_S)] == ["Evicting"]
     assert world.server.calls[-1].body["deleteOptions"] == {
-        "preconditions": {"uid": wanted["metadata"]["uid"]}
+        "preconditions": {"uid": objects.uid(world.pods["default/a"])}
     }
     assert world.server.store.find(PODS, ("default", "a")) is None
     assert world.server.store.find(PODS, ("default", "b")) is not None, "its owner did not allow it"
@@ -188,3 +199,29 @@ async def test_a_pod_that_would_not_come_back_elsewhere_is_never_evicted(owners:
         assert await world.evict(at_s) == []
     ((_, _, reason, note), _) = world.look(0) + world.look(60)
     assert (reason, note.split(",")[0]) == ("AnnotationIgnored", f"{EVICT}: has no effect")
+
+
+@virtually
+async def test_a_denial_that_lasts_becomes_a_condition_of_the_pod_and_ends_there_too() -> None:
+    world = World(pod_manifest("a"))
+    world.conditions = {"default/a": DENIED}
+    assert await world.write(0) == []
+    assert await world.write(30) == [("parley.dev/Denied", "True", FULL)]
+    count = len(world.server.calls)
+    await world.write(35)
+    assert len(world.server.calls) == count, "it says so already"
+    world.conditions = {}
+    assert await world.write(40) == [("parley.dev/Denied", "True", FULL)], "nobody has judged"
+    world.conditions = {"default/a": Condition(Health.OK)}
+    assert await world.write(45) == [("parley.dev/Denied", "False", "")]
+
+
+@virtually
+async def test_a_condition_that_is_refused_is_written_later() -> None:
+    world = World(pod_manifest("a"))
+    world.conditions = {"default/a": DENIED}
+    world.look(0)
+    world.server.fail("status", writes, status=403, reason="Forbidden")
+    assert await world.write(30) == []
+    assert await world.write(31 + AFTER_FAULT_S / 2) == []
+    assert len(await world.write(30 + AFTER_FAULT_S)) == 1

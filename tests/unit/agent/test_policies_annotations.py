@@ -20,7 +20,7 @@ from tests.unit.agent.driver import VM
 
 REGISTRY = standard(())
 BASE = VmDefaults(Bounds(cu(1), cu(8)), GIB, cu(1))
-NEON = replace(BASE, is_neonvm=True)
+NEON = replace(BASE, is_neonvm=True, bounds=Bounds(cu(1), cu(8, 16)))
 TIED = Overrides(is_tied=True)
 """Of a NeonVM object that says nothing."""
 OFFICE = {"name": "office", "from": "0 8 * * *", "until": "0 18 * * *", "floor": 3}
@@ -216,6 +216,13 @@ def test_published_bounds_count_for_neonvm_objects_where_ours_say_nothing() -> N
     bad, faults = _read(NEON, neon_bounds=PUBLISHED, bounds={"max": 7})
     assert bad.bounds == Bounds(cu(2), cu(3.5, 16))
     assert len(faults) == 1
+
+
+def test_bounds_and_steps_of_a_neonvm_stay_within_its_spec_and_are_whole_slots() -> None:
+    narrow = replace(NEON, bounds=Bounds(cu(1), cu(3)))
+    found, faults = _read(narrow, neon_bounds=PUBLISHED, unit={"memory": "1536Mi"})
+    assert (found.bounds, found.step) == (Bounds(cu(2), cu(3)), None)
+    assert [fault.partition(":")[0] for fault in faults] == ["bounds", UNIT]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,61 @@ def test_sizes(pod: Manifest, target: int, size: int, holds: int) -> None:
     assert tuple(amount.vcpu_milli for amount in found) == (target, size, holds)
 
 
+def _limited(spec: str, allocated: str, limit_in_force: str, limit: str | None = None) -> Manifest:
+    """A pod whose memory request is `spec`, with a limit of as much, and of which the node tells that much memory."""
+    container = _container("a", memory=spec)
+    container["resources"]["limits"] = _amount(None, limit or spec)
+    told = _amount("200m", allocated)
+    status = {
+        "name": "a",
+        "allocatedResources": told,
+        "resources": {"requests": told, "limits": _amount(None, limit_in_force)},
+    }
+    return _pod(container, status={"containerStatuses": [status]})
+
+
+@pytest.mark.parametrize(
+    ("pod", "size"),
+    [
+        pytest.param(_limited("64Mi", "64Mi", "64Mi"), 64, id="at rest"),
+        pytest.param(_limited("64Mi", "64Mi", "256Mi"), 256, id="a limit that could not be lowered"),
+        pytest.param(_limited("256Mi", "256Mi", "64Mi"), 64, id="a limit that is not raised yet"),
+        pytest.param(
+            _limited("64Mi", "64Mi", "256Mi", limit="128Mi"), 128, id="counts in the ratio of the spec"
+        ),
+        pytest.param(_limited("256Mi", "64Mi", "256Mi"), 64, id="in force still, and not allocated again"),
+        pytest.param(_limited("64Mi", "256Mi", "64Mi"), 256, id="an earlier growth is allocated"),
+    ],
+)
+def test_a_size_is_what_is_done(pod: Manifest, size: int) -> None:
+    assert pods.size(pod).memory_bytes == size * MIB
+
+
+def _resizing(type_: str, reason: str, about: int | None, **status: Any) -> Manifest:
+    found = {"type": type_, "status": "True", "reason": reason, "message": "no room"}
+    if about is not None:
+        found["observedGeneration"] = about  # type: ignore[assignment] # a number beside texts
+    manifest = _pod(_container("a"), status={"conditions": [found], **status})
+    manifest["metadata"]["generation"] = 3
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (_resizing("PodResizePending", "Deferred", 3), "Deferred: no room"),
+        (_resizing("PodResizePending", "Infeasible", 3), "Infeasible: no room"),
+        (_resizing("PodResizeInProgress", "Error", 3), "Error: no room"),
+        (_resizing("PodResizeInProgress", "", 3), None),
+        (_resizing("PodResizePending", "Deferred", 2), None),
+        (_resizing("PodResizePending", "Deferred", None, observedGeneration=3), "Deferred: no room"),
+        (_resizing("PodResizePending", "Deferred", None), None),
+    ],
+)
+def test_a_refusal_is_one_of_the_present_spec(pod: Manifest, why: str | None) -> None:
+    assert pods.refusal(pod) == why
+
+
 def test_a_limit_is_the_request_where_there_is_none() -> None:
     container = {
         "name": "a",

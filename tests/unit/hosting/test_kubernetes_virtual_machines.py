@@ -137,6 +137,21 @@ def test_bounds_of_annotations_hold_within_those_of_the_spec(
 
 
 @pytest.mark.parametrize(
+    ("unit", "step", "fault"),
+    [
+        (None, None, ""),
+        ('{"cpu": "250m"}', Resources(250, GIB), ""),
+        ('{"cpu": "500m", "memory": "2Gi"}', Resources(500, 2 * GIB), ""),
+        ('{"memory": "512Mi"}', None, "parley.dev/unit: memory: must be a multiple of the memory slot"),
+    ],
+)
+def test_steps_are_whole_slots(unit: str | None, step: Resources | None, fault: str) -> None:
+    found = VirtualMachine.read(machine(annotations={} if unit is None else {names.UNIT: unit}))
+    assert (found.step, len(found.faults)) == (step, int(bool(fault)))
+    assert fault in "".join(found.faults)
+
+
+@pytest.mark.parametrize(
     ("labels", "is_enabled", "migration"),
     [
         ({}, False, "never"),

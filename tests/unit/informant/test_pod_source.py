@@ -64,6 +64,7 @@ def test_a_reading_has_what_is_used_of_the_limits(world: World) -> None:
 
 def test_load_is_what_was_used_and_what_was_held_back(world: World) -> None:
     limited(world)
+    assert world.source.read().load1 == 0
     world.now_s += 60
     world.pod.cpu(60, 1, throttled_s=60)
     assert world.source.read().load1 == pytest.approx(2 * (1 - 2.718281828**-1), rel=1e-6)

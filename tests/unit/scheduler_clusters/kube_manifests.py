@@ -9,7 +9,7 @@ from hosting.kubernetes.resources import Manifest
 
 def node(name: str = "n1", cpu: str = "4", memory: str = "16Gi", **more: Any) -> Manifest:
     return {
-        "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+        "metadata": {"name": name, "uid": name},
         "status": {"allocatable": {"cpu": cpu, "memory": memory}},
         **more,
     }
@@ -25,7 +25,6 @@ def pod(
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
     phase: str = "Running",
-    version: int = 1,
     **more: Any,
 ) -> Manifest:
     """A pod on `n1`. `more` goes into its spec."""
@@ -35,7 +34,6 @@ def pod(
             "name": name,
             "namespace": namespace,
             "uid": f"uid-{name}",
-            "resourceVersion": str(version),
             "labels": label | (labels or {}),
             "annotations": annotations or {},
         },
@@ -52,13 +50,18 @@ def bounds(least: dict[str, Any], most: dict[str, Any]) -> dict[str, str]:
     return {names.BOUNDS: json.dumps({"min": least, "max": most})}
 
 
-def policy(name: str = "p", version: int = 1, **spec: Any) -> Manifest:
-    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": str(version)}
+def policy(name: str = "p", **spec: Any) -> Manifest:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
     return {"metadata": metadata | {"generation": 1}, "spec": {"selector": {}, **spec}}
 
 
 def machine(
-    name: str = "vm", pod_name: str = "a", use: int = 2, *, is_enabled: bool = True, version: int = 1
+    name: str = "vm",
+    pod_name: str = "a",
+    use: int = 2,
+    *,
+    is_enabled: bool = True,
+    annotations: dict[str, str] | None = None,
 ) -> Manifest:
     """A VirtualMachine of 1 to 4 units of one CPU and 1 GiB; it has one of them, and its spec asks for `use`."""
     limits = {"min": 1, "max": 4, "use": use}
@@ -67,8 +70,8 @@ def machine(
             "name": name,
             "namespace": "default",
             "uid": f"uid-{name}",
-            "resourceVersion": str(version),
             "labels": {names.NEON_ENABLED: "true"} if is_enabled else {},
+            "annotations": annotations or {},
         },
         "spec": {"guest": {"cpus": limits, "memorySlots": limits, "memorySlotSize": "1Gi"}},
         "status": {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -38,6 +39,7 @@ type node struct {
 	index       int
 	capacity    v1.ResourceList
 	allocatable v1.ResourceList
+	podNetwork  string // the first two numbers of its pods' addresses
 
 	mu     sync.Mutex // guards what is below
 	faults faults
@@ -45,10 +47,15 @@ type node struct {
 	groups map[types.UID]*podGroup
 }
 
-func newNode(name string, index int, capacity, allocatable v1.ResourceList) *node {
+// newNode makes a node. Its pods have addresses podNetwork.x.y; where that is empty, on loopback: 127.(64+index).x.y.
+func newNode(name string, index int, podNetwork string, capacity, allocatable v1.ResourceList) *node {
+	if podNetwork == "" {
+		podNetwork = fmt.Sprintf("127.%d", 64+index%128)
+	}
 	return &node{
 		name:        name,
 		index:       index,
+		podNetwork:  podNetwork,
 		capacity:    capacity,
 		allocatable: allocatable,
 		usages:      map[string]usage{},

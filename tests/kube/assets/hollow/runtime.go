@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,9 @@ type runtimeService struct {
 	*apitest.FakeRuntimeService
 	node *node
 
-	mu    sync.Mutex
-	sizes map[string]*containerSize // by container ID
+	mu       sync.Mutex
+	sizes    map[string]*containerSize // by container ID
+	commands map[string][]string       // by container ID
 }
 
 func newRuntimeService(n *node) *runtimeService {
@@ -34,7 +36,7 @@ func newRuntimeService(n *node) *runtimeService {
 		{Type: runtimeapi.RuntimeReady, Status: true},
 		{Type: runtimeapi.NetworkReady, Status: true},
 	}}
-	return &runtimeService{FakeRuntimeService: fake, node: n, sizes: map[string]*containerSize{}}
+	return &runtimeService{FakeRuntimeService: fake, node: n, sizes: map[string]*containerSize{}, commands: map[string][]string{}}
 }
 
 func (r *runtimeService) CreateContainer(
@@ -48,12 +50,30 @@ func (r *runtimeService) CreateContainer(
 	defer r.mu.Unlock()
 	size := config.GetLinux().GetResources()
 	r.sizes[id] = &containerSize{shown: size, actual: size}
+	r.commands[id] = config.Command
 	return id, nil
+}
+
+// endsAtOnce are commands of init containers: they are over as soon as they have started. All others run until they are stopped.
+var endsAtOnce = []string{"chown", "true"}
+
+func (r *runtimeService) StartContainer(ctx context.Context, id string) error {
+	if err := r.FakeRuntimeService.StartContainer(ctx, id); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	command := r.commands[id]
+	r.mu.Unlock()
+	if len(command) > 0 && slices.Contains(endsAtOnce, command[0]) {
+		return r.FakeRuntimeService.StopContainer(ctx, id, 0)
+	}
+	return nil
 }
 
 func (r *runtimeService) RemoveContainer(ctx context.Context, id string) error {
 	r.mu.Lock()
 	delete(r.sizes, id)
+	delete(r.commands, id)
 	r.mu.Unlock()
 	return r.FakeRuntimeService.RemoveContainer(ctx, id)
 }
@@ -118,7 +138,7 @@ func (r *runtimeService) ContainerStatus(
 	return found, nil
 }
 
-// PodSandboxStatus gives each pod an address on loopback, 127.(64+node).x.y, so that a test may listen there.
+// PodSandboxStatus gives each pod an address of its own in its node's network, so that a test may listen there.
 func (r *runtimeService) PodSandboxStatus(
 	ctx context.Context, id string, verbose bool,
 ) (*runtimeapi.PodSandboxStatusResponse, error) {
@@ -130,7 +150,7 @@ func (r *runtimeService) PodSandboxStatus(
 		digest := fnv.New32a()
 		digest.Write([]byte(id))
 		sum := digest.Sum32()
-		found.Status.Network.Ip = fmt.Sprintf("127.%d.%d.%d", 64+r.node.index%128, sum>>8&255, 1+sum%254)
+		found.Status.Network.Ip = fmt.Sprintf("%s.%d.%d", r.node.podNetwork, sum>>8&255, 1+sum%254)
 	}
 	return found, nil
 }

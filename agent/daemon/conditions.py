@@ -1,0 +1,79 @@
+"""The condition of a pod that is denied what it needs, in the pod's own status: for `kubectl get`, `kubectl wait` and other controllers.
+
+What stands there is compared with what is so at each look, so that a restart of the agent leaves nothing behind.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from hosting.fault_log import FaultLog
+from hosting.kubernetes import objects
+from hosting.kubernetes.errors import KubernetesError, RefusedError
+from hosting.kubernetes.names import DENIED
+from hosting.kubernetes.resources import PODS, Manifest
+from hosting.logs import Logger
+
+if TYPE_CHECKING:  # the client library is an extra
+    from hosting.kubernetes.api import KubernetesApi
+
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+AFTER_FAULT_S: Final = 60.0
+REASON: Final = "GrowthDenied"
+
+
+def differs(pod: Manifest, told: str | None) -> bool:
+    """Whether the pod's condition says something else than `told`: why the pod is denied, None where it is not."""
+    stands = objects.condition(pod, DENIED)
+    if told is None:
+        return stands is not None and stands.get("status") == "True"
+    return stands is None or (stands.get("status"), stands.get("message")) != ("True", told)
+
+
+class Conditions:
+    """Writes the conditions of pods."""
+
+    def __init__(self, api: "KubernetesApi", log: Logger) -> None:
+        self._api = api
+        self._faults = FaultLog(
+            log, "conditions of pods cannot be written", "conditions of pods can be written again"
+        )
+        self._not_before_s = 0.0
+
+    async def write(self, wanted: Iterable[tuple[Manifest, str | None]], now_s: float) -> None:
+        """Write those that differ; after a fault, none for a while. Never raises for the API server's sake."""
+        for pod, told in wanted:
+            if now_s < self._not_before_s:
+                return
+            if not differs(pod, told):
+                continue
+            try:
+                await self._write(pod, told)
+            except RefusedError as error:
+                if not (error.is_not_found or error.is_conflict):  # else another pod has its name by now
+                    self._failed(error, now_s)
+            except KubernetesError as error:
+                self._failed(error, now_s)
+            else:
+                self._faults.worked()
+
+    def _failed(self, error: KubernetesError, now_s: float) -> None:
+        self._not_before_s = now_s + AFTER_FAULT_S
+        self._faults.failed(error)
+
+    async def _write(self, pod: Manifest, told: str | None) -> None:
+        condition = {
+            "type": DENIED,
+            "status": "False" if told is None else "True",
+            "reason": "GrowthPermitted" if told is None else REASON,
+            "message": told or "",
+            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        await self._api.patch(
+            PODS,
+            objects.namespace(pod),
+            objects.name(pod),
+            {"metadata": {"uid": objects.uid(pod)}, "status": {"conditions": [condition]}},
+            content_type=STRATEGIC_PATCH,
+            subresource="status",
+        )
