@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from agent.backends.factories import OnKubernetes
+from agent.backends.pod.distribution import DivisionRules
 from agent.core.ports import VmSource
 from agent.daemon.daemon import DaemonParts
 from agent.daemon.settings import AgentSettings
@@ -16,7 +17,9 @@ from agent.peers import endpoints
 from agent.peers.candidates import Candidates
 from agent.sources.kubernetes import KubernetesSource, Stores
 from agent.sources.optional import OptionalStore
+from hosting.kubernetes import pods
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
+from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import (
     ENDPOINT_SLICES,
@@ -24,6 +27,7 @@ from hosting.kubernetes.resources import (
     PODS,
     SCALING_POLICIES,
     VIRTUAL_MACHINES,
+    Manifest,
     ResourceType,
 )
 from hosting.kubernetes.scaling import Scaling
@@ -109,7 +113,7 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
         policies=watching.optional(SCALING_POLICIES),
         machines=watching.optional(VIRTUAL_MACHINES),
     )
-    source = KubernetesSource(node, stores, settings.kubernetes.informant)
+    source = KubernetesSource(node, stores, settings.kubernetes.informant, _fixed)
     watching.listener = source.note_change
 
     def scaling(name: str) -> Scaling | None:
@@ -117,6 +121,17 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
         return found.scaling if found is not None else None
 
     return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling))
+
+
+def _fixed(pod: Manifest, scaling: Scaling) -> dict[ResourceName, str]:
+    """The resources of a pod that its back end could never change, each with the reasons by container."""
+    rules = DivisionRules(scaling.shares, scaling.may_restart)
+    found: dict[ResourceName, str] = {}
+    for resource in RESOURCE_NAMES:
+        if not rules.scaled(pod, resource):
+            each = pods.containers(pod)
+            found[resource] = "; ".join(f"{one.name}: {rules.why_fixed(one, resource)}" for one in each)
+    return found
 
 
 def _schedulers(settings: AgentSettings, watching: _Watching) -> Callable[[], tuple[str, ...]]:

@@ -4,7 +4,7 @@ A pod is described by its own labels and annotations and the ScalingPolicy that 
 VirtualMachine (`hosting.kubernetes.virtual_machines`) and the pod that it runs in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -12,11 +12,12 @@ from agent.core.model import Vm, VmKind
 from agent.core.ports import VmDescription
 from hosting.addresses import endpoint
 from hosting.kubernetes import names, objects, pods
+from hosting.kubernetes.objects import ResourceName
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import Scaling, ScalingPolicy, scaling_of
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, machine_of
 from protocol.quantities import QuantityError
-from protocol.values import ComputeUnit, Resources
+from protocol.values import Bounds, ComputeUnit, Resources
 from protocol.wire import PodName
 
 INFORMANT_PORT: Final = 10301
@@ -43,6 +44,10 @@ class Found:
     obstacles: tuple[str, ...] = ()
 
 
+Fixed: TypeAlias = Callable[[Manifest, Scaling], Mapping[ResourceName, str]]
+"""The resources of a pod of which no container's amount may be changed, and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What the descriptions of a node's pods rest on. `room` is the node's allocatable, the maximum of a pod that names none;
@@ -51,6 +56,7 @@ class NodeFacts:
     room: Resources
     informant: str
     policies: Sequence[ScalingPolicy]
+    fixed: Fixed
 
 
 def room_of(node: Manifest) -> Resources:
@@ -71,20 +77,41 @@ def describe(pod: Manifest, facts: NodeFacts) -> Found | None:
     scaling = scaling_of(pod, facts.policies, facts.room)
     if scaling is None:
         return None
-    found = Found(pod, scaling, None, scaling.faults, scaling.obstacles)
+    if scaling.obstacles:
+        return Found(pod, scaling, None, scaling.faults, scaling.obstacles)
+    fixed = facts.fixed(pod, scaling)
+    texts = tuple(f"{resource} stays as it is: {why}" for resource, why in fixed.items())
+    if len(fixed) == len(objects.RESOURCE_NAMES):
+        return Found(pod, scaling, None, scaling.faults, texts)
+    found = Found(pod, scaling, None, (*scaling.faults, *texts))
     url = _informant(pod, scaling, facts.informant)
-    if scaling.obstacles or url is None or not _is_running(pod):
+    if url is None or not _is_running(pod):
         return found
     vm = Vm(
         PodName(objects.name(pod), objects.namespace(pod)),
         objects.uid(pod),
-        scaling.bounds,
+        _bounds(pod, scaling.bounds, fixed),
         ComputeUnit(scaling.step),
         scaling.step.memory_bytes,
         VmKind.POD,
     )
     annotations = read_by_runner(scaling.annotations)
+    if fixed:  # else the runner would read wider ones there
+        annotations.pop(names.BOUNDS, None)
     return replace(found, description=VmDescription(vm, url, annotations, None, scaling.is_tied))
+
+
+def _bounds(pod: Manifest, bounds: Bounds, fixed: Collection[str]) -> Bounds:
+    """The bounds, with what stands of each resource that is fixed."""
+    stands = pods.target(pod)
+
+    def kept(amount: Resources) -> Resources:
+        return Resources(
+            stands.vcpu_milli if "cpu" in fixed else amount.vcpu_milli,
+            stands.memory_bytes if "memory" in fixed else amount.memory_bytes,
+        )
+
+    return Bounds(kept(bounds.min), kept(bounds.max))
 
 
 def describe_machine(manifest: Manifest, node: str, pods_of_node: Pods) -> Found | None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from agent.core.ports import VmChange, VmDescription, VmSourceError
 from agent.sources.changes import changes_between
-from agent.sources.described import Found, NodeFacts, describe, describe_machine, room_of
+from agent.sources.described import Fixed, Found, NodeFacts, describe, describe_machine, room_of
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy
 
@@ -56,12 +56,13 @@ class Stores:
 
 
 class KubernetesSource:
-    """The VMs of `node`. `informant` is the URL of its informant. `note_change` is to be called whenever a store has changed."""
+    """The VMs of `node`. `informant` is the URL of its informant; `fixed` says what of a pod may not be changed. `note_change` is to be called whenever a store has changed."""
 
-    def __init__(self, node: str, stores: Stores, informant: str) -> None:
+    def __init__(self, node: str, stores: Stores, informant: str, fixed: Fixed) -> None:
         self._node = node
         self._stores = stores
         self._informant = informant
+        self._fixed = fixed
         self._changed = asyncio.Event()
         self._told: dict[str, VmDescription] | None = None
         self._is_faulty = False
@@ -155,6 +156,5 @@ class KubernetesSource:
         except ValueError as error:
             raise VmSourceError(str(error)) from None
         policies = [ScalingPolicy.read(each) for each in self._stores.policies.objects().values()]
-        return NodeFacts(
-            room, self._informant, tuple(sorted(policies, key=lambda each: (each.namespace, each.name)))
-        )
+        policies.sort(key=lambda each: (each.namespace, each.name))
+        return NodeFacts(room, self._informant, tuple(policies), self._fixed)

@@ -204,7 +204,16 @@ class Reflector:
         while following := page["metadata"].get("continue"):
             page = await self._list(namespace, query | {"continue": following}, fields)
             items += _items(page)
+        for item in items:
+            self._tidy(item)
         return items, version
+
+    def _tidy(self, manifest: Any) -> None:
+        """Say of what type it is, which lists leave out, and drop who wrote which field: a third of an object, and read by nobody."""
+        if isinstance(manifest, dict) and isinstance(metadata := manifest.get("metadata"), dict):
+            manifest.setdefault("apiVersion", self._type.api_version)
+            manifest.setdefault("kind", self._type.kind)
+            metadata.pop("managedFields", None)
 
     async def _list(self, namespace: str | None, query: Mapping[str, str], fields: str = "") -> Manifest:
         return await self._api.list(
@@ -286,7 +295,7 @@ class Reflector:
             case "BOOKMARK":
                 self.known.reach(_version(manifest))
             case "ADDED" | "MODIFIED" | "DELETED":
-                _lighten(manifest)
+                self._tidy(manifest)
                 self._take(lambda: self.known.shown(manifest, is_deleted=type_ == "DELETED"))
             case "ERROR" if isinstance(manifest, dict):
                 code = manifest.get("code")
@@ -317,18 +326,10 @@ def _version(manifest: Any) -> int:
         raise _GarbageError(str(error)) from None
 
 
-def _items(listed: Manifest) -> list[Manifest]:
+def _items(listed: Manifest) -> list[Any]:
     items = listed.get("items")
     if items is None and "items" in listed:
         return []  # how an empty list may be written
     if not isinstance(items, list):
         raise _GarbageError("a list has no items")
-    for item in items:
-        _lighten(item)
     return items
-
-
-def _lighten(manifest: Any) -> None:
-    """Drop who wrote which field: a third of an object, and nobody here reads it."""
-    if isinstance(manifest, dict) and isinstance(metadata := manifest.get("metadata"), dict):
-        metadata.pop("managedFields", None)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.backends.pod.backend import PodBackend
 from tests.conformance import vm_backend_neonvm as neonvm
 from tests.conformance import vm_backend_pods
 from tests.conformance.vm_backend_clauses import CLAUSES
 from tests.conformance.vm_backend_mutants import MUTANTS, BackendMutant
+from tests.conformance.vm_backend_pod_mutants import MUTANTS as POD_MUTANTS
 from tests.conformance.vm_backend_simulated import PROFILES, has_chance, planted
 
 
@@ -50,6 +52,21 @@ async def test_pods_keep(profile: str, clause: str, tmp_path: Path) -> None:
     for seed in range(3):
         with vm_backend_pods.planted(tmp_path / str(seed), vm_backend_pods.PROFILES[profile], seed) as plant:
             await CLAUSES[clause](plant)
+
+
+@pytest.mark.parametrize(("kind", "profile", "clause"), POD_MUTANTS)
+async def test_the_suite_catches_back_ends_of_pods(
+    kind: type[PodBackend], profile: str, clause: str, tmp_path: Path
+) -> None:
+    for seed in range(8):
+        with vm_backend_pods.planted(
+            tmp_path / str(seed), vm_backend_pods.PROFILES[profile], seed, kind
+        ) as plant:
+            try:
+                await CLAUSES[clause](plant)
+            except AssertionError:
+                return
+    raise AssertionError(f"nobody noticed: {kind.__doc__}")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.kind.__name__)

@@ -90,9 +90,8 @@ class KubernetesPlant:
     def __init__(self) -> None:
         self._pods = MemoryStore({})
         node = MemoryStore({("", "node-1"): node_manifest("node-1", "16", "64Gi")})
-        self.source = KubernetesSource(
-            "node-1", Stores(self._pods, node, MemoryStore({})), "http://127.0.0.1:10302"
-        )
+        stores = Stores(self._pods, node, MemoryStore({}))
+        self.source = KubernetesSource("node-1", stores, "http://127.0.0.1:10302", lambda *_: {})
         self.show({"a": ("1", 4)})
 
     def show(self, vms: Vms) -> None:

@@ -20,7 +20,6 @@ from agent.backends.pod.distribution import DivisionRules
 from agent.core.ports import VmBackend
 from hosting.kubernetes import pods
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi, UnreachableError
-from hosting.kubernetes.objects import amounts
 from hosting.kubernetes.resources import PODS, Manifest
 from protocol.values import ZERO, Observation, Resources
 from tests.conformance.vm_backend_clauses import BackendPlant, Traits
@@ -32,18 +31,20 @@ from tests.support.kube_store import Change, RefusalError
 from tests.unit.agent.driver import VM
 
 KEY: Final = ("default", "pod-a")
+RESIZING: Final = {"type": pods.IN_PROGRESS, "status": "True"}
 
 
 @dataclass(frozen=True, slots=True)
 class PodProfile:
-    """What API server and node do. Seconds: `there` and `back` of each call, until the node reads a spec (`reads`), and until
-    what was read is in force (`acts`). Chances: a call is cut before or after its effect, a write arrives `travels` seconds
+    """What API server and node do. Seconds: `there` and `back` of each call, until the node reads a spec (`reads`), from then
+    until what was read is in force (`acts`), and from each of them until the pod's status tells it (`tells`). Chances: a call is cut before or after its effect, a write arrives `travels` seconds
     after its sender gave up. `chatters`: the node writes its status that often for no reason."""
 
     there: float = 0.0
     back: float = 0.0
     reads: float = 0.2
     acts: float = 0.2
+    tells: float = 0.0
     cut_before: float = 0.0
     cut_after: float = 0.0
     travels: float = 0.0
@@ -54,7 +55,7 @@ PROFILES: Final[dict[str, PodProfile]] = {
     "at once": PodProfile(reads=0.0, acts=0.0),
     "with delay": PodProfile(),
     "latency": PodProfile(there=0.15, back=0.1),
-    "slow node": PodProfile(reads=0.7, acts=0.6, there=0.05),
+    "slow node": PodProfile(reads=0.05, acts=0.6, tells=0.5, there=0.05),
     "failing": PodProfile(cut_before=0.2, cut_after=0.2, there=0.1),
     "late": PodProfile(there=0.2, travels=3.0, cut_before=0.4),
     "a node that writes all the time": PodProfile(there=0.1, back=0.1, chatters=0.35),
@@ -87,7 +88,8 @@ class PodWorld:
         self.rng = rng
         self.server = FakeApiServer()
         self.server.put(PODS, _pod(size))["metadata"]["uid"] = VM.pod_uid
-        self.in_force = size
+        self.in_force = self._heads_for = size
+        self._generation = 1
         self._last = Observation(size, size, 0.0)
         self._is_spoilt = False
         self._moments: list[tuple[float, Callable[[], None]]] = []
@@ -121,8 +123,12 @@ class PodWorld:
         self.settle()
         if self._is_spoilt:
             return self._last
-        target, allocated = pods.target(self.pod), self._allocated()
-        size = self.in_force if allocated == target else self.in_force.max(allocated)
+        target, is_on_its_way = pods.target(self.pod), self._generation != pods.generation(self.pod)
+        size = self.in_force
+        if is_on_its_way:
+            size = size.max(self._heads_for)
+        elif size == target:  # at rest when the status says so
+            size = pods.size(self.pod)
         return Observation(size, target, self.virtual.now_s)
 
     # ---------------------------------------------------------------- the node
@@ -136,35 +142,35 @@ class PodWorld:
     def _write_status(self, status: Manifest) -> None:
         self.server.store.update(PODS, KEY, self.pod | {"status": self.pod["status"] | status}, "status")
 
-    def _allocated(self) -> Resources:
-        (container,) = self.pod["status"]["containerStatuses"]
-        return pods.resources(amounts(container["allocatedResources"]))
-
     def _chatter(self) -> None:
         self._write_status({"chatter": self.virtual.now_s})
         self.at(self.profile.chatters, self._chatter)
 
     def _read(self) -> None:
         generation, wanted = pods.generation(self.pod), pods.target(self.pod)
-        if pods.is_known_to_node(self.pod):
+        if generation == self._generation:
             return
+        self._generation, self._heads_for = generation, wanted
+        allocated = {"allocatedResources": wanted.written()}
+        self.at(self.profile.tells, lambda: self._tell(generation, allocated, [RESIZING]))
+        self.at(self.profile.acts, lambda: self._act(generation, wanted))
+
+    def _act(self, generation: int, wanted: Resources) -> None:
+        if generation != self._generation:
+            return
+        self.in_force = wanted
+        actual = {"resources": {"requests": wanted.written(), "limits": wanted.written()}}
+        self.at(self.profile.tells, lambda: self._tell(generation, actual, []))
+
+    def _tell(self, generation: int, found: Manifest, conditions: list[Manifest]) -> None:
         (container,) = self.pod["status"]["containerStatuses"]
         self._write_status(
             {
                 "observedGeneration": generation,
-                "containerStatuses": [container | {"allocatedResources": wanted.written()}],
-                "conditions": [{"type": pods.IN_PROGRESS, "status": "True"}],
+                "containerStatuses": [container | found],
+                "conditions": conditions,
             }
         )
-        self.at(self.profile.acts, lambda: self._act(generation, wanted))
-
-    def _act(self, generation: int, wanted: Resources) -> None:
-        if self.pod["status"]["observedGeneration"] != generation:
-            return
-        self.in_force = wanted
-        (container,) = self.pod["status"]["containerStatuses"]
-        actual = {"requests": wanted.written(), "limits": wanted.written()}
-        self._write_status({"containerStatuses": [container | {"resources": actual}], "conditions": []})
 
 
 class PodsApi(KubernetesApi):

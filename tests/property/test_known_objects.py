@@ -98,6 +98,13 @@ class Known(RuleBasedStateMachine):
     def ask(self, keys: tuple[Key, ...] | None) -> None:
         self.asked.append(Asked(keys, self.truth.now_s, self.known.position))
 
+    @rule(name=NAMES)
+    def read(self, name: str) -> None:
+        """As it mostly is: a list of one object, and its answer at once."""
+        found, key = self.truth.objects.get(("ns", name)), ("ns", name)
+        items = [copy.deepcopy(found)] if found is not None else []
+        self.take(self.known.listed(items, self.truth.version, self.truth.now_s, (key,)))
+
     @rule(data=st.data())
     @precondition(lambda self: self.asked)
     def answer(self, data: st.DataObject) -> None:

@@ -9,7 +9,6 @@ below a number that each process takes from the date at its start. And whoever f
 that has not noticed keeps the time that it believes in, until that Lease may be taken as any other.
 """
 
-import copy
 import math
 import random
 from collections.abc import Mapping
@@ -251,25 +250,19 @@ def manifest_of(
     write: WriteLease, namespace: str, name: str, times: LeaseTimes, address: str, written_at: str
 ) -> dict[str, Any]:
     """The Lease that a write makes. `written_at` (RFC 3339, microseconds) is for people: nobody compares it."""
-    over = write.over
-    manifest: dict[str, Any] = (
-        copy.deepcopy(dict(over.manifest))
-        if over is not None
-        else {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"namespace": namespace, "name": name},
-        }
-    )
-    spec = manifest["spec"] = manifest.get("spec") or {}
-    if not write.is_renewal:
-        spec["acquireTime"] = written_at
-    spec |= {
+    found = write.over.manifest if write.over is not None else {}
+    metadata = found.get("metadata") or {"namespace": namespace, "name": name}
+    written = {
         "holderIdentity": write.holder,
         "leaseDurationSeconds": times.duration_s if write.holder else RELEASED_S,
         "leaseTransitions": write.epoch,
         "renewTime": written_at,
     }
-    annotations = manifest["metadata"]["annotations"] = manifest["metadata"].get("annotations") or {}
-    annotations[ADDRESS] = address if write.holder not in {"", NOBODY} else ""
-    return manifest
+    begun = {} if write.is_renewal else {"acquireTime": written_at}
+    told = {ADDRESS: address if write.holder not in {"", NOBODY} else ""}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": metadata | {"annotations": (metadata.get("annotations") or {}) | told},
+        "spec": (found.get("spec") or {}) | written | begun,
+    }

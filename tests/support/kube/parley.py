@@ -16,6 +16,11 @@ from tests.tidy.repository import ROOT
 CRDS: Final = ROOT / "deploy" / "base" / "crds"
 NAMESPACE: Final = "parley-system"
 LEASE: Final = f"{NAMESPACE}/parley-scheduler"
+FORGETFUL: Final = {
+    "name": "utilisation",
+    "args": {"window": 2, "tailWindow": 0, "surgeWindow": 0, "memoryMargin": "8Mi"},
+}
+"""What a load was a minute ago does not count, so that a test sees a pod shrink."""
 HANDOVER_S: Final = "3"
 """Shorter than agents may hold what they were permitted: a test says where that matters."""
 
@@ -89,10 +94,18 @@ class ParleyPrograms:
             "otherSchedulers": urls[1:],
             "stateDirectory": str(self.directory / f"state-{node}"),
             "periods": {"metrics": 0.5, "tick": 2, "downWindow": 3},
+            "policies": [FORGETFUL],
             **settings,
         }
         file = write_json(self.directory / f"{name}.yaml", content)
         self.start(name, "agent", "--config", str(file), "--host", "127.0.0.1", "--port", str(port))
+        return port
+
+    def node_informant(self, root: Path = Path("/sys/fs/cgroup")) -> int:
+        """The informant of this machine's pods."""
+        port = self.ports["informant"] = free_port()
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        self.start("informant", "informant", "--node", "--cgroup-root", str(root), *where)
         return port
 
     def load(self, pod: Mapping[str, Any], port: int, *, cpus: float, memory: str = "64Mi") -> None:

@@ -64,7 +64,7 @@ class World:
         )
 
     def found(self) -> dict[str, Found]:
-        facts = NodeFacts(cu(16), "http://127.0.0.1:10302", ())
+        facts = NodeFacts(cu(16), "http://127.0.0.1:10302", (), lambda *_: {})
         described = {name: describe(pod, facts) for name, pod in self.pods.items()}
         return {name: each for name, each in described.items() if each is not None}
 

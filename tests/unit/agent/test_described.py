@@ -1,12 +1,13 @@
 """What the objects of a node say of its VMs."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agent.core.model import VmKind
 from agent.sources.described import Found, NodeFacts, describe, describe_machine, room_of
+from hosting.kubernetes.objects import ResourceName
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy
 from protocol.values import Resources
@@ -14,7 +15,16 @@ from tests.support.amounts import GIB, MIB
 from tests.support.manifests import node_manifest, pod_manifest
 
 ROOM = Resources(16_000, 64 * GIB)
-FACTS = NodeFacts(ROOM, "http://127.0.0.1:10302/", ())
+
+
+def facts(*policies: ScalingPolicy, **fixed: str) -> NodeFacts:
+    """Those of a node; `fixed` says what of its pods cannot be changed."""
+    return NodeFacts(
+        ROOM, "http://127.0.0.1:10302/", policies, lambda *_: cast("dict[ResourceName, str]", fixed)
+    )
+
+
+FACTS = facts()
 
 
 def test_a_pod_that_names_nothing_may_grow_to_its_nodes_room() -> None:
@@ -26,7 +36,7 @@ def test_a_pod_that_names_nothing_may_grow_to_its_nodes_room() -> None:
     assert (vm.bounds.min, vm.bounds.max, vm.unit.step) == (
         Resources(100, 128 * MIB),
         ROOM,
-        Resources(250, 256 * MIB),
+        Resources(100, 128 * MIB),
     )
     assert found.description.informant_url == "http://127.0.0.1:10302/pods/u-1"
 
@@ -44,7 +54,7 @@ def test_the_policy_of_a_pod_becomes_its_annotations_and_foreign_ones_are_left_o
         labels={},
         annotations={"parley.dev/bounds": bounds, "cni.example/ip": "10.0.0.1", "parley.dev/fence": "3"},
     )
-    found = describe(pod, NodeFacts(ROOM, "http://x:1", (policy(tied=True, unit={"cpu": "1"}),)))
+    found = describe(pod, facts(policy(tied=True, unit={"cpu": "1"})))
     assert found is not None
     assert found.description is not None
     assert found.description.vm.bounds.max == Resources(2000, 2 * GIB)
@@ -155,3 +165,20 @@ def test_a_node_without_room_is_told() -> None:
     for status in ({}, {"allocatable": {"cpu": "1"}}, {"allocatable": {"cpu": "much", "memory": "1Gi"}}):
         with pytest.raises(ValueError, match="allocatable"):
             room_of({"status": status})
+
+
+def test_a_resource_that_no_container_may_change_keeps_its_amount_and_both_make_an_obstacle() -> None:
+    bounds = json.dumps({"max": {"cpu": 2, "memory": "2Gi"}})
+    pod = pod_manifest("a", annotations={"parley.dev/bounds": bounds})
+    found = describe(pod, facts(memory="main: it restarts"))
+    assert found is not None
+    assert found.description is not None
+    within = found.description.vm.bounds
+    assert (within.min, within.max) == (Resources(100, 512 * MIB), Resources(2000, 512 * MIB))
+    assert (found.description.annotations, found.faults) == (
+        {},
+        ("memory stays as it is: main: it restarts",),
+    )
+    both = describe(pod, facts(cpu="x", memory="y"))
+    assert both is not None
+    assert (both.description, len(both.obstacles)) == (None, 2)

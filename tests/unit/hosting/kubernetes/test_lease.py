@@ -50,7 +50,8 @@ class Election:
     @property
     def lease(self) -> dict[str, Any]:
         """What the Lease says."""
-        return self.server.get(LEASES, "ns", "lease")["spec"]
+        found: dict[str, Any] = self.server.get(LEASES, "ns", "lease")["spec"]
+        return found
 
 
 @asynccontextmanager
