@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from hosting.kubernetes.resources import PODS
 from protocol.values import Observation
 from protocol.wire import PodName
 from scheduler.clusters.file import FileCluster
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.core import events
 from scheduler.ports import Cluster, ClusterUnreachableError
 from tests.conformance.cluster_api_server import Listed
@@ -313,6 +315,50 @@ class LearnsNothingFromOldNews(WatchedCluster):
             super()._learn(key, thing, version, begun_s)
 
 
+# ---------------------------------------------------------------- Kubernetes
+
+
+class DatesWhatItTells(KubernetesCluster):
+    """Takes what was shown for what is so when it is told."""
+
+    def _begun_s(self, *_: object) -> float:
+        return now_s()
+
+
+class NeverMovesItsMoments(KubernetesCluster):
+    """Dates what is told again as it was told first."""
+
+    def _begun_s(self, key: tuple[str, str], known: Any, told: Any, description: Any) -> float:
+        begun_s = super()._begun_s(key, known, told, description)
+        return float(told.reading.begun_s) if told is not None and told.reading is not None else begun_s
+
+
+class LooksAtNothing(KubernetesCluster):
+    """Answers reads from what its watches have shown."""
+
+    async def _look_at(self, keys: Collection[tuple[str, str]]) -> None:
+        del keys
+
+
+class ForgetsWhatItCouldNotTell(KubernetesCluster):
+    """Has nothing to tell after an error."""
+
+    async def refresh(self) -> Batch:
+        try:
+            return await super().refresh()
+        except ClusterUnreachableError:
+            self._changed[PODS].clear()
+            raise
+
+
+class ShowsItsStore(KubernetesCluster):
+    """Shows what it has not told."""
+
+    def look(self, pod: PodName) -> events.Look:
+        self._tell(())
+        return super().look(pod)
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterMutant:
     """A broken adapter, the clause that it breaks (others may break too), and the plant where it stands."""
@@ -327,6 +373,7 @@ class ClusterMutant:
 
 
 _FILE: Final = "file that goes"
+_KUBERNETES: Final = "Kubernetes"
 _END: Final = "the_end_of_an_object_is_told_before_another_takes_its_name_and_never_after"
 _AGAIN: Final = "what_was_told_is_not_told_again_where_nothing_has_changed"
 _MISSING: Final = "begun_s_lies_before_whatever_is_missing"
@@ -368,4 +415,15 @@ MUTANTS: Final = (
     ClusterMutant(GivesAwayTooSoon, "whoever_gives_up_waiting_costs_no_change", _FILE),
     ClusterMutant(LooksAhead, "look_shows_what_was_told_last"),
     ClusterMutant(LearnsNothingFromOldNews, "any_schedule_keeps_all_of_them"),
+    ClusterMutant(TELLS_ENDS_LAST, _END, _KUBERNETES),
+    ClusterMutant(TellsAllAgain, _AGAIN, _KUBERNETES),
+    ClusterMutant(DatesWhatItTells, _MISSING, _KUBERNETES),
+    ClusterMutant(NeverMovesItsMoments, _READ, _KUBERNETES),
+    ClusterMutant(SAYS_TOO_SOON, _LAST, _KUBERNETES),
+    ClusterMutant(LooksAtNothing, _READ, _KUBERNETES),
+    ClusterMutant(CALLS_NOTHING_NEW, _NEW, _KUBERNETES),
+    ClusterMutant(CallsAllNew, _NEW, _KUBERNETES),
+    ClusterMutant(ForgetsWhatItCouldNotTell, _ERRORS, _KUBERNETES),
+    ClusterMutant(HidesErrors, _ERRORS, _KUBERNETES),
+    ClusterMutant(ShowsItsStore, "look_shows_what_was_told_last", _KUBERNETES),
 )

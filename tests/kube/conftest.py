@@ -8,5 +8,15 @@ from tests.support.kube.fixtures import (
     own_control_plane,
     programs,
 )
+from tests.support.kube.schedulers import bare_nodes, parley
 
-__all__ = ["MakeHollowNodes", "control_plane", "hollow_nodes", "objects", "own_control_plane", "programs"]
+__all__ = [
+    "MakeHollowNodes",
+    "bare_nodes",
+    "control_plane",
+    "hollow_nodes",
+    "objects",
+    "own_control_plane",
+    "parley",
+    "programs",
+]

@@ -23,7 +23,7 @@ from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
 from scheduler.permits.batch import BatchService
 from scheduler.permits.service import PermitService
-from scheduler.ports import Journal, Migrator
+from scheduler.ports import Journal, LeadershipGuard, Migrator
 from tests.support.amounts import GIB, UNIT, cu
 from tests.support.virtual_time import now_s, turns
 from tests.unit.hosting.raw_peers import recorded
@@ -150,11 +150,14 @@ class ServiceWorld:
         core: type[Core] = Core,
         journal: Journal | None = None,
         migrator: Migrator | None = None,
+        guard: LeadershipGuard | None = None,
     ) -> None:
         self.core = core(SchedulerConfig(INSTANCE, is_first_start=True, published_agents=("*",)))
         self.pools, self.cluster = FakePools(), FakeCluster(self.core)
         log, self.lines = recorded()
-        self.service = PermitService(self.core, self.cluster, now_s, log, journal, self.pools, migrator)
+        self.service = PermitService(
+            self.core, self.cluster, now_s, log, journal, self.pools, migrator, guard=guard
+        )
         self.batches = BatchService(self.service, self.core.vms)
         self.core.apply(events.NodeSeen(NodeSpec("n1", cu(room), UNIT)))
         self.core.apply(events.PoolSeen(PoolSpec("bank", UNIT)))

@@ -1,0 +1,130 @@
+"""What the scheduler reads from objects of its own, and writes to them: its ConfigMap, Pools, ScalingPolicies, the leader's label."""
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from hosting.kubernetes import names
+from hosting.kubernetes.resources import EVENTS, POOLS, SCALING_POLICIES, Manifest
+from scheduler.clusters.kubernetes.pools import FINALIZER
+from tests.support.kube.asking import Holdings, PodAgent
+from tests.support.kube.objects import MERGE, Objects, pod
+from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.schedulers import create_pod, start_scheduler
+from tests.support.processes import fetch
+from tests.support.waiting import shown_blocking
+
+CHAIN: Final = """
+pools:
+  plugins:
+    - name: quota
+      args:
+        computeUnit: {cpu: 1, memory: 1Gi}
+        tenants: [{name: ci, limit: 6}]
+"""
+
+
+def _conditions(manifest: Manifest) -> dict[str, tuple[str, str]]:
+    found = (manifest.get("status") or {}).get("conditions", [])
+    return {each["type"]: (each["status"], each["reason"]) for each in found}
+
+
+def _write_rules(objects: Objects, text: str) -> None:
+    objects.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "rules"},
+            "data": {"config.yaml": text},
+        }
+    )
+
+
+def test_a_config_map_and_policies_are_read_and_shown(
+    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The label of the leader comes and goes with the leadership, too."""
+    plane = objects.plane
+    _write_rules(objects, "growth: {stop: true}")
+    objects.apply(
+        {
+            "apiVersion": SCALING_POLICIES.api_version,
+            "kind": SCALING_POLICIES.kind,
+            "metadata": {"name": "web"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "bounds": {"max": {"cpu": 3}}},
+        }
+    )
+    created = create_pod(objects, pod("p", node=bare_nodes[0], labels={"app": "web"}))
+    create_pod(objects, pod("scheduler", node=bare_nodes[1]))
+    monkeypatch.setenv("POD_NAMESPACE", objects.namespace)
+    monkeypatch.setenv("POD_NAME", "scheduler")
+    port = start_scheduler(parley, objects, "a", "--config-map", f"{objects.namespace}/rules")
+    agent = PodAgent(created, [port], Holdings(4000), 500)
+
+    def permit(reason: str) -> bool:
+        answer = agent.ask(2000)
+        return answer is not None and [each["code"] for each in answer["reasons"]][:1] == [reason]
+
+    shown_blocking("growth is stopped", lambda: permit("stopped"))
+    _write_rules(objects, "growth: {stop: true, colour: red}")
+    shown_blocking("the fault is told", lambda: "growth.colour" in parley.text("a"))
+    assert permit("stopped")
+    _write_rules(objects, "growth: {stop: false}")
+    shown_blocking("it has grown", lambda: agent.ask(2000) is not None and agent.held == 2000)
+
+    path = SCALING_POLICIES.path(objects.namespace, "web")
+    shown_blocking(
+        "the policy shows its pod", lambda: json.loads(plane.call("GET", path))["status"]["matchedPods"] == 1
+    )
+
+    def labels() -> Any:
+        return objects.get("pods", "scheduler")["metadata"].get("labels") or {}
+
+    shown_blocking("the leader has its label", lambda: labels().get(names.ROLE) == names.LEADER)
+    assert parley.running["a"].end() == 0
+    assert names.ROLE not in labels()
+
+
+def test_a_pool_is_an_object(parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]) -> None:
+    plane, name = objects.plane, f"{objects.namespace}-bank"
+    pool: Manifest = {
+        "apiVersion": POOLS.api_version,
+        "kind": POOLS.kind,
+        "metadata": {"name": name, "labels": {"parley.dev/tenant": "ci"}},
+        "spec": {"computeUnit": {"cpu": 1, "memory": "1Gi"}, "limits": {"maxUnits": 2}},
+    }
+    _write_rules(objects, CHAIN)
+    objects.apply(pool)
+    labels = {names.ENABLED: "true", names.POOL: name}
+    created = create_pod(objects, pod("p", node=bare_nodes[0], labels=labels))
+    port = start_scheduler(parley, objects, "a", "--config-map", f"{objects.namespace}/rules")
+    agent = PodAgent(created, [port], Holdings(4000), 500)
+
+    def shown() -> Manifest:
+        found: Manifest = json.loads(plane.call("GET", POOLS.path(name=name)))
+        return found
+
+    def is_at(milli: int, reason: str) -> bool:
+        answer = agent.ask(4000)
+        codes = [each["code"] for each in answer["reasons"]] if answer is not None else []
+        return agent.held == milli and reason in codes
+
+    shown_blocking("it grows to the pool's limit", lambda: is_at(2000, "pool"))
+    assert shown()["metadata"]["finalizers"] == [FINALIZER]
+    shown_blocking("the status tells it", lambda: shown()["status"]["replicas"] == 2)
+    assert _conditions(shown())["Accepted"] == ("True", "Counts")
+
+    objects.apply(pool | {"spec": {**pool["spec"], "limits": {"maxUnits": 3}}})
+    shown_blocking("it grows to the new limit", lambda: is_at(3000, "pool"))
+    wrong = {"metadata": {"labels": {"parley.dev/tenant": "nobody"}}}
+    plane.call("PATCH", POOLS.path(name=name), wrong, MERGE)
+    shown_blocking("a hook refuses it", lambda: _conditions(shown())["Accepted"] == ("False", "Refused"))
+
+    listed = EVENTS.path("default")
+    shown_blocking("an Event tells it", lambda: name in plane.call("GET", listed).decode())
+
+    plane.call("DELETE", POOLS.path(name=name))
+    pools = POOLS.path()
+    shown_blocking("it is gone", lambda: name not in plane.call("GET", pools).decode())
+    shown_blocking("and counts no more", lambda: name not in fetch(port, "/v1/pools").decode())

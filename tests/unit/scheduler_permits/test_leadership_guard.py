@@ -1,0 +1,73 @@
+"""A scheduler that does not lead, or leads no more, decides nothing; it says who leads where the caller can hear that."""
+
+import json
+
+from hosting.server import HangUp, Reply, Request
+from scheduler.core.events import PoolVerdict
+from scheduler.ports import NotLeadingError
+from tests.support.amounts import cu
+from tests.support.virtual_time import turns, virtually
+from tests.unit.scheduler_permits.service_worlds import ServiceWorld, ask, plain
+
+LEADER = "http://10.0.0.9:10299"
+
+
+class Guard:
+    """Lets decisions be made until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.leads = True
+        self.seen: list[int] = []
+
+    def check(self, seen_epoch: int) -> None:
+        self.seen.append(seen_epoch)
+        if not self.leads:
+            raise NotLeadingError(LEADER)
+
+
+def _is_refused(answer: object) -> bool:
+    assert isinstance(answer, Reply)
+    content = json.loads(answer.body)
+    return (answer.status, content["code"], content["leader"]) == (503, "not-leader", LEADER)
+
+
+@virtually
+async def test_who_does_not_lead_names_the_leader_to_those_who_can_hear_it() -> None:
+    guard = Guard()
+    world = ServiceWorld("a", pool=None, guard=guard)
+    guard.leads = False
+
+    assert _is_refused(await world.post(ask("a", 2)))
+    assert isinstance(await world.post(plain("a", 2)), HangUp), (
+        "any answer would be the end of a published agent"
+    )
+    batch = await world.batches.serve(Request("POST", "/batch", b"[" + ask("a", 2) + b"]"))
+    assert isinstance(batch, Reply)
+    assert [(each["status"], each["body"]["leader"]) for each in json.loads(batch.body)] == [(503, LEADER)]
+    assert world.record().row.state.current == cu(1)
+    assert world.answers["error", "not-leader"] == 2
+
+
+@virtually
+async def test_the_guard_hears_of_the_epoch_that_a_caller_has_seen() -> None:
+    guard = Guard()
+    world = ServiceWorld("a", pool=None, guard=guard)
+    body = ask("a", 2, seenEpoch=7)
+
+    await world.post(body)
+
+    assert guard.seen == [7]
+
+
+@virtually
+async def test_a_verdict_that_comes_after_the_leadership_grants_nothing() -> None:
+    guard = Guard()
+    world = ServiceWorld("a", guard=guard)
+    waiting = await world.begin(ask("a", 3))
+    guard.leads = False
+
+    world.pools.answer_all(PoolVerdict())
+    await turns()
+
+    assert _is_refused(await waiting)
+    assert world.record().row.state.current == cu(1)
