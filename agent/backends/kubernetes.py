@@ -16,8 +16,11 @@ class KubernetesBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The longest of all deadlines."""
-        return Capabilities(max(each.capabilities.command_deadline_s for each in self.by_kind.values()))
+        """The longest of all deadlines, and of all waits between looks."""
+        able = [each.capabilities for each in self.by_kind.values()]
+        return Capabilities(
+            max(each.command_deadline_s for each in able), max(each.look_every_s for each in able)
+        )
 
     async def fence(self, vm: Vm) -> Fencing:
         return await self._of(vm).fence(vm)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.mark import Mark
 from agent.core.model import Vm
-from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing
+from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import CALL_DEADLINE_S, JSON_PATCH, KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.names import FENCE
@@ -23,6 +23,8 @@ from protocol.values import Observation, Resources
 
 ATTEMPTS: Final = 5
 """How often a mark is written anew where somebody else has changed the object meanwhile."""
+LASTING: Final = frozenset({400, 403, 422})
+"""How the API server, its policies and NeonVM's webhook refuse what they never will accept."""
 MIGRATING: Final = frozenset({"PreMigrating", "Migrating"})
 _MARK_PATH: Final = f"/metadata/annotations/{FENCE.replace('/', '~1')}"
 
@@ -104,7 +106,7 @@ class NeonVmBackend:
         except RefusedError as error:
             if error.status < 500 and is_alone:
                 self._resolved(vm)
-            raise await self._explained(vm, fencing, target, seen, error) from None
+            raise await self._explained(vm, mark, machine, target, error) from None
         except KubernetesError as error:
             raise BackendError(str(error)) from None
         self._resolved(vm)
@@ -153,16 +155,19 @@ class NeonVmBackend:
         return manifest, _machine(vm, manifest)
 
     async def _explained(
-        self, vm: Vm, fencing: Fencing, target: Resources, seen: Resources, error: RefusedError
+        self, vm: Vm, mark: Mark, before: VirtualMachine, target: Resources, error: RefusedError
     ) -> BackendError:
-        """Why a command was refused: the API server names no test that failed."""
+        """Why a command was refused that rested on `mark` and `before`: the API server names no test that failed."""
         try:
             manifest, machine = await self._read(vm)
-            _owned(manifest, fencing)
-        except BackendError as found:
-            return found
-        if machine.target not in (seen, target):
-            return BackendError(f"the target is {machine.target} by now, and {seen} was seen")
+            found = _owned(manifest, Fencing(mark.generation))
+        except BackendError as other:
+            return other
+        if machine.target not in (before.target, target):
+            return BackendError(f"the target is {machine.target} by now, and {before.target} was seen")
+        stands = (found, machine.uid, machine.target) == (mark, before.uid, before.target)
+        if stands and error.status in LASTING:
+            return ResizeRefusedError(f"the API server refuses the target: {error.message or error}")
         return BackendError(str(error))
 
     def _resolved(self, vm: Vm) -> None:
@@ -201,11 +206,11 @@ def _check(machine: VirtualMachine, target: Resources) -> None:
     if not target.is_positive():
         raise BackendError(f"a VM cannot have {target}")
     if target.memory_bytes % machine.slot_bytes:
-        raise BackendError(
+        raise ResizeRefusedError(
             f"memory must be whole slots of {Resources(0, machine.slot_bytes).written()['memory']}, not {target}"
         )
     if machine.limits.clamp(target) != target:
-        raise BackendError(
+        raise ResizeRefusedError(
             f"the target must lie within spec.guest, {machine.limits.min} to {machine.limits.max}, not {target}"
         )
     if machine.phase in MIGRATING:

@@ -28,10 +28,12 @@ class Capabilities:
     """What a back end can do.
 
     `command_deadline_s`: so long after its sending (at the latest at its `not_after_s`) a command can no longer be
-    accepted; 0 where a command dies with its sender.
+    accepted; 0 where a command dies with its sender. `look_every_s`: looking at a VM that moves more often than that shows
+    nothing new.
     """
 
     command_deadline_s: float
+    look_every_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

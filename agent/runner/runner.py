@@ -96,7 +96,12 @@ class Runner:
         self.last_plan: Plan | None = None
         self._peers = peers
         self._context = context
-        self._timing = replace(timing, command_deadline_s=peers.backend.capabilities.command_deadline_s)
+        able = peers.backend.capabilities
+        self._timing = replace(
+            timing,
+            command_deadline_s=able.command_deadline_s,
+            observe_busy_s=max(timing.observe_busy_s, able.look_every_s),
+        )
         self._windows = windows
         self._core = RunnerCore(self._timing, policy, context.new_id)
         self._performer = Performer(peers, self._timing, context.rng)

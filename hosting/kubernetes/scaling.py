@@ -18,7 +18,7 @@ GIB: Final = 1024**3
 MIB: Final = 1024**2
 DEFAULT_MIN: Final = Resources(100, 128 * MIB)
 """The smallest size of a pod that names no minimum."""
-DEFAULT_STEP: Final = Resources(250, 256 * MIB)
+DEFAULT_STEP: Final = DEFAULT_MIN
 """The steps of a pod that names none."""
 
 

@@ -9,6 +9,8 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,17 +23,38 @@ from parley.clusters.hollow_nodes import HollowNodes
 from parley.clusters.programs import Programs
 from tests.processes.pages import ROOT, Reader
 from tests.support.kube.cgroups import CgroupLoads, cgroup_loads
-from tests.support.kube.containers import deployed_containers
+from tests.support.kube.containers import DeployedContainers, deployed_containers
 from tests.support.kube.objects import Objects
 from tests.support.processes import free_port
+from tests.support.waiting import shown_blocking
 
+SYSTEM: Final = "parley-system"
 PAGES_ON_A_CLUSTER: Final = ("docs/kubernetes.md",)
 POD_NETWORK: Final = "198.19"
 """Kept for benchmarks of networks (RFC 2544), so nobody is met there."""
 ROUTE: Final = ("local", f"{POD_NETWORK}.0.0/16", "dev", "lo")
 
 
-@pytest.fixture
+@dataclass(frozen=True, slots=True)
+class NodeOfPrograms:
+    """A control plane with one hollow node, on which the programs of Parley's deployed pods really run."""
+
+    plane: ControlPlane
+    containers: DeployedContainers
+
+    def log(self, component: str, event: str) -> list[str]:
+        """The lines of an event that programs have logged."""
+        words = (f'"component":"{component}"', f'"event":"{event}"')
+        return [line for line in self.containers.log().splitlines() if all(word in line for word in words)]
+
+    def leader(self) -> str:
+        """The pod that bears the leader's label; empty where none does."""
+        label = f"--selector={names.ROLE}={names.LEADER}"
+        found = self.plane.kubectl("get", "pods", f"--namespace={SYSTEM}", label, "--output=name").split()
+        return found[0] if len(found) == 1 else ""
+
+
+@pytest.fixture(scope="module")
 def pod_network() -> Iterator[str]:
     """Addresses that are this machine's own, and none of loopback: no EndpointSlice takes those."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
@@ -41,25 +64,15 @@ def pod_network() -> Iterator[str]:
     subprocess.run(["ip", "route", "del", *ROUTE], check=False)
 
 
-@pytest.fixture
-def plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """In a directory with a short name: kubelets make sockets below it."""
-    plane = ControlPlane(programs, tmp_path_factory.mktemp("page"), free_port)
-    try:
-        yield plane.start()
-    finally:
-        plane.stop()
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", PAGES_ON_A_CLUSTER)
-def test_the_commands_of_a_page_print_what_it_shows(
-    plane: ControlPlane, programs: Programs, pod_network: str, tmp_path: Path, page: str
-) -> None:
+@pytest.fixture(scope="module")
+def node(
+    programs: Programs, pod_network: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NodeOfPrograms]:
+    directory = tmp_path_factory.mktemp("page")  # a short name: kubelets make sockets below it
+    plane = ControlPlane(programs, directory, free_port)
     nodes = HollowNodes(programs, plane, free_port, prefix="page-", pod_network=pod_network)
-    system, default = Objects(plane, "parley-system"), Objects(plane, "default")
-    logs, cgroups = tmp_path / "logs", tmp_path / "cgroup"
-    logs.mkdir()
+    logs, cgroups = tmp_path_factory.mktemp("logs"), tmp_path_factory.mktemp("cgroup")
+    system, default = Objects(plane, SYSTEM), Objects(plane, "default")
 
     def scaled() -> list[Manifest]:
         return [
@@ -67,27 +80,47 @@ def test_the_commands_of_a_page_print_what_it_shows(
         ]
 
     loads = CgroupLoads(cgroups, scaled, lambda: nodes.cgroups(nodes.names[0]), cpus=1.0)
-    (tmp_path / "reader").mkdir()
     try:
+        plane.start()
         nodes.start()
-        with (
-            cgroup_loads(loads),
-            deployed_containers(plane, system, logs, cgroups) as containers,
-            Reader(tmp_path / "reader") as reader,
-        ):
-            shutil.copytree(ROOT / "deploy", reader.place / "deploy")
-            kubectl = reader.place / "programs/kubectl"
-            command = shlex.join([programs.path("kubectl"), f"--kubeconfig={plane.kubeconfig}"])
-            kubectl.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-            kubectl.chmod(0o755)
-            reader.follow((ROOT / page).read_text())
-            said = containers.log()
-            assert "Traceback" not in said
-            leaders = [
-                line
-                for line in said.splitlines()
-                if '"component":"scheduler"' in line and '"event":"leads"' in line
-            ]
-            assert len(leaders) == 1, leaders
+        with cgroup_loads(loads), deployed_containers(plane, system, logs, cgroups) as containers:
+            yield NodeOfPrograms(plane, containers)
     finally:
         nodes.kill()
+        plane.stop()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES_ON_A_CLUSTER)
+def test_the_commands_of_a_page_print_what_it_shows(
+    node: NodeOfPrograms, programs: Programs, tmp_path: Path, page: str
+) -> None:
+    with Reader(tmp_path) as reader:
+        shutil.copytree(ROOT / "deploy", reader.place / "deploy")
+        kubectl = reader.place / "programs/kubectl"
+        command = shlex.join([programs.path("kubectl"), f"--kubeconfig={node.plane.kubeconfig}"])
+        kubectl.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        kubectl.chmod(0o755)
+        reader.follow((ROOT / page).read_text())
+    assert len(node.log("scheduler", "leads")) == 1
+    assert "Traceback" not in node.containers.log()
+
+
+@pytest.mark.timeout(300)
+def test_an_upgrade_completes_and_somebody_leads_again(node: NodeOfPrograms) -> None:
+    """Schedulers that do not lead are ready, too, and an agent does not wait for the one that it replaces."""
+    plane = node.plane
+    both = ("deployment/parley-scheduler", "daemonset/parley-agent")
+    plane.kubectl("apply", f"--kustomize={ROOT / 'deploy/overlays/kind'}")
+    before = shown_blocking("a scheduler leads", node.leader)
+    plane.kubectl("rollout", "restart", f"--namespace={SYSTEM}", *both)
+    for each in both:
+        shown_blocking(f"{each} is replaced", partial(_is_rolled_out, plane, each))
+    after = shown_blocking("another scheduler leads", lambda: node.leader().replace(before, ""))
+    assert after.startswith("pod/parley-scheduler-")
+    assert "Traceback" not in node.containers.log()
+
+
+def _is_rolled_out(plane: ControlPlane, what: str) -> bool:
+    said = plane.kubectl("rollout", "status", f"--namespace={SYSTEM}", "--watch=false", what)
+    return "successfully rolled out" in said

@@ -85,10 +85,10 @@ def test_memory_grows_before_it_runs_out_and_never_shrinks_below_what_is_in_use(
     load.set(memory_mib=40)
     found = objects.create_pod(_labelled(load, real_node, cpu="100m", memory="128Mi"))
     pod = _Watched(real_node, parley, objects, found)
-    load.set(memory_mib=110)
+    load.set(memory_mib=118)
     shown_blocking("growth in the cgroup", lambda: pod.limits()["memory_bytes"] >= 256 * MIB)
-    load.set(memory_mib=200)
-    shown_blocking("more growth", lambda: pod.limits()["memory_bytes"] >= 256 * MIB and pod.vm()["size"])
+    load.set(memory_mib=245)
+    shown_blocking("more growth", lambda: pod.limits()["memory_bytes"] >= 384 * MIB)
     load.set(memory_mib=20)
     shown_blocking("the shrink", lambda: pod.limits()["memory_bytes"] <= 128 * MIB)
     assert pod.restarts() == 0

@@ -28,6 +28,8 @@ WRITE_DEADLINE_S: Final = 4.0
 """How long the API server may take for a resize, counted there; after it a write is not accepted any more."""
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
+LOOK_EVERY_S: Final = 0.25
+"""A kubelet looks at its containers once a second, so a resize takes one to two seconds. Each look is a call to the API server."""
 ATTEMPTS: Final = 4
 """So often a write is tried that meets a newer version of the pod: the node writes its status at any time."""
 MAX_PODS: Final = 2048
@@ -63,7 +65,7 @@ class PodBackend:
     @property
     def capabilities(self) -> Capabilities:
         """The API server ends a write after its deadline."""
-        return Capabilities(COMMAND_DEADLINE_S)
+        return Capabilities(COMMAND_DEADLINE_S, LOOK_EVERY_S)
 
     async def fence(self, vm: Vm) -> Fencing:
         """Mark the pod: every write that rests on an earlier version is refused from now on."""

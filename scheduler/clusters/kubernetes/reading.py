@@ -125,7 +125,7 @@ def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Des
         node_name(pod),
         machine.bounds,
         machine.slot_bytes,
-        None,
+        machine.step,
         Migration(machine.migration),
         machine.pool,
         machine.is_terminal or pods.is_terminal(pod),

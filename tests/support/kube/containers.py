@@ -2,8 +2,9 @@
 
 What a container would have is taken from its pod: the command line, the environment, the files of ConfigMaps, a token of the service account
 that is bound to the pod, and the pod's address to listen on. So the kubelet's probes, the Service and RBAC meet the real programs.
-Three things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the test. The pod has
-no network of its own, so the address of the pod stands for all of its addresses.
+Four things differ from a node. Paths of volumes lie in a directory of the test. The programs run as the user of the test. The pod has no
+network of its own, so the address of the pod stands for all of its addresses. A pod is gone, and its token void, as soon as its end is
+asked for, because the kubelet waits for no program.
 """
 
 import os
@@ -43,14 +44,16 @@ class DeployedContainers:
         self._directory = directory
         self._cgroups = cgroups
         self._running: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self._ended: list[subprocess.Popen[bytes]] = []
         self._is_over = threading.Event()
 
     def follow(self) -> None:
-        """Start and end what is due, until `end`."""
+        """Start and end what is due, until `stop`."""
         while not self._is_over.wait(LOOK_S):
             found = {each["metadata"]["uid"]: each for each in self._system.list("pods")}
             for key in [key for key in self._running if key[0] not in found or _is_going(found[key[0]])]:
-                self._running.pop(key).terminate()
+                self._ended.append(self._running.pop(key))
+                self._ended[-1].terminate()
             for pod in found.values():
                 if not pod["status"].get("podIP") or _is_going(pod):
                     continue
@@ -59,10 +62,13 @@ class DeployedContainers:
                     if key not in self._running:
                         self._running[key] = self._start(pod, container)
 
-    def end(self) -> None:
-        """End everything."""
+    def stop(self) -> None:
+        """Let `follow` return."""
         self._is_over.set()
-        for process in self._running.values():
+
+    def end(self) -> None:
+        """End everything, once `follow` has returned."""
+        for process in (*self._running.values(), *self._ended):
             process.kill()
             process.wait()
 
@@ -102,7 +108,7 @@ class DeployedContainers:
 
     def _volume(self, pod: Manifest, mount: Mapping[str, Any]) -> Path:
         """The directory that stands for what is mounted there."""
-        path = self._directory / pod["metadata"]["name"] / mount["name"]
+        path = self._directory / str(pod["metadata"]["name"]) / str(mount["name"])
         if mount["mountPath"] == SECRETS:
             return self._secrets(pod, path)
         (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
@@ -167,5 +173,6 @@ def deployed_containers(
     try:
         yield found
     finally:
-        found.end()
+        found.stop()
         thread.join()
+        found.end()

@@ -16,6 +16,11 @@ from tests.tidy.repository import ROOT
 CRDS: Final = ROOT / "deploy" / "base" / "crds"
 NAMESPACE: Final = "parley-system"
 LEASE: Final = f"{NAMESPACE}/parley-scheduler"
+FORGETFUL: Final = {
+    "name": "utilisation",
+    "args": {"window": 2, "tailWindow": 0, "surgeWindow": 0, "memoryMargin": "8Mi"},
+}
+"""What a load was a minute ago does not count, so that a test sees a pod shrink."""
 HANDOVER_S: Final = "3"
 """Shorter than agents may hold what they were permitted: a test says where that matters."""
 
@@ -89,6 +94,7 @@ class ParleyPrograms:
             "otherSchedulers": urls[1:],
             "stateDirectory": str(self.directory / f"state-{node}"),
             "periods": {"metrics": 0.5, "tick": 2, "downWindow": 3},
+            "policies": [FORGETFUL],
             **settings,
         }
         file = write_json(self.directory / f"{name}.yaml", content)

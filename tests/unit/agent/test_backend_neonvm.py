@@ -12,7 +12,7 @@ from agent.backends.change_log import ChangeLog
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.neonvm import NeonVmBackend
 from agent.core.model import VmKind
-from agent.core.ports import BackendError, FencedOffError
+from agent.core.ports import BackendError, FencedOffError, ResizeRefusedError
 from hosting.kubernetes.connection import ApiCall
 from hosting.kubernetes.names import FENCE
 from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
@@ -127,26 +127,46 @@ async def test_a_target_is_written_as_every_release_reads_it(
 
 
 @pytest.mark.parametrize(
-    ("target", "phase", "text"),
+    ("target", "phase", "text", "error"),
     [
-        (Resources(1000, GIB + 1), "Running", "whole slots of 1Gi"),
-        (cu(9, 2), "Running", "must lie within spec.guest"),
-        (cu(0.2, 2), "Running", "must lie within spec.guest"),
-        (cu(4), "PreMigrating", "is being migrated"),
-        (cu(1), "Migrating", "is being migrated"),
+        (Resources(1000, GIB + 1), "Running", "whole slots of 1Gi", ResizeRefusedError),
+        (cu(9, 2), "Running", "must lie within spec.guest", ResizeRefusedError),
+        (cu(0.2, 2), "Running", "must lie within spec.guest", ResizeRefusedError),
+        (cu(4), "PreMigrating", "is being migrated", BackendError),
+        (cu(1), "Migrating", "is being migrated", BackendError),
     ],
 )
 async def test_what_neonvm_would_refuse_is_not_sent(
-    target: Resources, phase: str, text: str, tmp_path: Path
+    target: Resources, phase: str, text: str, error: type[Exception], tmp_path: Path
 ) -> None:
     server = _server()
     backend = _backend(server, tmp_path)
     fencing = await backend.fence(VM)
     _edit(server, "status.phase", phase)
     sent = len(server.calls)
-    with pytest.raises(BackendError, match=text):
+    with pytest.raises(BackendError, match=text) as caught:
         await backend.resize(VM, target, fencing, seen=cu(2), not_after_s=math.inf)
+    assert type(caught.value) is error
     assert not any(map(writes, server.calls[sent:]))
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(403, ResizeRefusedError), (422, ResizeRefusedError), (429, BackendError), (503, BackendError)],
+)
+async def test_only_a_refusal_of_the_target_itself_lasts(
+    status: int, error: type[Exception], tmp_path: Path
+) -> None:
+    server = _server()
+    backend = _backend(server, tmp_path)
+    fencing = await backend.fence(VM)
+    server.fail("status", writes, status=status)
+    with pytest.raises(BackendError) as caught:
+        await backend.resize(VM, cu(4), fencing, seen=cu(2), not_after_s=math.inf)
+    assert type(caught.value) is error
+    await backend.observe(VM)
+    await backend.resize(VM, cu(3), fencing, seen=cu(2), not_after_s=math.inf)
+    assert _use(server) == (3, 3)
 
 
 async def test_a_look_makes_void_what_may_still_be_on_its_way(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_pod_that_names_nothing_may_grow_to_its_nodes_room() -> None:
     assert (vm.bounds.min, vm.bounds.max, vm.unit.step) == (
         Resources(100, 128 * MIB),
         ROOM,
-        Resources(250, 256 * MIB),
+        Resources(100, 128 * MIB),
     )
     assert found.description.informant_url == "http://127.0.0.1:10302/pods/u-1"
 

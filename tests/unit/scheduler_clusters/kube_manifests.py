@@ -55,7 +55,14 @@ def policy(name: str = "p", **spec: Any) -> Manifest:
     return {"metadata": metadata | {"generation": 1}, "spec": {"selector": {}, **spec}}
 
 
-def machine(name: str = "vm", pod_name: str = "a", use: int = 2, *, is_enabled: bool = True) -> Manifest:
+def machine(
+    name: str = "vm",
+    pod_name: str = "a",
+    use: int = 2,
+    *,
+    is_enabled: bool = True,
+    annotations: dict[str, str] | None = None,
+) -> Manifest:
     """A VirtualMachine of 1 to 4 units of one CPU and 1 GiB; it has one of them, and its spec asks for `use`."""
     limits = {"min": 1, "max": 4, "use": use}
     return {
@@ -64,6 +71,7 @@ def machine(name: str = "vm", pod_name: str = "a", use: int = 2, *, is_enabled: 
             "namespace": "default",
             "uid": f"uid-{name}",
             "labels": {names.NEON_ENABLED: "true"} if is_enabled else {},
+            "annotations": annotations or {},
         },
         "spec": {"guest": {"cpus": limits, "memorySlots": limits, "memorySlotSize": "1Gi"}},
         "status": {

@@ -96,6 +96,12 @@ def test_other_pods_hold_what_kube_scheduler_counts(
             {"bounds": Bounds(cu(1), cu(4)), "step": None, "slot_bytes": 2**30, "is_tied": True},
             id="by its VirtualMachine",
         ),
+        pytest.param(
+            pod(labels=_IN_VM),
+            _around(machine(annotations={names.UNIT: '{"cpu": "500m"}'}), "vm"),
+            {"step": Resources(500, 2**30)},
+            id="with steps of its own",
+        ),
     ],
 )
 def test_scaled_pods_are_vms(manifest: Manifest, around: Surroundings, expected: dict[str, Any]) -> None:
