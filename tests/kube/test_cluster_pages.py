@@ -124,8 +124,8 @@ def test_an_upgrade_completes_and_somebody_leads_again(node: NodeOfPrograms) -> 
     both = ("deployment/parley-scheduler", "daemonset/parley-agent")
     plane.kubectl("apply", f"--kustomize={ROOT / 'deploy/overlays/kind'}")
     before = shown_blocking("a scheduler leads", node.leader)
-    plane.kubectl("rollout", "restart", f"--namespace={SYSTEM}", *both)
     for each in both:
+        plane.kubectl("rollout", "restart", f"--namespace={SYSTEM}", each)
         shown_blocking(f"{each} is replaced", partial(_is_rolled_out, plane, each))
     after = shown_blocking("another scheduler leads", lambda: node.leader().replace(before, ""))
     assert after.startswith("pod/parley-scheduler-")
