@@ -11,7 +11,7 @@ from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined, tied
 from agent.core.policies.remembered import remember
 from agent.core.policies.values import Goal, Sizing
-from agent.core.refused import RefusedResize, refused
+from agent.core.refused import RefusedResizes, refused
 from agent.core.state import NO_DENIALS, BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 from protocol.values import ZERO
@@ -155,14 +155,12 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
     return replace(state, backend=link)
 
 
-def _refused(
-    state: RunnerState, event: events.Observed, now_s: float, timing: Timing
-) -> RefusedResize | None:
+def _refused(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RefusedResizes:
     """What the VM's node does not take, after a look. A look that shows the same again says nothing new."""
     seen, before = event.observation, state.backend.refused
     if seen.refusal is None or seen.is_at_rest:
         return before
-    if before is not None and before.target == seen.target and now_s < before.until_s:
+    if any(each.target == seen.target for each in state.refused_at(now_s)):
         return before
     return refused(
         before,

@@ -62,8 +62,8 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     if planned is not None and denied_resources(state, planned, now_s):
         return Condition(Health.DENIED, _denied(state, planned, now_s))
     refused = state.refused_at(now_s)
-    if refused is not None:
-        return Condition(Health.DENIED, (str(refused),))
+    if refused:
+        return Condition(Health.DENIED, tuple(map(str, refused)))
     said = (str(planned.reason),) if planned is not None else ()
     if planned is not None and any(state.informant.denied) and state.in_use().exceeds(planned.desired):
         return Condition(

@@ -209,7 +209,7 @@ class Runner:
         self._held_journal.note(self.state, now_s)  # before it is used, and before anybody is told
         for transition in step.transitions:
             self._journal.append((now_s, transition.event))
-            self.stats.note(transition.event)
+            self.stats.note(transition)
             self._growth.note(transition, now_s)
             self._runner_log.happened(transition)
         if self.state.superseded_at_ms is not None:

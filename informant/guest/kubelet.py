@@ -18,7 +18,7 @@ MAX_CONTAINERS: Final = 64
 """So many groups of containers are looked at in one pod."""
 _UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 """A pod's UID; that of a static pod is the hash of its manifest."""
-_DEPTH: Final = 3
+_DEPTH: Final = 4
 """So deep below the root lies a kubelet's tree at most, such as `kubelet.slice/kubelet-kubepods.slice`."""
 _NAMES: Final = re.compile(r"kubepods|([^/]+-)?kubepods\.slice")
 _QOS: Final = ("", "burstable", "besteffort")

@@ -133,8 +133,10 @@ class PodSource:
                 is_own = each.max_bytes is not None and each.max_bytes != pod.max_bytes
                 used = files.memory().needed_bytes if is_own else pod.used_bytes
                 found[name] = replace(each, used_bytes=used)
-        limited = (self._inside[name] for name, each in found.items() if _is_limited(each))
-        self._watch.follow(each.counters() for each in (self._files, *limited))
+        counters = [self._inside[name].counters() for name, each in found.items() if _is_limited(each)]
+        if self._files.tells_kills:  # the pod's own memory.events changes with those of its containers
+            counters = [(cpu, -1) for cpu, _ in counters]
+        self._watch.follow((self._files.counters(), *counters))
         return found
 
     def changed(self) -> MoreResources:

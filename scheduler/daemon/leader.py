@@ -18,13 +18,15 @@ import click
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import endpoint
 from hosting.fault_log import FaultLog
+from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
-from hosting.kubernetes.resources import MIGRATIONS, POOLS, ResourceType
+from hosting.kubernetes.recorder import EventRecorder
+from hosting.kubernetes.resources import MIGRATIONS, POOLS, Manifest, ResourceType
 from hosting.supervisor import Child
 from protocol.extension import AGENT_HEADER
 from protocol.wire import PodName
-from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
 from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
@@ -40,6 +42,7 @@ from scheduler.ports import ClusterUnreachableError, NotLeadingError
 T = TypeVar("T")
 RETRY_S: Final = 1.0
 """Between tries to read the cluster and the configuration."""
+REPORTER: Final = f"{names.GROUP}/scheduler"
 MAX_BODY_BYTES: Final = 1 << 20
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
 
@@ -240,9 +243,20 @@ class _Life:
         *,
         is_first: bool,
     ) -> None:
-        self._cluster = _cluster(api, rng)
+        pod = options["pod"]
+        self._recorder = EventRecorder(
+            api,
+            REPORTER,
+            instance=pod[1] if pod is not None else "",
+            clock=time.monotonic,
+            rng=rng,
+            log=logs.logger("events"),
+        )
+        self._cluster = _cluster(api, rng, self._tell_fault)
         self._configuration = _configuration(api, options, rng)
-        self._pools = KubernetesPools(api, time.monotonic, rng, logs.logger("pools"))
+        self._pools = KubernetesPools(
+            api, time.monotonic, rng, logs.logger("pools"), tell_fault=self._tell_fault
+        )
         self._policies = PolicyStatus(api, self._cluster, time.monotonic, logs.logger("policies"))
         self._migrator = KubernetesMigrator(
             api,
@@ -264,6 +278,10 @@ class _Life:
         options = options.copy()
         options["first_start"] = options["first_start"] and is_first
         self.serving = Serving(options, sources, epoch=leadership.epoch)
+
+    def _tell_fault(self, type_: ResourceType, manifest: Manifest, text: str) -> None:
+        regarding = {"apiVersion": type_.api_version, "kind": type_.kind, **manifest}
+        self._recorder.record(regarding, "Warning", "Faulty", "Read", text)
 
     def _report(self, event: events.Input) -> None:
         self.serving.service.take(event)
@@ -292,6 +310,7 @@ class _Life:
     def start(self, others: Mapping[str, Child]) -> None:
         """Go on with what was loaded."""
         own: dict[str, Child] = {
+            "Events": self._recorder.run,
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
         }
@@ -308,8 +327,10 @@ class _Life:
         await self.serving.close()
 
 
-def _cluster(api: KubernetesApi, rng: random.Random) -> KubernetesCluster:
-    return KubernetesCluster(api, time.monotonic, rng, logs.logger("cluster"))
+def _cluster(
+    api: KubernetesApi, rng: random.Random, tell_fault: TellFault | None = None
+) -> KubernetesCluster:
+    return KubernetesCluster(api, time.monotonic, rng, logs.logger("cluster"), tell_fault)
 
 
 def _configuration(

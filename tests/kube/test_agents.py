@@ -118,8 +118,8 @@ def test_the_scheduler_is_found_through_its_service(
     address = own_address()
     scheduler = parley.scheduler("scheduler", "--first-start", "--host", address)
     service = f"{objects.namespace}/parley-scheduler"
-    settings = {"scheduler": {"service": service, "port": scheduler}, "otherSchedulers": []}
-    parley.agent(node, [scheduler], **settings)
+    found = {"service": service, "port": scheduler}
+    parley.agent(node, [scheduler], scheduler=found, otherSchedulers=[])
 
     def vm() -> dict[str, Any]:
         return parley.vms(node)[f"{objects.namespace}/p"]

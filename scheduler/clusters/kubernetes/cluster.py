@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
@@ -55,12 +55,21 @@ class Told:
         return self.description.found.spec.uid
 
 
+TellFault: TypeAlias = Callable[[ResourceType, Manifest, str], object]
+
+
 class KubernetesCluster:
     """A view of the cluster. It is up to date while its `children` run."""
 
     def __init__(
-        self, api: KubernetesApi, clock: Callable[[], float], rng: random.Random, log: Logger
+        self,
+        api: KubernetesApi,
+        clock: Callable[[], float],
+        rng: random.Random,
+        log: Logger,
+        tell_fault: TellFault | None = None,
     ) -> None:
+        """`tell_fault` is told of an object that cannot be read."""
         self._api = api
         self._clock = clock
         self._log = log
@@ -87,6 +96,7 @@ class KubernetesCluster:
         self._in_machine: dict[Key, set[Key]] = {}
         """The pods that name a VirtualMachine."""
         self._faults: dict[str, tuple[str, ...]] = {}
+        self._tell_fault = tell_fault
 
     def children(self) -> Mapping[str, Child]:
         """What keeps the view up to date."""
@@ -270,7 +280,7 @@ class KubernetesCluster:
                 # Its owner may be deleted before the pod is, which still holds what the VM has.
                 description = _kept(pod, told, description.faults) or description
         except reading.MALFORMED as error:
-            text = f"cannot be read: {error!r}" if not str(error) else f"cannot be read: {error}"
+            text = self._cannot_be_read(PODS, pod, error)
             description = _kept(pod, told, (text,)) or Description(
                 reading.unreadable(pod, room), (text,), machine=machine_of(pod)
             )
@@ -306,7 +316,7 @@ class KubernetesCluster:
                 spec = reading.node_of(found)
             except reading.MALFORMED as error:
                 # What was told counts on. A node that was never told takes no growth.
-                self._note_faults("node", key, (f"cannot be read: {error}",))
+                self._note_faults("node", key, (self._cannot_be_read(NODES, found, error),))
                 continue
             self._note_faults("node", key, ())
             if self._nodes.get(name) != spec:
@@ -330,7 +340,8 @@ class KubernetesCluster:
             try:
                 self._policies[key] = ScalingPolicy.read(found)
             except reading.MALFORMED as error:
-                self._note_faults("ScalingPolicy", key, (f"cannot be read: {error}",))
+                fault = self._cannot_be_read(SCALING_POLICIES, found, error)
+                self._note_faults("ScalingPolicy", key, (fault,))
         self._changed[SCALING_POLICIES].clear()
         for namespace in namespaces:
             self._of_namespace[namespace] = [
@@ -356,6 +367,12 @@ class KubernetesCluster:
                 yield key[0], name
 
     # ------------------------------------------------------------ faults
+
+    def _cannot_be_read(self, type_: ResourceType, manifest: Manifest, error: Exception) -> str:
+        text = f"cannot be read: {error if str(error) else repr(error)}"
+        if self._tell_fault is not None:
+            self._tell_fault(type_, manifest, text)
+        return text
 
     def _note_faults(self, kind: str, key: Key, faults: tuple[str, ...]) -> None:
         about = f"{kind} {key[0]}/{key[1]}" if key[0] else f"{kind} {key[1]}"

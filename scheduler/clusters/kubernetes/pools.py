@@ -18,6 +18,7 @@ from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import POOLS, Manifest
 from hosting.logs import Logger
 from hosting.settings import FaultsError, check
+from scheduler.clusters.kubernetes.cluster import TellFault
 from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
 from scheduler.pools.core.values import Pool
 from scheduler.pools.entry import PoolEntry
@@ -104,7 +105,10 @@ class KubernetesPools:
         rng: random.Random,
         log: Logger,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        tell_fault: TellFault | None = None,
     ) -> None:
+        """`tell_fault` is told of an object that is not taken up."""
+        self._tell_fault = tell_fault
         self._api = api
         self._clock = clock
         self._log = log
@@ -115,6 +119,8 @@ class KubernetesPools:
         self._described: Mapping[str, Pool] = {}
         self._has_changed = True
         self._faults: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        """The faults that were told last."""
         self._finalizer_faults = FaultLog(
             log, "finalizer of a pool not written", "finalizer of a pool written"
         )
@@ -165,10 +171,15 @@ class KubernetesPools:
     async def write(self, views: PoolViews) -> None:
         """Write what has changed."""
         wall, refused, wanted = self._wall(), views.faults, []
+        there = {name for _, name in self._watch.objects()}
+        self._told = {name: fault for name, fault in self._told.items() if name in there}
         for (_, name), manifest in tuple(self._watch.objects().items()):
             view = views.view(name)
             await self._write_finalizer(manifest, has_gone=view is None, is_needed=views.has_plugins)
             fault = self._faults.get(name) or refused.get(name, "")
+            if fault and self._told.get(name) != fault and self._tell_fault is not None:
+                self._tell_fault(POOLS, manifest, fault)
+            self._told[name] = fault
             wanted.append((manifest, pool_status(manifest, view, fault, wall)))
         await self._writer.write(wanted)
 

@@ -45,7 +45,15 @@ class World:
     def __init__(self) -> None:
         self.server = FakeApiServer()
         self.core = Core(SchedulerConfig(UUID(int=1), is_first_start=True))
-        self.cluster = KubernetesCluster(self.server.api(), now_s, random.Random(1), logs.logger("test"))
+        self.told: list[tuple[str, str]] = []
+        """Kind and name of objects of which a fault was told."""
+        self.cluster = KubernetesCluster(
+            self.server.api(),
+            now_s,
+            random.Random(1),
+            logs.logger("test"),
+            lambda type_, manifest, _: self.told.append((type_.kind, manifest["metadata"]["name"])),
+        )
 
     def put(self, type_: ResourceType, manifest: Manifest) -> None:
         """Create or change an object; the server gives UIDs."""
@@ -134,6 +142,7 @@ async def test_a_pod_that_cannot_be_read_holds_its_node_until_it_can(world: Worl
     assert world.row("a", Kind.POD) == cu(4, 16)
     assert world.row("b", Kind.POD) == cu(0.5, 1)
     assert "many" in str(world.cluster.faults["pod default/a"])
+    assert world.told == [("Pod", "a")]
 
     world.put(PODS, pod("a"))
     await world.refresh()
