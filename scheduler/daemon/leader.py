@@ -216,7 +216,7 @@ class KubernetesProgram:
             if not (ending.done() or losing.done()):
                 self._answer_from(life.serving)
                 life.serving.greet(self._address)
-                life.start({"label of the leader": self._label.put} if self._label is not None else {})
+                life.start(self._label_of(leadership))
                 await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._answer_from(None)
@@ -226,6 +226,13 @@ class KubernetesProgram:
                 await self._label.remove()
             await leadership.release()
             self._log.info("leads no more", epoch=leadership.epoch)
+
+    def _label_of(self, leadership: Leadership) -> dict[str, Child]:
+        """What keeps the leader's label where it belongs; nothing outside of a pod."""
+        label = self._label
+        if label is None:
+            return {}
+        return {"label of the leader": lambda: label.keep(lambda: leadership.is_valid(time.monotonic()))}
 
     async def _load(self, life: "_Life") -> None:
         """Read everything before the first decision."""
