@@ -396,11 +396,21 @@ async def _in_time(*calls: Coroutine[Any, Any, None]) -> None:
     """Ask the API server. Raises `ClusterUnreachableError`."""
     try:
         async with asyncio.timeout(LOOK_DEADLINE_S):
-            await asyncio.gather(*calls)
+            await _together(calls)
     except TimeoutError:
         raise ClusterUnreachableError("the API server has not answered in time") from None
     except KubernetesError as error:
         raise ClusterUnreachableError(str(error)) from None
+
+
+async def _together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls side by side. The first error ends all of them, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _is_same_row(told: Told, description: Description | None) -> bool:
@@ -425,10 +435,10 @@ async def _list(watch: Reflector, keys: Collection[Key]) -> None:
         namespace: {name for _, name in found}
         for namespace, found in groupby(sorted(keys), key=lambda key: key[0])
     }
-    calls = []
+    calls: list[Coroutine[Any, Any, None]] = []
     for namespace, names in by_namespace.items():
         if len(names) > MAX_BY_NAME:
             calls.append(watch.list_namespace(namespace, names))
         else:
             calls += [watch.list_one(namespace, name) for name in sorted(names)]
-    await asyncio.gather(*calls)
+    await _together(calls)

@@ -30,7 +30,7 @@ from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import cu
-from tests.support.kube_api import FakeApiServer
+from tests.support.kube_api import FakeApiServer, lists
 from tests.support.kube_store import RefusalError
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_clusters.kube_manifests import bounds, machine, node, pod, policy
@@ -248,6 +248,18 @@ async def test_a_pod_that_outlives_its_virtual_machine_keeps_its_row(world: Worl
     world.server.delete(PODS, "default", "a")
     await world.refresh()
     assert world.reserved() == cu(0)
+
+
+@in_world
+async def test_a_refresh_that_fails_leaves_no_call_under_way(world: World) -> None:
+    await world.refresh()
+    before = len(asyncio.all_tasks())
+    world.server.fail("hang", lambda call: lists(call) and call.path == PODS.path())
+    world.server.fail("status", lambda call: lists(call) and call.path == NODES.path())
+
+    with pytest.raises(ClusterUnreachableError):
+        await world.cluster.refresh()
+    assert len(asyncio.all_tasks()) == before
 
 
 @in_world
