@@ -11,6 +11,7 @@ import pytest
 from hosting import logs
 from hosting.kubernetes import names
 from hosting.kubernetes.connection import ApiCall
+from hosting.kubernetes.reflector import LOOK_S
 from hosting.kubernetes.resources import (
     NODES,
     PODS,
@@ -22,7 +23,6 @@ from hosting.kubernetes.resources import (
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
-from scheduler.clusters.kubernetes.optional import LOOK_S
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import Kind
@@ -297,7 +297,7 @@ async def test_types_that_the_server_does_not_know_have_no_objects(missing: Reso
         assert await world.refresh() == ["NodeSeen", "VmSeen"]
         assert await world.read("a") == ["VmSeen"]
         world.server.hooks.clear()
-        await asyncio.sleep(LOOK_S + 1)
+        await asyncio.sleep(2 * LOOK_S)
         assert await world.refresh() == []
 
 
