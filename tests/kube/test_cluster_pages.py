@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ SYSTEM: Final = "parley-system"
 PAGES_ON_A_CLUSTER: Final = ("docs/kubernetes.md",)
 POD_NETWORK: Final = "198.19"
 """Kept for benchmarks of networks (RFC 2544), so nobody is met there."""
-LOCK: Final = Path(tempfile.gettempdir()) / "parley-pod-network.lock"
-"""Held by each run of these tests on this machine: whoever is the last one takes the route away."""
 ROUTE: Final = ("local", f"{POD_NETWORK}.0.0/16", "dev", "lo")
 
 
@@ -60,11 +57,12 @@ class NodeOfPrograms:
 
 
 @pytest.fixture(scope="module")
-def pod_network() -> Iterator[str]:
+def pod_network(programs: Programs) -> Iterator[str]:
     """Addresses that are this machine's own, and none of loopback: no EndpointSlice takes those."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("needs root and iproute2, to give pods addresses that an EndpointSlice takes")
-    with LOCK.open("w") as lock:
+    # All runs of the tests on this machine have that file; whoever lets go of it last takes the route away.
+    with Path(programs.path("kubectl")).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         subprocess.run(["ip", "route", "replace", *ROUTE], check=True)
         yield POD_NETWORK
