@@ -167,8 +167,9 @@ class KubernetesApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of a watch. Raises `RefusedError` for its status, `UnreachableError`.
 
-        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too, also where nothing comes
-        for `silence_s`.
+        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too. Where nothing comes for
+        `silence_s`, the lines end as if the server had ended them: nothing may have happened, and the next call shows whether
+        the server can be reached.
         """
         async with self._open(ApiCall("GET", path, query), silence_s, connect_deadline_s) as answer:
             if answer.status >= 400:
@@ -209,7 +210,7 @@ async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
         with _named():
             try:
                 line = await anext(lines)
-            except StopAsyncIteration:
+            except (StopAsyncIteration, TimeoutError):
                 return
         yield line
 
@@ -220,7 +221,7 @@ def _named() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise UnreachableError("the server was silent for too long") from None
+        raise UnreachableError("the server did not answer in time") from None
     except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
         text = " ".join(str(error).split())[:300]
         raise UnreachableError(f"{type(error).__name__}: {text}".rstrip(": ")) from None
