@@ -159,7 +159,7 @@ def _pod_content(pod: SeenPod) -> dict[str, object]:
 
 def as_text(seen: SeenNode) -> Iterator[str]:
     """All of that as lines of text, for people."""
-    yield f"{socket.gethostname()}, {len(seen.pods)} pods"
+    yield f"{socket.gethostname()}, pods: {len(seen.pods)}"
     for is_had, title in ((True, "can"), (False, "cannot")):
         told = [f"  {each.name:<24} {each.told}" for each in seen.findings if each.is_had is is_had]
         yield title

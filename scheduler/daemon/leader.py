@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from hosting import lifecycle, logs, metrics, server
-from hosting.addresses import endpoint
+from hosting.addresses import Advertised, endpoint
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi
@@ -52,7 +52,7 @@ class KubernetesOptions(ServingOptions):
 
     host: str
     port: int
-    advertise: str | None
+    advertised: Advertised
     kubeconfig: Path | None
     context: str | None
     lease: tuple[str, str]
@@ -91,6 +91,7 @@ class KubernetesProgram:
         self._is_ready = False
         self._has_led = False
         self._elector: LeaseElector | None = None
+        self._address = ""
         pod = options["pod"]
         self._label = (
             LeaderLabel(api, pod, options["scheduler_name"], self._rng, self._log)
@@ -153,8 +154,9 @@ class KubernetesProgram:
             where = endpoint(self._options["host"], self._options["port"])
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
-        elector = self._elector = self._make_elector(port)
-        self._log.info("serving", address=f"http://{endpoint(self._options['host'], port)}")
+        self._address = f"http://{self._options['advertised'].endpoint(port)}"
+        elector = self._elector = self._make_elector()
+        self._log.info("listening", address=f"http://{endpoint(self._options['host'], port)}")
         ending = asyncio.create_task(stop.wait(), name="request to end")
         try:
             await _either(ending, self._prove())
@@ -168,14 +170,13 @@ class KubernetesProgram:
             await self._server.close()
         return 0
 
-    def _make_elector(self, port: int) -> LeaseElector:
-        host = self._options["advertise"] or self._options["host"]
+    def _make_elector(self) -> LeaseElector:
         pod = self._options["pod"]
         return LeaseElector(
             self._api,
             *self._options["lease"],
             identity=f"{pod[1] if pod is not None else 'scheduler'}_{uuid.uuid4()}",
-            address=f"http://{endpoint(host, port)}",
+            address=self._address,
             times=LeaseTimes.of(self._options["lease_duration_s"]),
             clock=time.monotonic,
             rng=self._rng,
@@ -212,6 +213,7 @@ class KubernetesProgram:
             await _either(ending, losing, self._load(life))
             if not (ending.done() or losing.done()):
                 self._answer_from(life.serving)
+                life.serving.greet(self._address)
                 life.start({"label of the leader": self._label.put} if self._label is not None else {})
                 await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
         finally:

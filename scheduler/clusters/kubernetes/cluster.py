@@ -331,17 +331,15 @@ class KubernetesCluster:
     def _note_policies(self) -> None:
         policies, namespaces = self._of_policies.objects(), set[str]()
         for key in self._changed[SCALING_POLICIES]:
-            found = policies.get(key)
-            namespaces.add(key[0])
-            self._policies.pop(key, None)
-            self._note_faults("ScalingPolicy", key, ())
-            if found is None:
-                continue
-            try:
-                self._policies[key] = ScalingPolicy.read(found)
-            except reading.MALFORMED as error:
-                fault = self._cannot_be_read(SCALING_POLICIES, found, error)
-                self._note_faults("ScalingPolicy", key, (fault,))
+            before, found, faults = self._policies.pop(key, None), policies.get(key), tuple[str, ...]()
+            if found is not None:
+                try:
+                    self._policies[key] = ScalingPolicy.read(found)
+                except reading.MALFORMED as error:
+                    faults = (self._cannot_be_read(SCALING_POLICIES, found, error),)
+            self._note_faults("ScalingPolicy", key, faults)
+            if self._policies.get(key) != before:  # else only its status was written
+                namespaces.add(key[0])
         self._changed[SCALING_POLICIES].clear()
         for namespace in namespaces:
             self._of_namespace[namespace] = [

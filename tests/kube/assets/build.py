@@ -37,8 +37,8 @@ FLAGS = " ".join(
             f"-X k8s.io/component-base/version.{name}={value}"
             for name, value in (
                 ("gitVersion", f"v{KUBERNETES_VERSION}"),
-                ("gitMajor", "1"),
-                ("gitMinor", "35"),
+                ("gitMajor", KUBERNETES_VERSION.split(".")[0]),
+                ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
             )
         ),
     ]
@@ -85,6 +85,10 @@ def build(folder: Path) -> None:
     if shutil.which("go") is None:
         sys.exit(
             "go is missing: install Go 1.25 or newer, or name a folder with the programs in KUBEBUILDER_ASSETS"
+        )
+    if f"k8s.io/kubernetes v{KUBERNETES_VERSION}\n" not in (HERE / "go.mod").read_text():
+        sys.exit(
+            f"go.mod names another version of Kubernetes than {KUBERNETES_VERSION} of parley/clusters/programs.py"
         )
     folder.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
