@@ -17,6 +17,7 @@ import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import Advertised, endpoint
+from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi
@@ -40,8 +41,8 @@ from scheduler.permits.config_file import ConfigFile
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
 T = TypeVar("T")
-RETRY_S: Final = 1.0
-"""Between tries to read the cluster and the configuration."""
+RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)
+"""Between tries to read the cluster and the configuration: each lists every object."""
 REPORTER: Final = f"{names.GROUP}/scheduler"
 MAX_BODY_BYTES: Final = 1 << 20
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
@@ -185,6 +186,7 @@ class KubernetesProgram:
 
     async def _prove(self) -> bool:
         """Read everything once: whoever cannot must not lead, and is not ready."""
+        failures = 0
         while True:
             try:
                 await _cluster(self._api, self._rng).prove_readable()
@@ -193,7 +195,8 @@ class KubernetesProgram:
                     await configuration.refresh()
             except UNREADABLE as error:
                 self._faults.failed(error)
-                await asyncio.sleep(RETRY_S)
+                failures += 1
+                await asyncio.sleep(RETRY.delay_s(failures, self._rng))
             else:
                 self._is_ready = True
                 self._faults.worked()
@@ -227,9 +230,11 @@ class KubernetesProgram:
 
     async def _load(self, life: "_Life") -> None:
         """Read everything before the first decision."""
+        failures = 0
         while faults := await life.load():
             self._faults.failed("; ".join(faults))
-            await asyncio.sleep(RETRY_S)
+            failures += 1
+            await asyncio.sleep(RETRY.delay_s(failures, self._rng))
         self._faults.worked()
 
 
