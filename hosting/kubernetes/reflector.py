@@ -44,7 +44,11 @@ _BACKOFF: Final = Backoff(base_s=0.4, cap_s=10.0)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """A watch is ended by the server after `watch_s` to twice that. Bookmarks come about once a minute, hence `silence_s`."""
+    """A watch is ended by the server after `watch_s` to twice that.
+
+    After `silence_s` without an event a new watch goes on, over a new connection: the old one may be dead. Bookmarks come about
+    once a minute, but of a type that never changes they may never come: an API server whose etcd reports no progress has none.
+    """
 
     watch_s: float = 240.0
     silence_s: float = 75.0
@@ -265,6 +269,7 @@ class Reflector:
             self._must_list |= ended.must_list
             if ended.error is None:
                 failures = 0
+                self._log.worked()
                 continue
             failures = 1 if ended.was_well else failures + 1
             self.health.fault = str(ended.error)
@@ -314,6 +319,7 @@ class Reflector:
             silence_s=self._times.silence_s,
         ) as lines:
             self.health.fault = ""
+            self.health.contact_s = self._clock()
             async for line in lines:
                 self._event(line)
                 self._works()

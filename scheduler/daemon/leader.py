@@ -134,6 +134,7 @@ class KubernetesProgram:
         leads = (((), float(serving is not None)),)
         return [
             metrics.Family("gauge", "parley_scheduler_leading", "Whether this process leads", (), leads),
+            *self._api.families(),
             *(
                 serving.families(self._server)
                 if serving is not None

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
+import structlog
 
 from hosting.kubernetes.reflector import Change, Deleted, Reflector
 from hosting.kubernetes.resources import NODES, PODS, Manifest
@@ -183,16 +184,35 @@ async def test_a_watch_that_ends_is_begun_anew(inserted: bytes | Exception | Non
 
 
 @virtually
-async def test_a_silent_watch_is_cut_and_nothing_is_lost() -> None:
+async def test_a_silent_watch_is_begun_anew_and_nothing_is_lost() -> None:
     async with watched(server=FakeApiServer(bookmark_every_s=1e6)) as it:
         it.server.lags = True
         it.put("a")
         await asyncio.sleep(70)
-        assert (it.reflector.fault, it.told) == ("", [])
+        assert it.told == []
         it.server.lags = False  # the connection stays silent: nobody wakes it
         await asyncio.sleep(10)
         assert it.told == ["+a"]
         assert it.asked() == ["list", "watch", "watch"]
+
+
+@virtually
+async def test_silence_is_a_fault_only_where_the_server_cannot_be_reached() -> None:
+    """A type that never changes, of an API server without bookmarks for it."""
+    with structlog.testing.capture_logs() as logged:
+        async with watched(server=FakeApiServer(bookmark_every_s=1e6)) as it:
+            await asyncio.sleep(3600)
+            assert logged == []
+            it.asked()
+            it.server.fail("hang", watches)
+            await asyncio.sleep(90)
+            assert it.asked() == ["watch", "watch"]
+            assert [each["error"] for each in logged] == ["the server did not answer in time"]
+            await asyncio.sleep(90)
+            assert it.reflector.fault == ""
+            assert [each["log_level"] for each in logged] == ["warning", "info"], (
+                "it is told that this is over"
+            )
 
 
 @pytest.mark.parametrize("ends", [watches, lambda _: True])
