@@ -9,7 +9,6 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,12 +22,11 @@ from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.recorder import EventRecorder
-from hosting.kubernetes.resources import MIGRATIONS, POOLS, Manifest, ResourceType
+from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.supervisor import Child
 from protocol.extension import AGENT_HEADER
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
-from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.migrator import KubernetesMigrator
@@ -217,7 +215,7 @@ class KubernetesProgram:
             if not (ending.done() or losing.done()):
                 self._answer_from(life.serving)
                 life.serving.greet(self._address)
-                life.start({"label of the leader": self._label.put} if self._label is not None else {})
+                life.start(self._label_of(leadership))
                 await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._answer_from(None)
@@ -227,6 +225,13 @@ class KubernetesProgram:
                 await self._label.remove()
             await leadership.release()
             self._log.info("leads no more", epoch=leadership.epoch)
+
+    def _label_of(self, leadership: Leadership) -> dict[str, Child]:
+        """What keeps the leader's label where it belongs; nothing outside of a pod."""
+        label = self._label
+        if label is None:
+            return {}
+        return {"label of the leader": lambda: label.keep(lambda: leadership.is_valid(time.monotonic()))}
 
     async def _load(self, life: "_Life") -> None:
         """Read everything before the first decision."""
@@ -274,7 +279,6 @@ class _Life:
             rng=rng,
             log=logs.logger("migrator"),
         )
-        self._api = api
         sources = Sources(
             self._cluster,
             self._configuration,
@@ -301,7 +305,7 @@ class _Life:
     def watch(self) -> None:
         """Begin to keep what the core learns from up to date."""
         watches: dict[str, Child] = dict(self._cluster.children())
-        watches["watch of pools"] = self._optional(POOLS, self._pools.run_watch)
+        watches["watch of pools"] = self._pools.run_watch
         if isinstance(self._configuration, ConfigMapSource):
             watches["watch of the configuration"] = self._configuration.run
         for name, child in watches.items():
@@ -322,12 +326,7 @@ class _Life:
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
         }
-        for name, child in self._migrator.children().items():
-            own[name] = self._optional(MIGRATIONS, child)
-        self.serving.start(own | dict(others))
-
-    def _optional(self, type_: ResourceType, child: Child) -> Child:
-        return partial(run_when_known, self._api, type_, child)
+        self.serving.start({**own, **self._migrator.children(), **others})
 
     async def end(self) -> None:
         """End everything."""
