@@ -46,8 +46,8 @@ class Extent:
     changes_a_second: float
 
 
-SHORT: Final = Extent(4, 25, 6.0, 12.0, 2.0)
-FULL: Final = Extent(20, PODS_A_NODE, 60.0, 120.0, 5.0)
+SHORT: Final = Extent(4, 25, 10.0, 10.0, 3.0)
+FULL: Final = Extent(20, PODS_A_NODE, 30.0, 60.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ def _scene(plane: ControlPlane, found: Programs, directory: Path, extent: Extent
             loads = MadeLoads(directory / "cgroup", pods.seen, IDLE_MILLI)
             loads.start()
             informant = parley.node_informant(loads.root)
+            awaited("a leading scheduler", parley.is_led)
             settings: dict[str, Any] = {"policies": [FORGETFUL], "periods": PERIODS}
             for node in nodes.names:
                 parley.agent(node, scheduler, informant, **settings)
