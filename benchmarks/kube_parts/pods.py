@@ -50,6 +50,11 @@ class PodHistory:
     patched_s: list[float] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
     is_under_way: bool = False
+    in_force: Resources = field(init=False)
+    """The size that the node said last was done; at first that of the spec."""
+
+    def __post_init__(self) -> None:
+        self.in_force = self.target
 
     def see(self, pod: Manifest, now_s: float) -> None:
         """The pod has changed."""
@@ -60,6 +65,7 @@ class PodHistory:
         self.pod, self.target = pod, target
         if self.is_under_way and pods.is_known_to_node(pod) and pods.size(pod) == target:
             self.waits_s.append(now_s - self.patched_s[-1])
+            self.in_force = target
             self.is_under_way = False
 
 

@@ -120,6 +120,10 @@ class ParleyPrograms:
             if sample.name == name
         ]
 
+    def is_led(self) -> bool:
+        """Whether the scheduler leads. Raises `OSError` while there is none."""
+        return self.figures("scheduler", "parley_scheduler_leading") == [({}, 1.0)]
+
     def cost(self, prefix: str) -> Cost:
         """What all programs whose names begin with `prefix` have used. Raises `OSError`."""
         total = Cost()

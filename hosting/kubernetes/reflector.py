@@ -83,9 +83,16 @@ class _Ended:
     def must_list(self) -> bool:
         """Whether a watch from the last version is of no use. A gateway time-out may mean that the server does not know it yet."""
         error = self.error
-        return isinstance(error, _GarbageError) or (
-            isinstance(error, RefusedError) and (error.is_expired or error.status == 504)
+        return (
+            self.has_expired
+            or isinstance(error, _GarbageError)
+            or (isinstance(error, RefusedError) and error.status == 504)
         )
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the server has forgotten the last version."""
+        return isinstance(self.error, RefusedError) and self.error.is_expired
 
     @property
     def patience_s(self) -> float:
@@ -263,7 +270,7 @@ class Reflector:
 
     async def run(self) -> None:
         """List and watch for ever. Started again, it goes on from what is known."""
-        failures = 0
+        failures, has_expired = 0, False
         while True:
             ended = await self._round()
             self._must_list |= ended.must_list
@@ -271,7 +278,10 @@ class Reflector:
                 failures = 0
                 self._log.worked()
                 continue
-            failures = 1 if ended.was_well else failures + 1
+            # A server that was away and has forgotten the version is there again: the list must not wait for its absence.
+            is_back = ended.has_expired and not has_expired
+            has_expired = ended.has_expired
+            failures = 1 if ended.was_well or is_back else failures + 1
             self.health.fault = str(ended.error)
             if self._note_missing(ended.error):
                 self._must_list = True  # a type that was removed may come again with other objects

@@ -31,6 +31,9 @@ WRITE_DEADLINE_S: Final = 4.0
 COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
 LOOK_EVERY_S: Final = 0.25
 """A kubelet looks at its containers once a second, so a resize takes one to two seconds. Each look is a call to the API server."""
+LOOK_AT_REST_EVERY_S: Final = 30.0
+"""A pod whose size nobody changes is read for nothing, and there are many. The agent's own write needs no fresh reading: it is refused
+where somebody else was quicker."""
 ATTEMPTS: Final = 4
 """So often a write is tried that meets a newer version of the pod: the node writes its status at any time."""
 
@@ -64,7 +67,7 @@ class PodBackend:
     @property
     def capabilities(self) -> Capabilities:
         """The API server ends a write after its deadline."""
-        return Capabilities(COMMAND_DEADLINE_S, LOOK_EVERY_S)
+        return Capabilities(COMMAND_DEADLINE_S, LOOK_EVERY_S, LOOK_AT_REST_EVERY_S)
 
     async def fence(self, vm: Vm) -> Fencing:
         """Mark the pod: every write that rests on an earlier version is refused from now on."""

@@ -149,6 +149,25 @@ async def test_a_history_that_was_forgotten_is_listed_again_as_a_diff() -> None:
         assert it.reflector.fault == ""
 
 
+@virtually
+async def test_a_server_that_comes_back_without_its_history_is_listed_at_once() -> None:
+    async with watched() as it:
+        it.put("a")
+        await turns(30)
+        it.server.is_down = True
+        it.server.send(None)
+        await asyncio.sleep(60)
+        it.put("b")
+        it.server.store.compact()
+        asked: list[tuple[bool, float]] = []
+        it.server.hooks.append(lambda call: asked.append((watches(call), now_s())))
+        it.server.is_down = False
+        await asyncio.sleep(LONG_S)
+        assert [is_watch for is_watch, _ in asked] == [True, False, True]
+        assert asked[-1][1] - asked[0][1] < 0.5
+        assert it.told == ["+a", "+b"]
+
+
 GONE: Final = b'{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}\n'
 BUSY: Final = b'{"type": "ERROR", "object": {"code": 429, "reason": "TooManyRequests"}}\n'
 NAMELESS: Final = b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "2000"}}}\n'
