@@ -71,7 +71,7 @@ class Conditions:
             "status": "False" if told is None else "True",
             "reason": "GrowthPermitted" if told is None else REASON,
             "message": told or "",
-            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastTransitionTime": objects.time_written(datetime.now(UTC)),
         }
         await self._api.patch(
             PODS,
