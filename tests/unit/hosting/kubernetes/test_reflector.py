@@ -7,14 +7,15 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
-import structlog
 
 from hosting.kubernetes.reflector import Change, Deleted, Reflector
 from hosting.kubernetes.resources import NODES, PODS, Manifest
+from hosting.logs import Logger
 from tests.support.kube_api import FakeApiServer, lists, watches
 from tests.support.kube_store import RefusalError
 from tests.support.servers import QUIET
 from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.hosting.raw_peers import recorded
 
 LONG_S: Final = 15.0
 """Longer than every back-off."""
@@ -45,7 +46,9 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(*, server: FakeApiServer | None = None, **selectors: Any) -> AsyncIterator[Watched]:
+async def watched(
+    *, server: FakeApiServer | None = None, log: Logger = QUIET, **selectors: Any
+) -> AsyncIterator[Watched]:
     server, told = server or FakeApiServer(), list[str]()
 
     def on_change(changes: tuple[Change, ...]) -> None:
@@ -55,7 +58,7 @@ async def watched(*, server: FakeApiServer | None = None, **selectors: Any) -> A
 
     async with server.api() as api:
         reflector = Reflector(
-            api, PODS, rng=random.Random(1), clock=now_s, log=QUIET, on_change=on_change, **selectors
+            api, PODS, rng=random.Random(1), clock=now_s, log=log, on_change=on_change, **selectors
         )
         task = asyncio.create_task(reflector.run())
         await turns(30)
@@ -218,20 +221,18 @@ async def test_a_silent_watch_is_begun_anew_and_nothing_is_lost() -> None:
 @virtually
 async def test_silence_is_a_fault_only_where_the_server_cannot_be_reached() -> None:
     """A type that never changes, of an API server without bookmarks for it."""
-    with structlog.testing.capture_logs() as logged:
-        async with watched(server=FakeApiServer(bookmark_every_s=1e6)) as it:
-            await asyncio.sleep(3600)
-            assert logged == []
-            it.asked()
-            it.server.fail("hang", watches)
-            await asyncio.sleep(90)
-            assert it.asked() == ["watch", "watch"]
-            assert [each["error"] for each in logged] == ["the server did not answer in time"]
-            await asyncio.sleep(90)
-            assert it.reflector.fault == ""
-            assert [each["log_level"] for each in logged] == ["warning", "info"], (
-                "it is told that this is over"
-            )
+    log, logged = recorded()
+    async with watched(server=FakeApiServer(bookmark_every_s=1e6), log=log) as it:
+        await asyncio.sleep(3600)
+        assert logged == []
+        it.asked()
+        it.server.fail("hang", watches)
+        await asyncio.sleep(90)
+        assert it.asked() == ["watch", "watch"]
+        assert [each["error"] for each in logged] == ["the server did not answer in time"]
+        await asyncio.sleep(90)
+        assert it.reflector.fault == ""
+        assert [each["log_level"] for each in logged] == ["warning", "info"], "it is told that this is over"
 
 
 @pytest.mark.parametrize("ends", [watches, lambda _: True])
