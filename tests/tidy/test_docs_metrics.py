@@ -6,6 +6,7 @@ import uuid
 from agent.daemon import status
 from agent.runner.stats import Latencies
 from hosting import logs
+from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
 from hosting.server import Server
 from scheduler.core.core import Core
@@ -33,6 +34,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),
+        *KubernetesApi(ApiCredentials(), user_agent="test").families(),
     ]
     documented = dict(
         re.findall(r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
