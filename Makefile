@@ -24,7 +24,8 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.runtime ## watch VMs being scaled by negotiation (ARGS="--vms 8 --seconds 30 --output json")
+# With a cluster it needs the library of Kubernetes, too, which is an extra.
+demo: $(VENV)/$(if $(findstring --cluster,$(ARGS)),.dev,.runtime) ## watch VMs being scaled by negotiation (ARGS="--vms 8 --seconds 30", ARGS="--cluster kube")
 	@$(BIN)/parley demo --load $(ARGS)
 
 setup: $(VENV)/.dev ## only set up $(VENV): the programs and the test tools

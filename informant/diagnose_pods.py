@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from informant.core.report import Reading
-from informant.guest.findings import Finding, reason_of
+from informant.guest.findings import Finding
 from informant.guest.kubelet import CgroupTree, PodGroup
 from informant.guest.pod import PodSource, node_bytes
 
@@ -93,7 +93,7 @@ def _seen(
     if isinstance(before, OSError) or isinstance(now, OSError):
         wrong = now if isinstance(now, OSError) else before
         assert isinstance(wrong, OSError)
-        return SeenPod(uid, group, None, None, over_s, reason_of(wrong))
+        return SeenPod(uid, group, None, None, over_s, wrong.strerror or str(wrong))
     return SeenPod(uid, group, before, now, over_s)
 
 
@@ -159,7 +159,7 @@ def _pod_content(pod: SeenPod) -> dict[str, object]:
 
 def as_text(seen: SeenNode) -> Iterator[str]:
     """All of that as lines of text, for people."""
-    yield f"{socket.gethostname()}, {len(seen.pods)} pods"
+    yield f"{socket.gethostname()}, pods: {len(seen.pods)}"
     for is_had, title in ((True, "can"), (False, "cannot")):
         told = [f"  {each.name:<24} {each.told}" for each in seen.findings if each.is_had is is_had]
         yield title

@@ -23,13 +23,15 @@ from rich.live import Live
 from hosting import lifecycle, logs
 from hosting.client import Answered, HttpClient
 from hosting.files import locked
+from parley import cluster_stage, view
 from parley import scene as scenes
-from parley import view
 from parley.apart import Comparison
 from parley.burner import Burner, Maximum
 from parley.children import Children
+from parley.clusters.programs import ClusterError
 from parley.observer import Observer, SizeChange, Tail
 from parley.scene import NODE, Scene
+from parley.stage import Stage
 
 NOTHING_RAN: Final = 1
 WRONG_DIRECTORY: Final = 2
@@ -54,6 +56,8 @@ class DemoOptions:
     output: str
     quiet: bool
     directory: Path | None
+    cluster: str | None = None
+    """`kube` or `node`: on a control plane of Kubernetes, with that kind of node."""
 
 
 @dataclass(slots=True)
@@ -105,12 +109,36 @@ async def _burn() -> list[asyncio.subprocess.Process]:
     return [await asyncio.create_subprocess_exec(*command) for _ in range(os.cpu_count() or 1)]
 
 
+def _stage_of(scene: Scene, *, load: bool) -> Stage:
+    """The demo without a cluster: the scheduler's cluster is a file, and resizes are simulated. Writes the programs' files."""
+    scenes.write_files(scene)
+    return Stage(
+        directory=scene.directory,
+        node=NODE,
+        reservable=scene.reservable,
+        agent_port=scene.agent_port,
+        programs=scenes.programs(scene),
+        steps={f"{scenes.NAMESPACE}/{vm.name}": vm.unit.step for vm in scene.vms},
+        burner=_burner_of(scene) if load else None,
+    )
+
+
+def _burner_of(scene: Scene) -> Burner:
+    (vm,) = (each for each in scene.vms if each.name == scenes.THIS_MACHINE)
+    return Burner(
+        BURN_S,
+        Maximum(vm.max.vcpu_milli // 1000, vm.most.vcpu_milli // 1000),
+        _burn,
+        lambda: scenes.write_files(scenes.raised(scene)),
+    )
+
+
 class Demo:
     """One run of the demo."""
 
-    def __init__(self, options: DemoOptions, scene: Scene) -> None:
+    def __init__(self, options: DemoOptions, stage: Stage) -> None:
         self._options = options
-        self._scene = scene
+        self._stage = stage
         self._console = Console(stderr=options.output == "json")
         self._notes: dict[str, Note] = {}
         """The last note on each program that ended by itself."""
@@ -121,32 +149,20 @@ class Demo:
         self._answered_s: float | None = None
         """When the agent answered first."""
         self._tallies = Tallies()
-        self._observer = Observer({NODE: scene.reservable})
-        steps = {f"{scenes.NAMESPACE}/{vm.name}": vm.unit.step for vm in scene.vms}
-        self._comparison = Comparison(scene.reservable, steps)
-        self._tail = Tail(scene.state / "changes.jsonl")
-        self._burner = self._burner_of(scene) if options.load else None
-        self._children = Children(scene.directory / "logs", self._say, logs.logger("demo"))
-
-    @staticmethod
-    def _burner_of(scene: Scene) -> Burner:
-        (vm,) = (each for each in scene.vms if each.name == scenes.THIS_MACHINE)
-        return Burner(
-            BURN_S,
-            Maximum(vm.max.vcpu_milli // 1000, vm.most.vcpu_milli // 1000),
-            _burn,
-            lambda: scenes.write_files(scenes.raised(scene)),
-        )
+        self._observer = Observer({stage.node: stage.reservable})
+        self._comparison = Comparison(stage.reservable, stage.steps)
+        self._tail = Tail(stage.state / "changes.jsonl")
+        self._burner = stage.burner
+        self._children = Children(stage.directory / "logs", self._say, logs.logger("demo"))
 
     async def run(self, stop: lifecycle.Stop) -> int:
         began_s = time.monotonic()
-        scenes.write_files(self._scene)
         if not self._options.quiet:
             kept = "" if self._options.directory else " (removed at the end; --directory keeps them)"
             self._print(
-                f"starting {len(self._scene.vms) + 2} programs; logs: {self._scene.directory}/logs{kept}"
+                f"starting {len(self._stage.programs)} programs; logs: {self._stage.directory}/logs{kept}"
             )
-        for program in scenes.programs(self._scene):
+        for program in self._stage.programs:
             self._children.start(program)
         try:
             async with HttpClient() as client:
@@ -165,7 +181,7 @@ class Demo:
         if not result["vms"] and not stop.is_requested():  # with Ctrl-C at once there is no reason to wonder
             line = self._children.last_line("agent") or "nothing"
             click.echo(
-                f"the agent never answered; its last line: {line}; see {self._scene.directory}/logs",
+                f"the agent never answered; its last line: {line}; see {self._stage.directory}/logs",
                 err=True,
             )
             return NOTHING_RAN
@@ -211,7 +227,8 @@ class Demo:
                     with _writing():
                         size = self._console.size
                         live.update(
-                            view.screen(NODE, self._vms, footer, size.width, size.height), refresh=True
+                            view.screen(self._stage.node, self._vms, footer, size.width, size.height),
+                            refresh=True,
                         )
                 _ = await stop.wait_for(POLL_S)
         finally:
@@ -219,7 +236,7 @@ class Demo:
                 live.stop()
 
     async def _look(self, client: HttpClient) -> None:
-        url = f"http://127.0.0.1:{self._scene.agent_port}/v1/vms"
+        url = f"http://127.0.0.1:{self._stage.agent_port}/v1/vms"
         outcome = await client.call("GET", url, deadline_s=1.0)
         if isinstance(outcome, Answered) and outcome.status == 200:
             document = json.loads(outcome.body)
@@ -227,6 +244,7 @@ class Demo:
             self._vms = document["vms"]
             self._tallies.note(document["daemon"], self._vms)
         self._fold()
+        self._stage.act(time.monotonic())
         if self._burner is not None:
             await self._burner.step(self._sizes(), time.monotonic())
         self._print_notes()
@@ -236,7 +254,7 @@ class Demo:
     def _fold(self) -> None:
         for line in self._tail.lines():
             self._observer.fold(line)
-            self._comparison.note(float(line["at_s"]), self._observer.uses(NODE))
+            self._comparison.note(float(line["at_s"]), self._observer.uses(self._stage.node))
 
     def _sizes(self) -> list[SizeChange]:
         name = f"{scenes.NAMESPACE}/{scenes.THIS_MACHINE}"
@@ -265,13 +283,13 @@ class Demo:
 
     def _footer(self, elapsed_s: float) -> list[str]:
         """How long the demo runs, the largest use of the node, the state of the load, and programs that have just ended."""
-        largest, now_s = self._observer.largest[NODE], time.monotonic()
-        reservable = self._scene.reservable
+        largest, now_s = self._observer.largest[self._stage.node], time.monotonic()
+        reservable = self._stage.reservable
         verdict = f"{len(self._observer.overcommits)} overcommits"
         if self._tail.is_broken:
             verdict = "the change log was removed or cut: what came after it is not known"
         text = (
-            f"{elapsed_s:.0f} s (Ctrl-C ends); {NODE}: at most {largest.vcpu_milli / 1000:g} of "
+            f"{elapsed_s:.0f} s (Ctrl-C ends); {self._stage.node}: at most {largest.vcpu_milli / 1000:g} of "
             f"{reservable.vcpu_milli / 1000:g} CPUs and {largest.memory_bytes / scenes.GIB:g} of "
             f"{reservable.memory_bytes / scenes.GIB:g} GiB could be in use so far; {verdict}"
         )
@@ -281,8 +299,8 @@ class Demo:
 
     def _result(self, seconds: float) -> dict[str, Any]:
         node = view.node_figures(
-            self._observer.largest[NODE],
-            self._scene.reservable,
+            self._observer.largest[self._stage.node],
+            self._stage.reservable,
             len(self._observer.overcommits),
             "lost" if self._tail.is_broken else "whole" if self._observer.lines else "none",
         )
@@ -293,7 +311,7 @@ class Demo:
             "seed": self._options.seed,
             "vms": self._tallies.totals(),
             "load": None if self._burner is None else self._burner.figures(self._sizes(), this_machine),
-            "nodes": {NODE: node},
+            "nodes": {self._stage.node: node},
             "apart": self._comparison.figures(),
             "restarts": self._children.restarts,
         }
@@ -309,6 +327,9 @@ def run(options: DemoOptions) -> int:
         return _run_in(options.directory.resolve(), options)
     except OutputError as error:
         return _output_lost(error)
+    except ClusterError as error:
+        click.echo(f"the demo with --cluster {options.cluster} cannot run here: {error}", err=True)
+        return NOTHING_RAN
     except OSError as error:
         click.echo(f"cannot use {options.directory or tempfile.gettempdir()}: {error.strerror}", err=True)
         return NOTHING_RAN
@@ -326,20 +347,24 @@ def _run_in(directory: Path, options: DemoOptions) -> int:
         )
         return WRONG_DIRECTORY
     with lock:
+        if options.cluster is not None:
+            with cluster_stage.staged(options.cluster, directory, options.vms, options.seed) as stage:
+                return lifecycle.run(lambda stop: Demo(options, stage).run(stop))
         scene = scenes.make(directory, options.vms, options.seed, time.monotonic())
         others = scenes.vms_of_another(scene)
         if others is not None:
             what = f"{directory} holds the VMs of another demo ({others} of them)"
             click.echo(f"{what}; give an empty directory, or the same --vms", err=True)
             return WRONG_DIRECTORY
-        return lifecycle.run(lambda stop: Demo(options, scene).run(stop))
+        stage = _stage_of(scene, load=options.load)
+        return lifecycle.run(lambda stop: Demo(options, stage).run(stop))
 
 
 def _run_in_a_new_directory(options: DemoOptions) -> int:
     made = Path(tempfile.mkdtemp(prefix="parley-demo-"))
     try:
         code = _run_in(made, options)
-    except OutputError:
+    except (OutputError, ClusterError):
         shutil.rmtree(made, ignore_errors=True)
         raise
     if code == 0:

@@ -57,12 +57,20 @@ def kubectl_main() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep files, logs and VMs there (a temporary directory otherwise).",
 )
+@click.option(
+    "--cluster",
+    type=click.Choice(["kube", "node"]),
+    help="On a control plane of Kubernetes: pods on a hollow node (kube), whose load is made up, or on a real one (node).",
+)
 @_OUTPUT
 def demo(**options: Any) -> None:
     """Watch VMs being scaled by negotiation, on this machine.
 
     Starts a scheduler, an agent and an informant per VM as processes on loopback. `this-machine` has the real load of
     this machine (its resize is simulated); the others follow seeded workloads. Ctrl-C stops everything.
+
+    With --cluster the VMs are pods that kubelets resize in place; all of them follow workloads, and --load means nothing. `make
+    kube-assets` builds what that needs, once; a real node needs root.
 
     Exit codes: 0; 1 when the programs did not come up, or the output cannot be written; 2 for a wrong command line, or a
     directory that another demo runs in or has left its VMs in; 3 when a node was overcommitted, which must never happen; 4 when nobody knows, because the change log was removed.

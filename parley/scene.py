@@ -76,7 +76,7 @@ class Scene:
         return self.directory / "state"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now; all are held at once, so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     try:
@@ -95,7 +95,7 @@ def amount(cpus: int, gib: int) -> Resources:
 
 def make(directory: Path, vms: int, seed: int, now_s: float) -> Scene:
     """A scene of `vms` VMs (1 or more), `this-machine` among them. `now_s` is the machine's monotonic clock."""
-    scheduler_port, agent_port, *ports = _free_ports(vms + 2)
+    scheduler_port, agent_port, *ports = free_ports(vms + 2)
     others = [
         _made(index, port, directory, seed, now_s) for index, port in enumerate(ports) if index != BIG_INDEX
     ]
@@ -179,14 +179,14 @@ def vms_of_another(scene: Scene) -> int | None:
     return None if known in wanted else len(known)
 
 
-def _policies(*, counts_memory: bool) -> list[dict[str, Any]]:
+def quick_policies(*, counts_memory: bool) -> list[dict[str, Any]]:
     """Quick to follow, so that there is something to see: nothing is kept for what was busy some minutes ago."""
     args = {"cpuStableZone": 0.02, "cpuMixedZone": 0.02, "tailWindow": 0, "surgeWindow": 0}
     return [{"name": "utilisation", "args": args if counts_memory else args | {"memoryTarget": None}}]
 
 
 _MEMORY_DOES_NOT_COUNT: Final = {
-    "parley.dev/config": json.dumps({"policies": _policies(counts_memory=False)})
+    "parley.dev/config": json.dumps({"policies": quick_policies(counts_memory=False)})
 }
 
 
@@ -223,7 +223,7 @@ def write_files(scene: Scene) -> None:
         "scheduler": f"http://127.0.0.1:{scene.scheduler_port}/",
         "stateDirectory": str(scene.state),
         "periods": {"metrics": 1.0, "tick": 5.0, "downWindow": 5.0},
-        "policies": _policies(counts_memory=True),
+        "policies": quick_policies(counts_memory=True),
         "vms": [
             {
                 **entry,

@@ -6,22 +6,19 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import click
 
 from hosting import lifecycle, logs, metrics, server
-from hosting.addresses import endpoint
-from hosting.options import FiniteRange, daemon
+from hosting.addresses import AddressError, advertised, endpoint
+from hosting.options import Advertise, FiniteRange, daemon
 from scheduler.clusters.file import FileCluster
 from scheduler.daemon.serving import Serving, ServingOptions, Sources
 from scheduler.permits.config_file import ConfigFile
 
 if TYPE_CHECKING:
     from scheduler.daemon.leader import KubernetesOptions
-
-SAFE_HANDOVER_S: Final = 40.0
-"""An agent's lease, and the deadlines of a command and a request beyond it."""
 
 
 class Options(ServingOptions):
@@ -108,48 +105,13 @@ class Program:
             where = endpoint(self._options["host"], self._options["port"])
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
-        self._greet(port)
+        self._serving.greet(f"http://{endpoint(self._options['host'], port)}")
         self._serving.start()
         await stop.wait()
         self._log.info("draining")
         await self._server.close()
         await self._serving.end()
         return 0
-
-    def _greet(self, port: int) -> None:
-        core = self._serving.core
-        config = core.config
-        self._log.info(
-            "serving",
-            address=f"http://{endpoint(self._options['host'], port)}",
-            instance=str(config.instance),
-            nodes=sum(1 for _ in core.ledger.nodes()),
-            vms=len(core.vms),
-        )
-        if config.handover_s < SAFE_HANDOVER_S:
-            self._log.warning(
-                "--handover is shorter than agents may hold what they were permitted: a dead agent's room may be given "
-                "away while its VM still grows",
-                handover_s=config.handover_s,
-                safe_s=SAFE_HANDOVER_S,
-            )
-        if not config.is_first_start:
-            self._log.info(
-                "what agents may hold from before this start is kept for a while; growth may wait for it",
-                kept_s=config.handover_s,
-            )
-        else:
-            self._log.warning(
-                "--first-start: what agents may hold from an earlier scheduler is not kept; leave it out of unit files"
-            )
-        if config.published_agents:
-            self._log.info("callers without the extension are served", nodes=list(config.published_agents))
-        if config.trust_published:
-            self._log.warning(
-                "--trust-published: where the cluster shows no sizes, what callers without the extension were last told "
-                "counts as what they use, and before that their first request; for their VMs it is not promised that the "
-                "node is never overcommitted"
-            )
 
     async def _healthz(self, _: server.Request) -> server.Reply:
         # The server listens only after the cluster was read, so alive and ready are one here.
@@ -237,8 +199,9 @@ async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> 
 )
 @click.option(
     "--advertise",
-    metavar="HOST",
-    help="Address of this process that other schedulers name to agents while it leads; that of --host by default.",
+    type=Advertise(),
+    help="Address or network interface that other schedulers name to agents while this one leads. Needed where --host is a "
+    "wildcard.",
 )
 @click.option(
     "--scheduler-name",
@@ -318,4 +281,9 @@ def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
         return Program(cast("Options", options)).run
     namespace, name = os.environ.get("POD_NAMESPACE"), os.environ.get("POD_NAME")
     pod = (namespace, name) if namespace and name else None
-    return partial(_on_kubernetes, cast("KubernetesOptions", {**options, "pod": pod}))
+    try:
+        address = advertised(options["advertise"], options["host"])
+    except AddressError as error:
+        raise click.UsageError(str(error)) from None
+    more = {"pod": pod, "advertised": address}
+    return partial(_on_kubernetes, cast("KubernetesOptions", {**options, **more}))

@@ -11,7 +11,7 @@ from agent.core.model import Vm, load_between
 from agent.core.policies.combined import Combined, tied
 from agent.core.policies.remembered import remember
 from agent.core.policies.values import Goal, Sizing
-from agent.core.refused import RefusedResize, refused
+from agent.core.refused import RefusedResizes, refused
 from agent.core.state import NO_DENIALS, BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
 from protocol.values import ZERO
@@ -139,7 +139,10 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
     before = state.backend.observation
     has_moved = before is None or (before.size, before.target) != (seen.size, seen.target)
     moved_s = now_s if has_moved else state.backend.moved_s
-    is_busy = sent is not None or (not seen.is_at_rest and now_s < moved_s + timing.stall_s)
+    if sent is not None or (not seen.is_at_rest and now_s < moved_s + timing.stall_s):
+        wait_s = timing.observe_busy_s
+    else:
+        wait_s = timing.observe_rest_s if seen.is_at_rest else timing.observe_idle_s
     link = replace(
         state.backend,
         observation=seen,
@@ -148,21 +151,19 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
         sent=sent,
         resizing=ResizeFaults() if has_worked else state.backend.resizing,
         refused=_refused(state, event, now_s, timing),
-        next_observe_s=now_s + (timing.observe_busy_s if is_busy else timing.observe_idle_s),
+        next_observe_s=now_s + wait_s,
         failures=0,
         fault="",
     )
     return replace(state, backend=link)
 
 
-def _refused(
-    state: RunnerState, event: events.Observed, now_s: float, timing: Timing
-) -> RefusedResize | None:
+def _refused(state: RunnerState, event: events.Observed, now_s: float, timing: Timing) -> RefusedResizes:
     """What the VM's node does not take, after a look. A look that shows the same again says nothing new."""
     seen, before = event.observation, state.backend.refused
     if seen.refusal is None or seen.is_at_rest:
         return before
-    if before is not None and before.target == seen.target and now_s < before.until_s:
+    if any(each.target == seen.target for each in state.refused_at(now_s)):
         return before
     return refused(
         before,

@@ -62,8 +62,8 @@ def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
     if planned is not None and denied_resources(state, planned, now_s):
         return Condition(Health.DENIED, _denied(state, planned, now_s))
     refused = state.refused_at(now_s)
-    if refused is not None:
-        return Condition(Health.DENIED, (str(refused),))
+    if refused:
+        return Condition(Health.DENIED, tuple(map(str, refused)))
     said = (str(planned.reason),) if planned is not None else ()
     if planned is not None and any(state.informant.denied) and state.in_use().exceeds(planned.desired):
         return Condition(
@@ -107,7 +107,7 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
         state.informant,
         state.metrics,
     )
-    looks_s = timing.observe_idle_s + timing.backend_deadline_s
+    looks_s = max(timing.observe_idle_s, timing.observe_rest_s) + timing.backend_deadline_s
     peers = (
         (VM, None if seen is None else seen.begun_s, looks_s, state.backend.fault),
         ("scheduler", link.answered_s if link.has_succeeded else None, 0.0, link.fault),

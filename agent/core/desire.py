@@ -59,17 +59,20 @@ def _within_refusal(
     wanted: Resources, why: Reasons, state: RunnerState, now_s: float
 ) -> tuple[Resources, Reasons]:
     """What stands, of a resource that should have what the VM's node refused lately."""
-    refused, seen = state.refused_at(now_s), state.backend.observation
-    if refused is None or seen is None:
+    seen = state.backend.observation
+    if seen is None:
         return wanted, why
-    stands = seen.size.min(seen.target) if refused.is_growth else seen.use
-    cpu = refused.wanted(0, wanted.vcpu_milli, stands.vcpu_milli)
-    memory = refused.wanted(1, wanted.memory_bytes, stands.memory_bytes)
-    text = str(refused)
-    told = Reasons(
-        text if cpu != wanted.vcpu_milli else why.cpu, text if memory != wanted.memory_bytes else why.memory
-    )
-    return Resources(cpu, memory), told
+    for refused in state.refused_at(now_s):
+        stands = seen.size.min(seen.target) if refused.is_growth else seen.use
+        cpu = refused.wanted(0, wanted.vcpu_milli, stands.vcpu_milli)
+        memory = refused.wanted(1, wanted.memory_bytes, stands.memory_bytes)
+        text = str(refused)
+        why = Reasons(
+            text if cpu != wanted.vcpu_milli else why.cpu,
+            text if memory != wanted.memory_bytes else why.memory,
+        )
+        wanted = Resources(cpu, memory)
+    return wanted, why
 
 
 def _why_kept(state: RunnerState) -> str:

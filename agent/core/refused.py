@@ -4,7 +4,8 @@ A node refuses growth for which it has no room (or never will), and a shrink bel
 stands, so that the scheduler gets the room back, and the refused size is not tried again for a while: longer each time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from agent.core.per_resource import amounts
 from agent.core.timing import Timing
@@ -41,8 +42,12 @@ class RefusedResize:
         return f"the VM's node refuses {what} to {self.target}: {self.why}"
 
 
+RefusedResizes: TypeAlias = tuple[RefusedResize, ...]
+"""What was refused last: growth, a shrink, or one of each."""
+
+
 def refused(
-    before: RefusedResize | None,
+    known: RefusedResizes,
     *,
     size: Resources,
     target: Resources,
@@ -50,8 +55,10 @@ def refused(
     now_s: float,
     timing: Timing,
     chance: float,
-) -> RefusedResize:
-    """The refusal that follows `before`, which counts for a while after its end."""
-    is_repeated = before is not None and now_s < before.until_s + timing.refused_cap_s
-    times = before.times + 1 if before is not None and is_repeated else 1
-    return RefusedResize(size, target, why, times, now_s + timing.refused_wait_s(times, chance))
+) -> RefusedResizes:
+    """With a refusal more. An earlier one of the same kind counts for a while after its end."""
+    new = RefusedResize(size, target, why, 1, 0.0)
+    others = tuple(each for each in known if each.is_growth != new.is_growth)
+    recent = (each for each in known if each not in others and now_s < each.until_s + timing.refused_cap_s)
+    times = 1 + max((each.times for each in recent), default=0)
+    return (*others, replace(new, times=times, until_s=now_s + timing.refused_wait_s(times, chance)))

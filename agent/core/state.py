@@ -14,7 +14,7 @@ from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.policies.remembered import Remembered
 from agent.core.policies.values import Load
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
-from agent.core.refused import RefusedResize
+from agent.core.refused import RefusedResizes
 from agent.core.rivalry import Rivalry
 from protocol.negotiation import Negotiation
 from protocol.reasons import Reason
@@ -177,7 +177,7 @@ class BackendState:
     """The VM's back end. `moved_s` is when a look showed another size or target than the one before.
 
     Looks and resizes fail each for themselves: `fault` is that of fences and looks, and a look ends it; the fields of
-    `resizing` are those of resizes, and only a resize that works ends them. `refused` is the latest target that the VM's node did
+    `resizing` are those of resizes, and only a resize that works ends them. `refused` are the latest targets that the VM's node did
     not take.
     """
 
@@ -190,7 +190,7 @@ class BackendState:
     sent: SentResize | None = None
     is_resizing: bool = False
     resizing: ResizeFaults = field(default_factory=ResizeFaults)
-    refused: RefusedResize | None = None
+    refused: RefusedResizes = ()
     retry_at_s: float = 0.0
     failures: int = 0
     fault: str = ""
@@ -256,10 +256,9 @@ class RunnerState:
         seen = link.observation
         return seen.is_at_rest or seen.refusal is not None or now_s >= link.moved_s + stall_s
 
-    def refused_at(self, now_s: float) -> RefusedResize | None:
-        """The target that the VM's node did not take, as long as it is not tried again."""
-        refused = self.backend.refused
-        return refused if refused is not None and now_s < refused.until_s else None
+    def refused_at(self, now_s: float) -> RefusedResizes:
+        """The targets that the VM's node did not take, as long as they are not tried again."""
+        return tuple(each for each in self.backend.refused if now_s < each.until_s)
 
     def held_at(self, now_s: float) -> Resources:
         """What the agent may use now: nothing once the lease has run out."""

@@ -36,7 +36,10 @@ class Timing:
     """After it a resize that was sent can no longer be accepted; the back end's capability says how long that is."""
     observe_busy_s: float = 0.1
     """How often the VM is looked at while a resize is under way."""
+    observe_rest_s: float = 10.0
+    """How often a VM is looked at that has reached its target; what others do to the VM is noticed so late."""
     observe_idle_s: float = 10.0
+    """How often a VM is looked at whose node has not moved for `stall_s`."""
     stall_s: float = 30.0
     """After so long without progress towards its target a VM is not waited for any more."""
     refused_base_s: float = 10.0

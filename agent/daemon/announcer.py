@@ -6,7 +6,7 @@ What is told, and when, is decided by `agent.core.notices`.
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from agent.core.condition import Condition
 from agent.core.notices import Matters, Notice, Standings, Topic, look, present
@@ -19,7 +19,7 @@ from agent.runner.event_json import without_ids
 from agent.runner.runner import Runner
 from agent.sources.described import Found
 from hosting.kubernetes import objects
-from hosting.kubernetes.resources import Manifest
+from hosting.kubernetes.resources import PODS, VIRTUAL_MACHINES, Manifest
 from hosting.logs import Logger
 
 LOOK_S: Final = 5.0
@@ -28,7 +28,9 @@ LOOK_S: Final = 5.0
 class Recorder(Protocol):
     """Writes Events; never waits."""
 
-    def record(self, regarding: Manifest, type_: str, reason: str, action: str, note: str) -> None:
+    def record(
+        self, regarding: Manifest, type_: Literal["Normal", "Warning"], reason: str, action: str, note: str
+    ) -> None:
         """Tell of an object."""
 
 
@@ -109,8 +111,10 @@ class Announcer:
         text = without_ids(notice.text)
         write = self._log.warning if notice.is_warning else self._log.info
         write("told the owner", vm=name, reason=notice.reason, text=text)
-        type_ = "Warning" if notice.is_warning else "Normal"
-        self._recorder.record(found.manifest, type_, notice.reason, notice.topic.value.action, text)
+        type_: Literal["Normal", "Warning"] = "Warning" if notice.is_warning else "Normal"
+        of = VIRTUAL_MACHINES if found.scaling is None else PODS  # items of a list do not say it themselves
+        head = {"apiVersion": of.api_version, "kind": of.kind, "metadata": found.manifest["metadata"]}
+        self._recorder.record(head, type_, notice.reason, notice.topic.value.action, text)
 
     def tell_of_eviction(self, found: Found, is_asked: bool, text: str) -> None:
         """A pod is to be evicted, or that was refused."""

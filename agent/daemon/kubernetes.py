@@ -7,19 +7,24 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 from agent.backends.factories import OnKubernetes
 from agent.backends.pod.distribution import DivisionRules
 from agent.core.ports import VmSource
+from agent.daemon.announcer import Announcer
+from agent.daemon.conditions import Conditions
+from agent.daemon.controllers import Controllers
 from agent.daemon.daemon import DaemonParts
+from agent.daemon.evictor import Evictor
 from agent.daemon.settings import AgentSettings
 from agent.peers import endpoints
 from agent.peers.candidates import Candidates
 from agent.sources.kubernetes import KubernetesSource, Stores
-from agent.sources.optional import OptionalStore
 from hosting.kubernetes import pods
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName
+from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import (
     ENDPOINT_SLICES,
@@ -34,46 +39,47 @@ from hosting.kubernetes.scaling import Scaling
 from hosting.logs import Logger
 from hosting.supervisor import Supervisor
 
+USER_AGENT: Final = "parley-agent"
+"""Also the field manager of what the agent writes."""
+REPORTER: Final = "parley.dev/agent"
+"""Who reports Events."""
+
 
 class _Watching:
-    """Makes reflectors and runs them."""
+    """Makes reflectors and runs them, and what else runs beside."""
 
     def __init__(self, api: KubernetesApi, supervisor: Supervisor, log: Logger, rng: random.Random) -> None:
         self.api = api
         self.listener: Callable[[object], None] = _nobody
         """Is told of every change."""
-        self._supervisor = supervisor
-        self._log = log
-        self._rng = rng
+        self.log = log
+        self.rng = rng
+        self.start = supervisor.start
 
     def reflector(
-        self, type_: ResourceType, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        type_: ResourceType,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        is_optional: bool = False,
     ) -> Reflector:
         """The objects of a type, kept up to date from now on."""
-        made = self._made(type_, namespace, labels, fields)
-        self._supervisor.start(f"watch of {type_.plural}", made.run)
-        return made
-
-    def optional(self, type_: ResourceType) -> OptionalStore:
-        """The same of a type that may be missing."""
-        made = OptionalStore(self._made(type_), lambda: self.api.list(type_, query={"limit": "1"}), self._rng)
-        self._supervisor.start(f"watch of {type_.plural}", made.run)
-        return made
-
-    def _made(
-        self, type_: ResourceType, namespace: str | None = None, labels: str = "", fields: str = ""
-    ) -> Reflector:
-        return Reflector(
+        made = Reflector(
             self.api,
             type_,
             namespace,
-            rng=self._rng,
-            log=self._log,
+            rng=self.rng,
+            log=self.log,
             clock=time.monotonic,
             on_change=self._changed,
             label_selector=labels,
             field_selector=fields,
+            is_optional=is_optional,
         )
+        self.start(f"watch of {type_.plural}", made.run)
+        return made
 
     def _changed(self, changes: object) -> None:
         self.listener(changes)
@@ -90,7 +96,7 @@ async def connected(
     """Connect and watch until the end of the block; `file` is the source where the settings name no other. Raises `CredentialsError`."""
     given = settings.kubernetes
     credentials = ApiCredentials(given.kubeconfig, given.context)
-    async with KubernetesApi(credentials, user_agent="parley-agent") as api:
+    async with KubernetesApi(credentials, user_agent=USER_AGENT) as api:
         supervisor = Supervisor(log, rng)
         watching = _Watching(api, supervisor, log, rng)
         candidates = Candidates(_schedulers(settings, watching))
@@ -110,8 +116,8 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
     stores = Stores(
         pods=pods,
         node=watching.reflector(NODES, fields=f"metadata.name={node}"),
-        policies=watching.optional(SCALING_POLICIES),
-        machines=watching.optional(VIRTUAL_MACHINES),
+        policies=watching.reflector(SCALING_POLICIES, is_optional=True),
+        machines=watching.reflector(VIRTUAL_MACHINES, is_optional=True),
     )
     source = KubernetesSource(node, stores, settings.kubernetes.informant, _fixed)
     watching.listener = source.note_change
@@ -120,7 +126,18 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
         found = source.found().get(name)
         return found.scaling if found is not None else None
 
-    return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling))
+    announcer = _announcer(settings, watching, source)
+    return DaemonParts(source, candidates, OnKubernetes(watching.api, scaling), announcer)
+
+
+def _announcer(settings: AgentSettings, watching: _Watching, source: KubernetesSource) -> Announcer:
+    api, log, rng = watching.api, watching.log, watching.rng
+    recorder = EventRecorder(api, REPORTER, instance=settings.node, clock=time.monotonic, rng=rng, log=log)
+    controllers = Controllers(api, settings.node, source.found, manager=USER_AGENT, log=log, rng=rng)
+    watching.start("Events", recorder.run)
+    watching.start("other controllers", controllers.run)
+    evictor = Evictor(api, settings.kubernetes.evict_after, rng)
+    return Announcer(source.found, recorder, controllers, evictor, Conditions(api, log), log)
 
 
 def _fixed(pod: Manifest, scaling: Scaling) -> dict[ResourceName, str]:

@@ -101,6 +101,7 @@ class Runner:
             timing,
             command_deadline_s=able.command_deadline_s,
             observe_busy_s=max(timing.observe_busy_s, able.look_every_s),
+            observe_rest_s=max(timing.observe_rest_s, able.look_at_rest_every_s),
         )
         self._windows = windows
         self._core = RunnerCore(self._timing, policy, context.new_id)
@@ -209,7 +210,7 @@ class Runner:
         self._held_journal.note(self.state, now_s)  # before it is used, and before anybody is told
         for transition in step.transitions:
             self._journal.append((now_s, transition.event))
-            self.stats.note(transition.event)
+            self.stats.note(transition)
             self._growth.note(transition, now_s)
             self._runner_log.happened(transition)
         if self.state.superseded_at_ms is not None:

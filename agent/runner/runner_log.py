@@ -44,6 +44,9 @@ class RunnerLog:
 
     def happened(self, transition: Transition) -> None:
         event, before, after = transition.event, transition.before, transition.after
+        if after.backend.refused != before.backend.refused:
+            latest = after.backend.refused[-1]
+            self._log.warning("resize refused", target=str(latest.target), error=latest.why)
         match event:
             case events.Started():
                 pass

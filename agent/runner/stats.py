@@ -32,7 +32,10 @@ class RunnerStats:
     refusals: Counter[str] = field(default_factory=Counter)
     actions: Counter[str] = field(default_factory=Counter)
 
-    def note(self, event: events.Event) -> None:
+    def note(self, happened: Transition) -> None:
+        event = happened.event
+        if happened.after.backend.refused != happened.before.backend.refused:
+            self.refusals["resize-refused"] += 1
         match event:
             case events.Started(action):
                 self.actions[type(action).__name__] += 1

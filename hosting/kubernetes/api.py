@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Final, Self
@@ -18,6 +19,7 @@ from hosting.kubernetes.errors import (
     refusal,
 )
 from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.metrics import Family
 
 __all__ = [
     "ApiCredentials",
@@ -49,6 +51,7 @@ class KubernetesApi:
         connection: Connection | None = None,
     ) -> None:
         self._connection = connection or LibraryConnection(credentials, user_agent, max_connections)
+        self._calls: Counter[tuple[str, str]] = Counter()
 
     async def __aenter__(self) -> Self:
         await self._connection.connect()
@@ -145,21 +148,22 @@ class KubernetesApi:
         deadline_s: float = CALL_DEADLINE_S,
     ) -> Manifest:
         """Send a request and read its JSON answer within `deadline_s` seconds. Raises `RefusedError`, `UnreachableError`."""
-        try:
-            async with (
-                asyncio.timeout(deadline_s),
-                self._open(ApiCall(method, path, query or {}, body, content_type)) as answer,
-            ):
-                text = await _checked(answer)
-        except TimeoutError:
-            raise UnreachableError(f"no answer within {deadline_s:g} s") from None
-        try:
-            found = json.loads(text)
-        except ValueError:
-            raise UnreachableError(f"status {answer.status} without JSON") from None
-        if not isinstance(found, dict):
-            raise UnreachableError(f"status {answer.status} without an object")
-        return found
+        with self._counted(method):
+            try:
+                async with (
+                    asyncio.timeout(deadline_s),
+                    self._open(ApiCall(method, path, query or {}, body, content_type)) as answer,
+                ):
+                    text = await _checked(answer)
+            except TimeoutError:
+                raise UnreachableError(f"no answer within {deadline_s:g} s") from None
+            try:
+                found = json.loads(text)
+            except ValueError:
+                raise UnreachableError(f"status {answer.status} without JSON") from None
+            if not isinstance(found, dict):
+                raise UnreachableError(f"status {answer.status} without an object")
+            return found
 
     @asynccontextmanager
     async def stream(
@@ -171,11 +175,12 @@ class KubernetesApi:
         `silence_s`, the lines end as if the server had ended them: nothing may have happened, and the next call shows whether
         the server can be reached.
         """
-        async with self._open(ApiCall("GET", path, query), silence_s, connect_deadline_s) as answer:
-            if answer.status >= 400:
-                await _checked(answer)
-            async with aclosing(_lines(answer)) as lines:
-                yield lines
+        with self._counted("WATCH"):
+            async with self._open(ApiCall("GET", path, query), silence_s, connect_deadline_s) as answer:
+                if answer.status >= 400:
+                    await _checked(answer)
+                async with aclosing(_lines(answer)) as lines:
+                    yield lines
 
     @asynccontextmanager
     async def _open(
@@ -189,6 +194,28 @@ class KubernetesApi:
         finally:
             # A body that was not read to its end would block the connection for the next call.
             answer.release() if answer.content.at_eof() else answer.close()
+
+    # ------------------------------------------------------------ figures
+
+    def families(self) -> tuple[Family, ...]:
+        """How many calls have ended, and how; a watch counts when it ends."""
+        samples = tuple((labels, float(count)) for labels, count in sorted(self._calls.items()))
+        text = "Calls to the API server of Kubernetes that have ended"
+        return (Family("counter", "parley_kubernetes_calls", text, ("method", "outcome"), samples),)
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[None]:
+        outcome = "ok"
+        try:
+            yield
+        except RefusedError as error:
+            outcome = str(error.status)
+            raise
+        except UnreachableError:
+            outcome = "unreachable"
+            raise
+        finally:
+            self._calls[method, outcome] += 1
 
 
 async def _checked(answer: Answer) -> bytes:

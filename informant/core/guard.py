@@ -248,10 +248,12 @@ class Guard:
     def met(self, resources: MoreResources, now_s: float) -> "Guard":
         """Wishes for these resources were met. What came after a kill belongs to the floor."""
         until_s = now_s + self.settings.hold_s
-        is_raised = resources.memory and self.size is not None and now_s < self.floor_until_s
+        floor = self.floor_bytes
+        if resources.memory and self.size is not None and now_s < self.floor_until_s:
+            floor = max(floor, self.size.memory_bytes)
         return replace(
             self,
-            floor_bytes=self.size.memory_bytes if is_raised and self.size else self.floor_bytes,
+            floor_bytes=floor,
             cpu_held_until_s=until_s if resources.cpu else self.cpu_held_until_s,
             memory_held_until_s=until_s if resources.memory else self.memory_held_until_s,
         )

@@ -25,7 +25,7 @@ class GroupFiles(Protocol):
     """The files of one group."""
 
     tells_kills: bool
-    """Whether the group counts the kills in the groups inside."""
+    """Whether `memory.events` of the group counts what happens in the groups inside, too."""
 
     def busy_s(self) -> float:
         """The CPU time that the group has used."""

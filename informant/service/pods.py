@@ -29,18 +29,26 @@ _LOOKS: Final = 16
 
 @dataclass(slots=True)
 class ServedPod:
-    """A pod that is served. It is looked at in full at `look_s`, and is forgotten at `unused_s` unless an agent is registered then.
+    """A pod that is served, under a `serial` number of its own. It is looked at in full at `look_s`, and is forgotten at `unused_s` unless an agent is registered then.
 
     Its counters are heeded from `rested_s` on.
     """
 
     uid: str
+    serial: int
     source: PodSource
     informant: Informant
     routes: dict[tuple[str, str], Route]
     look_s: float
     unused_s: float
     rested_s: float = 0.0
+
+    def children(self) -> dict[str, Child]:
+        """What runs for the pod's agents, by names that no other pod has, not even an earlier life of this one."""
+        return {
+            f"{self.uid} {self.serial} {name}": child
+            for name, child in self.informant.agents.children().items()
+        }
 
 
 class NodeInformant:
@@ -61,6 +69,7 @@ class NodeInformant:
         self._log = log
         self._rng = random.Random()
         self._supervisor = Supervisor(log, self._rng)
+        self._serial = 0
         self._changed: dict[str, None] = {}
         self.pods: dict[str, ServedPod] = {}
         self.metrics_port = 0
@@ -92,10 +101,11 @@ class NodeInformant:
     async def _pod(self, uid: str) -> ServedPod | Reply:
         """The pod with that UID, which is served from now on; the refusal where there is none, or no room for one more."""
         pod = self.pods.get(uid)
-        if pod is not None:
-            if pod.source.is_there():
-                return pod
+        if pod is not None and not pod.source.is_there():
             await self._forget(pod, "the pod has gone")
+            pod = self.pods.get(uid)  # another request may have come first
+        if pod is not None:
+            return pod
         group = self._tree.find(uid)
         if group is None:
             return text(404, f"no pod with this UID has a cgroup below {self._tree.root}")
@@ -110,23 +120,25 @@ class NodeInformant:
         informant.agents.metrics_port = self.metrics_port
         now_s = asyncio.get_running_loop().time()
         routes = {(each.method, each.path): each for each in informant.routes()}
-        pod = ServedPod(uid, source, informant, routes, now_s, now_s + _UNUSED_S)
+        self._serial += 1
+        pod = ServedPod(uid, self._serial, source, informant, routes, now_s, now_s + _UNUSED_S)
         self.pods[uid] = pod
-        for name, child in informant.agents.children().items():
-            self._supervisor.start(f"{uid} {name}", child)
+        for name, child in pod.children().items():
+            self._supervisor.start(name, child)
         log.info("pod served")
         return pod
 
     async def _forget(self, pod: ServedPod, why: str) -> None:
         """End a pod's sessions: whoever asks for it from now on gets 404, or a new start."""
-        if self.pods.pop(pod.uid, None) is None:
+        if self.pods.get(pod.uid) is not pod:
             return
+        del self.pods[pod.uid]
         self._changed.pop(pod.uid, None)
         pod.informant.limits.end()
         pod.source.close()
-        for name in pod.informant.agents.children():
-            await self._supervisor.end(f"{pod.uid} {name}")
         self._log.info("pod no longer served", pod=pod.uid, why=why)
+        for name in pod.children():
+            await self._supervisor.end(name)
 
     # ------------------------------------------------------------ watching
 
@@ -149,7 +161,7 @@ class NodeInformant:
                 self._poll(pod, now_s)
                 if now_s >= pod.look_s:
                     await self._sample(pod, now_s)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 await self._forget(pod, f"the pod's cgroup cannot be read: {error}")
         for uid in list(self._changed)[:_LOOKS]:
             del self._changed[uid]
@@ -182,7 +194,7 @@ class NodeInformant:
     def _look(self, pod: ServedPod) -> None:
         try:
             pod.informant.limits.look()
-        except OSError:
+        except (OSError, ValueError):
             pod.look_s = 0.0  # the next round finds out whether it has gone
 
     async def close(self) -> None:

@@ -1,7 +1,10 @@
 """Hollow nodes: real kubelets over a runtime that is made up, several in one process. Their faults and loads can be set."""
 
 import json
+import shutil
+import tempfile
 import urllib.request
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -58,10 +61,12 @@ class HollowNodes:
         self.prefix = prefix
         self.names = tuple(f"{prefix}{index}" for index in range(count))
         self._process: ClusterProcess | None = None
+        # Of its own, and not the control plane's: the kubelets listen on sockets there, whose paths have at most 107 characters.
+        self._directory = tempfile.mkdtemp(prefix="parley-hollow-")
+        weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
     def start(self) -> Self:
         """Start the kubelets, also again after `kill`, and wait until their nodes are ready: a second for 100 of them."""
-        directory = self._control_plane.directory
         size = self._size
         self._process = process = ClusterProcess(
             f"hollow-{self.prefix}",
@@ -70,7 +75,7 @@ class HollowNodes:
                 f"--kubeconfig={self._control_plane.kubeconfig}",
                 f"--nodes={len(self.names)}",
                 f"--prefix={self.prefix}",
-                f"--dir={directory / 'hollow' / self.prefix}",
+                f"--dir={self._directory}",
                 f"--cpu={size.cpu}",
                 f"--memory={size.memory}",
                 f"--alloc-cpu={size.allocatable_cpu}",

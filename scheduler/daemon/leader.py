@@ -9,23 +9,24 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from hosting import lifecycle, logs, metrics, server
-from hosting.addresses import endpoint
+from hosting.addresses import Advertised, endpoint
+from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
+from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
-from hosting.kubernetes.resources import MIGRATIONS, POOLS, ResourceType
+from hosting.kubernetes.recorder import EventRecorder
+from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.supervisor import Child
 from protocol.extension import AGENT_HEADER
 from protocol.wire import PodName
-from scheduler.clusters.kubernetes.cluster import KubernetesCluster
-from scheduler.clusters.kubernetes.optional import run_when_known
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
 from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.migrator import KubernetesMigrator
@@ -38,8 +39,9 @@ from scheduler.permits.config_file import ConfigFile
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
 T = TypeVar("T")
-RETRY_S: Final = 1.0
-"""Between tries to read the cluster and the configuration."""
+RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)
+"""Between tries to read the cluster and the configuration: each lists every object."""
+REPORTER: Final = f"{names.GROUP}/scheduler"
 MAX_BODY_BYTES: Final = 1 << 20
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
 
@@ -49,7 +51,7 @@ class KubernetesOptions(ServingOptions):
 
     host: str
     port: int
-    advertise: str | None
+    advertised: Advertised
     kubeconfig: Path | None
     context: str | None
     lease: tuple[str, str]
@@ -88,6 +90,7 @@ class KubernetesProgram:
         self._is_ready = False
         self._has_led = False
         self._elector: LeaseElector | None = None
+        self._address = ""
         pod = options["pod"]
         self._label = (
             LeaderLabel(api, pod, options["scheduler_name"], self._rng, self._log)
@@ -131,6 +134,7 @@ class KubernetesProgram:
         leads = (((), float(serving is not None)),)
         return [
             metrics.Family("gauge", "parley_scheduler_leading", "Whether this process leads", (), leads),
+            *self._api.families(),
             *(
                 serving.families(self._server)
                 if serving is not None
@@ -149,8 +153,9 @@ class KubernetesProgram:
             where = endpoint(self._options["host"], self._options["port"])
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
-        elector = self._elector = self._make_elector(port)
-        self._log.info("serving", address=f"http://{endpoint(self._options['host'], port)}")
+        self._address = f"http://{self._options['advertised'].endpoint(port)}"
+        elector = self._elector = self._make_elector()
+        self._log.info("listening", address=f"http://{endpoint(self._options['host'], port)}")
         ending = asyncio.create_task(stop.wait(), name="request to end")
         try:
             await _either(ending, self._prove())
@@ -164,14 +169,13 @@ class KubernetesProgram:
             await self._server.close()
         return 0
 
-    def _make_elector(self, port: int) -> LeaseElector:
-        host = self._options["advertise"] or self._options["host"]
+    def _make_elector(self) -> LeaseElector:
         pod = self._options["pod"]
         return LeaseElector(
             self._api,
             *self._options["lease"],
             identity=f"{pod[1] if pod is not None else 'scheduler'}_{uuid.uuid4()}",
-            address=f"http://{endpoint(host, port)}",
+            address=self._address,
             times=LeaseTimes.of(self._options["lease_duration_s"]),
             clock=time.monotonic,
             rng=self._rng,
@@ -180,6 +184,7 @@ class KubernetesProgram:
 
     async def _prove(self) -> bool:
         """Read everything once: whoever cannot must not lead, and is not ready."""
+        failures = 0
         while True:
             try:
                 await _cluster(self._api, self._rng).prove_readable()
@@ -188,7 +193,8 @@ class KubernetesProgram:
                     await configuration.refresh()
             except UNREADABLE as error:
                 self._faults.failed(error)
-                await asyncio.sleep(RETRY_S)
+                failures += 1
+                await asyncio.sleep(RETRY.delay_s(failures, self._rng))
             else:
                 self._is_ready = True
                 self._faults.worked()
@@ -208,7 +214,8 @@ class KubernetesProgram:
             await _either(ending, losing, self._load(life))
             if not (ending.done() or losing.done()):
                 self._answer_from(life.serving)
-                life.start({"label of the leader": self._label.put} if self._label is not None else {})
+                life.serving.greet(self._address)
+                life.start(self._label_of(leadership))
                 await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._answer_from(None)
@@ -219,11 +226,20 @@ class KubernetesProgram:
             await leadership.release()
             self._log.info("leads no more", epoch=leadership.epoch)
 
+    def _label_of(self, leadership: Leadership) -> dict[str, Child]:
+        """What keeps the leader's label where it belongs; nothing outside of a pod."""
+        label = self._label
+        if label is None:
+            return {}
+        return {"label of the leader": lambda: label.keep(lambda: leadership.is_valid(time.monotonic()))}
+
     async def _load(self, life: "_Life") -> None:
         """Read everything before the first decision."""
+        failures = 0
         while faults := await life.load():
             self._faults.failed("; ".join(faults))
-            await asyncio.sleep(RETRY_S)
+            failures += 1
+            await asyncio.sleep(RETRY.delay_s(failures, self._rng))
         self._faults.worked()
 
 
@@ -240,9 +256,20 @@ class _Life:
         *,
         is_first: bool,
     ) -> None:
-        self._cluster = _cluster(api, rng)
+        pod = options["pod"]
+        self._recorder = EventRecorder(
+            api,
+            REPORTER,
+            instance=pod[1] if pod is not None else "",
+            clock=time.monotonic,
+            rng=rng,
+            log=logs.logger("events"),
+        )
+        self._cluster = _cluster(api, rng, self._tell_fault)
         self._configuration = _configuration(api, options, rng)
-        self._pools = KubernetesPools(api, time.monotonic, rng, logs.logger("pools"))
+        self._pools = KubernetesPools(
+            api, time.monotonic, rng, logs.logger("pools"), tell_fault=self._tell_fault
+        )
         self._policies = PolicyStatus(api, self._cluster, time.monotonic, logs.logger("policies"))
         self._migrator = KubernetesMigrator(
             api,
@@ -252,7 +279,6 @@ class _Life:
             rng=rng,
             log=logs.logger("migrator"),
         )
-        self._api = api
         sources = Sources(
             self._cluster,
             self._configuration,
@@ -265,6 +291,10 @@ class _Life:
         options["first_start"] = options["first_start"] and is_first
         self.serving = Serving(options, sources, epoch=leadership.epoch)
 
+    def _tell_fault(self, type_: ResourceType, manifest: Manifest, text: str) -> None:
+        regarding = {"apiVersion": type_.api_version, "kind": type_.kind, **manifest}
+        self._recorder.record(regarding, "Warning", "Faulty", "Read", text)
+
     def _report(self, event: events.Input) -> None:
         self.serving.service.take(event)
 
@@ -275,7 +305,7 @@ class _Life:
     def watch(self) -> None:
         """Begin to keep what the core learns from up to date."""
         watches: dict[str, Child] = dict(self._cluster.children())
-        watches["watch of pools"] = self._optional(POOLS, self._pools.run_watch)
+        watches["watch of pools"] = self._pools.run_watch
         if isinstance(self._configuration, ConfigMapSource):
             watches["watch of the configuration"] = self._configuration.run
         for name, child in watches.items():
@@ -292,15 +322,11 @@ class _Life:
     def start(self, others: Mapping[str, Child]) -> None:
         """Go on with what was loaded."""
         own: dict[str, Child] = {
+            "Events": self._recorder.run,
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
         }
-        for name, child in self._migrator.children().items():
-            own[name] = self._optional(MIGRATIONS, child)
-        self.serving.start(own | dict(others))
-
-    def _optional(self, type_: ResourceType, child: Child) -> Child:
-        return partial(run_when_known, self._api, type_, child)
+        self.serving.start({**own, **self._migrator.children(), **others})
 
     async def end(self) -> None:
         """End everything."""
@@ -308,8 +334,10 @@ class _Life:
         await self.serving.close()
 
 
-def _cluster(api: KubernetesApi, rng: random.Random) -> KubernetesCluster:
-    return KubernetesCluster(api, time.monotonic, rng, logs.logger("cluster"))
+def _cluster(
+    api: KubernetesApi, rng: random.Random, tell_fault: TellFault | None = None
+) -> KubernetesCluster:
+    return KubernetesCluster(api, time.monotonic, rng, logs.logger("cluster"), tell_fault)
 
 
 def _configuration(

@@ -36,6 +36,8 @@ from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
 from scheduler.ports import Cluster, ClusterUnreachableError, LeadershipGuard, Migrator, SoleScheduler
 
+SAFE_HANDOVER_S: Final = 40.0
+"""An agent's lease, and the deadlines of a command and a request beyond it."""
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 SWITCH_S: Final = 0.001
 TICK_S = 1.0
@@ -154,6 +156,7 @@ class Serving:
     async def load(self) -> list[str]:
         """Read everything; the faults of all at once, and nothing is served while there are any."""
         faults = []
+        self._retry_s = 0.0  # called again after faults, too: nothing is served by other rules than those that are described
         try:
             await self._configure()
         except UNREADABLE as error:
@@ -169,6 +172,42 @@ class Serving:
         if not faults:
             await self.pools.follow(self._sources.pools())
         return faults
+
+    def greet(self, address: str) -> None:
+        """Say what is served, and what the options leave unsafe."""
+        config = self.core.config
+        self._log.info(
+            "serving",
+            address=address,
+            instance=str(config.instance),
+            epoch=config.epoch,
+            nodes=sum(1 for _ in self.core.ledger.nodes()),
+            vms=len(self.core.vms),
+        )
+        if config.handover_s < SAFE_HANDOVER_S:
+            self._log.warning(
+                "--handover is shorter than agents may hold what they were permitted: a dead agent's room may be given "
+                "away while its VM still grows",
+                handover_s=config.handover_s,
+                safe_s=SAFE_HANDOVER_S,
+            )
+        if not config.is_first_start:
+            self._log.info(
+                "what agents may hold from before this start is kept for a while; growth may wait for it",
+                kept_s=config.handover_s,
+            )
+        else:
+            self._log.warning(
+                "--first-start: what agents may hold from an earlier scheduler is not kept; leave it out of unit files"
+            )
+        if config.published_agents:
+            self._log.info("callers without the extension are served", nodes=list(config.published_agents))
+        if config.trust_published:
+            self._log.warning(
+                "--trust-published: where the cluster shows no sizes, what callers without the extension were last told "
+                "counts as what they use, and before that their first request; for their VMs it is not promised that the "
+                "node is never overcommitted"
+            )
 
     def start(self, others: Mapping[str, Child] | None = None) -> None:
         """Go on with what was loaded, and with `others`."""

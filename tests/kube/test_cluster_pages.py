@@ -4,10 +4,8 @@ A hollow node runs no containers: the programs of the deployed pods run beside i
 load of the page's own pod is what its cgroup says.
 """
 
-import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -25,14 +23,12 @@ from tests.processes.pages import ROOT, Reader
 from tests.support.kube.cgroups import CgroupLoads, cgroup_loads
 from tests.support.kube.containers import DeployedContainers, deployed_containers
 from tests.support.kube.objects import Objects
+from tests.support.own_network import own_network
 from tests.support.processes import free_port
 from tests.support.waiting import shown_blocking
 
 SYSTEM: Final = "parley-system"
 PAGES_ON_A_CLUSTER: Final = ("docs/kubernetes.md",)
-POD_NETWORK: Final = "198.19"
-"""Kept for benchmarks of networks (RFC 2544), so nobody is met there."""
-ROUTE: Final = ("local", f"{POD_NETWORK}.0.0/16", "dev", "lo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +52,9 @@ class NodeOfPrograms:
 
 @pytest.fixture(scope="module")
 def pod_network() -> Iterator[str]:
-    """Addresses that are this machine's own, and none of loopback: no EndpointSlice takes those."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("needs root and iproute2, to give pods addresses that an EndpointSlice takes")
-    subprocess.run(["ip", "route", "replace", *ROUTE], check=True)
-    yield POD_NETWORK
-    subprocess.run(["ip", "route", "del", *ROUTE], check=False)
+    """Addresses that are none of loopback: no EndpointSlice takes those."""
+    with own_network() as network:
+        yield network
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +96,9 @@ def test_the_commands_of_a_page_print_what_it_shows(
         kubectl.chmod(0o755)
         reader.follow((ROOT / page).read_text())
     assert len(node.log("scheduler", "leads")) == 1
-    assert "Traceback" not in node.containers.log()
+    said = node.containers.log()
+    assert "Traceback" not in said
+    assert "orbidden" not in said, "the deployed rights do not suffice"
 
 
 @pytest.mark.timeout(300)
@@ -113,8 +108,8 @@ def test_an_upgrade_completes_and_somebody_leads_again(node: NodeOfPrograms) -> 
     both = ("deployment/parley-scheduler", "daemonset/parley-agent")
     plane.kubectl("apply", f"--kustomize={ROOT / 'deploy/overlays/kind'}")
     before = shown_blocking("a scheduler leads", node.leader)
-    plane.kubectl("rollout", "restart", f"--namespace={SYSTEM}", *both)
     for each in both:
+        plane.kubectl("rollout", "restart", f"--namespace={SYSTEM}", each)
         shown_blocking(f"{each} is replaced", partial(_is_rolled_out, plane, each))
     after = shown_blocking("another scheduler leads", lambda: node.leader().replace(before, ""))
     assert after.startswith("pod/parley-scheduler-")

@@ -362,7 +362,6 @@ SCHEDULER_MAY: Final = [
     ("GET", MACHINES, None),
     ("POST", f"{MIGRATIONS}?dryRun=All", {**MIGRATION, "metadata": {"name": "another"}}),
     ("DELETE", f"{MIGRATIONS}/moving?dryRun=All", None),
-    ("PATCH", f"{LEASES}/parley-scheduler", {"spec": {"holderIdentity": "two"}}),
     (
         "GET",
         f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3Dparley-scheduler",
@@ -397,6 +396,7 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
     ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps", None, RBAC),
     ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None, RBAC),
     ("GET", f"{LEASES}/another", None, RBAC),
+    ("DELETE", f"{LEASES}/parley-scheduler", None, RBAC),
     ("POST", f"/apis/coordination.k8s.io/v1/namespaces/{TEAM}/leases?dryRun=All", LEASE, RBAC),
     ("DELETE", "/apis/parley.dev/v1alpha1/pools/ci", None, RBAC),
     ("PATCH", _machine("on-deployed-0"), MARK, RBAC),
@@ -440,6 +440,13 @@ def test_a_scheduler_may(
     caller, names = scheduler
     status, said = caller.call(method, _named(path, names), body)
     assert status in {200, 201}, said
+
+
+def test_a_scheduler_renews_its_lease(deployed: Deployed, scheduler: tuple[Caller, dict[str, str]]) -> None:
+    caller, _ = scheduler
+    lease = json.loads(deployed.plane.call("GET", f"{LEASES}/parley-scheduler"))
+    lease["spec"]["holderIdentity"] = "two"
+    assert caller.call("PUT", f"{LEASES}/parley-scheduler", lease) == (200, "")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from hosting.kubernetes import names
-from hosting.kubernetes.resources import POOLS, SCALING_POLICIES, Manifest
+from hosting.kubernetes.resources import EVENTS, POOLS, SCALING_POLICIES, Manifest
 from scheduler.clusters.kubernetes.pools import FINALIZER
 from tests.support.kube.asking import Holdings, PodAgent
 from tests.support.kube.objects import MERGE, Objects, pod
@@ -120,6 +120,9 @@ def test_a_pool_is_an_object(parley: ParleyPrograms, objects: Objects, bare_node
     wrong = {"metadata": {"labels": {"parley.dev/tenant": "nobody"}}}
     plane.call("PATCH", POOLS.path(name=name), wrong, MERGE)
     shown_blocking("a hook refuses it", lambda: _conditions(shown())["Accepted"] == ("False", "Refused"))
+
+    listed = EVENTS.path("default")
+    shown_blocking("an Event tells it", lambda: name in plane.call("GET", listed).decode())
 
     plane.call("DELETE", POOLS.path(name=name))
     pools = POOLS.path()

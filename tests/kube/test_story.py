@@ -34,7 +34,7 @@ def test_a_labelled_pod_grows_is_denied_and_shrinks(
 ) -> None:
     nodes = hollow_nodes(1, NodeSize("4", "8Gi"))
     node, port = nodes.names[0], free_port()
-    scheduler = parley.scheduler("scheduler", "--first-start")
+    scheduler = parley.scheduler("scheduler", "--first-start", "--lease-duration", "2")
     objects.create_pod(pod("other", node=node, requests={"cpu": "2", "memory": "1Gi"}))
     annotations = {names.INFORMANT: str(port)}
     busy = objects.create_pod(pod("busy", node=node, labels={names.ENABLED: "true"}, annotations=annotations))

@@ -4,7 +4,7 @@ The world holds the truth: a VM that obeys late or never, commands that take eff
 deadline), and a ledger that posts requests whose answers are lost. The law: the VM's true use never exceeds the ledger.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -194,6 +194,21 @@ class AgentMachine(RuleBasedStateMachine):
         world.late.append((until_s, action.target))
         world.end(action, events.ResizeFailed("cut", 0.5))
         world.settle()
+
+    @precondition(lambda self: self._flying(events.Resize))
+    @rule(chance=CHANCES)
+    def a_resize_is_refused(self, chance: float) -> None:
+        (action,) = self._flying(events.Resize)
+        self.world.end(action, events.ResizeRefused("refused", chance))
+        self.world.settle()
+
+    @precondition(lambda self: self._flying(events.Observe))
+    @rule(chance=CHANCES)
+    def the_node_does_not_carry_the_target_out(self, chance: float) -> None:
+        (action,) = self._flying(events.Observe)
+        seen = replace(self.world.snapshot, refusal="no room")
+        self.world.end(action, events.Observed(seen, chance))
+        self.world.settle()
 
     @precondition(lambda self: self._flying(events.RequestPermit))
     @rule(is_posted=st.booleans())

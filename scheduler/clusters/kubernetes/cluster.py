@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from hosting.kubernetes import objects
-from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.core.known import Change, Key, Known, key_of
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import (
@@ -31,7 +31,6 @@ from hosting.supervisor import Child
 from protocol.values import Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
-from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
 from scheduler.core import events
 from scheduler.core.model import NodeSpec
@@ -55,31 +54,44 @@ class Told:
         return self.description.found.spec.uid
 
 
+TellFault: TypeAlias = Callable[[ResourceType, Manifest, str], object]
+
+
 class KubernetesCluster:
     """A view of the cluster. It is up to date while its `children` run."""
 
     def __init__(
-        self, api: KubernetesApi, clock: Callable[[], float], rng: random.Random, log: Logger
+        self,
+        api: KubernetesApi,
+        clock: Callable[[], float],
+        rng: random.Random,
+        log: Logger,
+        tell_fault: TellFault | None = None,
     ) -> None:
+        """`tell_fault` is told of an object that cannot be read."""
         self._api = api
         self._clock = clock
         self._log = log
         self._changed: dict[ResourceType, set[Key]] = {}
         """What may have to be told."""
 
-        def watch(type_: ResourceType, selector: str = "") -> Reflector:
+        def watch(type_: ResourceType, selector: str = "", *, is_optional: bool = False) -> Reflector:
             changed = self._changed[type_] = set[Key]()
-            note = partial(_note, changed)
             return Reflector(
-                api, type_, field_selector=selector, clock=clock, rng=rng, log=log, on_change=note
+                api,
+                type_,
+                field_selector=selector,
+                clock=clock,
+                rng=rng,
+                log=log,
+                on_change=partial(_note, changed),
+                is_optional=is_optional,
             )
 
         self._of_nodes = watch(NODES)
         self._of_pods = watch(PODS, WITH_A_NODE)
-        self._of_machines = watch(VIRTUAL_MACHINES)
-        self._of_policies = watch(SCALING_POLICIES)
-        self._missing: set[Reflector] = set()
-        """Those of types that the API server does not know."""
+        self._of_machines = watch(VIRTUAL_MACHINES, is_optional=True)
+        self._of_policies = watch(SCALING_POLICIES, is_optional=True)
         self._told: dict[Key, Told] = {}
         self._nodes: dict[str, NodeSpec] = {}
         self._policies: dict[Key, ScalingPolicy] = {}
@@ -87,14 +99,15 @@ class KubernetesCluster:
         self._in_machine: dict[Key, set[Key]] = {}
         """The pods that name a VirtualMachine."""
         self._faults: dict[str, tuple[str, ...]] = {}
+        self._tell_fault = tell_fault
 
     def children(self) -> Mapping[str, Child]:
         """What keeps the view up to date."""
         return {
             "watch of nodes": self._of_nodes.run,
             "watch of pods": self._of_pods.run,
-            "watch of VirtualMachines": partial(self._run_optional, VIRTUAL_MACHINES, self._of_machines),
-            "watch of ScalingPolicies": partial(self._run_optional, SCALING_POLICIES, self._of_policies),
+            "watch of VirtualMachines": self._of_machines.run,
+            "watch of ScalingPolicies": self._of_policies.run,
         }
 
     def policies(self) -> Mapping[Key, Manifest]:
@@ -117,8 +130,8 @@ class KubernetesCluster:
         await _in_time(
             self._mark(self._of_nodes),
             self._mark(self._of_pods),
-            self._mark(self._of_machines, is_optional=True),
-            self._mark(self._of_policies, is_optional=True),
+            self._mark(self._of_machines),
+            self._mark(self._of_policies),
         )
         faults = [each.fault for each in self._watches() if each.fault]
         if faults:
@@ -128,14 +141,11 @@ class KubernetesCluster:
     async def prove_readable(self) -> None:
         """List everything once, whether the children run or not. Raises `ClusterUnreachableError`."""
         for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
-            is_optional = watch in (self._of_machines, self._of_policies)
             try:
                 await watch.caught_up(self._clock())
-            except RefusedError as error:
-                if not (is_optional and error.is_not_found):
-                    raise ClusterUnreachableError(str(error)) from None
             except KubernetesError as error:
-                raise ClusterUnreachableError(str(error)) from None
+                if not watch.is_missing:
+                    raise ClusterUnreachableError(str(error)) from None
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """Lists by name. Raises `ClusterUnreachableError`."""
@@ -145,35 +155,25 @@ class KubernetesCluster:
 
     async def _look_at(self, keys: Collection[Key]) -> None:
         await _list(self._of_pods, keys)
-        if self._of_machines not in self._missing:
+        if not self._of_machines.is_missing:
             await _list(self._of_machines, [*self._machines_of(keys)])
 
-    async def _mark(self, watch: Reflector, *, is_optional: bool = False) -> None:
-        """Learn which version is at hand. An optional type may be unknown to the server: then there are no objects."""
-        if watch in self._missing and not watch.has_synced:
+    async def _mark(self, watch: Reflector) -> None:
+        """Learn which version is at hand. Of a type that is missing there are no objects."""
+        if watch.is_missing and not watch.has_synced:
             return
         try:
             await watch.mark()
-        except RefusedError as error:
-            if not (is_optional and error.is_not_found):
+        except KubernetesError:
+            if not watch.is_missing:
                 raise
-            self._missing.add(watch)
         else:
-            self._missing.discard(watch)
             await watch.synced()
-
-    async def _run_optional(self, type_: ResourceType, watch: Reflector) -> None:
-        """Watch a type that the API server may learn later."""
-
-        def note(is_missing: bool) -> None:
-            (self._missing.add if is_missing else self._missing.discard)(watch)
-
-        await run_when_known(self._api, type_, watch.run, note)
 
     def _watches(self) -> Iterator[Reflector]:
         """Those of types that there are."""
         for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
-            if watch not in self._missing:
+            if not watch.is_missing:
                 yield watch
 
     def look(self, pod: PodName) -> events.Look:
@@ -270,7 +270,7 @@ class KubernetesCluster:
                 # Its owner may be deleted before the pod is, which still holds what the VM has.
                 description = _kept(pod, told, description.faults) or description
         except reading.MALFORMED as error:
-            text = f"cannot be read: {error!r}" if not str(error) else f"cannot be read: {error}"
+            text = self._cannot_be_read(PODS, pod, error)
             description = _kept(pod, told, (text,)) or Description(
                 reading.unreadable(pod, room), (text,), machine=machine_of(pod)
             )
@@ -306,7 +306,7 @@ class KubernetesCluster:
                 spec = reading.node_of(found)
             except reading.MALFORMED as error:
                 # What was told counts on. A node that was never told takes no growth.
-                self._note_faults("node", key, (f"cannot be read: {error}",))
+                self._note_faults("node", key, (self._cannot_be_read(NODES, found, error),))
                 continue
             self._note_faults("node", key, ())
             if self._nodes.get(name) != spec:
@@ -321,16 +321,15 @@ class KubernetesCluster:
     def _note_policies(self) -> None:
         policies, namespaces = self._of_policies.objects(), set[str]()
         for key in self._changed[SCALING_POLICIES]:
-            found = policies.get(key)
-            namespaces.add(key[0])
-            self._policies.pop(key, None)
-            self._note_faults("ScalingPolicy", key, ())
-            if found is None:
-                continue
-            try:
-                self._policies[key] = ScalingPolicy.read(found)
-            except reading.MALFORMED as error:
-                self._note_faults("ScalingPolicy", key, (f"cannot be read: {error}",))
+            before, found, faults = self._policies.pop(key, None), policies.get(key), tuple[str, ...]()
+            if found is not None:
+                try:
+                    self._policies[key] = ScalingPolicy.read(found)
+                except reading.MALFORMED as error:
+                    faults = (self._cannot_be_read(SCALING_POLICIES, found, error),)
+            self._note_faults("ScalingPolicy", key, faults)
+            if self._policies.get(key) != before:  # else only its status was written
+                namespaces.add(key[0])
         self._changed[SCALING_POLICIES].clear()
         for namespace in namespaces:
             self._of_namespace[namespace] = [
@@ -357,6 +356,12 @@ class KubernetesCluster:
 
     # ------------------------------------------------------------ faults
 
+    def _cannot_be_read(self, type_: ResourceType, manifest: Manifest, error: Exception) -> str:
+        text = f"cannot be read: {error if str(error) else repr(error)}"
+        if self._tell_fault is not None:
+            self._tell_fault(type_, manifest, text)
+        return text
+
     def _note_faults(self, kind: str, key: Key, faults: tuple[str, ...]) -> None:
         about = f"{kind} {key[0]}/{key[1]}" if key[0] else f"{kind} {key[1]}"
         if self._faults.get(about, ()) == faults:
@@ -381,11 +386,21 @@ async def _in_time(*calls: Coroutine[Any, Any, None]) -> None:
     """Ask the API server. Raises `ClusterUnreachableError`."""
     try:
         async with asyncio.timeout(LOOK_DEADLINE_S):
-            await asyncio.gather(*calls)
+            await _together(calls)
     except TimeoutError:
         raise ClusterUnreachableError("the API server has not answered in time") from None
     except KubernetesError as error:
         raise ClusterUnreachableError(str(error)) from None
+
+
+async def _together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls side by side. The first error ends all of them, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _is_same_row(told: Told, description: Description | None) -> bool:
@@ -410,10 +425,10 @@ async def _list(watch: Reflector, keys: Collection[Key]) -> None:
         namespace: {name for _, name in found}
         for namespace, found in groupby(sorted(keys), key=lambda key: key[0])
     }
-    calls = []
+    calls: list[Coroutine[Any, Any, None]] = []
     for namespace, names in by_namespace.items():
         if len(names) > MAX_BY_NAME:
             calls.append(watch.list_namespace(namespace, names))
         else:
             calls += [watch.list_one(namespace, name) for name in sorted(names)]
-    await asyncio.gather(*calls)
+    await _together(calls)

@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol
 
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.core.known import Change
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import POOLS, Manifest
 from hosting.logs import Logger
 from hosting.settings import FaultsError, check
+from scheduler.clusters.kubernetes.cluster import TellFault
 from scheduler.clusters.kubernetes.status import StatusCondition, StatusWriter, conditions_of
 from scheduler.pools.core.values import Pool
 from scheduler.pools.entry import PoolEntry
@@ -104,17 +105,24 @@ class KubernetesPools:
         rng: random.Random,
         log: Logger,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        tell_fault: TellFault | None = None,
     ) -> None:
+        """`tell_fault` is told of an object that is not taken up."""
+        self._tell_fault = tell_fault
         self._api = api
         self._clock = clock
         self._log = log
         self._wall = wall
-        self._watch = Reflector(api, POOLS, clock=clock, rng=rng, log=log, on_change=self._note)
+        self._watch = Reflector(
+            api, POOLS, clock=clock, rng=rng, log=log, on_change=self._note, is_optional=True
+        )
         self.run_watch = self._watch.run
         self._writer = StatusWriter(api, POOLS, clock, log)
         self._described: Mapping[str, Pool] = {}
         self._has_changed = True
         self._faults: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        """The faults that were told last."""
         self._finalizer_faults = FaultLog(
             log, "finalizer of a pool not written", "finalizer of a pool written"
         )
@@ -126,11 +134,9 @@ class KubernetesPools:
         """See every object. Raises `ClusterUnreachableError`; where the API server knows no such type there are none."""
         try:
             await self._watch.caught_up(self._clock())
-        except RefusedError as error:
-            if not error.is_not_found:
-                raise ClusterUnreachableError(f"pools: {error}") from None
         except KubernetesError as error:
-            raise ClusterUnreachableError(f"pools: {error}") from None
+            if not self._watch.is_missing:
+                raise ClusterUnreachableError(f"pools: {error}") from None
 
     def described(self) -> Mapping[str, Pool]:
         """The pools as they are described, another mapping whenever an object has changed.
@@ -165,10 +171,15 @@ class KubernetesPools:
     async def write(self, views: PoolViews) -> None:
         """Write what has changed."""
         wall, refused, wanted = self._wall(), views.faults, []
+        there = {name for _, name in self._watch.objects()}
+        self._told = {name: fault for name, fault in self._told.items() if name in there}
         for (_, name), manifest in tuple(self._watch.objects().items()):
             view = views.view(name)
             await self._write_finalizer(manifest, has_gone=view is None, is_needed=views.has_plugins)
             fault = self._faults.get(name) or refused.get(name, "")
+            if fault and self._told.get(name) != fault and self._tell_fault is not None:
+                self._tell_fault(POOLS, manifest, fault)
+            self._told[name] = fault
             wanted.append((manifest, pool_status(manifest, view, fault, wall)))
         await self._writer.write(wanted)
 

@@ -84,9 +84,11 @@ class StatusWriter:
                 return
             writes += 1
             self._written_s[key] = now_s
-            await self._write_one(key, status)
+            over = dict.fromkeys((manifest.get("status") or {}).keys() - status.keys())
+            await self._write_one(key, {**over, **status})
 
     async def _write_one(self, key: Key, status: Mapping[str, Any]) -> None:
+        """Merge into the status; a field that is None goes."""
         about = "/".join(part for part in key if part)
         try:
             await self._api.patch(

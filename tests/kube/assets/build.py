@@ -37,8 +37,8 @@ FLAGS = " ".join(
             f"-X k8s.io/component-base/version.{name}={value}"
             for name, value in (
                 ("gitVersion", f"v{KUBERNETES_VERSION}"),
-                ("gitMajor", "1"),
-                ("gitMinor", "35"),
+                ("gitMajor", KUBERNETES_VERSION.split(".")[0]),
+                ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
             )
         ),
     ]
@@ -75,16 +75,21 @@ def _run(command: list[str], cwd: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    """Build what is missing in `folder`. The file `hollow` is the hollow node that was built last, for the demo."""
+    """Build what is missing in `folder`. The file `hollow` is the hollow node of the checkout that asked last, for the demo."""
     hollow = hollow_of(folder)
     files = {name: folder / name for name in PROGRAMS} | {"hollow": hollow}
     missing = {name: file for name, file in files.items() if not file.exists()}
     if not missing:
+        _name(hollow)
         print(f"{folder}: all programs of Kubernetes {KUBERNETES_VERSION} are there")
         return
     if shutil.which("go") is None:
         sys.exit(
             "go is missing: install Go 1.25 or newer, or name a folder with the programs in KUBEBUILDER_ASSETS"
+        )
+    if f"k8s.io/kubernetes v{KUBERNETES_VERSION}\n" not in (HERE / "go.mod").read_text():
+        sys.exit(
+            f"go.mod names another version of Kubernetes than {KUBERNETES_VERSION} of parley/clusters/programs.py"
         )
     folder.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
@@ -102,11 +107,16 @@ def build(folder: Path) -> None:
             )
             unfinished.replace(file)
             print(f"{time.monotonic() - since:.0f} s", flush=True)
-        if "hollow" in missing:
-            newest = Path(made) / "newest"
-            newest.symlink_to(hollow.name)
-            newest.replace(folder / "hollow")
+    _name(hollow)
     print(f"{folder}: built {', '.join(missing)} in {time.monotonic() - begun:.0f} s")
+
+
+def _name(hollow: Path) -> None:
+    """Let the file `hollow` be that hollow node."""
+    newest = hollow.with_name(f".{hollow.name}.newest")
+    newest.unlink(missing_ok=True)
+    newest.symlink_to(hollow.name)
+    newest.replace(hollow.with_name("hollow"))
 
 
 def install_packages() -> None:

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from hosting.kubernetes.resources import Manifest
 from parley.clusters.control_plane import ControlPlane
+from parley.clusters.programs import ClusterError
 from tests.support.kube.objects import Objects
 from tests.tidy.repository import ROOT
 
@@ -50,17 +51,21 @@ class DeployedContainers:
     def follow(self) -> None:
         """Start and end what is due, until `stop`."""
         while not self._is_over.wait(LOOK_S):
-            found = {each["metadata"]["uid"]: each for each in self._system.list("pods")}
-            for key in [key for key in self._running if key[0] not in found or _is_going(found[key[0]])]:
-                self._ended.append(self._running.pop(key))
-                self._ended[-1].terminate()
-            for pod in found.values():
-                if not pod["status"].get("podIP") or _is_going(pod):
-                    continue
-                for container in pod["spec"]["containers"]:
-                    key = (pod["metadata"]["uid"], container["name"])
-                    if key not in self._running:
-                        self._running[key] = self._start(pod, container)
+            with suppress(OSError, ClusterError):  # what went meanwhile is not there the next time
+                self._look()
+
+    def _look(self) -> None:
+        found = {each["metadata"]["uid"]: each for each in self._system.list("pods")}
+        for key in [key for key in self._running if key[0] not in found or _is_going(found[key[0]])]:
+            self._ended.append(self._running.pop(key))
+            self._ended[-1].terminate()
+        for pod in found.values():
+            if not pod["status"].get("podIP") or _is_going(pod):
+                continue
+            for container in pod["spec"]["containers"]:
+                key = (pod["metadata"]["uid"], container["name"])
+                if key not in self._running:
+                    self._running[key] = self._start(pod, container)
 
     def stop(self) -> None:
         """Let `follow` return."""

@@ -1,37 +1,20 @@
-"""A pod on a real node whose load the test sets: the program `load` reads it from a file of this machine."""
+"""A pod on a real node whose load the test sets, and what its cgroups say."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from hosting.kubernetes.resources import Manifest
-from parley.clusters.node.images import LOAD
+from parley.clusters.node.load_file import LoadFile
 from tests.support.kube.objects import pod
 
-INSIDE: Final = "/load"
 
-
-class Load:
+class Load(LoadFile):
     """What a pod's container does. At first that is nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.set()
-
-    def set(self, cpu_milli: int = 0, memory_mib: int = 0) -> None:
-        """Use so much CPU and memory from now on, as far as the container's limits let it."""
-        written = self._folder / ".next"
-        written.write_text(f"{cpu_milli} {memory_mib}\n")
-        written.replace(self._folder / "load")
 
     def pod(self, name: str, **arguments: Any) -> Manifest:
         """A pod with this load; the arguments are those of `objects.pod`."""
-        found = pod(name, image=LOAD, **arguments)
-        (container,) = found["spec"]["containers"]
-        container["args"] = [f"{INSIDE}/load"]
-        container["volumeMounts"] = [{"name": "load", "mountPath": INSIDE}]
-        found["spec"]["volumes"] = [{"name": "load", "hostPath": {"path": str(self._folder)}}]
-        return found
+        return self.given_to(pod(name, **arguments))
 
 
 def throttled_periods(cgroup: Path) -> int:

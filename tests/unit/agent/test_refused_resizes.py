@@ -5,7 +5,7 @@ from itertools import pairwise
 from agent.core import events
 from agent.core.condition import Health, condition
 from tests.support.amounts import cu
-from tests.unit.agent.driver import CHANCE, TIMING, Driver, steady
+from tests.unit.agent.driver import APART, CHANCE, TIMING, Driver, steady
 
 WHY = "Deferred: Node didn't have enough resource: cpu"
 
@@ -78,3 +78,16 @@ def test_a_refusal_in_the_answer_does_not_count_as_sent_any_more() -> None:
     assert (len(driver.of(events.Resize)), driver.request().resources) == (1, cu(2))
     driver.wait(TIMING.refused_base_s)
     assert len(driver.of(events.Resize)) == 2
+
+
+def test_growth_and_shrinks_that_are_refused_are_left_alone_each_for_itself() -> None:
+    driver = steady(cu(4), vm=APART)
+    driver.obeys, driver.refusal = False, WHY
+    driver.load(6)
+    driver.memory(0.5)
+    driver.wait(2 * TIMING.down_window_s)
+    assert driver.target == cu(4)
+    kinds = [each.is_growth for each in driver.state.refused_at(driver.now_s)]
+    assert sorted(kinds) == [False, True]
+    driver.forget().wait(2.0)
+    assert driver.resizes() == []

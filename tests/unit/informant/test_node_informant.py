@@ -257,6 +257,21 @@ async def test_between_two_looks_a_request_finds_out_that_a_pod_has_gone(tmp_pat
 
 
 @virtually
+async def test_a_pod_that_is_made_anew_is_served_while_its_earlier_life_still_ends(tmp_path: Path) -> None:
+    pod = limited(tmp_path)
+    async with on_node(tmp_path) as node:
+        await node.in_use()
+        pod.remove()
+        ending = asyncio.create_task(node.call("GET", UID, "healthz"))
+        await asyncio.sleep(0)
+        limited(tmp_path)
+        assert (await node.call("GET", UID, "healthz"))[0] == 200
+        await ending
+        await asyncio.sleep(10)
+        assert set(node.node.pods) == {UID}
+
+
+@virtually
 async def test_a_pod_without_agents_is_forgotten_and_one_with_an_agent_is_not(tmp_path: Path) -> None:
     limited(tmp_path), limited(tmp_path, OTHER)
     async with on_node(tmp_path) as node:

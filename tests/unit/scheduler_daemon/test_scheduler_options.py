@@ -21,6 +21,7 @@ _ON = ("--kubernetes", "--lease", "ns/parley")
         (("--kubernetes", "--lease", "x"), "must be NAMESPACE/NAME"),
         ((*_ON, "--state", "d"), "--state: not with --kubernetes"),
         ((*_ON, "--config", "c.yaml", "--config-map", "ns/c"), "only one of --config and --config-map"),
+        ((*_ON, "--host", "0.0.0.0"), "is a wildcard"),
         ((*_ON, "--kubeconfig", "absent.yaml"), "the credentials for Kubernetes cannot be used"),
     ],
 )

@@ -102,6 +102,17 @@ async def test_a_fault_has_its_name(
     assert (await api.list(PODS))["items"] == [], "the next call works"
 
 
+async def test_calls_are_counted_by_how_they_ended(server: FakeApiServer, api: KubernetesApi) -> None:
+    await api.create(PODS, "ns", pod("a"))
+    with pytest.raises(RefusedError):
+        await api.get(PODS, "ns", "b")
+    server.fail(kind="hang")
+    with pytest.raises(UnreachableError):
+        await api.list(PODS, deadline_s=0.05)
+    (family,) = api.families()
+    assert dict(family.samples) == {("GET", "404"): 1, ("GET", "unreachable"): 1, ("POST", "ok"): 1}
+
+
 async def test_patience_that_the_server_asks_for_is_told_whichever_way_it_is_written(
     server: FakeApiServer, api: KubernetesApi
 ) -> None:
