@@ -100,9 +100,7 @@ class BenchmarkPods:
 
     def running(self) -> list[PodHistory]:
         """The pods that run."""
-        return [
-            each for each in list(self.seen.values()) if each.pod["status"].get("phase") == "Running"
-        ]
+        return [each for each in list(self.seen.values()) if each.pod["status"].get("phase") == "Running"]
 
     def _watch(self) -> None:
         user = json.loads(self._plane.kubeconfig.read_text())["users"][0]["user"]
