@@ -6,6 +6,7 @@ import uuid
 from agent.daemon import status
 from agent.runner.stats import Latencies
 from hosting import logs
+from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
 from hosting.server import Server
 from scheduler.core.core import Core
@@ -30,6 +31,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     served = [
         *families(core, PermitStats(), server),
         *pool_families(core.ledger, service.admission_queue, service.stats),
+        *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),
