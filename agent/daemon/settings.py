@@ -172,7 +172,10 @@ class AgentSettings(VmList):
         if source == "file" and backend == "kubernetes":
             yield "backend", "kubernetes needs the source kubernetes"
         if source == "kubernetes" and backend is not None and backend != "kubernetes":
-            yield "backend", f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has"
+            yield (
+                "backend",
+                f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has",
+            )
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:

@@ -128,7 +128,9 @@ def measure(plane: ControlPlane, found: Programs, *, is_short: bool) -> dict[str
     """All of it on one set of hollow nodes, which are ended afterwards."""
     extent, faults, rng = SHORT if is_short else FULL, Faults(), random.Random(1)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the informant keeps eight files of each pod open
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most, most)
+    )  # the informant keeps eight files of each pod open
     with tempfile.TemporaryDirectory() as name, _scene(plane, found, Path(name), extent) as scene:
         pods = len(scene.pods.seen)
         print(f"{pods} pods on {extent.nodes} hollow nodes: nothing, then changes of load …", flush=True)

@@ -18,6 +18,7 @@ from hosting.kubernetes.errors import (
     UnreachableError,
     refusal,
 )
+from hosting.kubernetes.patches import MERGE_PATCH
 from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.metrics import Family
 
@@ -33,10 +34,6 @@ __all__ = [
 CALL_DEADLINE_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """A list of 10,000 pods has about 40 MB."""
-MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 
 class KubernetesApi:

@@ -62,6 +62,12 @@ class KubernetesOptions(ServingOptions):
     pod: tuple[str, str] | None
 
 
+def leading_family(*, leads: bool) -> metrics.Family:
+    """The metric by which somebody sees who leads."""
+    text = "Whether this process leads"
+    return metrics.Family("gauge", "parley_scheduler_leading", text, (), (((), float(leads)),))
+
+
 class LeaseGuard:
     """Lets decisions be made while the Lease holds."""
 
@@ -131,9 +137,8 @@ class KubernetesProgram:
 
     def _families(self) -> list[metrics.AnyFamily]:
         serving = self._serving
-        leads = (((), float(serving is not None)),)
         return [
-            metrics.Family("gauge", "parley_scheduler_leading", "Whether this process leads", (), leads),
+            leading_family(leads=serving is not None),
             *self._api.families(),
             *(
                 serving.families(self._server)

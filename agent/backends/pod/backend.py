@@ -19,6 +19,7 @@ from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
+from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from protocol.values import Observation, Resources
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 WRITE_DEADLINE_S: Final = 4.0
 """How long the API server may take for a resize, counted there; after it a write is not accepted any more."""
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
 LOOK_EVERY_S: Final = 0.25
 """A kubelet looks at its containers once a second, so a resize takes one to two seconds. Each look is a call to the API server."""

@@ -147,6 +147,7 @@ class KubernetesPools:
             return self._described
         self._has_changed = False
         found: dict[str, Pool] = {}
+        self._faults.clear()
         for (_, name), manifest in self._watch.objects().items():
             if "deletionTimestamp" in manifest["metadata"]:
                 continue
@@ -156,8 +157,6 @@ class KubernetesPools:
                 self._faults[name] = "; ".join(error.faults)
                 if name in self._described:
                     found[name] = self._described[name]
-            else:
-                self._faults.pop(name, None)
         if found != self._described:
             self._described = found
         return self._described

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from hosting.fault_log import FaultLog
@@ -40,9 +40,7 @@ def conditions_of(
         status = "Unknown" if each.is_true is None else str(each.is_true)
         before = objects.condition(manifest, each.type) or {}
         is_same = before.get("status") == status and before.get("lastTransitionTime")
-        since = (
-            before["lastTransitionTime"] if is_same else wall.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        )
+        since = before["lastTransitionTime"] if is_same else objects.time_written(wall)
         found.append(
             {
                 "type": each.type,

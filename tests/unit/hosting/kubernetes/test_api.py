@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from hosting.kubernetes.api import (
-    JSON_PATCH,
-    STRATEGIC_PATCH,
     ApiCredentials,
     CredentialsError,
     KubernetesApi,
     RefusedError,
     UnreachableError,
 )
+from hosting.kubernetes.patches import JSON_PATCH, STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.server import Reply, Request
 from tests.support.kube_api import FakeApiServer, serving, writes
