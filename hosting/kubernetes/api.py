@@ -18,6 +18,7 @@ from hosting.kubernetes.errors import (
     UnreachableError,
     refusal,
 )
+from hosting.kubernetes.patches import MERGE_PATCH
 from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.metrics import Family
 
@@ -33,10 +34,6 @@ __all__ = [
 CALL_DEADLINE_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """A list of 10,000 pods has about 40 MB."""
-MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 
 class KubernetesApi:
@@ -171,8 +168,9 @@ class KubernetesApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of a watch. Raises `RefusedError` for its status, `UnreachableError`.
 
-        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too, also where nothing comes
-        for `silence_s`.
+        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too. Where nothing comes for
+        `silence_s`, the lines end as if the server had ended them: nothing may have happened, and the next call shows whether
+        the server can be reached.
         """
         with self._counted("WATCH"):
             async with self._open(ApiCall("GET", path, query), silence_s, connect_deadline_s) as answer:
@@ -236,7 +234,7 @@ async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
         with _named():
             try:
                 line = await anext(lines)
-            except StopAsyncIteration:
+            except (StopAsyncIteration, TimeoutError):
                 return
         yield line
 
@@ -247,7 +245,7 @@ def _named() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise UnreachableError("the server was silent for too long") from None
+        raise UnreachableError("the server did not answer in time") from None
     except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
         text = " ".join(str(error).split())[:300]
         raise UnreachableError(f"{type(error).__name__}: {text}".rstrip(": ")) from None

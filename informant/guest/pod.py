@@ -82,6 +82,7 @@ class PodSource:
         self._group = group
         self._files = open_files(group)
         self._inside: dict[str, GroupFiles] = {}
+        self._listing: tuple[int, int] | None = None
         self._watch = CounterWatch()
         self._size_bytes = node_memory_bytes
         self._clock = clock
@@ -121,22 +122,35 @@ class PodSource:
 
     def _read_containers(self, pod: ContainerReading) -> dict[str, ContainerReading]:
         """A reading of each container that is there. Where its memory limit is the pod's, so is what it uses."""
+        listing = self._group.listing()
+        if listing != self._listing:
+            self._list()
+        found = self._read_listed(pod)
+        if len(found) < len(self._inside):  # one has ended, and another one may have taken its place
+            self._list()
+            found = self._read_listed(pod)
+        self._listing = listing
+        counters = [self._inside[name].counters() for name, each in found.items() if _is_limited(each)]
+        if self._files.tells_kills:  # the pod's own memory.events changes with those of its containers
+            counters = [(cpu, -1) for cpu, _ in counters]
+        self._watch.follow((self._files.counters(), *counters))
+        return found
+
+    def _list(self) -> None:
+        """Find out which containers there are, and keep their files open."""
         names = self._group.containers()
         for gone in self._inside.keys() - set(names):
             self._inside.pop(gone).close()
+        self._inside = {name: self._inside.get(name) or open_files(self._group.below(name)) for name in names}
+
+    def _read_listed(self, pod: ContainerReading) -> dict[str, ContainerReading]:
         found = {}
-        for name in names:
-            files = self._inside.get(name) or open_files(self._group.below(name))
-            self._inside[name] = files
+        for name, files in self._inside.items():
             with contextlib.suppress(OSError):  # it ends at this moment
                 each = files.limits()
                 is_own = each.max_bytes is not None and each.max_bytes != pod.max_bytes
                 used = files.memory().needed_bytes if is_own else pod.used_bytes
                 found[name] = replace(each, used_bytes=used)
-        counters = [self._inside[name].counters() for name, each in found.items() if _is_limited(each)]
-        if self._files.tells_kills:  # the pod's own memory.events changes with those of its containers
-            counters = [(cpu, -1) for cpu, _ in counters]
-        self._watch.follow((self._files.counters(), *counters))
         return found
 
     def changed(self) -> MoreResources:

@@ -148,6 +148,7 @@ class ControlPlane:
         return (
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
             "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",  # else the API server looks for a default route
             f"--secure-port={self._port}",
             f"--cert-dir={pki}",
             f"--token-auth-file={self.directory / 'tokens.csv'}",

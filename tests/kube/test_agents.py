@@ -1,15 +1,12 @@
 """Agents that are replaced on a real API server: one after the other, and two for one pod for a while."""
 
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from agent.peers.endpoints import SERVICE_LABEL
 from hosting.kubernetes import names, pods
 from hosting.kubernetes import objects as reading
 from hosting.kubernetes.resources import Manifest
@@ -98,41 +95,3 @@ def test_two_agents_of_one_node_never_both_decide(
     scene.load(2.2)
     shown_blocking("the pod grows on", lambda: scene.size() >= 2250)
     assert scene.life() > before
-
-
-def own_address() -> str:
-    """An address of this machine that an EndpointSlice may have: none of loopback."""
-    for found in psutil.net_if_addrs().values():
-        for each in found:
-            if each.family == socket.AF_INET and not each.address.startswith("127."):
-                return each.address
-    pytest.skip("this machine has no address but loopback")
-
-
-def test_the_scheduler_is_found_through_its_service(
-    parley: ParleyPrograms, hollow_nodes: MakeHollowNodes, objects: Objects
-) -> None:
-    """First it has no endpoint, then one; the agent is not started again."""
-    (node,) = hollow_nodes(1, NodeSize("4", "8Gi")).names
-    objects.create_pod(pod("p", node=node, labels={names.ENABLED: "true"}))
-    address = own_address()
-    scheduler = parley.scheduler("scheduler", "--first-start", "--host", address)
-    service = f"{objects.namespace}/parley-scheduler"
-    found = {"service": service, "port": scheduler}
-    parley.agent(node, [scheduler], scheduler=found, otherSchedulers=[])
-
-    def vm() -> dict[str, Any]:
-        return parley.vms(node)[f"{objects.namespace}/p"]
-
-    shown_blocking("no scheduler is known", lambda: "no scheduler is known" in str(vm()["faults"]))
-    endpoint = {"addresses": [address], "conditions": {"ready": True}}
-    slice_ = {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {"name": "parley-scheduler-1", "labels": {SERVICE_LABEL: "parley-scheduler"}},
-        "addressType": "IPv4",
-        "endpoints": [endpoint],
-        "ports": [{"name": "permits", "port": scheduler}],
-    }
-    objects.apply(slice_)
-    shown_blocking("a permit", lambda: vm()["permit"])

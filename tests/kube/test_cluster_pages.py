@@ -4,14 +4,9 @@ A hollow node runs no containers: the programs of the deployed pods run beside i
 load of the page's own pod is what its cgroup says.
 """
 
-import fcntl
-import os
 import shlex
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,16 +23,12 @@ from tests.processes.pages import ROOT, Reader
 from tests.support.kube.cgroups import CgroupLoads, cgroup_loads
 from tests.support.kube.containers import DeployedContainers, deployed_containers
 from tests.support.kube.objects import Objects
+from tests.support.own_network import own_network
 from tests.support.processes import free_port
 from tests.support.waiting import shown_blocking
 
 SYSTEM: Final = "parley-system"
 PAGES_ON_A_CLUSTER: Final = ("docs/kubernetes.md",)
-POD_NETWORK: Final = "198.19"
-"""Kept for benchmarks of networks (RFC 2544), so nobody is met there."""
-LOCK: Final = Path(tempfile.gettempdir()) / "parley-pod-network.lock"
-"""Held by each run of these tests on this machine: whoever is the last one takes the route away."""
-ROUTE: Final = ("local", f"{POD_NETWORK}.0.0/16", "dev", "lo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +52,9 @@ class NodeOfPrograms:
 
 @pytest.fixture(scope="module")
 def pod_network() -> Iterator[str]:
-    """Addresses that are this machine's own, and none of loopback: no EndpointSlice takes those."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("needs root and iproute2, to give pods addresses that an EndpointSlice takes")
-    with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        subprocess.run(["ip", "route", "replace", *ROUTE], check=True)
-        yield POD_NETWORK
-        with suppress(BlockingIOError):  # another run of the tests still needs the route
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            subprocess.run(["ip", "route", "del", *ROUTE], check=False)
+    """Addresses that are none of loopback: no EndpointSlice takes those."""
+    with own_network() as network:
+        yield network
 
 
 @pytest.fixture(scope="module")

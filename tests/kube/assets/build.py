@@ -75,11 +75,12 @@ def _run(command: list[str], cwd: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    """Build what is missing in `folder`. The file `hollow` is the hollow node that was built last, for the demo."""
+    """Build what is missing in `folder`. The file `hollow` is the hollow node of the checkout that asked last, for the demo."""
     hollow = hollow_of(folder)
     files = {name: folder / name for name in PROGRAMS} | {"hollow": hollow}
     missing = {name: file for name, file in files.items() if not file.exists()}
     if not missing:
+        _name(hollow)
         print(f"{folder}: all programs of Kubernetes {KUBERNETES_VERSION} are there")
         return
     if shutil.which("go") is None:
@@ -106,11 +107,16 @@ def build(folder: Path) -> None:
             )
             unfinished.replace(file)
             print(f"{time.monotonic() - since:.0f} s", flush=True)
-        if "hollow" in missing:
-            newest = Path(made) / "newest"
-            newest.symlink_to(hollow.name)
-            newest.replace(folder / "hollow")
+    _name(hollow)
     print(f"{folder}: built {', '.join(missing)} in {time.monotonic() - begun:.0f} s")
+
+
+def _name(hollow: Path) -> None:
+    """Let the file `hollow` be that hollow node."""
+    newest = hollow.with_name(f".{hollow.name}.newest")
+    newest.unlink(missing_ok=True)
+    newest.symlink_to(hollow.name)
+    newest.replace(hollow.with_name("hollow"))
 
 
 def install_packages() -> None:

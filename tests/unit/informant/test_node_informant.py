@@ -189,6 +189,22 @@ async def test_a_limit_that_is_reached_is_heard_at_once(is_v2: bool, tmp_path: P
 
 
 @virtually
+async def test_what_a_page_shows_is_heard_without_another_look(tmp_path: Path) -> None:
+    pod = limited(tmp_path)
+    async with on_node(tmp_path) as node:
+        agent = await node.in_use()
+        pod.memory(240, limit=256)
+        assert (await node.call("GET", UID, "metrics"))[0] == 200
+        await asyncio.sleep(0.01)
+        assert agent.wishes == [MEMORY]
+        read_s = now_s()
+        await asyncio.sleep(2.5)
+        assert node.node.pods[UID].informant.limits.looked_s < read_s
+        await asyncio.sleep(1)
+        assert node.node.pods[UID].informant.limits.looked_s > read_s
+
+
+@virtually
 async def test_a_storm_of_events_is_spread_over_rounds(tmp_path: Path) -> None:
     uids = [f"{number:08x}-3b4a-4c5d-8e9f-0a1b2c3d4e5f" for number in range(40)]
     pods = [limited(tmp_path, uid) for uid in uids]
