@@ -109,7 +109,9 @@ class BenchmarkPods:
         request.add_header("Authorization", f"Bearer {user['token']}")
         trust = ssl.create_default_context(cafile=str(self._plane.authority))
         with suppress(OSError):
-            while True:  # the first watch of a new API server may be ended at once by an event of the type ERROR
+            while (
+                True
+            ):  # the first watch of a new API server may be ended at once by an event of the type ERROR
                 with urllib.request.urlopen(request, timeout=3000, context=trust) as lines:
                     for line in lines:
                         self._see(json.loads(line), time.monotonic())
