@@ -19,7 +19,9 @@ class KubernetesBackend:
         """The longest of all deadlines, and of all waits between looks."""
         able = [each.capabilities for each in self.by_kind.values()]
         return Capabilities(
-            max(each.command_deadline_s for each in able), max(each.look_every_s for each in able)
+            max(each.command_deadline_s for each in able),
+            max(each.look_every_s for each in able),
+            max(each.look_at_rest_every_s for each in able),
         )
 
     async def fence(self, vm: Vm) -> Fencing:

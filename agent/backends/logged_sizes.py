@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from agent.backends.change_log import ChangeLog
+from agent.backends.lately import LatelyUsed
 from protocol.values import ZERO, Resources
 
 
@@ -25,7 +26,7 @@ class LoggedSizes:
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
-        self._shown: dict[str, _Shown] = {}
+        self._shown = LatelyUsed(_Shown)
         self._count = 0
 
     def begin(self) -> int:
@@ -35,25 +36,22 @@ class LoggedSizes:
 
     def commanding(self, vm: str, target: Resources) -> None:
         """A command is about to be sent. Until `settled`, the target may become this."""
-        shown = self._of(vm)
+        shown = self._shown.of(vm)
         shown.least = math.inf
         self._write(vm, shown, shown.size, shown.target.max(target))
 
     def settled(self, vm: str) -> None:
         """No command that was sent can be accepted any more: looks that begin from now on count."""
-        self._of(vm).least = self.begin()
+        self._shown.of(vm).least = self.begin()
 
     def seen(self, vm: str, size: Resources, target: Resources, number: int) -> None:
         """What the look of that number showed."""
-        shown = self._of(vm)
+        shown = self._shown.of(vm)
         if number < shown.least:
             size, target = size.max(shown.size), target.max(shown.target)
         else:
             shown.least = number
         self._write(vm, shown, size, target)
-
-    def _of(self, vm: str) -> _Shown:
-        return self._shown.setdefault(vm, _Shown())
 
     def _write(self, vm: str, shown: _Shown, size: Resources, target: Resources) -> None:
         if size.exceeds(shown.size):

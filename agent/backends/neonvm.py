@@ -15,8 +15,9 @@ from agent.backends.mark import Mark
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects
-from hosting.kubernetes.api import CALL_DEADLINE_S, JSON_PATCH, KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.api import CALL_DEADLINE_S, KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.names import FENCE
+from hosting.kubernetes.patches import JSON_PATCH
 from hosting.kubernetes.resources import VIRTUAL_MACHINES, Manifest
 from hosting.kubernetes.virtual_machines import UnreadableVmError, VirtualMachine, as_cpus
 from protocol.values import Observation, Resources

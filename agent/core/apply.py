@@ -139,7 +139,10 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
     before = state.backend.observation
     has_moved = before is None or (before.size, before.target) != (seen.size, seen.target)
     moved_s = now_s if has_moved else state.backend.moved_s
-    is_busy = sent is not None or (not seen.is_at_rest and now_s < moved_s + timing.stall_s)
+    if sent is not None or (not seen.is_at_rest and now_s < moved_s + timing.stall_s):
+        wait_s = timing.observe_busy_s
+    else:
+        wait_s = timing.observe_rest_s if seen.is_at_rest else timing.observe_idle_s
     link = replace(
         state.backend,
         observation=seen,
@@ -148,7 +151,7 @@ def _observed(state: RunnerState, event: events.Observed, now_s: float, timing: 
         sent=sent,
         resizing=ResizeFaults() if has_worked else state.backend.resizing,
         refused=_refused(state, event, now_s, timing),
-        next_observe_s=now_s + (timing.observe_busy_s if is_busy else timing.observe_idle_s),
+        next_observe_s=now_s + wait_s,
         failures=0,
         fault="",
     )

@@ -107,7 +107,7 @@ def _waits(state: RunnerState, planned: Plan | None, now_s: float, timing: Timin
         state.informant,
         state.metrics,
     )
-    looks_s = timing.observe_idle_s + timing.backend_deadline_s
+    looks_s = max(timing.observe_idle_s, timing.observe_rest_s) + timing.backend_deadline_s
     peers = (
         (VM, None if seen is None else seen.begun_s, looks_s, state.backend.fault),
         ("scheduler", link.answered_s if link.has_succeeded else None, 0.0, link.fault),

@@ -157,7 +157,8 @@ def refused(state: RunnerState, event: events.PermitRefused, now_s: float, timin
         link = replace(link, negotiation=_negotiate(link.negotiation, event), request=None)
     if event.status == 404:
         link = replace(link, request=None)
-    after = _failed(state, link, fault, now_s, timing, event.chance)
+    may_change = event.status == 503
+    after = _failed(state, link, fault, now_s, timing, event.chance, may_change=may_change)
     if event.retry_after_s is not None:
         wait_s = min(event.retry_after_s, timing.tick_s) * (1 + 0.2 * event.chance)
         retry_at_s = max(after.scheduler.retry_at_s, now_s + wait_s)  # 0 is no leave to hurry
@@ -179,15 +180,25 @@ def failed(state: RunnerState, event: events.PermitFailed, now_s: float, timing:
     link = replace(state.scheduler, is_requesting=False)
     if link.request is None or event.number != link.request.number:
         return _with(state, link)
-    return _failed(state, link, event.error, now_s, timing, event.chance)
+    return _failed(state, link, event.error, now_s, timing, event.chance, may_change=True)
 
 
 def _failed(
-    state: RunnerState, link: SchedulerState, fault: str, now_s: float, timing: Timing, chance: float
+    state: RunnerState,
+    link: SchedulerState,
+    fault: str,
+    now_s: float,
+    timing: Timing,
+    chance: float,
+    *,
+    may_change: bool = False,
 ) -> RunnerState:
+    """`may_change`: another scheduler may lead soon, and is to be met soon."""
     failures = link.failures + 1
-    retry_at_s = now_s + timing.retry_after_s(failures, chance)
-    return _with(state, replace(link, failures=failures, retry_at_s=retry_at_s, fault=fault))
+    wait = timing.leader_retry_after_s if may_change else timing.retry_after_s
+    return _with(
+        state, replace(link, failures=failures, retry_at_s=now_s + wait(failures, chance), fault=fault)
+    )
 
 
 def lapse(state: RunnerState, now_s: float) -> RunnerState:

@@ -29,11 +29,12 @@ class Capabilities:
 
     `command_deadline_s`: so long after its sending (at the latest at its `not_after_s`) a command can no longer be
     accepted; 0 where a command dies with its sender. `look_every_s`: looking at a VM that moves more often than that shows
-    nothing new.
+    nothing new; `look_at_rest_every_s`: looking at a VM that does not move more often than that costs more than it tells.
     """
 
     command_deadline_s: float
     look_every_s: float = 0.0
+    look_at_rest_every_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ class Timing:
     retry_base_s: float = 0.5
     retry_cap_s: float = 5.0
     """Back-off after failures of any peer."""
+    leader_retry_cap_s: float = 2.0
+    """A lower cap where there may be another leader soon, who is to be met within 3 s: nobody answers, or not as the leader."""
     metrics_s: float = 5.0
     metrics_stale_s: float = 15.0
     """Without metrics for this long the goal is not lowered any more."""
@@ -34,7 +36,10 @@ class Timing:
     """After it a resize that was sent can no longer be accepted; the back end's capability says how long that is."""
     observe_busy_s: float = 0.1
     """How often the VM is looked at while a resize is under way."""
+    observe_rest_s: float = 10.0
+    """How often a VM is looked at that has reached its target; what others do to the VM is noticed so late."""
     observe_idle_s: float = 10.0
+    """How often a VM is looked at whose node has not moved for `stall_s`."""
     stall_s: float = 30.0
     """After so long without progress towards its target a VM is not waited for any more."""
     refused_base_s: float = 10.0
@@ -49,5 +54,12 @@ class Timing:
 
     def retry_after_s(self, failures: int, chance: float) -> float:
         """Back-off after `failures` failures in a row; `chance` (0 to 1) takes up to half of it away."""
-        full = min(self.retry_cap_s, self.retry_base_s * 2.0 ** min(failures - 1, 16))
+        return self._backoff_s(self.retry_cap_s, failures, chance)
+
+    def leader_retry_after_s(self, failures: int, chance: float) -> float:
+        """As `retry_after_s`, where there may be another leader soon."""
+        return self._backoff_s(min(self.retry_cap_s, self.leader_retry_cap_s), failures, chance)
+
+    def _backoff_s(self, cap_s: float, failures: int, chance: float) -> float:
+        full = min(cap_s, self.retry_base_s * 2.0 ** min(failures - 1, 16))
         return float(full * (1 - 0.5 * chance))

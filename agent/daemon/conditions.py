@@ -11,13 +11,13 @@ from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
 from hosting.kubernetes.errors import KubernetesError, RefusedError
 from hosting.kubernetes.names import DENIED
+from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.logs import Logger
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
 
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 AFTER_FAULT_S: Final = 60.0
 REASON: Final = "GrowthDenied"
 
@@ -39,27 +39,31 @@ class Conditions:
             log, "conditions of pods cannot be written", "conditions of pods can be written again"
         )
         self._not_before_s = 0.0
+        self._refused: dict[str, float] = {}
+        """The pods whose condition was refused, by UID, and until when it is not tried again."""
 
     async def write(self, wanted: Iterable[tuple[Manifest, str | None]], now_s: float) -> None:
-        """Write those that differ; after a fault, none for a while. Never raises for the API server's sake."""
+        """Write those that differ. One that is refused rests for a while; after another fault, all do. Never raises for the API
+        server's sake."""
+        if now_s < self._not_before_s:
+            return
+        self._refused = {uid: until_s for uid, until_s in self._refused.items() if now_s < until_s}
         for pod, told in wanted:
-            if now_s < self._not_before_s:
-                return
-            if not differs(pod, told):
+            if objects.uid(pod) in self._refused or not differs(pod, told):
                 continue
             try:
                 await self._write(pod, told)
-            except RefusedError as error:
-                if not (error.is_not_found or error.is_conflict):  # else another pod has its name by now
-                    self._failed(error, now_s)
             except KubernetesError as error:
-                self._failed(error, now_s)
+                if isinstance(error, RefusedError) and (error.is_not_found or error.is_conflict):
+                    continue  # another pod has its name by now
+                self._faults.failed(error)
+                if not isinstance(error, RefusedError) or error.is_overloaded or error.status >= 500:
+                    self._not_before_s = now_s + AFTER_FAULT_S
+                    return
+                self._refused[objects.uid(pod)] = now_s + AFTER_FAULT_S
             else:
-                self._faults.worked()
-
-    def _failed(self, error: KubernetesError, now_s: float) -> None:
-        self._not_before_s = now_s + AFTER_FAULT_S
-        self._faults.failed(error)
+                if not self._refused:
+                    self._faults.worked()
 
     async def _write(self, pod: Manifest, told: str | None) -> None:
         condition = {
@@ -67,7 +71,7 @@ class Conditions:
             "status": "False" if told is None else "True",
             "reason": "GrowthPermitted" if told is None else REASON,
             "message": told or "",
-            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastTransitionTime": objects.time_written(datetime.now(UTC)),
         }
         await self._api.patch(
             PODS,

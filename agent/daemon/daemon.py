@@ -254,4 +254,5 @@ class Daemon:
             *self._server.families(),
             *status.state_families(runners),
             *status.latency_families(self._latencies),
+            *(self._kubernetes.api.families() if self._kubernetes is not None else ()),
         ]

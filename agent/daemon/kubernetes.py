@@ -21,7 +21,6 @@ from agent.daemon.settings import AgentSettings
 from agent.peers import endpoints
 from agent.peers.candidates import Candidates
 from agent.sources.kubernetes import KubernetesSource, Stores
-from agent.sources.optional import OptionalStore
 from hosting.kubernetes import pods
 from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName
@@ -58,23 +57,16 @@ class _Watching:
         self.start = supervisor.start
 
     def reflector(
-        self, type_: ResourceType, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        type_: ResourceType,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        is_optional: bool = False,
     ) -> Reflector:
         """The objects of a type, kept up to date from now on."""
-        made = self._made(type_, namespace, labels, fields)
-        self.start(f"watch of {type_.plural}", made.run)
-        return made
-
-    def optional(self, type_: ResourceType) -> OptionalStore:
-        """The same of a type that may be missing."""
-        made = OptionalStore(self._made(type_), lambda: self.api.list(type_, query={"limit": "1"}), self.rng)
-        self.start(f"watch of {type_.plural}", made.run)
-        return made
-
-    def _made(
-        self, type_: ResourceType, namespace: str | None = None, labels: str = "", fields: str = ""
-    ) -> Reflector:
-        return Reflector(
+        made = Reflector(
             self.api,
             type_,
             namespace,
@@ -84,7 +76,10 @@ class _Watching:
             on_change=self._changed,
             label_selector=labels,
             field_selector=fields,
+            is_optional=is_optional,
         )
+        self.start(f"watch of {type_.plural}", made.run)
+        return made
 
     def _changed(self, changes: object) -> None:
         self.listener(changes)
@@ -121,8 +116,8 @@ def _of_node(settings: AgentSettings, watching: _Watching, candidates: Candidate
     stores = Stores(
         pods=pods,
         node=watching.reflector(NODES, fields=f"metadata.name={node}"),
-        policies=watching.optional(SCALING_POLICIES),
-        machines=watching.optional(VIRTUAL_MACHINES),
+        policies=watching.reflector(SCALING_POLICIES, is_optional=True),
+        machines=watching.reflector(VIRTUAL_MACHINES, is_optional=True),
     )
     source = KubernetesSource(node, stores, settings.kubernetes.informant, _fixed)
     watching.listener = source.note_change

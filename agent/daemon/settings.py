@@ -171,6 +171,11 @@ class AgentSettings(VmList):
             yield "vms", "must be left out where the source is kubernetes"
         if source == "file" and backend == "kubernetes":
             yield "backend", "kubernetes needs the source kubernetes"
+        if source == "kubernetes" and backend is not None and backend != "kubernetes":
+            yield (
+                "backend",
+                f"must be kubernetes, as the source is: {backend} would tell sizes that no pod has",
+            )
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:

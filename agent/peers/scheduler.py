@@ -151,7 +151,7 @@ class SchedulerLink:
 
     # ------------------------------------------------------------ one by one
 
-    async def _single(self, sent: SentRequest) -> Event:
+    async def _single(self, sent: SentRequest, *, may_move: bool = True) -> Event:
         self.singles += 1
         url, sent_s = self.url, time.monotonic()
         if url is None:
@@ -165,6 +165,9 @@ class SchedulerLink:
         )
         if not isinstance(outcome, Answered):
             self._moved(url)
+            is_missing = outcome.kind == "connect" and self.url not in (None, url)
+            if is_missing and may_move:  # a dead leader, whom the others still name, costs no wait
+                return await self._single(sent, may_move=False)
             return sent.failed(outcome.message)
         retry_after_s = _retry_after_s(outcome.headers.get("retry-after"))
         event = sent.answered(outcome.status, outcome.body, sent_s, retry_after_s)

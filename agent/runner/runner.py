@@ -101,6 +101,7 @@ class Runner:
             timing,
             command_deadline_s=able.command_deadline_s,
             observe_busy_s=max(timing.observe_busy_s, able.look_every_s),
+            observe_rest_s=max(timing.observe_rest_s, able.look_at_rest_every_s),
         )
         self._windows = windows
         self._core = RunnerCore(self._timing, policy, context.new_id)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Final, Self
@@ -17,7 +18,9 @@ from hosting.kubernetes.errors import (
     UnreachableError,
     refusal,
 )
+from hosting.kubernetes.patches import MERGE_PATCH
 from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.metrics import Family
 
 __all__ = [
     "ApiCredentials",
@@ -31,10 +34,6 @@ __all__ = [
 CALL_DEADLINE_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """A list of 10,000 pods has about 40 MB."""
-MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 
 class KubernetesApi:
@@ -49,6 +48,7 @@ class KubernetesApi:
         connection: Connection | None = None,
     ) -> None:
         self._connection = connection or LibraryConnection(credentials, user_agent, max_connections)
+        self._calls: Counter[tuple[str, str]] = Counter()
 
     async def __aenter__(self) -> Self:
         await self._connection.connect()
@@ -145,21 +145,22 @@ class KubernetesApi:
         deadline_s: float = CALL_DEADLINE_S,
     ) -> Manifest:
         """Send a request and read its JSON answer within `deadline_s` seconds. Raises `RefusedError`, `UnreachableError`."""
-        try:
-            async with (
-                asyncio.timeout(deadline_s),
-                self._open(ApiCall(method, path, query or {}, body, content_type)) as answer,
-            ):
-                text = await _checked(answer)
-        except TimeoutError:
-            raise UnreachableError(f"no answer within {deadline_s:g} s") from None
-        try:
-            found = json.loads(text)
-        except ValueError:
-            raise UnreachableError(f"status {answer.status} without JSON") from None
-        if not isinstance(found, dict):
-            raise UnreachableError(f"status {answer.status} without an object")
-        return found
+        with self._counted(method):
+            try:
+                async with (
+                    asyncio.timeout(deadline_s),
+                    self._open(ApiCall(method, path, query or {}, body, content_type)) as answer,
+                ):
+                    text = await _checked(answer)
+            except TimeoutError:
+                raise UnreachableError(f"no answer within {deadline_s:g} s") from None
+            try:
+                found = json.loads(text)
+            except ValueError:
+                raise UnreachableError(f"status {answer.status} without JSON") from None
+            if not isinstance(found, dict):
+                raise UnreachableError(f"status {answer.status} without an object")
+            return found
 
     @asynccontextmanager
     async def stream(
@@ -167,14 +168,16 @@ class KubernetesApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of a watch. Raises `RefusedError` for its status, `UnreachableError`.
 
-        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too, also where nothing comes
-        for `silence_s`.
+        `connect_deadline_s` is how long its status may take. Reading raises `UnreachableError`, too. Where nothing comes for
+        `silence_s`, the lines end as if the server had ended them: nothing may have happened, and the next call shows whether
+        the server can be reached.
         """
-        async with self._open(ApiCall("GET", path, query), silence_s, connect_deadline_s) as answer:
-            if answer.status >= 400:
-                await _checked(answer)
-            async with aclosing(_lines(answer)) as lines:
-                yield lines
+        with self._counted("WATCH"):
+            async with self._open(ApiCall("GET", path, query), silence_s, connect_deadline_s) as answer:
+                if answer.status >= 400:
+                    await _checked(answer)
+                async with aclosing(_lines(answer)) as lines:
+                    yield lines
 
     @asynccontextmanager
     async def _open(
@@ -188,6 +191,28 @@ class KubernetesApi:
         finally:
             # A body that was not read to its end would block the connection for the next call.
             answer.release() if answer.content.at_eof() else answer.close()
+
+    # ------------------------------------------------------------ figures
+
+    def families(self) -> tuple[Family, ...]:
+        """How many calls have ended, and how; a watch counts when it ends."""
+        samples = tuple((labels, float(count)) for labels, count in sorted(self._calls.items()))
+        text = "Calls to the API server of Kubernetes that have ended"
+        return (Family("counter", "parley_kubernetes_calls", text, ("method", "outcome"), samples),)
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[None]:
+        outcome = "ok"
+        try:
+            yield
+        except RefusedError as error:
+            outcome = str(error.status)
+            raise
+        except UnreachableError:
+            outcome = "unreachable"
+            raise
+        finally:
+            self._calls[method, outcome] += 1
 
 
 async def _checked(answer: Answer) -> bytes:
@@ -209,7 +234,7 @@ async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
         with _named():
             try:
                 line = await anext(lines)
-            except StopAsyncIteration:
+            except (StopAsyncIteration, TimeoutError):
                 return
         yield line
 
@@ -220,7 +245,7 @@ def _named() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise UnreachableError("the server was silent for too long") from None
+        raise UnreachableError("the server did not answer in time") from None
     except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
         text = " ".join(str(error).split())[:300]
         raise UnreachableError(f"{type(error).__name__}: {text}".rstrip(": ")) from None

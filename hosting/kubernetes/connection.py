@@ -150,6 +150,9 @@ class LibraryConnection:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # the library
         else:
             path = str(self._credentials.kubeconfig)
+            # The library takes a file that is missing for an empty one.
+            if not self._credentials.kubeconfig.is_file():
+                raise ConfigException(f"there is no file {path}")
             context = self._credentials.context
             await config.load_kube_config(path, context, configuration, persist_config=False)
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from hosting.fault_log import FaultLog
+from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.core.election import (
     Election,
@@ -111,9 +112,8 @@ class LeaseElector:
             self._election.looked(LeaseRecord.read(manifest, self._election.times), self._clock())
 
     async def write(self, write: WriteLease) -> None:
-        """WriteLease the Lease for the election. Raises `KubernetesError` where nobody knows whether it was written."""
-        times, date = self._election.times, self._date().isoformat(timespec="microseconds")
-        date = date.replace("+00:00", "Z")
+        """Write the Lease for the election. Raises `KubernetesError` where nobody knows whether it was written."""
+        times, date = self._election.times, objects.micro_time_written(self._date())
         body = manifest_of(write, self._namespace, self._name, times, self._address, date)
         call = self._api.create if write.over is None else self._api.replace
         sent_s = self._clock()

@@ -1,6 +1,7 @@
 """What every object of the API has, and how amounts and selectors are written there."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from hosting.kubernetes.resources import Manifest
@@ -44,6 +45,16 @@ def condition(manifest: Manifest, type_: str) -> Manifest | None:
     """The condition of that type in its status; None where there is none."""
     found = (manifest.get("status") or {}).get("conditions") or ()
     return next((each for each in found if each.get("type") == type_), None)
+
+
+def time_written(moment: datetime) -> str:
+    """A moment as most fields have it (Time of meta/v1): in seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_time_written(moment: datetime) -> str:
+    """A moment as Leases and Events have it (MicroTime of meta/v1)."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def amount(written: object, resource: ResourceName) -> int:

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
+from hosting.kubernetes import objects
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.core.event_budget import EventBudget
 from hosting.kubernetes.resources import EVENTS, Manifest
@@ -89,7 +90,9 @@ class EventRecorder:
             self._names[uid, what] = f"{metadata['name'][:230]}.{self._rng.getrandbits(64):016x}"
             if len(self._names) > MAX_NAMES:
                 del self._names[next(iter(self._names))]
-        entry = _Entry(self._names[uid, what], uid, what, reference, count, _written(self._date()))
+        entry = _Entry(
+            self._names[uid, what], uid, what, reference, count, objects.micro_time_written(self._date())
+        )
         try:
             self._waiting.put_nowait(entry)
         except asyncio.QueueFull:
@@ -149,7 +152,3 @@ class EventRecorder:
 
 def _may_work_later(error: KubernetesError) -> bool:
     return not isinstance(error, RefusedError) or error.is_overloaded or error.status >= 500
-
-
-def _written(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -33,6 +33,8 @@ PAGE: Final = 500
 """Objects in one answer to a list: reading them does not keep the event loop for long."""
 AT_ONCE_S: Final = 1.0
 """A watch that ends sooner and has shown nothing is a fault, whatever its end looks like."""
+LOOK_S: Final = 30.0
+"""After so long to twice that a type that is missing is looked for again."""
 PATIENCE_CAP_S: Final = 60.0
 """The longest wait that a server's Retry-After can cause."""
 
@@ -42,7 +44,11 @@ _BACKOFF: Final = Backoff(base_s=0.4, cap_s=10.0)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """A watch is ended by the server after `watch_s` to twice that. Bookmarks come about once a minute, hence `silence_s`."""
+    """A watch is ended by the server after `watch_s` to twice that.
+
+    After `silence_s` without an event a new watch goes on, over a new connection: the old one may be dead. Bookmarks come about
+    once a minute, but of a type that never changes they may never come: an API server whose etcd reports no progress has none.
+    """
 
     watch_s: float = 240.0
     silence_s: float = 75.0
@@ -77,9 +83,16 @@ class _Ended:
     def must_list(self) -> bool:
         """Whether a watch from the last version is of no use. A gateway time-out may mean that the server does not know it yet."""
         error = self.error
-        return isinstance(error, _GarbageError) or (
-            isinstance(error, RefusedError) and (error.is_expired or error.status == 504)
+        return (
+            self.has_expired
+            or isinstance(error, _GarbageError)
+            or (isinstance(error, RefusedError) and error.status == 504)
         )
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the server has forgotten the last version."""
+        return isinstance(self.error, RefusedError) and self.error.is_expired
 
     @property
     def patience_s(self) -> float:
@@ -91,7 +104,8 @@ class _Ended:
 class Reflector:
     """The objects of `type_` in `namespace` (None: in all) that the selectors select. `run` keeps them up to date.
 
-    `on_change` is called in the moment in which the objects change; it must not wait and must not fail. `clock` is monotonic.
+    `on_change` is called in the moment in which the objects change; it must not wait and must not fail. `clock` is monotonic. A type
+    that `is_optional` may be missing, because its CRD is not installed: that is no fault, and the type is found once it is there.
     """
 
     def __init__(  # noqa: PLR0913 - what is watched, and how
@@ -107,6 +121,7 @@ class Reflector:
         log: Logger,
         on_change: OnChange | None = None,
         times: WatchTimes | None = None,
+        is_optional: bool = False,
     ) -> None:
         self._api = api
         self._type = type_
@@ -121,8 +136,11 @@ class Reflector:
             log, f"watch of {type_.plural} does not work", f"watch of {type_.plural} works again"
         )
         self._synced = asyncio.Event()
+        self._has_synced = False
         self._catching_up = asyncio.Lock()
         self._must_list = True
+        self._is_optional = is_optional
+        self._is_missing = False
         self.known: Final = KnownObjects()
         self.health: Final = WatchHealth()
 
@@ -134,16 +152,21 @@ class Reflector:
 
     @property
     def fault(self) -> str:
-        """Why the objects may be out of date; empty where they are not."""
-        return self.health.fault
+        """Why the objects may be out of date; empty where they are not, and while the type is missing."""
+        return "" if self._is_missing else self.health.fault
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the API server does not know the type, which is optional."""
+        return self._is_missing
 
     @property
     def has_synced(self) -> bool:
         """Whether a whole list has been seen."""
-        return self._synced.is_set()
+        return self._has_synced
 
     async def synced(self) -> None:
-        """Return when a whole list has been seen."""
+        """Return when a whole list has been seen, or the type is known to be missing."""
         await self._synced.wait()
 
     @property
@@ -194,6 +217,7 @@ class Reflector:
         items, version = await self._pages(self._namespace)
         self._take(lambda: self.known.listed_all(items, version, sent_s, sent_at))
         self.health.lists_total += 1
+        self._has_synced = True
         self._synced.set()
 
     async def _pages(self, namespace: str | None, fields: str = "") -> tuple[list[Manifest], int]:
@@ -216,12 +240,26 @@ class Reflector:
             metadata.pop("managedFields", None)
 
     async def _list(self, namespace: str | None, query: Mapping[str, str], fields: str = "") -> Manifest:
-        return await self._api.list(
-            self._type,
-            namespace,
-            query={**self._selectors(fields), **query},
-            deadline_s=self._times.list_deadline_s,
-        )
+        try:
+            listed = await self._api.list(
+                self._type,
+                namespace,
+                query={**self._selectors(fields), **query},
+                deadline_s=self._times.list_deadline_s,
+            )
+        except RefusedError as error:
+            self._note_missing(error)
+            raise
+        self._is_missing = False
+        return listed
+
+    def _note_missing(self, error: KubernetesError) -> bool:
+        """Whether an error says that the type, which is optional, is missing."""
+        if not (self._is_optional and isinstance(error, RefusedError) and error.is_not_found):
+            return False
+        self._is_missing = True
+        self._synced.set()
+        return True
 
     def _selectors(self, fields: str = "") -> dict[str, str]:
         both = ",".join(each for each in (self._fields, fields) if each)
@@ -232,16 +270,26 @@ class Reflector:
 
     async def run(self) -> None:
         """List and watch for ever. Started again, it goes on from what is known."""
-        failures = 0
+        failures, has_expired = 0, False
         while True:
             ended = await self._round()
             self._must_list |= ended.must_list
             if ended.error is None:
                 failures = 0
+                self._log.worked()
                 continue
-            failures = 1 if ended.was_well else failures + 1
+            # A server that was away and has forgotten the version is there again: the list must not wait for its absence.
+            is_back = ended.has_expired and not has_expired
+            has_expired = ended.has_expired
+            failures = 1 if ended.was_well or is_back else failures + 1
             self.health.fault = str(ended.error)
-            self._log.failed(ended.error, restart_after=failures)
+            if self._note_missing(ended.error):
+                self._must_list = True  # a type that was removed may come again with other objects
+                if not self._has_synced:
+                    await asyncio.sleep(LOOK_S * (1 + self._rng.random()))
+                    continue
+            else:
+                self._log.failed(ended.error, restart_after=failures)
             delay_s = self._times.backoff.delay_s(failures, self._rng)
             await asyncio.sleep(max(delay_s, ended.patience_s * (1 + 0.2 * self._rng.random())))
 
@@ -281,6 +329,7 @@ class Reflector:
             silence_s=self._times.silence_s,
         ) as lines:
             self.health.fault = ""
+            self.health.contact_s = self._clock()
             async for line in lines:
                 self._event(line)
                 self._works()

@@ -90,7 +90,13 @@ class KubernetesMigrator:
         self._log = log
         self._changed = asyncio.Event()
         self._watch = Reflector(
-            api, MIGRATIONS, clock=clock, rng=rng, log=log, on_change=lambda _: self._changed.set()
+            api,
+            MIGRATIONS,
+            clock=clock,
+            rng=rng,
+            log=log,
+            on_change=lambda _: self._changed.set(),
+            is_optional=True,
         )
         self._faults = FaultLog(log, "migration cannot be cleaned up", "migrations are cleaned up again")
         self._told: dict[Key, str] = {}

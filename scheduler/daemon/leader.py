@@ -9,7 +9,6 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,17 +16,17 @@ import click
 
 from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import Advertised, endpoint
+from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import names
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.recorder import EventRecorder
-from hosting.kubernetes.resources import MIGRATIONS, POOLS, Manifest, ResourceType
+from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.supervisor import Child
 from protocol.extension import AGENT_HEADER
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
-from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.migrator import KubernetesMigrator
@@ -40,8 +39,8 @@ from scheduler.permits.config_file import ConfigFile
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
 T = TypeVar("T")
-RETRY_S: Final = 1.0
-"""Between tries to read the cluster and the configuration."""
+RETRY: Final = Backoff(base_s=1.0, cap_s=10.0)
+"""Between tries to read the cluster and the configuration: each lists every object."""
 REPORTER: Final = f"{names.GROUP}/scheduler"
 MAX_BODY_BYTES: Final = 1 << 20
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
@@ -61,6 +60,12 @@ class KubernetesOptions(ServingOptions):
     config_map: tuple[str, str] | None
     scheduler_name: str | None
     pod: tuple[str, str] | None
+
+
+def leading_family(*, leads: bool) -> metrics.Family:
+    """The metric by which somebody sees who leads."""
+    text = "Whether this process leads"
+    return metrics.Family("gauge", "parley_scheduler_leading", text, (), (((), float(leads)),))
 
 
 class LeaseGuard:
@@ -132,9 +137,9 @@ class KubernetesProgram:
 
     def _families(self) -> list[metrics.AnyFamily]:
         serving = self._serving
-        leads = (((), float(serving is not None)),)
         return [
-            metrics.Family("gauge", "parley_scheduler_leading", "Whether this process leads", (), leads),
+            leading_family(leads=serving is not None),
+            *self._api.families(),
             *(
                 serving.families(self._server)
                 if serving is not None
@@ -184,6 +189,7 @@ class KubernetesProgram:
 
     async def _prove(self) -> bool:
         """Read everything once: whoever cannot must not lead, and is not ready."""
+        failures = 0
         while True:
             try:
                 await _cluster(self._api, self._rng).prove_readable()
@@ -192,7 +198,8 @@ class KubernetesProgram:
                     await configuration.refresh()
             except UNREADABLE as error:
                 self._faults.failed(error)
-                await asyncio.sleep(RETRY_S)
+                failures += 1
+                await asyncio.sleep(RETRY.delay_s(failures, self._rng))
             else:
                 self._is_ready = True
                 self._faults.worked()
@@ -213,7 +220,7 @@ class KubernetesProgram:
             if not (ending.done() or losing.done()):
                 self._answer_from(life.serving)
                 life.serving.greet(self._address)
-                life.start({"label of the leader": self._label.put} if self._label is not None else {})
+                life.start(self._label_of(leadership))
                 await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._answer_from(None)
@@ -224,11 +231,20 @@ class KubernetesProgram:
             await leadership.release()
             self._log.info("leads no more", epoch=leadership.epoch)
 
+    def _label_of(self, leadership: Leadership) -> dict[str, Child]:
+        """What keeps the leader's label where it belongs; nothing outside of a pod."""
+        label = self._label
+        if label is None:
+            return {}
+        return {"label of the leader": lambda: label.keep(lambda: leadership.is_valid(time.monotonic()))}
+
     async def _load(self, life: "_Life") -> None:
         """Read everything before the first decision."""
+        failures = 0
         while faults := await life.load():
             self._faults.failed("; ".join(faults))
-            await asyncio.sleep(RETRY_S)
+            failures += 1
+            await asyncio.sleep(RETRY.delay_s(failures, self._rng))
         self._faults.worked()
 
 
@@ -268,7 +284,6 @@ class _Life:
             rng=rng,
             log=logs.logger("migrator"),
         )
-        self._api = api
         sources = Sources(
             self._cluster,
             self._configuration,
@@ -295,7 +310,7 @@ class _Life:
     def watch(self) -> None:
         """Begin to keep what the core learns from up to date."""
         watches: dict[str, Child] = dict(self._cluster.children())
-        watches["watch of pools"] = self._optional(POOLS, self._pools.run_watch)
+        watches["watch of pools"] = self._pools.run_watch
         if isinstance(self._configuration, ConfigMapSource):
             watches["watch of the configuration"] = self._configuration.run
         for name, child in watches.items():
@@ -316,12 +331,7 @@ class _Life:
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
         }
-        for name, child in self._migrator.children().items():
-            own[name] = self._optional(MIGRATIONS, child)
-        self.serving.start(own | dict(others))
-
-    def _optional(self, type_: ResourceType, child: Child) -> Child:
-        return partial(run_when_known, self._api, type_, child)
+        self.serving.start({**own, **self._migrator.children(), **others})
 
     async def end(self) -> None:
         """End everything."""

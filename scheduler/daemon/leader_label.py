@@ -5,7 +5,7 @@ The leader sets it on its own pod, and takes it off every other one: a process t
 
 import random
 from asyncio import sleep
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from hosting.backoff import Backoff
@@ -19,6 +19,8 @@ PUBLISHED_NAME: Final = "name"
 """The label by which published agents find their scheduler. Source: reference/neon.md 3.8."""
 RETRY: Final = Backoff(base_s=0.5, cap_s=10.0)
 REMOVAL_DEADLINE_S: Final = 2.0
+LOOK_S: Final = 15.0
+"""After so long to twice that the leader looks again where the label is."""
 
 
 class LeaderLabel:
@@ -41,20 +43,23 @@ class LeaderLabel:
         self._log = log
         self._faults = FaultLog(log, "the leader's label cannot be set", "the leader's label is set")
 
-    async def put(self) -> None:
-        """Label this pod and no other; tried until it works."""
+    async def keep(self, leads: Callable[[], bool]) -> None:
+        """Keep the label on this pod and on no other, for ever. `leads` says whether this process still may.
+
+        What was right once is looked at again: a removal that was given up may be carried out later.
+        """
         failures = 0
         while True:
             try:
-                await self._patch(self._name, self._labels)
-                await self._take_from_others()
+                await self._put(leads)
             except KubernetesError as error:
                 failures += 1
                 self._faults.failed(error)
                 await sleep(RETRY.delay_s(failures, self._rng))
             else:
+                failures = 0
                 self._faults.worked()
-                return
+                await sleep(LOOK_S * (1 + self._rng.random()))
 
     async def remove(self) -> None:
         """Take the label off this pod, where the API server can be asked; else the next leader does."""
@@ -63,14 +68,20 @@ class LeaderLabel:
         except KubernetesError as error:
             self._log.warning("the leader's label stays on a pod that does not lead", error=str(error))
 
-    async def _take_from_others(self) -> None:
+    async def _put(self, leads: Callable[[], bool]) -> None:
+        """Label this pod, and then no other, where that is not so. Raises `KubernetesError`."""
         listed = await self._api.list(
             PODS, self._namespace, query={"labelSelector": f"{names.ROLE}={names.LEADER}"}
         )
-        for pod in listed["items"]:
-            if objects.name(pod) != self._name:
-                await self._patch(objects.name(pod), dict.fromkeys(self._labels))
-                self._log.info("the leader's label is taken off another pod", pod=objects.name(pod))
+        labelled = {objects.name(pod): objects.labels(pod) for pod in listed["items"]}
+        own = labelled.pop(self._name, {})
+        if leads() and any(own.get(name) != text for name, text in self._labels.items()):
+            await self._patch(self._name, self._labels)
+        for name in labelled:
+            if not leads():
+                return
+            await self._patch(name, dict.fromkeys(self._labels))
+            self._log.info("the leader's label is taken off another pod", pod=name)
 
     async def _patch(self, name: str, labels: Mapping[str, str | None], *, deadline_s: float = 5.0) -> None:
         body = {"metadata": {"labels": labels}}

@@ -156,6 +156,7 @@ class Serving:
     async def load(self) -> list[str]:
         """Read everything; the faults of all at once, and nothing is served while there are any."""
         faults = []
+        self._retry_s = 0.0  # called again after faults, too: nothing is served by other rules than those that are described
         try:
             await self._configure()
         except UNREADABLE as error:

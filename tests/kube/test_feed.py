@@ -30,7 +30,7 @@ def test_pods_of_the_node_come_and_go_as_labels_and_policies_say(
     objects.create_pod(pod("labelled", node=node, labels=WANTED))
     objects.create_pod(pod("elsewhere", node=other, labels=WANTED))
     objects.create_pod(pod("plain", node=node, labels={"app": "web"}))
-    parley.agent(node, [free_port()], backend="simulated")
+    parley.agent(node, [free_port()])
 
     def vms() -> set[str]:
         return {name.partition("/")[2] for name in parley.vms(node)}

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.config import incluster_config
 
-from hosting.kubernetes.api import MERGE_PATCH, ApiCredentials, KubernetesApi, RefusedError
+from hosting.kubernetes.api import ApiCredentials, KubernetesApi, RefusedError
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
+from hosting.kubernetes.patches import MERGE_PATCH
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import CONFIG_MAPS, EVENTS, Manifest

@@ -6,10 +6,12 @@ import uuid
 from agent.daemon import status
 from agent.runner.stats import Latencies
 from hosting import logs
+from hosting.kubernetes.api import ApiCredentials, KubernetesApi
 from hosting.metrics import AnyFamily
 from hosting.server import Server
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
+from scheduler.daemon.leader import leading_family
 from scheduler.permits.metrics import families
 from scheduler.permits.stats import PermitStats
 from scheduler.pools.http.metrics import pool_families
@@ -29,10 +31,14 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     service = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
     served = [
         *families(core, PermitStats(), server),
+        leading_family(leads=True),
+        *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *pool_families(core.ledger, service.admission_queue, service.stats),
+        *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),
+        *KubernetesApi(ApiCredentials(), user_agent="test").families(),
     ]
     documented = dict(
         re.findall(r"^\| `(parley_\w+)` \|([^|]*)\|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)

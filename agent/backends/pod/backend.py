@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from agent.backends.lately import LatelyUsed
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.mark import Mark
 from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
@@ -18,6 +19,7 @@ from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects, pods
 from hosting.kubernetes.errors import KubernetesError, RefusedError
+from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from protocol.values import Observation, Resources
 
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
 
 WRITE_DEADLINE_S: Final = 4.0
 """How long the API server may take for a resize, counted there; after it a write is not accepted any more."""
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 COMMAND_DEADLINE_S: Final = WRITE_DEADLINE_S + 1.0
 LOOK_EVERY_S: Final = 0.25
 """A kubelet looks at its containers once a second, so a resize takes one to two seconds. Each look is a call to the API server."""
+LOOK_AT_REST_EVERY_S: Final = 30.0
+"""A pod whose size nobody changes is read for nothing, and there are many. The agent's own write needs no fresh reading: it is refused
+where somebody else was quicker."""
 ATTEMPTS: Final = 4
 """So often a write is tried that meets a newer version of the pod: the node writes its status at any time."""
-MAX_PODS: Final = 2048
-"""Pods that are remembered; a node has fewer, but their names change."""
 
 
 @dataclass(slots=True)
@@ -60,12 +62,12 @@ class PodBackend:
         self._rules = rules
         self._clock = clock
         self._unix_clock = unix_clock
-        self._accounts: dict[str, _Account] = {}
+        self._accounts = LatelyUsed(_Account)
 
     @property
     def capabilities(self) -> Capabilities:
         """The API server ends a write after its deadline."""
-        return Capabilities(COMMAND_DEADLINE_S, LOOK_EVERY_S)
+        return Capabilities(COMMAND_DEADLINE_S, LOOK_EVERY_S, LOOK_AT_REST_EVERY_S)
 
     async def fence(self, vm: Vm) -> Fencing:
         """Mark the pod: every write that rests on an earlier version is refused from now on."""
@@ -201,12 +203,7 @@ class PodBackend:
     # ---------------------------------------------------------------- what is known
 
     def _account(self, vm: Vm) -> _Account:
-        account = self._accounts.get(vm.name)
-        if account is None:
-            while len(self._accounts) >= MAX_PODS:
-                del self._accounts[next(iter(self._accounts))]
-            account = self._accounts[vm.name] = _Account()
-        return account
+        return self._accounts.of(vm.name)
 
     def _learn(self, vm: Vm, pod: Manifest, number: int) -> None:
         """Keep what the look of that number, or the answer to a write, showed. Raises `BackendError` for another pod of that name."""

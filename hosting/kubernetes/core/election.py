@@ -17,6 +17,9 @@ from typing import Any, Final, Self, TypeAlias
 
 MAX_EPOCH: Final = 2**31 - 2
 """`leaseTransitions` is an int32."""
+HEARD_ABOVE: Final = 2**28
+"""An epoch that somebody tells of is believed up to so much above a process's first one: more than eight years of seconds. Otherwise
+one wrong request could use up all epochs there are."""
 ADDRESS: Final = "parley.dev/address"
 """Annotation of a Lease: the URL of who holds it."""
 NOBODY: Final = "nobody: this Lease was missing"
@@ -123,6 +126,7 @@ class Election:
         self._epoch = 0
         self._valid_until_s = -math.inf
         self._highest = min(first_epoch, MAX_EPOCH // 2)
+        self._most_heard: Final = min(self._highest + HEARD_ABOVE, MAX_EPOCH)
         self._record: LeaseRecord | None = None
         self._seen_s = -math.inf
         """When the version of the record was first seen."""
@@ -213,9 +217,9 @@ class Election:
     def saw(self, epoch: int) -> bool:
         """Somebody has met a leader with that epoch. Where it is above ours, this process leads no more, until it has acquired anew.
 
-        Returns whether that is so. What no Lease can hold is not believed.
+        Returns whether that is so. What is far above every epoch that there can have been is not believed.
         """
-        if not self._epoch < epoch <= MAX_EPOCH:
+        if not self._epoch < epoch <= self._most_heard:
             return False
         self._highest = max(self._highest, epoch)
         was_leading = self._epoch > 0

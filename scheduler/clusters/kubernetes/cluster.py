@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from hosting.kubernetes import objects
-from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.core.known import Change, Key, Known, key_of
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import (
@@ -31,7 +31,6 @@ from hosting.supervisor import Child
 from protocol.values import Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
-from scheduler.clusters.kubernetes.optional import run_when_known
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
 from scheduler.core import events
 from scheduler.core.model import NodeSpec
@@ -76,19 +75,23 @@ class KubernetesCluster:
         self._changed: dict[ResourceType, set[Key]] = {}
         """What may have to be told."""
 
-        def watch(type_: ResourceType, selector: str = "") -> Reflector:
+        def watch(type_: ResourceType, selector: str = "", *, is_optional: bool = False) -> Reflector:
             changed = self._changed[type_] = set[Key]()
-            note = partial(_note, changed)
             return Reflector(
-                api, type_, field_selector=selector, clock=clock, rng=rng, log=log, on_change=note
+                api,
+                type_,
+                field_selector=selector,
+                clock=clock,
+                rng=rng,
+                log=log,
+                on_change=partial(_note, changed),
+                is_optional=is_optional,
             )
 
         self._of_nodes = watch(NODES)
         self._of_pods = watch(PODS, WITH_A_NODE)
-        self._of_machines = watch(VIRTUAL_MACHINES)
-        self._of_policies = watch(SCALING_POLICIES)
-        self._missing: set[Reflector] = set()
-        """Those of types that the API server does not know."""
+        self._of_machines = watch(VIRTUAL_MACHINES, is_optional=True)
+        self._of_policies = watch(SCALING_POLICIES, is_optional=True)
         self._told: dict[Key, Told] = {}
         self._nodes: dict[str, NodeSpec] = {}
         self._policies: dict[Key, ScalingPolicy] = {}
@@ -103,8 +106,8 @@ class KubernetesCluster:
         return {
             "watch of nodes": self._of_nodes.run,
             "watch of pods": self._of_pods.run,
-            "watch of VirtualMachines": partial(self._run_optional, VIRTUAL_MACHINES, self._of_machines),
-            "watch of ScalingPolicies": partial(self._run_optional, SCALING_POLICIES, self._of_policies),
+            "watch of VirtualMachines": self._of_machines.run,
+            "watch of ScalingPolicies": self._of_policies.run,
         }
 
     def policies(self) -> Mapping[Key, Manifest]:
@@ -127,8 +130,8 @@ class KubernetesCluster:
         await _in_time(
             self._mark(self._of_nodes),
             self._mark(self._of_pods),
-            self._mark(self._of_machines, is_optional=True),
-            self._mark(self._of_policies, is_optional=True),
+            self._mark(self._of_machines),
+            self._mark(self._of_policies),
         )
         faults = [each.fault for each in self._watches() if each.fault]
         if faults:
@@ -138,14 +141,11 @@ class KubernetesCluster:
     async def prove_readable(self) -> None:
         """List everything once, whether the children run or not. Raises `ClusterUnreachableError`."""
         for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
-            is_optional = watch in (self._of_machines, self._of_policies)
             try:
                 await watch.caught_up(self._clock())
-            except RefusedError as error:
-                if not (is_optional and error.is_not_found):
-                    raise ClusterUnreachableError(str(error)) from None
             except KubernetesError as error:
-                raise ClusterUnreachableError(str(error)) from None
+                if not watch.is_missing:
+                    raise ClusterUnreachableError(str(error)) from None
 
     async def read(self, pods: Collection[PodName]) -> tuple[events.Input, ...]:
         """Lists by name. Raises `ClusterUnreachableError`."""
@@ -155,35 +155,25 @@ class KubernetesCluster:
 
     async def _look_at(self, keys: Collection[Key]) -> None:
         await _list(self._of_pods, keys)
-        if self._of_machines not in self._missing:
+        if not self._of_machines.is_missing:
             await _list(self._of_machines, [*self._machines_of(keys)])
 
-    async def _mark(self, watch: Reflector, *, is_optional: bool = False) -> None:
-        """Learn which version is at hand. An optional type may be unknown to the server: then there are no objects."""
-        if watch in self._missing and not watch.has_synced:
+    async def _mark(self, watch: Reflector) -> None:
+        """Learn which version is at hand. Of a type that is missing there are no objects."""
+        if watch.is_missing and not watch.has_synced:
             return
         try:
             await watch.mark()
-        except RefusedError as error:
-            if not (is_optional and error.is_not_found):
+        except KubernetesError:
+            if not watch.is_missing:
                 raise
-            self._missing.add(watch)
         else:
-            self._missing.discard(watch)
             await watch.synced()
-
-    async def _run_optional(self, type_: ResourceType, watch: Reflector) -> None:
-        """Watch a type that the API server may learn later."""
-
-        def note(is_missing: bool) -> None:
-            (self._missing.add if is_missing else self._missing.discard)(watch)
-
-        await run_when_known(self._api, type_, watch.run, note)
 
     def _watches(self) -> Iterator[Reflector]:
         """Those of types that there are."""
         for watch in (self._of_nodes, self._of_pods, self._of_machines, self._of_policies):
-            if watch not in self._missing:
+            if not watch.is_missing:
                 yield watch
 
     def look(self, pod: PodName) -> events.Look:
@@ -396,11 +386,21 @@ async def _in_time(*calls: Coroutine[Any, Any, None]) -> None:
     """Ask the API server. Raises `ClusterUnreachableError`."""
     try:
         async with asyncio.timeout(LOOK_DEADLINE_S):
-            await asyncio.gather(*calls)
+            await _together(calls)
     except TimeoutError:
         raise ClusterUnreachableError("the API server has not answered in time") from None
     except KubernetesError as error:
         raise ClusterUnreachableError(str(error)) from None
+
+
+async def _together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls side by side. The first error ends all of them, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _is_same_row(told: Told, description: Description | None) -> bool:
@@ -425,10 +425,10 @@ async def _list(watch: Reflector, keys: Collection[Key]) -> None:
         namespace: {name for _, name in found}
         for namespace, found in groupby(sorted(keys), key=lambda key: key[0])
     }
-    calls = []
+    calls: list[Coroutine[Any, Any, None]] = []
     for namespace, names in by_namespace.items():
         if len(names) > MAX_BY_NAME:
             calls.append(watch.list_namespace(namespace, names))
         else:
             calls += [watch.list_one(namespace, name) for name in sorted(names)]
-    await asyncio.gather(*calls)
+    await _together(calls)

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.api import KubernetesApi, KubernetesError
 from hosting.kubernetes.core.known import Change
 from hosting.kubernetes.reflector import Reflector
 from hosting.kubernetes.resources import POOLS, Manifest
@@ -113,7 +113,9 @@ class KubernetesPools:
         self._clock = clock
         self._log = log
         self._wall = wall
-        self._watch = Reflector(api, POOLS, clock=clock, rng=rng, log=log, on_change=self._note)
+        self._watch = Reflector(
+            api, POOLS, clock=clock, rng=rng, log=log, on_change=self._note, is_optional=True
+        )
         self.run_watch = self._watch.run
         self._writer = StatusWriter(api, POOLS, clock, log)
         self._described: Mapping[str, Pool] = {}
@@ -132,11 +134,9 @@ class KubernetesPools:
         """See every object. Raises `ClusterUnreachableError`; where the API server knows no such type there are none."""
         try:
             await self._watch.caught_up(self._clock())
-        except RefusedError as error:
-            if not error.is_not_found:
-                raise ClusterUnreachableError(f"pools: {error}") from None
         except KubernetesError as error:
-            raise ClusterUnreachableError(f"pools: {error}") from None
+            if not self._watch.is_missing:
+                raise ClusterUnreachableError(f"pools: {error}") from None
 
     def described(self) -> Mapping[str, Pool]:
         """The pools as they are described, another mapping whenever an object has changed.
@@ -147,6 +147,7 @@ class KubernetesPools:
             return self._described
         self._has_changed = False
         found: dict[str, Pool] = {}
+        self._faults.clear()
         for (_, name), manifest in self._watch.objects().items():
             if "deletionTimestamp" in manifest["metadata"]:
                 continue
@@ -156,8 +157,6 @@ class KubernetesPools:
                 self._faults[name] = "; ".join(error.faults)
                 if name in self._described:
                     found[name] = self._described[name]
-            else:
-                self._faults.pop(name, None)
         if found != self._described:
             self._described = found
         return self._described

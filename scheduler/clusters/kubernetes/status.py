@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from hosting.fault_log import FaultLog
@@ -40,9 +40,7 @@ def conditions_of(
         status = "Unknown" if each.is_true is None else str(each.is_true)
         before = objects.condition(manifest, each.type) or {}
         is_same = before.get("status") == status and before.get("lastTransitionTime")
-        since = (
-            before["lastTransitionTime"] if is_same else wall.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        )
+        since = before["lastTransitionTime"] if is_same else objects.time_written(wall)
         found.append(
             {
                 "type": each.type,
@@ -84,9 +82,11 @@ class StatusWriter:
                 return
             writes += 1
             self._written_s[key] = now_s
-            await self._write_one(key, status)
+            over = dict.fromkeys((manifest.get("status") or {}).keys() - status.keys())
+            await self._write_one(key, {**over, **status})
 
     async def _write_one(self, key: Key, status: Mapping[str, Any]) -> None:
+        """Merge into the status; a field that is None goes."""
         about = "/".join(part for part in key if part)
         try:
             await self._api.patch(

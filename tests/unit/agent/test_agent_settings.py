@@ -144,6 +144,7 @@ node: node-a
 scheduler: {service: parley-system/parley-scheduler}
 stateDirectory: /tmp/parley
 source: kubernetes
+backend: kubernetes
 """
 
 
@@ -172,7 +173,8 @@ def test_on_kubernetes_the_node_comes_from_the_environment_and_the_scheduler_fro
         ("{service", "{url: 'http://s:1/', service", "scheduler"),
         ("{service: parley-system/parley-scheduler}", "{service: parley-scheduler}", "scheduler.service"),
         ("{service: parley-system/parley-scheduler}", "{url: nowhere}", "scheduler.url"),
-        ("source: kubernetes", "backend: kubernetes", "backend"),
+        ("source: kubernetes", "source: file", "backend"),
+        ("backend: kubernetes", "backend: simulated", "backend"),
     ],
 )
 def test_what_of_kubernetes_does_not_go_together_is_told(before: str, after: str, path: str) -> None:
@@ -181,5 +183,5 @@ def test_what_of_kubernetes_does_not_go_together_is_told(before: str, after: str
 
 
 def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
-    (fault,) = _faults(f"{GOOD}source: kubernetes\n")
+    (fault,) = _faults(f"{GOOD}source: kubernetes\nbackend: kubernetes\n")
     assert fault == "vms: must be left out where the source is kubernetes"

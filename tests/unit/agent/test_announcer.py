@@ -217,6 +217,15 @@ async def test_a_denial_that_lasts_becomes_a_condition_of_the_pod_and_ends_there
 
 
 @virtually
+async def test_a_pod_whose_condition_is_refused_keeps_no_other_waiting() -> None:
+    world = World(pod_manifest("b"), pod_manifest("a"))
+    world.conditions = {"default/a": DENIED, "default/b": DENIED}
+    world.look(0)
+    world.server.fail("status", lambda call: writes(call) and "/b/" in call.path, times=9, status=403)
+    assert await world.write(30) == [("parley.dev/Denied", "True", FULL)]
+
+
+@virtually
 async def test_a_condition_that_is_refused_is_written_later() -> None:
     world = World(pod_manifest("a"))
     world.conditions = {"default/a": DENIED}

@@ -18,8 +18,10 @@ from hosting.client import HttpClient
 from hosting.server import HangUp, Reply, Request, Route, Server
 from protocol import codec
 from protocol.extension import AGENT_HEADER
+from protocol.reasons import ErrorCode
 from protocol.versions import PluginProtoVersion
 from tests.support.amounts import cu
+from tests.support.processes import free_port
 from tests.unit.agent.driver import LIFE, VM
 from tests.unit.agent.peers import permit
 
@@ -89,6 +91,19 @@ async def test_an_ask_travels_whole_and_a_permit_becomes_an_event_with_what_it_e
     published = await peer.scheduler().ask(VM, ASK)
     assert isinstance(published, events.PermitGranted)
     assert (published.permit, published.unit.step, published.instance) == (cu(2), cu(1), None), "in slots"
+
+
+async def test_where_nobody_listens_the_next_scheduler_is_asked_at_once(peer: Peer) -> None:
+    """A leader that died is named by the others until one of them leads."""
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    candidates = Candidates(lambda: (nobody, peer.url + "/"))
+    link = SchedulerLink(peer.client, candidates, 2.0, random.Random(1))
+    peer.reply = [Reply(503, codec.encode_error(codec.ErrorBody("no", ErrorCode.NOT_LEADER, leader=nobody)))]
+    for count in (1, 2, 3):
+        assert isinstance(await link.ask(VM, ASK), events.PermitRefused)
+        assert (len(peer.seen), link.url) == (count, nobody)
+    alone = SchedulerLink(peer.client, Candidates(lambda: (nobody,)), 2.0, random.Random(1))
+    assert isinstance(await alone.ask(VM, ASK), events.PermitFailed)
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)

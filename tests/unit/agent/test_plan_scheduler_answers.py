@@ -47,6 +47,17 @@ def test_after_a_time_out_or_an_error_status_the_same_bytes_are_sent_again(statu
     assert driver.answer(driver.grants).size == cu(4)
 
 
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_new_leader_is_met_soon_however_long_there_was_none(status: int | None) -> None:
+    driver = steady()
+    driver.scheduler = lambda request: refusal(request, status) if status else _lost(request)
+    driver.wait(60)
+    count = len(driver.requests())
+    driver.wait(60)
+    seconds_each = 60 / (len(driver.requests()) - count)
+    assert 1 <= seconds_each <= driver.timing.leader_retry_cap_s
+
+
 def test_a_goal_that_fell_gets_a_new_number() -> None:
     driver = _asking()
     driver.load(3)

@@ -11,6 +11,7 @@ import pytest
 from hosting import logs
 from hosting.kubernetes import names
 from hosting.kubernetes.connection import ApiCall
+from hosting.kubernetes.reflector import LOOK_S
 from hosting.kubernetes.resources import (
     NODES,
     PODS,
@@ -22,7 +23,6 @@ from hosting.kubernetes.resources import (
 from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
-from scheduler.clusters.kubernetes.optional import LOOK_S
 from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.model import Kind
@@ -30,7 +30,7 @@ from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
 from scheduler.ports import ClusterUnreachableError
 from tests.support.amounts import cu
-from tests.support.kube_api import FakeApiServer
+from tests.support.kube_api import FakeApiServer, lists
 from tests.support.kube_store import RefusalError
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_clusters.kube_manifests import bounds, machine, node, pod, policy
@@ -251,6 +251,18 @@ async def test_a_pod_that_outlives_its_virtual_machine_keeps_its_row(world: Worl
 
 
 @in_world
+async def test_a_refresh_that_fails_leaves_no_call_under_way(world: World) -> None:
+    await world.refresh()
+    before = len(asyncio.all_tasks())
+    world.server.fail("hang", lambda call: lists(call) and call.path == PODS.path())
+    world.server.fail("status", lambda call: lists(call) and call.path == NODES.path())
+
+    with pytest.raises(ClusterUnreachableError):
+        await world.cluster.refresh()
+    assert len(asyncio.all_tasks()) == before
+
+
+@in_world
 async def test_what_was_told_counts_on_while_the_api_server_is_away(world: World) -> None:
     world.put(PODS, pod("a"))
     await world.refresh()
@@ -285,7 +297,7 @@ async def test_types_that_the_server_does_not_know_have_no_objects(missing: Reso
         assert await world.refresh() == ["NodeSeen", "VmSeen"]
         assert await world.read("a") == ["VmSeen"]
         world.server.hooks.clear()
-        await asyncio.sleep(LOOK_S + 1)
+        await asyncio.sleep(2 * LOOK_S)
         assert await world.refresh() == []
 
 

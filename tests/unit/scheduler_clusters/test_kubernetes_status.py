@@ -77,17 +77,23 @@ async def test_status_is_written_where_it_differs_and_not_too_often() -> None:
     def written() -> int:
         return sum(writes(call) for call in server.calls)
 
-    async def write(replicas: int) -> None:
-        await writer.write([(server.get(POOLS, "", "bank"), {"replicas": replicas})])
+    async def write(replicas: int, **more: int) -> None:
+        await writer.write([(server.get(POOLS, "", "bank"), {"replicas": replicas, **more})])
 
     await write(1)
     await write(1)
     await write(2)
     assert written() == 1
     await asyncio.sleep(INTERVAL_S)
-    await write(2)
-    await write(2)
+    await write(2, members=1)
+    await write(2, members=1)
     assert written() == 2
+
+    for _ in range(3):  # a field that is there no more differs no more, either
+        await asyncio.sleep(INTERVAL_S)
+        await write(2)
+    assert written() == 3
+    assert server.get(POOLS, "", "bank")["status"] == {"replicas": 2}
     assert server.get(POOLS, "", "bank")["status"] == {"replicas": 2}
 
 

@@ -1,11 +1,14 @@
 """The label of the leader is on one pod: the one that leads."""
 
+import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from hosting.kubernetes import names, objects
 from hosting.kubernetes.resources import PODS
-from scheduler.daemon.leader_label import LeaderLabel
+from scheduler.daemon.leader_label import LOOK_S, LeaderLabel
 from tests.support.kube_api import FakeApiServer, writes
 from tests.support.servers import QUIET
 from tests.support.virtual_time import virtually
@@ -24,21 +27,51 @@ def _labels(server: FakeApiServer, name: str) -> Any:
     return objects.labels(server.get(PODS, "ns", name))
 
 
+@asynccontextmanager
+async def _kept(label: LeaderLabel, leads: Callable[[], bool] = lambda: True) -> AsyncIterator[None]:
+    keeping = asyncio.create_task(label.keep(leads))
+    await asyncio.sleep(LOOK_S / 2)
+    yield
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
 @virtually
 async def test_the_leader_takes_the_label_from_others() -> None:
     server, label = _world()
     server.fail("status", writes, times=2)
 
-    await label.put()
+    async with _kept(label):
+        assert _labels(server, "a") == {"app": "x", **BOTH}
+        assert _labels(server, "b") == {"app": "x"}
 
-    assert _labels(server, "a") == {"app": "x", **BOTH}
-    assert _labels(server, "b") == {"app": "x"}
+
+@virtually
+async def test_the_leader_puts_a_label_back_that_was_taken_from_its_pod() -> None:
+    server, label = _world()
+    async with _kept(label):
+        written = sum(map(writes, server.calls))
+        await asyncio.sleep(4 * LOOK_S)
+        assert sum(map(writes, server.calls)) == written, "what is right is not written again"
+
+        await label.remove()  # as a removal does that was given up, and is carried out all the same
+        await asyncio.sleep(2 * LOOK_S)
+        assert _labels(server, "a") == {"app": "x", **BOTH}
+
+
+@virtually
+async def test_a_process_that_goes_on_after_its_time_takes_no_label_from_the_leader() -> None:
+    server, label = _world()
+    async with _kept(label, lambda: False):
+        assert _labels(server, "a") == {"app": "x"}
+        assert _labels(server, "b") == {"app": "x", **BOTH}
 
 
 @virtually
 async def test_whoever_leads_no_more_has_no_label() -> None:
     server, label = _world()
-    await label.put()
+    async with _kept(label):
+        pass
     await label.remove()
     assert _labels(server, "a") == {"app": "x"}
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from hosting.kubernetes.api import (
-    JSON_PATCH,
-    STRATEGIC_PATCH,
     ApiCredentials,
     CredentialsError,
     KubernetesApi,
     RefusedError,
     UnreachableError,
 )
+from hosting.kubernetes.patches import JSON_PATCH, STRATEGIC_PATCH
 from hosting.kubernetes.resources import PODS, Manifest
 from hosting.server import Reply, Request
 from tests.support.kube_api import FakeApiServer, serving, writes
@@ -102,6 +101,17 @@ async def test_a_fault_has_its_name(
     assert (await api.list(PODS))["items"] == [], "the next call works"
 
 
+async def test_calls_are_counted_by_how_they_ended(server: FakeApiServer, api: KubernetesApi) -> None:
+    await api.create(PODS, "ns", pod("a"))
+    with pytest.raises(RefusedError):
+        await api.get(PODS, "ns", "b")
+    server.fail(kind="hang")
+    with pytest.raises(UnreachableError):
+        await api.list(PODS, deadline_s=0.05)
+    (family,) = api.families()
+    assert dict(family.samples) == {("GET", "404"): 1, ("GET", "unreachable"): 1, ("POST", "ok"): 1}
+
+
 async def test_patience_that_the_server_asks_for_is_told_whichever_way_it_is_written(
     server: FakeApiServer, api: KubernetesApi
 ) -> None:
@@ -148,22 +158,25 @@ async def test_a_stream_gives_the_lines_of_a_watch(server: FakeApiServer, api: K
         assert [line async for line in lines] == []
 
 
+async def test_a_stream_that_is_silent_for_too_long_ends(api: KubernetesApi) -> None:
+    async with api.stream(PODS.path(), WATCH, connect_deadline_s=5, silence_s=0.05) as lines:
+        assert [line async for line in lines] == []
+
+
 @pytest.mark.parametrize(
-    ("break_it", "silence_s", "text"),
+    ("break_it", "text"),
     [
-        (lambda server: server.send(OSError()), 5.0, "ClientPayloadError|Disconnected|ConnectionReset"),
-        (lambda server: server.send(b"x" * 5_000_000), 5.0, "LineTooLong"),
-        (FakeApiServer.wake, 0.05, "silent for too long"),
+        (lambda server: server.send(OSError()), "ClientPayloadError|Disconnected|ConnectionReset"),
+        (lambda server: server.send(b"x" * 5_000_000), "LineTooLong"),
     ],
 )
 async def test_a_stream_that_breaks_is_unreachable(
     server: FakeApiServer,
     api: KubernetesApi,
     break_it: Callable[[FakeApiServer], None],
-    silence_s: float,
     text: str,
 ) -> None:
-    async with api.stream(PODS.path(), WATCH, connect_deadline_s=5, silence_s=silence_s) as lines:
+    async with api.stream(PODS.path(), WATCH, connect_deadline_s=5, silence_s=5) as lines:
         break_it(server)
         with pytest.raises(UnreachableError, match=text):
             await anext(lines)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
+import structlog
 
 from hosting.kubernetes.reflector import Change, Deleted, Reflector
 from hosting.kubernetes.resources import NODES, PODS, Manifest
@@ -148,6 +149,25 @@ async def test_a_history_that_was_forgotten_is_listed_again_as_a_diff() -> None:
         assert it.reflector.fault == ""
 
 
+@virtually
+async def test_a_server_that_comes_back_without_its_history_is_listed_at_once() -> None:
+    async with watched() as it:
+        it.put("a")
+        await turns(30)
+        it.server.is_down = True
+        it.server.send(None)
+        await asyncio.sleep(60)
+        it.put("b")
+        it.server.store.compact()
+        asked: list[tuple[bool, float]] = []
+        it.server.hooks.append(lambda call: asked.append((watches(call), now_s())))
+        it.server.is_down = False
+        await asyncio.sleep(LONG_S)
+        assert [is_watch for is_watch, _ in asked] == [True, False, True]
+        assert asked[-1][1] - asked[0][1] < 0.5
+        assert it.told == ["+a", "+b"]
+
+
 GONE: Final = b'{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}\n'
 BUSY: Final = b'{"type": "ERROR", "object": {"code": 429, "reason": "TooManyRequests"}}\n'
 NAMELESS: Final = b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "2000"}}}\n'
@@ -183,16 +203,35 @@ async def test_a_watch_that_ends_is_begun_anew(inserted: bytes | Exception | Non
 
 
 @virtually
-async def test_a_silent_watch_is_cut_and_nothing_is_lost() -> None:
+async def test_a_silent_watch_is_begun_anew_and_nothing_is_lost() -> None:
     async with watched(server=FakeApiServer(bookmark_every_s=1e6)) as it:
         it.server.lags = True
         it.put("a")
         await asyncio.sleep(70)
-        assert (it.reflector.fault, it.told) == ("", [])
+        assert it.told == []
         it.server.lags = False  # the connection stays silent: nobody wakes it
         await asyncio.sleep(10)
         assert it.told == ["+a"]
         assert it.asked() == ["list", "watch", "watch"]
+
+
+@virtually
+async def test_silence_is_a_fault_only_where_the_server_cannot_be_reached() -> None:
+    """A type that never changes, of an API server without bookmarks for it."""
+    with structlog.testing.capture_logs() as logged:
+        async with watched(server=FakeApiServer(bookmark_every_s=1e6)) as it:
+            await asyncio.sleep(3600)
+            assert logged == []
+            it.asked()
+            it.server.fail("hang", watches)
+            await asyncio.sleep(90)
+            assert it.asked() == ["watch", "watch"]
+            assert [each["error"] for each in logged] == ["the server did not answer in time"]
+            await asyncio.sleep(90)
+            assert it.reflector.fault == ""
+            assert [each["log_level"] for each in logged] == ["warning", "info"], (
+                "it is told that this is over"
+            )
 
 
 @pytest.mark.parametrize("ends", [watches, lambda _: True])
