@@ -22,7 +22,7 @@ from tests.unit.informant.guests import NOTHING_WISHED, Agent, Network
 from tests.unit.informant.pod_trees import MIB, UID, MadeGroup, made_pod
 
 OTHER = "2f0c5d2e-3b4a-4c5d-8e9f-0a1b2c3d4e5f"
-HEARD_S = 0.2
+HEARD_S = 0.25
 """Within so long anything that the counters tell is heard: the time between two rounds, and a little."""
 CPU, MEMORY = {"cpu": True, "memory": False}, {"cpu": False, "memory": True}
 
