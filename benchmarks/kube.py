@@ -65,9 +65,7 @@ def show(found: dict[str, Any]) -> None:
     ]
     table(("latency", "p50 ms", "p99 ms", "max ms"), rows)
     if found.get("sevenfold_resizes") is not None:
-        print(
-            f"from 100m to a load of 700m: {found['sevenfold_resizes']:g} resizes, {found['sevenfold_s']} s"
-        )
+        print(f"from 100m to 700m or more: {found['sevenfold_resizes']:g} resizes, {found['sevenfold_s']} s")
     if found.get("pods") is not None:
         print(
             f"{found['pods']} pods on {found['nodes']} nodes: {found['resizes']} resizes with {found['writes_per_resize']} writes and "

@@ -201,7 +201,7 @@ class NodeSettings(CommonSettings):
 
     cgroup_root: Annotated[Path, BeforeValidator(_path)] = ROOT
     """Where the host's cgroups are mounted, as this program sees them."""
-    poll: Annotated[float, Field(ge=0.02, le=10)] = 0.15
+    poll: Annotated[float, Field(ge=0.02, le=10)] = 0.2
     """How often the counters of throttling and of full memory are read, in seconds."""
     most_pods: Annotated[int, Field(ge=1, le=5000)] = 1000
     """So many pods are served at the same time."""

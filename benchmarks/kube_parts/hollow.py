@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchmarks.kube_parts.loads import MadeLoads
 from benchmarks.kube_parts.pods import BenchmarkPods, labelled
-from benchmarks.kube_parts.programs import Cost, ParleyPrograms, awaited, programs
+from benchmarks.kube_parts.programs import Cost, ParleyPrograms, awaited, page, programs
 from benchmarks.load.figures import Faults, in_ms
 from benchmarks.load.program import free_port
 from parley.clusters.control_plane import ControlPlane
@@ -96,7 +96,9 @@ def _scene(plane: ControlPlane, found: Programs, directory: Path, extent: Extent
             awaited("a leading scheduler", parley.is_led)
             settings: dict[str, Any] = {"policies": [FORGETFUL], "periods": PERIODS}
             for node in nodes.names:
-                parley.agent(node, scheduler, informant, **settings)
+                port = parley.agent(node, scheduler, informant, **settings)
+                # One after another: all at once, two cores would be busy with starting for minutes.
+                awaited(f"the agent of {node}", lambda port=port: page(port, "/readyz"))  # type: ignore[misc] # bound now
             scene = Scene(pods, parley, loads, tuple(f"agent-{node}" for node in nodes.names))
             try:
                 awaited("all pods are heard", scene.is_settled, START_S)

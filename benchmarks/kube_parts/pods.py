@@ -16,6 +16,7 @@ from parley.clusters.control_plane import ControlPlane
 from protocol.values import Resources
 
 NAMESPACE: Final = "bench"
+AGAIN_S: Final = 0.1
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -107,11 +108,18 @@ class BenchmarkPods:
         request = urllib.request.Request(f"{self._plane.url}{_PODS}?watch=true&timeoutSeconds=3000")
         request.add_header("Authorization", f"Bearer {user['token']}")
         trust = ssl.create_default_context(cafile=str(self._plane.authority))
-        with suppress(OSError), urllib.request.urlopen(request, timeout=3000, context=trust) as lines:
-            for line in lines:
-                self._see(json.loads(line), time.monotonic())
+        with suppress(OSError):
+            while (
+                True
+            ):  # the first watch of a new API server may be ended at once by an event of the type ERROR
+                with urllib.request.urlopen(request, timeout=3000, context=trust) as lines:
+                    for line in lines:
+                        self._see(json.loads(line), time.monotonic())
+                time.sleep(AGAIN_S)
 
     def _see(self, event: Mapping[str, Any], now_s: float) -> None:
+        if event["type"] == "ERROR":
+            return
         pod = event["object"]
         name = pod["metadata"]["name"]
         before = self.seen.get(name)

@@ -36,7 +36,7 @@ _COUNTERS_BYTES: Final = 512
 
 
 class CounterWatch:
-    """Notices by open files that a limit has held something back. This is done ten times a second for each pod of a node."""
+    """Notices by open files that a limit has held something back. This is done five times a second for each pod of a node."""
 
     def __init__(self) -> None:
         self._cpu: dict[int, bytes] = {}

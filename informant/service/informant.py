@@ -71,7 +71,7 @@ class Informant:
     async def _metrics(self, request: Request) -> Reply | HangUp:
         for_agent = request.query.get("for") == "agent"
         own = {} if for_agent else self.figures()
-        return Reply(200, report.page(self.limits.read(), own, for_agent=for_agent), CONTENT_TYPE)
+        return Reply(200, report.page(self.limits.look(), own, for_agent=for_agent), CONTENT_TYPE)
 
     async def _healthz(self, _: Request) -> Reply | HangUp:
         return text(200, "ok")

@@ -62,7 +62,7 @@ class WishPort(Protocol):
 
 
 class LimitController:
-    """Performs the plan for the guest's size and limits; `state` is all that is known of them."""
+    """Performs the plan for the guest's size and limits; `state` is all that is known of them. The guest was looked at last at `looked_s`."""
 
     def __init__(self, guest: Guest, log: Logger, state: GuestState, wishes: WishPort) -> None:
         self._source = guest.source
@@ -80,6 +80,7 @@ class LimitController:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at_s: float | None = None
         self._not_before_s = float("-inf")
+        self.looked_s = float("-inf")
 
     # ------------------------------------------------------------ life
 
@@ -112,9 +113,12 @@ class LimitController:
         """The guest now."""
         return self._source.read()
 
-    def look(self, controls: frozenset[Control] | None = None) -> None:
-        """See what is short now, and keep the limits as they should be."""
-        self._take(events.GuestSampled(self.read(), controls))
+    def look(self, controls: frozenset[Control] | None = None) -> Reading:
+        """See what is short now, and keep the limits as they should be; the guest as it was read for that."""
+        reading = self.read()
+        self.looked_s = self._now_s()
+        self._take(events.GuestSampled(reading, controls))
+        return reading
 
     def _controls(self) -> frozenset[Control]:
         """The control files that can be written."""

@@ -188,7 +188,14 @@ class NodeInformant:
             await self._forget(pod, "no agent is registered")
             return
         # Pods that came at once are not looked at in the same round for ever.
-        pod.look_s = now_s + self._settings.sample * self._rng.uniform(0.9, 1.1)
+        every_s = self._settings.sample * self._rng.uniform(0.9, 1.1)
+        due_s = (
+            pod.informant.limits.looked_s + every_s
+        )  # a page or a counter may have been a reason to look since
+        if now_s < due_s:
+            pod.look_s = due_s
+            return
+        pod.look_s = now_s + every_s
         self._look(pod)
 
     def _look(self, pod: ServedPod) -> None:

@@ -32,8 +32,8 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     served = [
         *families(core, PermitStats(), server),
         leading_family(leads=True),
-        *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *pool_families(core.ledger, service.admission_queue, service.stats),
+        *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
         *status.state_families([]),
         *status.latency_families(Latencies()),

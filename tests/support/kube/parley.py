@@ -31,6 +31,8 @@ class ParleyPrograms:
     def __init__(self, plane: ControlPlane, directory: Path) -> None:
         self.plane = plane
         self.directory = directory
+        self.kubeconfig = plane.kubeconfig
+        """What programs that are started from now on reach the API server by."""
         self.running: dict[str, Program] = {}
         self.ports: dict[str, int] = {}
         self._arguments: dict[str, tuple[str, ...]] = {}
@@ -72,7 +74,7 @@ class ParleyPrograms:
     def scheduler(self, name: str = "scheduler", *options: str, handover_s: str = HANDOVER_S) -> int:
         """A scheduler with a port of its own; the first is asked to be there as after a first start."""
         port = self.ports[name] = free_port()
-        kubeconfig = ("--kubernetes", "--kubeconfig", str(self.plane.kubeconfig), "--lease", LEASE)
+        kubeconfig = ("--kubernetes", "--kubeconfig", str(self.kubeconfig), "--lease", LEASE)
         where = ("--host", "127.0.0.1", "--port", str(port), "--handover", handover_s)
         self.start(name, "scheduler", *kubeconfig, *where, *options)
         return port
@@ -87,7 +89,7 @@ class ParleyPrograms:
             "source": "kubernetes",
             "backend": "kubernetes",
             "kubernetes": {
-                "kubeconfig": str(self.plane.kubeconfig),
+                "kubeconfig": str(self.kubeconfig),
                 "informant": f"http://127.0.0.1:{informant or 10302}",
             },
             "scheduler": urls[0],
@@ -108,13 +110,25 @@ class ParleyPrograms:
         self.start("informant", "informant", "--node", "--cgroup-root", str(root), *where)
         return port
 
-    def load(self, pod: Mapping[str, Any], port: int, *, cpus: float, memory: str = "64Mi") -> None:
-        """An informant at a pod's own address that shows a steady load; called again, another one."""
+    def load(
+        self,
+        pod: Mapping[str, Any],
+        port: int,
+        *,
+        cpus: float,
+        memory: str = "64Mi",
+        most_cpus: float = 0.2,
+        wave: tuple[str, ...] = (),
+    ) -> None:
+        """An informant at a pod's own address that shows a steady load; called again, another one.
+
+        With `most_cpus` the load goes up to there and down again; `wave` are the options `--period` and `--began`.
+        """
         name = f"load-{pod['metadata']['name']}"
         if name in self.running:
             self.kill(name)
         where = ("--host", pod["status"]["podIP"], "--port", str(port), "--approve-all")
-        shown = ("--workload", "step", "--low", str(cpus), "--high", str(max(cpus, 0.2)))
+        shown = ("--workload", "step", "--low", str(cpus), "--high", str(max(cpus, most_cpus)), *wave)
         self.start(name, "informant", *where, *shown, "--memory", memory, memory)
 
     # ------------------------------------------------------------ what they say

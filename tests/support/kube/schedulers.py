@@ -50,7 +50,7 @@ def start_scheduler(
     """A scheduler with the Lease of this test; its port. `code` starts it in another way."""
     port = parley.ports[name] = free_port()
     lease = ("--lease", f"{objects.namespace}/parley", "--lease-duration", LEASE_S, "--handover", HANDOVER_S)
-    where = ("--kubernetes", "--kubeconfig", str(parley.plane.kubeconfig), "--port", str(port))
+    where = ("--kubernetes", "--kubeconfig", str(parley.kubeconfig), "--port", str(port))
     program = ("-c", code) if code else ("scheduler",)
     parley.start(name, *program, *where, *lease, *options)
     return port

@@ -22,7 +22,7 @@ from tests.unit.informant.guests import NOTHING_WISHED, Agent, Network
 from tests.unit.informant.pod_trees import MIB, UID, MadeGroup, made_pod
 
 OTHER = "2f0c5d2e-3b4a-4c5d-8e9f-0a1b2c3d4e5f"
-HEARD_S = 0.2
+HEARD_S = 0.25
 """Within so long anything that the counters tell is heard: the time between two rounds, and a little."""
 CPU, MEMORY = {"cpu": True, "memory": False}, {"cpu": False, "memory": True}
 
@@ -186,6 +186,22 @@ async def test_a_limit_that_is_reached_is_heard_at_once(is_v2: bool, tmp_path: P
         pod.events(hits=2)
         await asyncio.sleep(HEARD_S)
         assert agent.wishes == [MEMORY]
+
+
+@virtually
+async def test_what_a_page_shows_is_heard_without_another_look(tmp_path: Path) -> None:
+    pod = limited(tmp_path)
+    async with on_node(tmp_path) as node:
+        agent = await node.in_use()
+        pod.memory(240, limit=256)
+        assert (await node.call("GET", UID, "metrics"))[0] == 200
+        await asyncio.sleep(0.01)
+        assert agent.wishes == [MEMORY]
+        read_s = now_s()
+        await asyncio.sleep(2.5)
+        assert node.node.pods[UID].informant.limits.looked_s < read_s
+        await asyncio.sleep(1)
+        assert node.node.pods[UID].informant.limits.looked_s > read_s
 
 
 @virtually
