@@ -39,7 +39,8 @@ program.main()
 SCHEDULER_WAITS = """
 from functools import partial
 from scheduler import program
-program.SchedulerConfig = partial(program.SchedulerConfig, **{waits!r})
+from scheduler.daemon import serving
+serving.SchedulerConfig = partial(serving.SchedulerConfig, **{waits!r})
 program.main()
 """
 CODES = {"agent": AGENT_WAITS, "scheduler": SCHEDULER_WAITS}
