@@ -237,7 +237,7 @@ MUTANTS: Final = (
     SimulationMutant(hand_over_floor_dropped, 14),
     SimulationMutant(new_right_after_a_restart),
     SimulationMutant(unheard_life_forgotten),
-    SimulationMutant(placement_ends_by_the_clock, 87),
+    SimulationMutant(placement_ends_by_the_clock, 1026),
     SimulationMutant(permit_below_use, 12),
     SimulationMutant(pending_floor_leaks),
     SimulationMutant(of_the_ledger.own_floor_is_headroom),
