@@ -34,16 +34,12 @@ class ResourceType:
 
 PODS: Final = ResourceType("", "v1", "pods", "Pod")
 NODES: Final = ResourceType("", "v1", "nodes", "Node", is_namespaced=False)
-NAMESPACES: Final = ResourceType("", "v1", "namespaces", "Namespace", is_namespaced=False)
 CONFIG_MAPS: Final = ResourceType("", "v1", "configmaps", "ConfigMap")
-CORE_EVENTS: Final = ResourceType("", "v1", "events", "Event")
-SERVICES: Final = ResourceType("", "v1", "services", "Service")
 LIMIT_RANGES: Final = ResourceType("", "v1", "limitranges", "LimitRange")
 RESOURCE_QUOTAS: Final = ResourceType("", "v1", "resourcequotas", "ResourceQuota")
 LEASES: Final = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")
 ENDPOINT_SLICES: Final = ResourceType("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 EVENTS: Final = ResourceType("events.k8s.io", "v1", "events", "Event")
-DEPLOYMENTS: Final = ResourceType("apps", "v1", "deployments", "Deployment")
 VERTICAL_POD_AUTOSCALERS: Final = ResourceType(
     "autoscaling.k8s.io", "v1", "verticalpodautoscalers", "VerticalPodAutoscaler"
 )

@@ -66,7 +66,7 @@ class ControlPlane:
         self._write_secrets()
         self._run("etcd", *self._etcd())
         self.start_api_server()
-        self.kubeconfig.write_text(json.dumps(self._kubeconfig("admin", self._token)))
+        self.kubeconfig.write_text(json.dumps(self._kubeconfig()))
         self.start_scheduler()
         self.start_controllers()
         return self
@@ -211,13 +211,6 @@ class ControlPlane:
             "create", "token", service_account, f"--namespace={namespace}", "--duration=1h"
         ).strip()
 
-    def kubeconfig_of(self, namespace: str, service_account: str) -> Path:
-        """A file with which a program acts as a service account."""
-        file = self.directory / f"{namespace}.{service_account}.kubeconfig"
-        user = f"{namespace}/{service_account}"
-        file.write_text(json.dumps(self._kubeconfig(user, self.token(namespace, service_account), namespace)))
-        return file
-
     def forget_history(self) -> None:
         """Compact etcd up to now and restart the API server: to watch from an older version is answered with 410."""
         url = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
@@ -234,14 +227,14 @@ class ControlPlane:
         self.kill_api_server()
         self.start_api_server()
 
-    def _kubeconfig(self, user: str, token: str, namespace: str = "default") -> dict[str, Any]:
+    def _kubeconfig(self) -> dict[str, Any]:
+        """The administrator's."""
         cluster = {"server": self.url, "certificate-authority": str(self.authority)}
-        context = {"cluster": "local", "user": user, "namespace": namespace}
         return {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "local", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": token}}],
-            "contexts": [{"name": "local", "context": context}],
+            "users": [{"name": "admin", "user": {"token": self._token}}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "admin"}}],
             "current-context": "local",
         }

@@ -96,16 +96,6 @@ class RealNode:
             self._process.end(signal.SIGKILL)
         self._claim.release()
 
-    def restart_kubelet(self) -> None:
-        """kill -9 of the kubelet, which is started again at once. Containers go on."""
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = entry.read_bytes().split(b"\0")
-            except OSError:  # the process has ended meanwhile
-                continue
-            if f"{self.directory}/kubelet".encode() in words and words[0].endswith(b"kubelet"):
-                os.kill(int(entry.parent.name), signal.SIGKILL)
-
     def pod_cgroup(self, pod: Mapping[str, Any], controller: str) -> Path:
         """The cgroup of a pod, in the hierarchy of the controller where there are several. Raises `ValueError` where there is none."""
         root = (CGROUPS if is_v2() else CGROUPS / controller) / self.name
