@@ -31,7 +31,7 @@ def is_text(name: object) -> bool:
     return isinstance(name, str) and bool(name)
 
 
-class Registry(Generic[F]):
+class FactoryRegistry(Generic[F]):
     """Factories by name, of one `sort` (for messages), such as `pool plugin`.
 
     `is_name` says which names there may be, and `rule` says the same to people.

@@ -1,6 +1,6 @@
 # What plugin authors import, with the home of each name: the only list of them. Read by type checkers, and by plugins.py.
 
-from hosting.registry import Registry as Registry
+from hosting.registry import FactoryRegistry as FactoryRegistry
 from hosting.registry import RegistryError as RegistryError
 from protocol.values import Resources as Resources
 from protocol.wire import PodName as PodName
@@ -11,10 +11,10 @@ from scheduler.pools.chain.plugin import Args as Args
 from scheduler.pools.chain.plugin import BasePlugin as BasePlugin
 from scheduler.pools.chain.plugin import Cache as Cache
 from scheduler.pools.chain.plugin import Factory as Factory
-from scheduler.pools.chain.plugin import FrameworkHandle as FrameworkHandle
 from scheduler.pools.chain.plugin import Handle as Handle
 from scheduler.pools.chain.plugin import Plugin as Plugin
 from scheduler.pools.chain.plugin import PoolClient as PoolClient
+from scheduler.pools.chain.plugin import PoolHandle as PoolHandle
 from scheduler.pools.chain.probing import probe_accepted_replicas as probe_accepted_replicas
 from scheduler.pools.chain.registry import PluginRegistry as PluginRegistry
 from scheduler.pools.chain.registry import build as build

@@ -1,10 +1,13 @@
 """What the permit service needs of the world. Implementations are adapters; the core sees their events only."""
 
-from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Protocol
 
+from protocol.reasons import Reason
+from protocol.values import Resources
 from protocol.wire import PodName
 from scheduler.core import events
+from scheduler.core.model import Holder
 
 LOOK_DEADLINE_S: Final = 2.0
 """How long a request may wait for a fresh look at the cluster."""
@@ -182,3 +185,49 @@ class SoleScheduler:
     def check(self, seen_epoch: int) -> None:
         """It always decides."""
         del seen_epoch
+
+
+class Placements(Protocol):
+    """Room in the ledger for pods that are about to be bound. Live, unlike a snapshot; nothing is awaited.
+
+    The answers are those of the core (`scheduler/core/placement.py`): None where it worked, else the reason.
+    """
+
+    def assume(
+        self,
+        holder: Holder,
+        name: str,
+        node: str,
+        amount: Resources,
+        *,
+        until_s: float,
+        pool: str | None = None,
+        reservation: str | None = None,
+    ) -> Reason | None:
+        """Keep room on a node, all of it or nothing, also in the pool. `reservation` is the UID of one whose room is used.
+
+        It is kept until the cluster shows the pod on that node, until `forget`, or until a read of the cluster that was begun
+        after `until_s` does not show the pod. Repeated, it changes nothing. Raises `NotLeadingError`.
+        """
+        ...
+
+    def forget(self, holder: Holder) -> None:
+        """The pod will not be bound. What the cluster shows is the cluster's to end."""
+        ...
+
+    def headroom(self, node: str, holder: Holder) -> Resources:
+        """What the others leave to `holder` on a node now; may be negative."""
+        ...
+
+
+class Births(Protocol):
+    """Who has a say before a pod of a pool is placed: `pre_create_pod` of the pool's plugins, and the pool's own limits."""
+
+    async def admit(
+        self, pod: Mapping[str, Any], pool: str, amount: Resources, deadline_s: float
+    ) -> Reason | None:
+        """None where the pool takes a pod of that amount, else why not. Has no effects, and ends by `deadline_s` (monotonic).
+
+        `pod` is its manifest. What is kept for the pod is the ledger's business (`Placements.assume`).
+        """
+        ...

@@ -33,7 +33,7 @@ from agent.core.policies.values import (
 from agent.core.policies.wish import HALF
 from agent.core.policies.zones import Zones
 from hosting.amounts import Memory, share
-from hosting.registry import Registry, RegistryError
+from hosting.registry import FactoryRegistry, RegistryError
 from hosting.settings import FaultsError, Settings, check
 
 POLICY_GROUP: Final = "parley.policies"
@@ -136,7 +136,7 @@ class Choice(Settings):
     args: dict[str, Any] = Field(default_factory=dict)
 
 
-class PolicyRegistry(Registry[Factory]):
+class PolicyRegistry(FactoryRegistry[Factory]):
     """Factories of policies."""
 
     def __init__(self) -> None:

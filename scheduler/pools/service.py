@@ -13,7 +13,7 @@ from scheduler.core.core import Core
 from scheduler.pools.chain.config import ChainConfig, Registries, build_chain, installed
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
-from scheduler.pools.chain.plugin import FrameworkHandle
+from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.chain.stats import PoolStats
 from scheduler.pools.core.values import Pool
 from scheduler.pools.http.api import PoolApi
@@ -53,7 +53,7 @@ class PoolService:
         self._api = PoolApi(
             self.objects, core, clock, writes_from_anywhere=writes_from_anywhere, are_objects=are_objects
         )
-        self._handle = FrameworkHandle(self.objects, self.objects, log.bind(part="pool plugin"))
+        self._handle = PoolHandle(self.objects, self.objects, log.bind(part="pool plugin"))
         self._config = ChainConfig()
         self._manager = PluginManager()
         self._ending: set[asyncio.Task[None]] = set()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosting.server import Reply
-from scheduler.pools.chain.plugin import FrameworkHandle
+from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.core.claims import CLAIM_S, MAX_CLAIM_S
 from scheduler.pools.core.fair_split import Tenant, Tree, fair_split
 from scheduler.pools.core.providers import Providers
@@ -58,7 +58,7 @@ class Market:
             ],
         }
         log = world.service._log
-        plugin = quota.factory(FrameworkHandle(world.objects, world.objects, log), Providers(), args)
+        plugin = quota.factory(PoolHandle(world.objects, world.objects, log), Providers(), args)
         world.use(plugin)
         market = cls(Tree(tenants), world)
         for name in market.names:

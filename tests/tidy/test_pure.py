@@ -23,11 +23,20 @@ PURE = (
     "agent.core",
     "scheduler.core",
     "scheduler.pools.core",
+    "scheduler.framework.core",
     "informant.core",
 )
 
 # Importing `agent.core.x` runs `agent/__init__.py` too, so these modules (not what is below them) are pure as well.
-ABOVE_PURE = ("hosting", "hosting.kubernetes", "agent", "scheduler", "informant", "scheduler.pools")
+ABOVE_PURE = (
+    "hosting",
+    "hosting.kubernetes",
+    "agent",
+    "scheduler",
+    "informant",
+    "scheduler.pools",
+    "scheduler.framework",
+)
 
 # fnmatch: the case-sensitive matcher is a pure function. random: generators are passed in, and ruff bans the shared one.
 ALLOWED = frozenset(

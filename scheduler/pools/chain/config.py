@@ -9,7 +9,7 @@ from hosting.logs import Logger
 from hosting.registry import RegistryError, at_once
 from hosting.settings import FaultsError
 from scheduler.pools.chain.manager import PluginManager, Watch
-from scheduler.pools.chain.plugin import FrameworkHandle, Handle, Plugin
+from scheduler.pools.chain.plugin import Handle, Plugin, PoolHandle
 from scheduler.pools.chain.registry import (
     INSTANCE_TYPE_GROUP,
     QUOTA_GROUP,
@@ -119,7 +119,7 @@ def build_chain(
         taken[entry.called] = index
         own = handle
         if entry.instance:
-            own = FrameworkHandle(handle.client, handle.cache, handle.log.bind(instance=entry.instance))
+            own = PoolHandle(handle.client, handle.cache, handle.log.bind(instance=entry.instance))
         try:
             plugins.append(build(entry.name, own, providers, entry.args, registries.plugins))
         except RegistryError as error:

@@ -96,7 +96,7 @@ class Handle(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FrameworkHandle:
+class PoolHandle:
     """The handle that the scheduler gives, and that a test makes of whatever its plugin uses. It is a `Handle`."""
 
     client: PoolClient
@@ -104,8 +104,8 @@ class FrameworkHandle:
     log: Logger
 
 
-class Plugin(Protocol):
-    """The hooks. Embed `BasePlugin` and override what is needed.
+class PoolPlugin(Protocol):
+    """The hooks. Source: seed 000, `Plugin`; another seed has a parent type of that name. Embed `BasePlugin` and override what is needed.
 
     A hook admits, caps (`Admission.admitted`), changes the pool (`Admission.pool`) or refuses: it returns an `Admission`
     with an error or raises `AppError`; anything else that it raises counts as Internal.
@@ -136,6 +136,9 @@ class Plugin(Protocol):
     def pre_create_pod(self, ctx: Context, pod: PodManifest, pool: Pool) -> MaybeAwaitable[PodAdmission]:
         """Before a pod of the pool is bound. Nothing calls it yet (docs/plugins.md)."""
 
+
+Plugin: TypeAlias = PoolPlugin
+"""The name that seed 000 has for it."""
 
 HOOKS: Final = (
     "name",

@@ -3,7 +3,7 @@
 from importlib import metadata
 from typing import Final, cast
 
-from hosting.registry import Registry, at_once
+from hosting.registry import FactoryRegistry, at_once
 from scheduler.pools.chain.plugin import HOOKS, Args, Factory, Handle, Plugin
 from scheduler.pools.core.providers import ProviderFactory, ProviderSet
 
@@ -13,7 +13,7 @@ QUOTA_GROUP: Final = "parley.quota_providers"
 INSTANCE_TYPE_GROUP: Final = "parley.instance_type_providers"
 
 
-class PluginRegistry(Registry[Factory]):
+class PluginRegistry(FactoryRegistry[Factory]):
     """Factories of pool plugins."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class PluginRegistry(Registry[Factory]):
         return plugin
 
 
-ProviderRegistry = Registry[ProviderFactory]
+ProviderRegistry = FactoryRegistry[ProviderFactory]
 
 _REGISTRY: Final = PluginRegistry()
 

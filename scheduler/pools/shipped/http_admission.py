@@ -154,7 +154,7 @@ def checked_args(args: Args) -> HttpAdmissionArgs:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class AdmissionServiceStatus:
     """What the plugin knows of the service now. `failures` are those in a row, `wait_s` the rest of an open breaker's
     pause, `retries` what the budget still allows; `last_failure` is empty until the first. `waiting` questions wait for a
     connection, `untold` outcomes for being told; `lost` ones never will be."""
@@ -225,9 +225,9 @@ class HttpAdmission(BasePlugin):
     def name(self) -> str:
         return NAME
 
-    def status(self) -> Status:
+    def status(self) -> AdmissionServiceStatus:
         breaker = self._breaker
-        return Status(
+        return AdmissionServiceStatus(
             self._client is not None,
             breaker.state,
             breaker.failures,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hosting.registry import Registry, RegistryError, at_once
+from hosting.registry import FactoryRegistry, RegistryError, at_once
 
 GROUP = "parley.things"
 HERE = "hosting.registry"
@@ -20,8 +20,8 @@ def other() -> str:
     return "other"
 
 
-def known(**factories: Any) -> Registry[Any]:
-    found: Registry[Any] = Registry("thing")
+def known(**factories: Any) -> FactoryRegistry[Any]:
+    found: FactoryRegistry[Any] = FactoryRegistry("thing")
     for name, factory in factories.items():
         found.register(name, factory)
     return found
@@ -49,7 +49,9 @@ def test_a_name_that_is_no_text_or_empty_is_refused(name: Any) -> None:
 
 
 def test_a_registry_may_have_a_rule_of_its_own_for_names() -> None:
-    found: Registry[Any] = Registry("thing", re.compile("[a-z]+").fullmatch, "a name is made of a-z")
+    found: FactoryRegistry[Any] = FactoryRegistry(
+        "thing", re.compile("[a-z]+").fullmatch, "a name is made of a-z"
+    )
     found.register("quota", make)
     with pytest.raises(RegistryError, match="thing: a name is made of a-z, not 'Quota'"):
         found.register("Quota", make)
@@ -84,7 +86,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
     monkeypatch.setattr(metadata, "entry_points", entry_points)
 
 
-def loaded(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> Registry[Any]:
+def loaded(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> FactoryRegistry[Any]:
     offer(monkeypatch, *entries)
     found = known()
     found.load_entry_points(GROUP)
@@ -104,7 +106,7 @@ def test_an_entry_point_is_a_factory_that_is_imported_when_it_is_used(
     [
         "no.such.module:make",
         f"{HERE}:NoSuchName",
-        f"{HERE}:Registry.no_such_attribute",
+        f"{HERE}:FactoryRegistry.no_such_attribute",
         HERE,
         f"{HERE}:__doc__",
         "not an entry point at all!",

@@ -13,7 +13,7 @@ from hosting.settings import FaultsError, SettingsError
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.pools.chain.config import ChainConfig, Named, Registries, build_chain
-from scheduler.pools.chain.plugin import FrameworkHandle, Handle
+from scheduler.pools.chain.plugin import Handle, PoolHandle
 from scheduler.pools.chain.registry import PluginRegistry, ProviderRegistry, standard
 from scheduler.pools.core.providers import NoInstanceTypes, Providers
 from scheduler.pools.service import PoolService
@@ -90,7 +90,7 @@ def test_one_plugin_may_be_there_several_times_under_names_of_its_own() -> None:
         heard.append(handle)
         return Doorman(label="door")
 
-    host = FrameworkHandle(cast("Any", "client"), cast("Any", "cache"), recorded()[0])
+    host = PoolHandle(cast("Any", "client"), cast("Any", "cache"), recorded()[0])
     named = (Named("a", 1), Named("a", 2, "front"), Named("a", 3, "back"))
     manager = build_chain(ChainConfig(named), registries(a=factory), host)
     assert manager.names == ("door", "front", "back")

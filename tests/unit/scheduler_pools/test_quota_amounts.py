@@ -11,7 +11,7 @@ from hosting.settings import FaultsError, check
 from protocol import quantities
 from protocol.values import ZERO, Observation, Resources
 from scheduler.core import events
-from scheduler.pools.chain.plugin import FrameworkHandle
+from scheduler.pools.chain.plugin import PoolHandle
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.core.providers import Providers
 from scheduler.pools.core.values import ADMITTED, Admission, Context, Pool, PoolLimits, Purpose
@@ -171,7 +171,7 @@ class Quotas(PoolWorld):
     @classmethod
     async def of(cls, text: str, **tenants: str) -> "Quotas":
         world = cls()
-        handle = FrameworkHandle(world.objects, world.objects, world.service._log)
+        handle = PoolHandle(world.objects, world.objects, world.service._log)
         world.use(plugin(handle, text))
         for name, tenant in tenants.items():
             await world.objects.create(Pool(name, UNIT, labels={quota_args.TENANT_LABEL: tenant}))
@@ -309,7 +309,7 @@ async def test_another_chain_says_anew_whether_it_limits_amounts() -> None:
     world.vm("a", "one", cu(1, 20))
     world.use()
     assert await world.wants("a", cu(20, 20)) == (cu(20, 20), []), "within its units: nobody is asked"
-    handle = FrameworkHandle(world.objects, world.objects, world.service._log)
+    handle = PoolHandle(world.objects, world.objects, world.service._log)
     world.use(plugin(handle))
     assert await world.wants("a", cu(20.5, 20)) == (cu(20, 20), ["pool cpu"])
 

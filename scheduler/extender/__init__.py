@@ -1,0 +1,1 @@
+"""The HTTP service that an unmodified kube-scheduler calls as its extender."""

@@ -1,0 +1,235 @@
+"""What the framework extender adds: interfaces that plugins may implement, and the handle. Source: seed 002,
+reference/koordinator.md 1.2 and 1.3.
+
+A plugin takes part by having the methods. Transformers run in the order of the profile's list of the point that they belong to, and
+only where their plugin is enabled there; reservation plugins in the order in which the configuration first names them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from protocol.values import ZERO, Resources
+from scheduler.core.model import Holder, Kind
+from scheduler.framework.core.objects import NodeInfo, PodInfo
+from scheduler.framework.core.plugin import (
+    CycleContext,
+    FrameworkHandle,
+    MaybeAwaited,
+    Plugin,
+    PreFilterResult,
+)
+from scheduler.framework.core.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerMatcher:
+    """Which pods may use a reservation: those of the namespace (None: any) with all of these labels."""
+
+    namespace: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def matches(self, pod: PodInfo) -> bool:
+        """Whether the pod is meant."""
+        has_labels = all(pod.labels.get(key) == value for key, value in self.labels)
+        return has_labels and self.namespace in {None, pod.pod.namespace}
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room that a `RESERVATION` holder of the ledger keeps on a node for pods that match one of `owners`.
+
+    `allocatable` is what it was made for, `allocated` what pods have taken of it by now; the rest is its row. A reservation to
+    `allocate_once` serves one pod only.
+    """
+
+    uid: str
+    name: str
+    node: str
+    allocatable: Resources
+    allocated: Resources = ZERO
+    owners: tuple[OwnerMatcher, ...] = ()
+    allocate_once: bool = True
+    is_available: bool = True
+
+    @property
+    def holder(self) -> Holder:
+        """The owner of its row."""
+        return Holder(Kind.RESERVATION, self.uid)
+
+    @property
+    def available(self) -> Resources:
+        """What pods can still take."""
+        return (self.allocatable - self.allocated).max(ZERO)
+
+    @property
+    def is_matchable(self) -> bool:
+        """Whether any pod can use it now."""
+        return self.is_available and not (self.allocate_once and self.allocated != ZERO)
+
+    def matches(self, pod: PodInfo) -> bool:
+        """Whether the pod may use it."""
+        return self.is_matchable and any(owner.matches(pod) for owner in self.owners)
+
+
+@runtime_checkable
+class SchedulingTransformer(Plugin, Protocol):
+    """The parent of the transformers. Source: seed 002."""
+
+
+@runtime_checkable
+class PreFilterTransformer(SchedulingTransformer, Protocol):
+    """Changes the pod before the pre-filter plugins see it."""
+
+    def before_pre_filter(
+        self, context: CycleContext, pod: PodInfo
+    ) -> MaybeAwaited[tuple[PodInfo | None, Status | None]]:
+        """A changed pod, or None. Anything but Success ends the cycle with that status."""
+
+    def after_pre_filter(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[Status | None]:
+        """After pre-filter plugins that all agreed. Anything but Success ends the cycle."""
+
+
+@runtime_checkable
+class FilterTransformer(SchedulingTransformer, Protocol):
+    """Changes pod and node before the filters of one node see them."""
+
+    def before_filter(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo
+    ) -> MaybeAwaited[tuple[PodInfo | None, NodeInfo | None, Status | None]]:
+        """What is changed, else None. Anything but Success is that node's status."""
+
+
+@runtime_checkable
+class ScoreTransformer(SchedulingTransformer, Protocol):
+    """Changes pod and nodes before they are scored."""
+
+    def before_score(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> MaybeAwaited[tuple[PodInfo | None, Sequence[NodeInfo] | None, Status | None]]:
+        """What is changed, else None. Anything but Success ends the cycle."""
+
+
+@runtime_checkable
+class PostFilterTransformer(SchedulingTransformer, Protocol):
+    """Is told how the filters ended, when no node was left."""
+
+    def after_post_filter(
+        self, context: CycleContext, pod: PodInfo, statuses: Mapping[str, Status]
+    ) -> MaybeAwaited[None]:
+        """Cannot change the outcome."""
+
+
+@runtime_checkable
+class ReservationRestorePlugin(Plugin, Protocol):
+    """Gives back, on trial, what matching reservations hold of a node."""
+
+    def pre_restore_reservation(self, context: CycleContext, pod: PodInfo) -> MaybeAwaited[Status | None]:
+        """Once in a cycle, before any node."""
+
+    def restore_reservation(
+        self,
+        context: CycleContext,
+        pod: PodInfo,
+        matched: Sequence[Reservation],
+        unmatched: Sequence[Reservation],
+        node: NodeInfo,
+    ) -> MaybeAwaited[tuple[Any, Status | None]]:
+        """For each node: what the plugin keeps of it, for its filters."""
+
+
+@runtime_checkable
+class ReservationFilterPlugin(Plugin, Protocol):
+    """Which reservations a pod may use."""
+
+    def filter_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Whether the pod may use it."""
+
+
+@runtime_checkable
+class ReservationScorePlugin(Plugin, Protocol):
+    """How good a reservation is for a pod."""
+
+    def score_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[tuple[int, Status | None]]:
+        """Any number where the plugin normalises (`normalize_reservation_score`), else 0 to 100."""
+
+
+@runtime_checkable
+class ReservationScoreExtensions(Plugin, Protocol):
+    """A reservation score plugin that brings its scores into the range 0 to 100."""
+
+    def normalize_reservation_score(
+        self, context: CycleContext, pod: PodInfo, scores: dict[str, int]
+    ) -> MaybeAwaited[Status | None]:
+        """Change `scores` (by UID of the reservation) in place."""
+
+
+@runtime_checkable
+class ReservationNominator(Plugin, Protocol):
+    """Picks the reservation that a pod uses on the node that was chosen, and remembers it until the pod was reserved for."""
+
+    def nominate_reservation(
+        self, context: CycleContext, pod: PodInfo, node_name: str
+    ) -> MaybeAwaited[tuple[Reservation | None, Status | None]]:
+        """The best one; None where the pod uses none there."""
+
+    def nominated_reservation(self, pod: PodInfo, node_name: str) -> Reservation | None:
+        """What was nominated and not deleted since."""
+
+    def delete_nominated_reservation(self, pod: PodInfo) -> None:
+        """Forget what was nominated for the pod."""
+
+
+PluginToReservationScores: TypeAlias = Mapping[str, Mapping[str, int]]
+"""By plugin and UID of the reservation, with weights. Source: seed 002."""
+
+ErrorHandlerFilter: TypeAlias = Callable[[PodInfo, Status], bool]
+"""Sees a pod that could not be scheduled; True ends the chain. Source: seed 002, `RegisterErrorHandlerFilters`."""
+
+ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
+"""Is told, with the node, of a pod that was assumed and will not be bound. Source: seed 002."""
+
+
+class ExtendedHandle(FrameworkHandle, Protocol):
+    """What a plugin may ask of the framework extender. Source: seed 002. The factories of a scheduler get it.
+
+    `placements`, `births`, `reservations` and `now_s` are Parley's own.
+    """
+
+    def scheduler(self) -> Any:
+        """The scheduler around it (`SchedulerAdapter`): its cache and its queue. Raises `RuntimeError` while plugins are being
+        built; ask for it whenever it is needed."""
+
+    def client_set(self) -> Any:
+        """The client of the API server (`hosting.kubernetes.api.KubernetesApi`); None without one."""
+
+    def get_reservation_nominator(self) -> ReservationNominator | None:
+        """The last plugin that is one."""
+
+    def register_error_handler_filters(
+        self, pre: ErrorHandlerFilter | None, post: ErrorHandlerFilter | None
+    ) -> None:
+        """`pre` runs before the default handling of a failure, which it may prevent; `post` after it."""
+
+    def register_forget_pod_handler(self, handler: ForgetPodHandler) -> None:
+        """`handler` is called for each pod that was assumed and is forgotten; all handlers are, whatever one raises."""
+
+    def reservations(self, node_name: str) -> Sequence[Reservation]:
+        """The reservations of a node now."""
+
+    @property
+    def placements(self) -> Any:
+        """Room in the ledger, live (`scheduler.ports.Placements`)."""
+
+    @property
+    def births(self) -> Any:
+        """Who has a say before a pod of a pool is placed (`scheduler.ports.Births`)."""
+
+    def now_s(self) -> float:
+        """The monotonic clock."""

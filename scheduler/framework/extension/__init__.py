@@ -1,0 +1,1 @@
+"""The framework extender: transformers, reservations, error filters, diagnosis. Source: seed 002."""

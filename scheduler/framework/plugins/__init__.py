@@ -1,0 +1,1 @@
+"""The scheduling plugins that come with the scheduler."""
