@@ -95,13 +95,17 @@ def check_profiles(profiles: Sequence[Profile], registry: Registry, defaults: Pr
         raise ProfileError(faults)
 
 
-def assemble(
-    profile: Profile, registry: Registry, handle: object, defaults: Profile = NO_DEFAULTS
-) -> Instances:
-    """Make the plugins of a profile: each once, with its args (None without any) and `handle`.
+def of_profile(
+    profile: Profile, registry: Registry, defaults: Profile = NO_DEFAULTS
+) -> Callable[[object], Instances]:
+    """What makes the plugins of a profile for a handle: each once, with its args (None without any) and the handle.
 
-    Raises `ProfileError` with every fault.
+    Raises `ProfileError` with every fault when it is called.
     """
+    return lambda handle: _assembled(profile, registry, defaults, handle)
+
+
+def _assembled(profile: Profile, registry: Registry, defaults: Profile, handle: object) -> Instances:
     known, unloaded = known_points(registry, (defaults, profile))
     before = resolve(profile, known, defaults)
     if before.faults or unloaded:
