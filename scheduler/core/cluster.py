@@ -164,6 +164,7 @@ def _change(core: CoreState, record: VmRecord, vm: VmSpec) -> None:
         state, cause = replace(state, floors=raised), OverCause.BOUNDS
     core.ledger.post(Verdict(row.holder, vm.node, state), cause)
     core.ledger.join_pool(row.holder, vm.pool)
+    core.ledger.touch(vm.node)
     record.spec = vm
 
 

@@ -69,7 +69,7 @@ def _assume(core: CoreState, asked: events.PlacementAssumed) -> events.Output:
         if wanted > free:
             left = amount_text(resource, max(free, 0))
             reason = Reason(ReasonCode.NODE_HEADROOM, f"the other holders leave {left} of the node", resource)
-            obstacles = core.ledger.obstacles(asked.node, asked.holder, resource)
+            obstacles = refusals.obstacles(core.ledger, asked.node, asked.holder, resource)
             return events.NotPlaced(
                 asked.ticket, refusals.named(reason, obstacles, asked.now_s, core.config.unsettled_s)
             )
