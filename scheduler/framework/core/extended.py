@@ -18,6 +18,7 @@ from scheduler.framework.core.plugin import (
     MaybeAwaited,
     Plugin,
     PreFilterResult,
+    SchedulingEvent,
 )
 from scheduler.framework.core.status import Status
 
@@ -151,6 +152,16 @@ class ReservationFilterPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class ReservationNominateFilterPlugin(Plugin, Protocol):
+    """Which reservations of the node that was chosen may be nominated for a pod."""
+
+    def filter_nominate_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Asked of those that passed `filter_reservation` already."""
+
+
+@runtime_checkable
 class ReservationScorePlugin(Plugin, Protocol):
     """How good a reservation is for a pod."""
 
@@ -186,6 +197,115 @@ class ReservationNominator(Plugin, Protocol):
         """Forget what was nominated for the pod."""
 
 
+@runtime_checkable
+class FindOneNodePlugin(Plugin, Protocol):
+    """Names the node itself. Only the first plugin that has this is asked, after the pre-filter plugins of a profile."""
+
+    def find_one_node(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[tuple[str, Status | None]]:
+        """With Success, the only node that is looked at; an empty name is a failure. Skip: no opinion."""
+
+
+@runtime_checkable
+class PreferNodesPlugin(Plugin, Protocol):
+    """Names nodes to try first. Only the first plugin that has this is asked, after `find_one_node`."""
+
+    def prefer_nodes(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[tuple[Sequence[str], Status | None]]:
+        """With Success, the first of these nodes that passes the filters is the only one that is looked at; where none does, all
+        are. Skip: no opinion."""
+
+
+@runtime_checkable
+class NextPodPlugin(Plugin, Protocol):
+    """Says whose turn it is, before the queue is asked. The first plugin of the process that has this is asked."""
+
+    def next_pod(self) -> PodInfo | None:
+        """A pod of the queue; None for no opinion."""
+
+
+@runtime_checkable
+class ReservationPreBindPlugin(Plugin, Protocol):
+    """Before a reservation that was given a node is written. Runs where the plugin is enabled at the pre-bind point."""
+
+    def pre_bind_reservation(
+        self, context: CycleContext, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Anything but Success keeps the reservation from the node."""
+
+
+@runtime_checkable
+class PreBindExtensions(Plugin, Protocol):
+    """Writes in one call what the pre-bind plugins changed. Runs where the plugin is enabled at the pre-bind point."""
+
+    def apply_patch(
+        self, context: CycleContext, original: Mapping[str, Any], modified: Mapping[str, Any]
+    ) -> MaybeAwaited[Status | None]:
+        """The manifest of the pod, or of the reservation, as it was and as it is wanted. Skip leaves it to the next plugin, and
+        Success ends the run. Where all say Skip nothing is written, and that is no failure."""
+
+
+@runtime_checkable
+class ResizePodPlugin(Plugin, Protocol):
+    """Changes what a pod asks for once its node is known, before anything is reserved."""
+
+    def resize_pod(
+        self, context: CycleContext, pod: PodInfo, node_name: str
+    ) -> MaybeAwaited[tuple[PodInfo | None, Status | None]]:
+        """The pod with another amount, or None. Anything but Success ends the cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A page of a plugin: `GET /v1/scheduling/plugins/{plugin}{path}`. Braces in the path name its parameters.
+
+    `read` gets the parameters and returns what the page shows, as JSON; None is a 404. It only reads, and waits for nothing.
+    """
+
+    path: str
+    read: Callable[[Mapping[str, str]], Any]
+
+
+@runtime_checkable
+class APIServiceProvider(Plugin, Protocol):
+    """Shows its state over HTTP. Source: seed 002's per-plugin services."""
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Asked once for each plugin's name, when the plugin was built."""
+
+
+class SchedulerCache(Protocol):
+    """The pods that were given a node and are not seen there yet. What a plugin may ask of it: `ExtendedHandle.scheduler`."""
+
+    def is_assumed_pod(self, uid: str) -> bool:
+        """Whether room is held for that pod."""
+
+    def forget_pod(self, pod: PodInfo) -> None:
+        """The pod will not be bound; a pod that is not assumed changes nothing."""
+
+
+class SchedulingQueue(Protocol):
+    """The pods that wait for their turn. What a plugin may ask of it: `ExtendedHandle.scheduler`."""
+
+    def activate(self, pods: Sequence[PodInfo]) -> None:
+        """Give these pods their turn as soon as possible, whatever they wait for."""
+
+    def move_all(self, event: SchedulingEvent) -> None:
+        """Something happened: pods that it may help get their turn."""
+
+
+class SchedulerAdapter(Protocol):
+    """The scheduler around the plugins. Source: seed 002, `Scheduler`."""
+
+    def get_cache(self) -> SchedulerCache:
+        """The pods that were given a node."""
+
+    def get_scheduling_queue(self) -> SchedulingQueue:
+        """The pods that wait for a node."""
+
+
 PluginToReservationScores: TypeAlias = Mapping[str, Mapping[str, int]]
 """By plugin and UID of the reservation, with weights. Source: seed 002."""
 
@@ -199,12 +319,12 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 class ExtendedHandle(FrameworkHandle, Protocol):
     """What a plugin may ask of the framework extender. Source: seed 002. The factories of a scheduler get it.
 
-    `placements`, `births`, `reservations` and `now_s` are Parley's own.
+    `placements`, `births`, `binder`, `reservations` and `now_s` are Parley's own.
     """
 
-    def scheduler(self) -> Any:
-        """The scheduler around it (`SchedulerAdapter`): its cache and its queue. Raises `RuntimeError` while plugins are being
-        built; ask for it whenever it is needed."""
+    def scheduler(self) -> SchedulerAdapter:
+        """The scheduler around it: its cache and its queue. Raises `RuntimeError` while plugins are being built, and where
+        kube-scheduler has the queue; ask for it whenever it is needed."""
 
     def client_set(self) -> Any:
         """The client of the API server (`hosting.kubernetes.api.KubernetesApi`); None without one."""
@@ -230,6 +350,10 @@ class ExtendedHandle(FrameworkHandle, Protocol):
     @property
     def births(self) -> Any:
         """Who has a say before a pod of a pool is placed (`scheduler.ports.Births`)."""
+
+    @property
+    def binder(self) -> Any:
+        """What binds pods (`scheduler.ports.Binder`); None where somebody else does."""
 
     def now_s(self) -> float:
         """The monotonic clock."""
