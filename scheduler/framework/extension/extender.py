@@ -10,24 +10,20 @@ One cycle, in order: `begin_cycle`, pre-filter, filter for each node (post-filte
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from scheduler.framework.core.debugging import score_table
 from scheduler.framework.core.diagnosis import DIAGNOSIS_KEY, Diagnosis
 from scheduler.framework.core.extended import (
     ErrorHandlerFilter,
-    FilterTransformer,
     FindOneNodePlugin,
     ForgetPodHandler,
     PluginToReservationScores,
-    PostFilterTransformer,
     PreBindExtensions,
     PreferNodesPlugin,
-    PreFilterTransformer,
     Reservation,
     ReservationNominator,
     SchedulerAdapter,
-    ScoreTransformer,
 )
 from scheduler.framework.core.nominations import with_pod
 from scheduler.framework.core.objects import NodeInfo, PodInfo
@@ -47,16 +43,14 @@ from scheduler.framework.core.status import (
     is_success,
     message_of,
 )
-from scheduler.framework.extension import transforming
-from scheduler.framework.extension.answers import answered
 from scheduler.framework.extension.reserving import ReservationPlugins
-from scheduler.framework.extension.shared import Shared
+from scheduler.framework.extension.shared import SharedExtension
+from scheduler.framework.extension.transforming import Transformers
+from scheduler.framework.runtime.answers import answered
 from scheduler.framework.runtime.context import CycleState, NotFoundError
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.registry import Registry
 from scheduler.ports import Binder, Births, Placements
-
-T = TypeVar("T")
 
 
 class FrameworkExtender(SchedulingFramework):
@@ -67,7 +61,12 @@ class FrameworkExtender(SchedulingFramework):
     """
 
     def __init__(
-        self, profile: Profile, registry: Registry, shared: Shared, *, defaults: Profile = NO_DEFAULTS
+        self,
+        profile: Profile,
+        registry: Registry,
+        shared: SharedExtension,
+        *,
+        defaults: Profile = NO_DEFAULTS,
     ) -> None:
         self._shared: Final = shared
         super().__init__(
@@ -79,19 +78,13 @@ class FrameworkExtender(SchedulingFramework):
             now_s=shared.surroundings.clock,
         )
         made = tuple(self.plugins.values())
-        self._before_filter: Final = self._enabled(ExtensionPoint.FILTER, FilterTransformer)
-        self._around_pre_filter: Final = self._enabled(ExtensionPoint.PRE_FILTER, PreFilterTransformer)
-        self._before_score: Final = self._enabled(ExtensionPoint.SCORE, ScoreTransformer)
-        self._after_post_filter: Final = self._enabled(ExtensionPoint.POST_FILTER, PostFilterTransformer)
-        self._writers: Final = self._enabled(ExtensionPoint.PRE_BIND, PreBindExtensions)
+        self._transformers: Final = Transformers.among(self.plugins_at)
+        writers = self.plugins_at(ExtensionPoint.PRE_BIND)
+        self._writers: Final = tuple(each for each in writers if isinstance(each, PreBindExtensions))
         self._reservations: Final = ReservationPlugins.among(made)
         self._finder: Final = next((each for each in made if isinstance(each, FindOneNodePlugin)), None)
         self._preferrer: Final = next((each for each in made if isinstance(each, PreferNodesPlugin)), None)
         shared.take_up(made)
-
-    def _enabled(self, point: ExtensionPoint, kind: type[T]) -> tuple[T, ...]:
-        """The plugins of a point that have the methods of `kind`: elsewhere these are never called."""
-        return tuple(plugin for plugin in self.plugins_at(point) if isinstance(plugin, kind))
 
     # ------------------------------------------------------------ what plugins ask for (ExtendedHandle)
 
@@ -165,7 +158,9 @@ class FrameworkExtender(SchedulingFramework):
             context.write(DIAGNOSIS_KEY, found)
         return found
 
-    def record_rejection(self, context: CycleContext, pod: PodInfo, statuses: Mapping[str, Status]) -> Diagnosis:
+    def record_rejection(
+        self, context: CycleContext, pod: PodInfo, statuses: Mapping[str, Status]
+    ) -> Diagnosis:
         """No node is left for the pod, because of `statuses`, by node: keep why, for the page and the event (`Diagnosis.text`)."""
         found = self.diagnosis(context, pod)
         found.rejected(statuses, max(len(self.node_info_snapshot()), len(statuses)))
@@ -189,12 +184,12 @@ class FrameworkExtender(SchedulingFramework):
     async def _run_pre_filter(
         self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        pod, status = await transforming.before_pre_filter(self._around_pre_filter, context, pod)
+        pod, status = await self._transformers.before_pre_filter(context, pod)
         if not is_success(status):
             return None, status
         result, status = await super().run_pre_filter_plugins(context, pod, nodes)
         if is_success(status):
-            status = await transforming.after_pre_filter(self._around_pre_filter, context, pod, result)
+            status = await self._transformers.after_pre_filter(context, pod, result)
         if is_success(status) and self._finder is not None:
             result, status = await self._find_one_node(self._finder, context, pod, result)
         if is_success(status) and self._preferrer is not None:
@@ -210,7 +205,9 @@ class FrameworkExtender(SchedulingFramework):
         if status is not None and not is_success(status):
             return None, status.by(finder.name())
         if not node_name:
-            return None, error_status(f'plugin "{finder.name()}" found a node without a name').by(finder.name())
+            return None, error_status(f'plugin "{finder.name()}" found a node without a name').by(
+                finder.name()
+            )
         return PreFilterResult(frozenset({node_name}), frozenset({finder.name()})), None
 
     async def _prefer_nodes(
@@ -239,8 +236,8 @@ class FrameworkExtender(SchedulingFramework):
 
         Only pods of this pod's priority or a higher one count. What before_filter says instead of Success is the node's status.
         """
-        if self._before_filter:
-            pod, node, status = await transforming.before_filter(self._before_filter, context, pod, node)
+        if self._transformers.filter:
+            pod, node, status = await self._transformers.before_filter(context, pod, node)
             if not is_success(status):
                 return self._judged(pod, node, status)
         status = await self._filter_with_nominated(context, pod, node)
@@ -284,13 +281,7 @@ class FrameworkExtender(SchedulingFramework):
         found.post_filter_message = message_of(status)
         if status is not None and found.suggestion:
             status = replace(status, texts=(*status.texts, found.suggestion))
-        for transformer in self._after_post_filter:
-            try:
-                await answered(transformer.after_post_filter(context, pod, statuses))
-            except Exception:  # noqa: BLE001 - a plugin's own: whatever it raises
-                self._shared.log.exception(
-                    "after_post_filter of a plugin failed", plugin=transformer.name(), pod=pod.name
-                )
+        await self._transformers.after_post_filter(context, pod, statuses, self._shared.log)
         return result, status
 
     # ------------------------------------------------------------ choosing a node
@@ -300,12 +291,14 @@ class FrameworkExtender(SchedulingFramework):
     ) -> tuple[list[NodePluginScores], Status | None]:
         """before_score of each, then the native run. With the debug output on, the best nodes are logged as a table."""
         shown = pod.name
-        pod, nodes, status = await transforming.before_score(self._before_score, context, pod, nodes)
+        pod, nodes, status = await self._transformers.before_score(context, pod, nodes)
         if not is_success(status):
             return [], status
         scores, status = await super().run_score_plugins(context, pod, nodes)
         if self._shared.flags.scores and scores:
-            self._shared.log.info("scores", pod=shown, table=score_table(shown, scores, self._shared.flags.scores))
+            self._shared.log.info(
+                "scores", pod=shown, table=score_table(shown, scores, self._shared.flags.scores)
+            )
         return scores, status
 
     # ------------------------------------------------------------ from the chosen node to the binding
@@ -320,9 +313,7 @@ class FrameworkExtender(SchedulingFramework):
             if self._reservations.nominator is not None:
                 self._reservations.nominator.delete_nominated_reservation(pod)
 
-    async def run_pre_bind_plugins(
-        self, context: CycleState, pod: PodInfo, node_name: str
-    ) -> Status | None:
+    async def run_pre_bind_plugins(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
         """The native run on a copy of the manifest, which the plugins may change; then apply_patch of each until one does not skip.
 
         Where all skip nothing is written, and that is Success.

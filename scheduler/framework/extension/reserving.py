@@ -21,7 +21,7 @@ from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import CycleContext, Plugin
 from scheduler.framework.core.reservation import out_of_range
 from scheduler.framework.core.status import Code, Status, error_status, is_success, new_status
-from scheduler.framework.extension.answers import answered, first_failure
+from scheduler.framework.runtime.answers import answered, first_failure
 
 
 @dataclass(frozen=True, slots=True)

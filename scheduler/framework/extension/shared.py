@@ -97,7 +97,7 @@ class SharedExtension:
             return None
         try:
             return self._next_pod.next_pod()
-        except Exception:  # noqa: BLE001 - a plugin's own: whatever it raises
+        except Exception:
             self.log.exception("next_pod of a plugin failed", plugin=self._next_pod.name())
             return None
 
@@ -119,9 +119,7 @@ class SharedExtension:
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
         """The pod was assumed and will not be bound: give its room back, and call every forget handler."""
-        self.forget_handlers.forget(
-            pod, node_name, lambda: self.surroundings.placements.forget(pod.holder)
-        )
+        self.forget_handlers.forget(pod, node_name, lambda: self.surroundings.placements.forget(pod.holder))
 
     def gone(self, pod: PodInfo) -> None:
         """The pod is gone, or is being deleted: nobody waits for it any more."""
