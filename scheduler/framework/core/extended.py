@@ -319,7 +319,7 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 class ExtendedHandle(FrameworkHandle, Protocol):
     """What a plugin may ask of the framework extender. Source: seed 002. The factories of a scheduler get it.
 
-    `placements`, `births`, `reservations` and `now_s` are Parley's own.
+    `placements`, `births`, `binder`, `reservations` and `now_s` are Parley's own.
     """
 
     def scheduler(self) -> SchedulerAdapter:
@@ -350,6 +350,10 @@ class ExtendedHandle(FrameworkHandle, Protocol):
     @property
     def births(self) -> Any:
         """Who has a say before a pod of a pool is placed (`scheduler.ports.Births`)."""
+
+    @property
+    def binder(self) -> Any:
+        """What binds pods (`scheduler.ports.Binder`); None where somebody else does."""
 
     def now_s(self) -> float:
         """The monotonic clock."""
