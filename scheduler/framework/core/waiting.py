@@ -135,5 +135,5 @@ def begin_wait(waits_s: Mapping[str, float]) -> PermitWait:
     if not waits_s:
         raise ValueError("a pod waits for one plugin at least")
     return PermitWait(
-        MappingProxyType({name: min(each, MAX_PERMIT_WAIT_S) for name, each in waits_s.items()})
+        MappingProxyType({name: min(MAX_PERMIT_WAIT_S, each) for name, each in waits_s.items()})
     )
