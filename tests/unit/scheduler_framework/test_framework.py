@@ -13,7 +13,7 @@ from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.timing import SAMPLED_EACH
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_framework.scripted import NS_PER_S, Script
+from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import framework_made_of, framework_of, node_of, pod_of
 
 POD: Final = pod_of("pod-1", "u1")
@@ -189,6 +189,18 @@ async def test_runs_and_plugins_are_timed_by_how_they_ended() -> None:
         ("p1", "permit", "Wait"): (1, 0.0),
     }
     assert families["parley_scheduler_permit_wait_seconds"] == {("Unschedulable",): (1, 10.0)}
+
+
+@virtually
+async def test_a_plugin_that_raises_counts_as_a_failure() -> None:
+    framework = framework_of([plugin("p1", bind={"panic": "kaputt"})], [])
+    with pytest.raises(KaputtError):
+        await framework.run_bind_plugins(CycleState(), POD, "n1")
+    families = counted(framework)
+    assert families["parley_scheduler_extension_point_seconds"] == {
+        ("test-scheduler", "bind", "Error"): (1, 0.0)
+    }
+    assert families["parley_scheduler_framework_plugin_seconds"] == {("p1", "bind", "Error"): (1, 0.0)}
 
 
 @virtually
