@@ -291,7 +291,7 @@ class SchedulingFramework:
     async def run_reserve_plugins_unreserve(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
         """All plugins, in reverse order, also those whose `reserve` was not called. The pod waits for no permit any more."""
         waiting = self.waiting_pods.get(pod.uid)
-        if waiting is not None:
+        if waiting is not None and waiting.get_pod() is pod:  # and no later pod of that UID
             self.waiting_pods.discard(waiting)
         for name, unreserve in reversed(self._methods(ExtensionPoint.RESERVE, "unreserve")):
             await self._ask("unreserve", name, unreserve, context, pod, node_name)

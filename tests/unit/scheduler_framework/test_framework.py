@@ -134,6 +134,8 @@ async def test_a_run_that_is_cancelled_leaves_no_waiting_pod() -> None:
 @virtually
 async def test_a_pod_that_is_unreserved_waits_no_longer() -> None:
     framework = await waiting_framework()
+    await framework.run_reserve_plugins_unreserve(CycleState(), pod_of("pod-1", "u1"), "n1")
+    assert framework.will_wait_on_permit(POD)  # another pod of that UID
     await framework.run_reserve_plugins_unreserve(CycleState(), POD, "n1")
     assert not framework.will_wait_on_permit(POD)
 
