@@ -42,8 +42,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Method: TypeAlias = Callable[..., Any]
 
-NO_NODES: Final = NodeSnapshot()
-
 
 def timed(
     point: str,
@@ -86,7 +84,7 @@ class SchedulingFramework:
         self.waiting_pods: Final = waiting_pods if waiting_pods is not None else WaitingPods()
         self.timings: Final = timings if timings is not None else Timings()
         self._clock_s: Final = now_s
-        self._snapshot = NO_NODES
+        self._snapshot = NodeSnapshot()
         made = assembled(self)
         self._profile: Final = made.profile
         self._plugins: Final = made.plugins

@@ -1,11 +1,13 @@
-"""How each kind of case of `framework-v1alpha1.jsonl` is played through the seed's own calls. A player returns what was seen, in
-the shape of the recording's `expect`. Each runs in virtual time.
+"""Players of the recorded cases about registries, statuses and contexts (parts A, B and C of `framework-v1alpha1.jsonl`).
+
+A player does what a case says, through the seed's own calls, and returns what was seen in the shape of the case's `expect`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
+from hosting.registry import RegistryError
 from scheduler.framework.core.status import (
     Code,
     Status,
@@ -16,7 +18,7 @@ from scheduler.framework.core.status import (
 )
 from scheduler.framework.runtime.context import NOT_FOUND, NotFoundError, PluginContext
 from scheduler.framework.runtime.locks import LockError
-from scheduler.framework.runtime.registry import SHIPPED, Registry, RegistryError, new_registry
+from scheduler.framework.runtime.registry import SHIPPED, Registry, new_registry
 from tests.support.virtual_time import turns
 from tests.unit.scheduler_framework.scripted import Script
 
@@ -42,7 +44,7 @@ async def play_registry(given: Script) -> Outcome:
     results = [_registry_op(registry, op, factories) for op in given["ops"]]
     labels = {id(factory): label for label, factory in factories.items()}
     names = () if registry is None else [name for name in registry.names() if name not in SHIPPED]
-    seen = {"results": results, "content": {name: labels[id(registry.get(name))] for name in names}}
+    seen: Outcome = {"results": results, "content": {name: labels[id(registry.get(name))] for name in names}}
     if given["start"] == "two_new_registries":
         seen["size_of_the_other"] = len(new_registry().names()) - len(SHIPPED)
     return seen
@@ -109,13 +111,12 @@ async def play_context(given: Script) -> Outcome:
 
 def _context_op(context: Any, op: Script) -> Outcome | None:
     try:
-        match op["op"]:
-            case "read":
-                return {"error": None, "value": context.read(op["key"])}
-            case "write":
-                context.write(op["key"], op["value"])
-            case "delete":
-                context.delete(op["key"])
+        if op["op"] == "read":
+            return {"error": None, "value": context.read(op["key"])}
+        if op["op"] == "write":
+            context.write(op["key"], op["value"])
+        else:
+            context.delete(op["key"])
     except NotFoundError as error:
         return {"error": str(error), "value": None}
     except AttributeError as error:
@@ -159,21 +160,12 @@ async def play_context_locks(given: Script) -> Outcome:
 
 
 async def _lock_step(context: PluginContext, op: str) -> None:
-    match op:
-        case "lock":
-            await context.lock()
-        case "rlock":
-            await context.rlock()
-        case "unlock":
-            context.unlock()
-        case "runlock":
-            context.runlock()
-        case "write":
-            context.write("key", "value")
-        case "delete":
-            context.delete("key")
-        case "read":
-            _context_op(context, {"op": "read", "key": "key"})
+    if op in {"lock", "rlock"}:
+        await (context.lock() if op == "lock" else context.rlock())
+    elif op in {"unlock", "runlock"}:
+        (context.unlock if op == "unlock" else context.runlock)()
+    else:
+        _context_op(context, {"op": op, "key": "key", "value": "value"})
 
 
 async def play_context_lock_misuse(given: Script) -> Outcome:
@@ -189,16 +181,3 @@ async def play_context_lock_misuse(given: Script) -> Outcome:
     except LockError as error:
         return {"process_failed": True, "text": str(error)}
     return {"process_failed": False}
-
-
-PLAYERS: Final[dict[str, Callable[[Script], Awaitable[Outcome]]]] = {
-    "registry": play_registry,
-    "status": play_status,
-    "status_null": play_status_null,
-    "constants": play_constants,
-    "identity": play_identity,
-    "context": play_context,
-    "context_reference": play_context_reference,
-    "context_locks": play_context_locks,
-    "context_lock_misuse": play_context_lock_misuse,
-}
