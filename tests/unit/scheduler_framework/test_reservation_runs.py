@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from protocol.values import Resources
-from scheduler.core.model import Holder, Kind
-from scheduler.framework.core.extended import OwnerMatcher, Reservation
+from scheduler.core.model import Holder, Kind, ReservationOwner
+from scheduler.framework.core.extended import Reservation
 from scheduler.framework.core.objects import RowInfo
 from scheduler.framework.core.reservation import (
     best_reservation,
     most_allocated_score,
     restored,
-    scale_scores,
 )
 from scheduler.framework.runtime.context import CycleState
 from tests.support.amounts import cu
@@ -136,24 +135,6 @@ async def test_reservations_are_scored_from_0_to_100(
         assert found == {"A": scores, "B": {"u1": 3, "u2": 3}}
 
 
-@pytest.mark.parametrize(
-    ("scores", "scaled", "reversed_"),
-    [
-        ([], [], []),
-        ([0, 0], [0, 0], [100, 100]),
-        ([1, 2, 4], [25, 50, 100], [75, 50, 0]),
-        ([1000, 7], [100, 0], [0, 100]),
-    ],
-)
-def test_the_default_normaliser_scales_to_the_highest_score(
-    scores: list[int], scaled: list[int], reversed_: list[int]
-) -> None:
-    for is_reverse, expected in ((False, scaled), (True, reversed_)):
-        named = {str(at): score for at, score in enumerate(scores)}
-        scale_scores(named, reverse=is_reverse)
-        assert list(named.values()) == expected
-
-
 GIB = 2**30
 
 
@@ -205,18 +186,18 @@ def test_the_best_reservation(
     ("owners", "changed", "matches"),
     [
         ((), {}, False),
-        ((OwnerMatcher(),), {}, True),
-        ((OwnerMatcher("other"),), {}, False),
-        ((OwnerMatcher("other"), OwnerMatcher("default")), {}, True),
-        ((OwnerMatcher(labels=(("app", "db"),)),), {}, True),
-        ((OwnerMatcher("default", (("app", "db"), ("tier", "x"))),), {}, False),
-        ((OwnerMatcher(),), {"is_available": False}, False),
-        ((OwnerMatcher(),), {"allocated": cu(1)}, False),
-        ((OwnerMatcher(),), {"allocated": cu(1), "allocate_once": False}, True),
+        ((ReservationOwner(),), {}, True),
+        ((ReservationOwner("other"),), {}, False),
+        ((ReservationOwner("other"), ReservationOwner("default")), {}, True),
+        ((ReservationOwner(labels=(("app", "db"),)),), {}, True),
+        ((ReservationOwner("default", (("app", "db"), ("tier", "x"))),), {}, False),
+        ((ReservationOwner(),), {"is_available": False}, False),
+        ((ReservationOwner(),), {"allocated": cu(1)}, False),
+        ((ReservationOwner(),), {"allocated": cu(1), "allocate_once": False}, True),
     ],
 )
 def test_which_pods_may_use_a_reservation(
-    owners: tuple[OwnerMatcher, ...], changed: dict[str, Any], matches: bool
+    owners: tuple[ReservationOwner, ...], changed: dict[str, Any], matches: bool
 ) -> None:
     """One owner that matches will do; no owner matches nobody. What serves one pod only serves no second one."""
     assert Reservation("u", "r", "a", cu(2), owners=owners, **changed).matches(POD) is matches
