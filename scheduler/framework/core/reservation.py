@@ -12,6 +12,17 @@ from scheduler.framework.core.objects import NodeInfo
 from scheduler.framework.core.plugin import MAX_NODE_SCORE, MIN_NODE_SCORE
 
 
+def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:
+    """Scale the scores in place so that the highest one becomes 100; with `reverse` the highest one becomes 0.
+
+    Where no score is above 0, all become 0, or with `reverse` 100. Source: the default normaliser of seed 002 and kube-scheduler.
+    """
+    highest = max(scores.values(), default=0)
+    for key, score in scores.items():
+        scaled = MAX_NODE_SCORE * score // highest if highest > 0 else 0
+        scores[key] = MAX_NODE_SCORE - scaled if reverse else scaled
+
+
 def out_of_range(scores: Mapping[str, int]) -> str | None:
     """What is wrong with scores that were normalised; None where each is from 0 to 100."""
     for uid, score in scores.items():

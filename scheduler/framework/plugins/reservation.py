@@ -26,13 +26,17 @@ from scheduler.framework.core.plugin import (
     PreFilterResult,
     RawArgs,
 )
-from scheduler.framework.core.reservation import best_reservation, most_allocated_score, restored
+from scheduler.framework.core.reservation import (
+    best_reservation,
+    most_allocated_score,
+    restored,
+    scale_scores,
+)
 from scheduler.framework.core.status import Code, Status, is_success, new_status
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.services import shown_reservation
 from scheduler.framework.plugins.base import NodeCache, ShippedPlugin
 from scheduler.framework.plugins.notes import find
-from scheduler.framework.plugins.scores import normalize
 
 NO_RESERVATION: Final = "node(s) had no reservation that the pod may use"
 _USABLE: Final = ContextKey("Reservation/usable")
@@ -152,7 +156,7 @@ class ReservationPlugin(ShippedPlugin):
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
         """The best node has 100."""
         del context, pod
-        normalize(scores)
+        scale_scores(scores)
         return None
 
     def score_reservation(

@@ -12,6 +12,7 @@ from scheduler.framework.core.reservation import (
     best_reservation,
     most_allocated_score,
     restored,
+    scale_scores,
 )
 from scheduler.framework.runtime.context import CycleState
 from tests.support.amounts import cu
@@ -133,6 +134,24 @@ async def test_reservations_are_scored_from_0_to_100(
     else:
         assert status is None
         assert found == {"A": scores, "B": {"u1": 3, "u2": 3}}
+
+
+@pytest.mark.parametrize(
+    ("scores", "scaled", "reversed_"),
+    [
+        ([], [], []),
+        ([0, 0], [0, 0], [100, 100]),
+        ([1, 2, 4], [25, 50, 100], [75, 50, 0]),
+        ([1000, 7], [100, 0], [0, 100]),
+    ],
+)
+def test_the_default_normaliser_scales_to_the_highest_score(
+    scores: list[int], scaled: list[int], reversed_: list[int]
+) -> None:
+    for is_reverse, expected in ((False, scaled), (True, reversed_)):
+        named = {str(at): score for at, score in enumerate(scores)}
+        scale_scores(named, reverse=is_reverse)
+        assert list(named.values()) == expected
 
 
 GIB = 2**30
