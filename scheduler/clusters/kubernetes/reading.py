@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from hosting.kubernetes import objects, pods
+from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy, scaling_of
 from hosting.kubernetes.virtual_machines import VirtualMachine
@@ -103,6 +103,7 @@ def describe(pod: Manifest, around: Surroundings) -> Description:
         pods.is_terminal(pod),
         _labels(pod),
         is_tied=bool(scaling.is_tied),
+        reservation=_reservation(pod),
     )
     return Description(FoundVm(spec, pods.size(pod), pods.target(pod)), faults, scaling.policy)
 
@@ -131,6 +132,7 @@ def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Des
         machine.is_terminal or pods.is_terminal(pod),
         tuple(sorted(machine.labels.items())),
         is_tied=True,
+        reservation=_reservation(pod),
     )
     size = machine.size if machine.size is not None else machine.target
     return Description(FoundVm(spec, size, machine.target), machine.faults, machine=name)
@@ -139,11 +141,15 @@ def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Des
 def _other(pod: Manifest, at_least: Resources = ZERO) -> FoundPod:
     has_ended = pods.is_terminal(pod)
     held = pods.target(pod) if has_ended else pods.holds(pod).max(at_least)
-    return FoundPod(PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended))
+    return FoundPod(PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended, _reservation(pod)))
 
 
 def _name(pod: Manifest) -> PodName:
     return PodName(objects.name(pod), objects.namespace(pod))
+
+
+def _reservation(pod: Manifest) -> str | None:
+    return objects.annotations(pod).get(names.RESERVATION)
 
 
 def _labels(pod: Manifest) -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,8 @@ from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.core.model import Holder, Kind
 
+NO_MANIFEST: Final[Mapping[str, Any]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
@@ -29,8 +31,8 @@ class PodInfo:
     bounds: Bounds | None = None
     pool: str | None = None
     priority: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_MANIFEST)
+    manifest: Mapping[str, Any] = field(default_factory=lambda: NO_MANIFEST)
 
     @property
     def holder(self) -> Holder:
@@ -68,7 +70,7 @@ class NodeInfo:
     reserved: Resources = ZERO
     rows: Mapping[Holder, RowInfo] = field(default_factory=dict)
     pods: tuple[PodInfo, ...] = ()
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=lambda: NO_MANIFEST)
     compute_unit: Resources | None = None
     generation: int = 0
 
@@ -91,7 +93,7 @@ class NodeSnapshot(Mapping[str, NodeInfo]):
 
     __slots__ = ("_nodes", "generation")
 
-    def __init__(self, nodes: Mapping[str, NodeInfo] = MappingProxyType({}), generation: int = 0) -> None:
+    def __init__(self, nodes: Mapping[str, NodeInfo] = NO_MANIFEST, generation: int = 0) -> None:
         self._nodes: Final = dict(nodes)
         self.generation: Final = generation
 
