@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from hosting.kubernetes import names, objects, pods
+from hosting.kubernetes import objects, pods
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy, scaling_of
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
-from scheduler.core.model import Migration, NodeSpec, PodSpec, VmSpec
+from scheduler.core.model import RESERVATION_ANNOTATION, Migration, NodeSpec, PodSpec, VmSpec
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What reading an object raises that is not as the API says."""
@@ -141,15 +141,16 @@ def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Des
 def _other(pod: Manifest, at_least: Resources = ZERO) -> FoundPod:
     has_ended = pods.is_terminal(pod)
     held = pods.target(pod) if has_ended else pods.holds(pod).max(at_least)
-    return FoundPod(PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended, _reservation(pod)))
+    spec = PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended, _reservation(pod))
+    return FoundPod(spec)
+
+
+def _reservation(pod: Manifest) -> str | None:
+    return objects.annotations(pod).get(RESERVATION_ANNOTATION) or None
 
 
 def _name(pod: Manifest) -> PodName:
     return PodName(objects.name(pod), objects.namespace(pod))
-
-
-def _reservation(pod: Manifest) -> str | None:
-    return objects.annotations(pod).get(names.RESERVATION)
 
 
 def _labels(pod: Manifest) -> tuple[tuple[str, str], ...]:

@@ -47,6 +47,7 @@ from scheduler.framework.extension.reserving import ReservationPlugins
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.framework.extension.transforming import Transformers
 from scheduler.framework.runtime.answers import answered
+from scheduler.framework.runtime.assembly import of_profile
 from scheduler.framework.runtime.context import CycleState, NotFoundError
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.registry import Registry
@@ -70,9 +71,7 @@ class FrameworkExtender(SchedulingFramework):
     ) -> None:
         self._shared: Final = shared
         super().__init__(
-            profile,
-            registry,
-            defaults=defaults,
+            of_profile(profile, registry, defaults),
             waiting_pods=shared.waiting_pods,
             timings=shared.timings,
             now_s=shared.surroundings.clock,

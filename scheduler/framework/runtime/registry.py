@@ -14,10 +14,10 @@ SHIPPED: Final[Mapping[str, str]] = {}
 
 
 class Registry(FactoryRegistry[PluginFactory]):
-    """Factories of scheduling plugins by name. Complete before a framework is built from it."""
+    """Factories of scheduling plugins by name, which may be any text. Complete before a framework is built from it."""
 
     def __init__(self) -> None:
-        super().__init__("scheduling plugin")
+        super().__init__("scheduling plugin", lambda name: isinstance(name, str), "a name must be a text")
 
     def unregister(self, name: str) -> None:
         """Remove a factory. Raises `RegistryError` for a name that is not registered."""
