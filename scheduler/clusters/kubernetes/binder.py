@@ -15,7 +15,7 @@ from scheduler.clusters.kubernetes import reading
 from scheduler.ports import NotBound
 
 BIND_DEADLINE_S: Final = 3.0
-"""How long a call that binds may take, with the read that follows where its answer is a conflict."""
+"""How long a call that binds may take, with the read that follows a refusal."""
 
 
 class KubernetesBinder:
@@ -28,7 +28,7 @@ class KubernetesBinder:
     async def bind(
         self, pod: PodName, uid: str, node: str, annotations: Mapping[str, str]
     ) -> NotBound | None:
-        """Bind the pod. A refusal is definite; a server that fails, or does not answer, may have bound the pod."""
+        """Bind the pod. A server that fails, or does not answer, may have bound the pod; after a refusal its object is read."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 return await self._bind(pod, uid, node, annotations)
@@ -48,17 +48,15 @@ class KubernetesBinder:
                 deadline_s=self._deadline_s,
             )
         except RefusedError as error:
-            if error.is_conflict:
-                return await self._after_conflict(pod, uid, node, error)
-            return NotBound(str(error), may_be_bound=error.status >= 500)
+            if error.is_not_found or error.status >= 500:
+                return NotBound(str(error), may_be_bound=not error.is_not_found)
+            return await self._as_shown(pod, uid, node, error)
         except KubernetesError as error:
             return NotBound(str(error), may_be_bound=True)
         return None
 
-    async def _after_conflict(
-        self, pod: PodName, uid: str, node: str, refused: RefusedError
-    ) -> NotBound | None:
-        """The pod has a node, is being deleted, or is another one: its object says."""
+    async def _as_shown(self, pod: PodName, uid: str, node: str, refused: RefusedError) -> NotBound | None:
+        """After a refusal the pod's object says whether an earlier call has bound the pod."""
         try:
             found = await self._api.get(PODS, pod.namespace, pod.name, deadline_s=self._deadline_s)
         except RefusedError as error:
@@ -72,7 +70,7 @@ class KubernetesBinder:
         name = reading.node_name(found)
         if name == node:
             return None
-        return NotBound(f"it is on node {name} already" if name else refused.message)
+        return NotBound(f"it is on node {name} already" if name else str(refused))
 
 
 def _binding(pod: PodName, uid: str, node: str, annotations: Mapping[str, str]) -> Manifest:

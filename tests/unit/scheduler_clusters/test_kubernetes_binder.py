@@ -37,6 +37,11 @@ def _unreadable(server: FakeApiServer) -> None:
     server.fail("status", lists, status=503)
 
 
+def _overloaded(server: FakeApiServer) -> None:
+    _bound(server, "n1")
+    server.fail("status", writes, status=429)
+
+
 @pytest.mark.parametrize(
     ("before", "outcome"),
     [
@@ -52,10 +57,11 @@ def _unreadable(server: FakeApiServer) -> None:
         (_made_anew, NotBound("another pod has that name now")),
         (lambda server: server.delete(PODS, "default", "a"), NotBound('404 NotFound: pods "a" not found')),
         (_unreadable, NotBound("409 Conflict", may_be_bound=True)),
+        (_overloaded, None),
     ],
     ids=[
         "bound now", "bound before", "answer lost", "call lost", "no answer", "server failed", "forbidden", "overloaded",
-        "bound elsewhere", "another pod", "pod gone", "conflict that cannot be read",
+        "bound elsewhere", "another pod", "pod gone", "conflict that cannot be read", "bound before, and now refused",
     ],
 )  # fmt: skip
 def test_what_becomes_of_a_binding(before: Callable[[FakeApiServer], None], outcome: NotBound | None) -> None:
