@@ -20,7 +20,9 @@ from scheduler.core.model import Holder, PoolSpec
 
 
 class Cause(enum.StrEnum):
-    """Why a row may not fall below an amount. Source: design section 4, the table of floors."""
+    """Why a row may not fall below an amount. Source: design section 4, the table of floors; `assumed` for pods that are about
+    to be bound. A `pending` floor counts on its node, and not in its pool: it waits for the pool's word. All others count in
+    both."""
 
     START_UP = "start-up"
     OBSERVED = "observed"
@@ -28,6 +30,7 @@ class Cause(enum.StrEnum):
     PENDING = "pending"
     HANDOVER = "handover"
     TOLD = "told"
+    ASSUMED = "assumed"
 
 
 class OverCause(enum.StrEnum):
