@@ -261,7 +261,7 @@ def test_each_profile_has_plugins_of_its_own() -> None:
 
 
 def test_what_only_building_shows_is_told_of_all_profiles() -> None:
-    args = (PluginArgs("sort", "bad"),)
+    args = (PluginArgs("bind", "bad"),)
     with pytest.raises(ProfileError) as caught:  # nothing that could be known before
         built([profile_of(name="a", args=args), profile_of("fit", name="b")], registry_of(fit=Misnamed))
     assert [fault.path for fault in caught.value.found] == [
