@@ -15,6 +15,7 @@ from scheduler.framework.core.plugin import (
     EventWithHint,
     PreFilterResult,
 )
+from scheduler.framework.core.reservation import scale_scores
 from scheduler.framework.core.status import Code, Status, new_status
 from scheduler.framework.plugins.base import ShippedPlugin
 from scheduler.framework.plugins.node_selectors import (
@@ -31,7 +32,6 @@ from scheduler.framework.plugins.node_selectors import (
     tolerates,
     untolerated,
 )
-from scheduler.framework.plugins.scores import normalize
 
 NODES_CHANGE: Final = (EventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE),)
 _CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -98,7 +98,7 @@ class TaintToleration(ShippedPlugin):
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
         """The fewer the better."""
         del context, pod
-        normalize(scores, is_reversed=True)
+        scale_scores(scores, reverse=True)
         return None
 
 
@@ -148,5 +148,5 @@ class NodeAffinity(ShippedPlugin):
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
         """The more the better."""
         del context, pod
-        normalize(scores)
+        scale_scores(scores)
         return None
