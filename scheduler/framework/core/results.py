@@ -23,7 +23,6 @@ from scheduler.framework.core.status import (
     Code,
     Status,
     StatusError,
-    code_of,
     error_status,
     is_success,
     new_status,
@@ -105,15 +104,15 @@ class PreFilterRun:
 
     def takes(self, plugin: str, result: PreFilterResult | None, status: Status | None) -> bool:
         """Take an answer. Whether the run goes on."""
-        match code_of(status):
-            case Code.SKIP:
-                self.skipped.add(plugin)
-            case Code.UNSCHEDULABLE if status is not None:
-                self._rejection = status.by(plugin)
-            case _ if status is not None and not is_success(status):
-                self._end = None, PRE_FILTER.outcome(plugin, status)
-            case _ if result is not None and result.node_names is not None:
+        if status is None or is_success(status):
+            if result is not None and result.node_names is not None:
                 self._narrow(plugin, result.node_names)
+        elif status.code == Code.SKIP:
+            self.skipped.add(plugin)
+        elif status.code == Code.UNSCHEDULABLE:
+            self._rejection = status.by(plugin)
+        else:
+            self._end = None, PRE_FILTER.outcome(plugin, status)
         return self._end is None
 
     def _narrow(self, plugin: str, names: frozenset[str]) -> None:
