@@ -116,7 +116,7 @@ class PreFilterRun:
         return self._end is None
 
     def _narrow(self, plugin: str, names: frozenset[str]) -> None:
-        self._names = names if self._names is None else self._names & names
+        self._names = frozenset(names if self._names is None else self._names & names)
         self._narrowed_by |= {plugin}
         if not self._names:
             by = sorted(self._narrowed_by)
@@ -172,10 +172,11 @@ def weighted(
     """
     for name in nodes:
         for plugin, by_node in scores.items():
-            if not _is_in_range(by_node[name]):
+            score = by_node.get(name)  # a normaliser may have lost it
+            if not _is_in_range(score):
                 return [], error_status(
                     f"applying score defaultWeights on Score plugins: plugin {quoted(plugin)} returns an invalid score "
-                    f"{by_node[name]}, it should in the range of [{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing"
+                    f"{score}, it should in the range of [{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing"
                 )
     return [_node_scores(name, scores, weights) for name in nodes], None
 
