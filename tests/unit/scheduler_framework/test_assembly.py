@@ -148,7 +148,9 @@ def test_each_plugin_is_made_once_from_its_own_args_and_the_handle() -> None:
 def test_a_plugin_is_called_at_every_point_that_it_extends_whatever_its_factory_says(
     factory: Callable[..., Plugin], scores: tuple[str, ...]
 ) -> None:
-    points = of_profile(profile_of("fit"), registry_of(fit=factory))(HANDLE).profile.points
+    asked = {ExtensionPoint.SCORE: PluginSet(tuple(EnabledPlugin(name) for name in scores))}
+    profile = Profile("p", asked, profile_of("fit").multi_point)
+    points = of_profile(profile, registry_of(fit=factory))(HANDLE).profile.points
     assert (points[ExtensionPoint.FILTER], points[ExtensionPoint.SCORE]) == (("fit",), scores)
 
 
