@@ -77,11 +77,11 @@ class ParleyPrograms:
         self._running[name] = Child(process, port)
         return port
 
-    def scheduler(self) -> int:
+    def scheduler(self, *options: str) -> int:
         """A scheduler that leads at once; its port."""
         kubernetes = ("--kubernetes", "--kubeconfig", str(self._plane.kubeconfig))
         lease = ("--lease", f"{SYSTEM}/parley-scheduler", "--first-start")
-        return self._start("scheduler", "scheduler", *kubernetes, *lease)
+        return self._start("scheduler", "scheduler", *kubernetes, *lease, *options)
 
     def node_informant(self, root: Path) -> int:
         """The informant of the pods below `root`; its port."""
@@ -123,6 +123,10 @@ class ParleyPrograms:
     def is_led(self) -> bool:
         """Whether the scheduler leads. Raises `OSError` while there is none."""
         return self.figures("scheduler", "parley_scheduler_leading") == [({}, 1.0)]
+
+    def process(self, name: str) -> psutil.Process:
+        """The process of a program."""
+        return psutil.Process(self._running[name].process.pid)
 
     def cost(self, prefix: str) -> Cost:
         """What all programs whose names begin with `prefix` have used. Raises `OSError`."""

@@ -7,13 +7,14 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 from parley.clusters.programs import ClusterError, ClusterProcess, Programs, await_answer
 
+NODE_LIFECYCLE: Final = "node-lifecycle-controller"
 CONTROLLERS: Final = (
     "serviceaccount-controller",
     "root-ca-certificate-publisher-controller",
@@ -27,7 +28,7 @@ CONTROLLERS: Final = (
     "endpointslice-controller",
     "disruption-controller",
     "resourcequota-controller",
-    "node-lifecycle-controller",  # takes the taint "not ready" from nodes that are ready
+    NODE_LIFECYCLE,  # takes the taint "not ready" from nodes that are ready
 )
 NEEDED: Final = (
     "etcd",
@@ -42,10 +43,20 @@ KUBECTL_S: Final = 30.0
 
 
 class ControlPlane:
-    """A control plane whose files are below `directory`. `free_port` gives ports of loopback that nobody else takes."""
+    """A control plane whose files are below `directory`. `free_port` gives ports of loopback that nobody else takes.
 
-    def __init__(self, programs: Programs, directory: Path, free_port: Callable[[], int]) -> None:
+    `controllers` are those that run: without the node-lifecycle controller a node needs no kubelet to be, and to stay, ready.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        directory: Path,
+        free_port: Callable[[], int],
+        controllers: Sequence[str] = CONTROLLERS,
+    ) -> None:
         self._programs = programs
+        self._controllers = controllers
         self.directory = directory
         self.logs = directory / "logs"
         self._etcd_port, self._port = free_port(), free_port()
@@ -92,16 +103,26 @@ class ControlPlane:
     def resume_api_server(self) -> None:
         self._processes["kube-apiserver"].send(signal.SIGCONT)
 
-    def start_scheduler(self) -> None:
-        """Start kube-scheduler, also again after `stop_scheduler`."""
-        self._run(
-            "kube-scheduler",
-            f"--kubeconfig={self.kubeconfig}",
-            "--leader-elect=false",
-            "--secure-port=0",
-            "--kube-api-qps=200",
-            "--kube-api-burst=400",
-        )
+    def start_scheduler(self, *options: str, calls_per_second: int = 200, **settings: Any) -> None:
+        """Start kube-scheduler, also again after `stop_scheduler`; it makes no more calls to the API server than that.
+
+        `options` go to its command line; `settings` are further fields of its KubeSchedulerConfiguration, such as `extenders`.
+        """
+        file = self.directory / "kube-scheduler.yaml"
+        connection = {
+            "kubeconfig": str(self.kubeconfig),
+            "qps": calls_per_second,
+            "burst": 2 * calls_per_second,
+        }
+        configuration = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": connection,
+            "leaderElection": {"leaderElect": False},
+            **settings,
+        }
+        file.write_text(json.dumps(configuration))  # JSON is YAML too
+        self._run("kube-scheduler", f"--config={file}", "--secure-port=0", *options)
 
     def stop_scheduler(self) -> None:
         """From now on pods stay pending unless they name their node."""
@@ -111,7 +132,7 @@ class ControlPlane:
         self._run(
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig}",
-            f"--controllers={','.join(CONTROLLERS)}",
+            f"--controllers={','.join(self._controllers)}",
             f"--root-ca-file={self.authority}",
             "--leader-elect=false",
             "--secure-port=0",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from protocol.values import ZERO, Resources
-from scheduler.core.model import Holder, Kind
+from scheduler.core.model import Holder, Kind, ReservationOwner
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import (
     CycleContext,
@@ -24,24 +24,11 @@ from scheduler.framework.core.status import Status
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerMatcher:
-    """Which pods may use a reservation: those of the namespace (None: any) with all of these labels."""
-
-    namespace: str | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-
-    def matches(self, pod: PodInfo) -> bool:
-        """Whether the pod is meant."""
-        has_labels = all(pod.labels.get(key) == value for key, value in self.labels)
-        return has_labels and self.namespace in {None, pod.pod.namespace}
-
-
-@dataclass(frozen=True, slots=True)
 class Reservation:
     """Room that a `RESERVATION` holder of the ledger keeps on a node for pods that match one of `owners`.
 
     `allocatable` is what it was made for, `allocated` what pods have taken of it by now; the rest is its row. A reservation to
-    `allocate_once` serves one pod only.
+    `allocate_once` serves one pod only. Those with an `order` above 0 are taken before others, the lowest one first.
     """
 
     uid: str
@@ -49,9 +36,10 @@ class Reservation:
     node: str
     allocatable: Resources
     allocated: Resources = ZERO
-    owners: tuple[OwnerMatcher, ...] = ()
+    owners: tuple[ReservationOwner, ...] = ()
     allocate_once: bool = True
     is_available: bool = True
+    order: int = 0
 
     @property
     def holder(self) -> Holder:
@@ -70,7 +58,12 @@ class Reservation:
 
     def matches(self, pod: PodInfo) -> bool:
         """Whether the pod may use it."""
-        return self.is_matchable and any(owner.matches(pod) for owner in self.owners)
+        return self.is_matchable and any(_is_owner(owner, pod) for owner in self.owners)
+
+
+def _is_owner(owner: ReservationOwner, pod: PodInfo) -> bool:
+    has_labels = all(pod.labels.get(key) == value for key, value in owner.labels)
+    return has_labels and owner.namespace in {None, pod.pod.namespace}
 
 
 @runtime_checkable
@@ -247,16 +240,6 @@ class PreBindExtensions(Plugin, Protocol):
         Success ends the run. Where all say Skip nothing is written, and that is no failure."""
 
 
-@runtime_checkable
-class ResizePodPlugin(Plugin, Protocol):
-    """Changes what a pod asks for once its node is known, before anything is reserved."""
-
-    def resize_pod(
-        self, context: CycleContext, pod: PodInfo, node_name: str
-    ) -> MaybeAwaited[tuple[PodInfo | None, Status | None]]:
-        """The pod with another amount, or None. Anything but Success ends the cycle."""
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A page of a plugin: `GET /v1/scheduling/plugins/{plugin}{path}`. Braces in the path name its parameters.
@@ -277,17 +260,14 @@ class APIServiceProvider(Plugin, Protocol):
 
 
 class SchedulerCache(Protocol):
-    """The pods that were given a node and are not seen there yet. What a plugin may ask of it: `ExtendedHandle.scheduler`."""
+    """The pods that were given a node and are not seen there yet. Whoever forgets one calls `ExtendedHandle.forget_pod`."""
 
     def is_assumed_pod(self, uid: str) -> bool:
         """Whether room is held for that pod."""
 
-    def forget_pod(self, pod: PodInfo) -> None:
-        """The pod will not be bound; a pod that is not assumed changes nothing."""
-
 
 class SchedulingQueue(Protocol):
-    """The pods that wait for their turn. What a plugin may ask of it: `ExtendedHandle.scheduler`."""
+    """The pods that wait for their turn."""
 
     def activate(self, pods: Sequence[PodInfo]) -> None:
         """Give these pods their turn as soon as possible, whatever they wait for."""
@@ -339,6 +319,9 @@ class ExtendedHandle(FrameworkHandle, Protocol):
 
     def register_forget_pod_handler(self, handler: ForgetPodHandler) -> None:
         """`handler` is called for each pod that was assumed and is forgotten; all handlers are, whatever one raises."""
+
+    def forget_pod(self, pod: PodInfo, node_name: str) -> None:
+        """The pod was assumed on that node and will not be bound: give its room back, and tell every handler."""
 
     def reservations(self, node_name: str) -> Sequence[Reservation]:
         """The reservations of a node now."""

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from hosting.settings import Settings, check
-from protocol.values import ZERO, Resources
+from protocol.values import RESOURCE_NAMES, ZERO, Resources
 from scheduler.core.ledger import amount_of
 from scheduler.core.limits import amount_text
 from scheduler.core.model import Holder
@@ -56,7 +56,9 @@ class LedgerFit(ShippedPlugin):
     def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
         super().__init__(args, handle)
         self._hold_s = check(args, LedgerFitArgs).hold_s
-        self._largest: NodeCache[Mapping[Holder, RowInfo], dict[str, list[RowInfo]]] = NodeCache(_largest)
+        self._largest: NodeCache[Mapping[Holder, RowInfo], dict[str, list[tuple[Holder, str]]]] = NodeCache(
+            _largest
+        )
 
     def events_to_register(self) -> Sequence[EventWithHint]:
         """Room that becomes free, nodes that come or change, reservations that come or go."""
@@ -127,13 +129,9 @@ class LedgerFit(ShippedPlugin):
             if needed > left:
                 text = f"Insufficient {resource}: the pod needs {amount_text(resource, needed)}"
                 text += f" and the other holders leave {amount_text(resource, max(left, 0))}"
-                holders = [
-                    row
-                    for row in largest[resource]
-                    if row.holder != pod.holder and amount_of(row.reserved, resource) > 0
-                ][:MAX_NAMED]
-                if holders:
-                    text += f" (largest: {', '.join(_described(row, resource) for row in holders)})"
+                others = [described for holder, described in largest[resource] if holder != pod.holder]
+                if others:
+                    text += f" (largest: {', '.join(others[:MAX_NAMED])})"
                 texts.append(text)
         return new_status(Code.UNSCHEDULABLE, *texts)
 
@@ -149,17 +147,13 @@ def _too_large(pod: PodInfo, node: NodeInfo) -> Status:
     return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *texts)
 
 
-def _largest(rows: Mapping[Holder, RowInfo]) -> dict[str, list[RowInfo]]:
-    """The largest rows of each resource; one more than is named, because the pod's own is not."""
-    return {
-        "cpu": heapq.nsmallest(
-            MAX_NAMED + 1, rows.values(), lambda row: (-row.reserved.vcpu_milli, row.name)
-        ),
-        "memory": heapq.nsmallest(
-            MAX_NAMED + 1, rows.values(), lambda row: (-row.reserved.memory_bytes, row.name)
-        ),
-    }
-
-
-def _described(row: RowInfo, resource: str) -> str:
-    return f"{row.name} {amount_text(resource, amount_of(row.reserved, resource))}"
+def _largest(rows: Mapping[Holder, RowInfo]) -> dict[str, list[tuple[Holder, str]]]:
+    """The largest rows of each resource in words; one more than is named, because the pod's own is not."""
+    found = {}
+    for resource in RESOURCE_NAMES:
+        amounts = ((-amount_of(row.reserved, resource), row.name, row.holder) for row in rows.values())
+        largest = heapq.nsmallest(MAX_NAMED + 1, amounts, key=lambda each: each[:2])
+        found[resource] = [
+            (holder, f"{name} {amount_text(resource, -below)}") for below, name, holder in largest if below
+        ]
+    return found

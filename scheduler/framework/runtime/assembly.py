@@ -8,7 +8,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from hosting.registry import RegistryError, at_once
 from hosting.settings import FaultsError
@@ -25,9 +25,6 @@ from scheduler.framework.core.profile import (
 from scheduler.framework.runtime.registry import Registry
 
 F = TypeVar("F", bound="Assembled")
-
-_NO_CLASS: Final = (object, Any, None, Plugin)
-"""Annotations that say nothing of a plugin's points."""
 
 
 class ProfileError(FaultsError):
@@ -55,14 +52,19 @@ class Instances:
 
 
 def points_before_it_runs(factory: PluginFactory) -> frozenset[ExtensionPoint] | None:
-    """The points of the plugins that a factory makes, where the factory says; else None."""
+    """The points of the plugins that a factory makes, where the factory says; else None.
+
+    A factory says so that is the plugin's class, or that returns one by its annotation. A protocol, or a class that extends no
+    point, says nothing: what is returned may extend more.
+    """
     if inspect.isclass(factory):
         return points_of(factory)
     try:
         made = typing.get_type_hints(factory).get("return")
     except Exception:  # noqa: BLE001 - annotations are anybody's code, and may name what cannot be imported
         return None
-    return points_of(made) if inspect.isclass(made) and made not in _NO_CLASS else None
+    says_so = inspect.isclass(made) and not getattr(made, "_is_protocol", False)
+    return (points_of(made) or None) if says_so else None
 
 
 def known_points(registry: Registry, profiles: Iterable[Profile]) -> tuple[KnownPoints, list[ProfileFault]]:
@@ -95,13 +97,17 @@ def check_profiles(profiles: Sequence[Profile], registry: Registry, defaults: Pr
         raise ProfileError(faults)
 
 
-def assemble(
-    profile: Profile, registry: Registry, handle: object, defaults: Profile = NO_DEFAULTS
-) -> Instances:
-    """Make the plugins of a profile: each once, with its args (None without any) and `handle`.
+def of_profile(
+    profile: Profile, registry: Registry, defaults: Profile = NO_DEFAULTS
+) -> Callable[[object], Instances]:
+    """What makes the plugins of a profile for a handle: each once, with its args (None without any) and the handle.
 
-    Raises `ProfileError` with every fault.
+    Raises `ProfileError` with every fault when it is called.
     """
+    return lambda handle: _assembled(profile, registry, defaults, handle)
+
+
+def _assembled(profile: Profile, registry: Registry, defaults: Profile, handle: object) -> Instances:
     known, unloaded = known_points(registry, (defaults, profile))
     before = resolve(profile, known, defaults)
     if before.faults or unloaded:
@@ -146,15 +152,13 @@ def _made(
     for name in profile.plugins:
         try:
             plugin = at_once(registry.get(name), profile.args.get(name), handle)
+            if not isinstance(plugin, Plugin) or inspect.isclass(plugin):
+                raise TypeError(f"no plugin was made but {plugin!r}")
         except Exception as error:  # noqa: BLE001 - a factory may raise anything; all of it is told
-            faults.append(_initializing(profile.named_at[name], name, error))
-            continue
-        if isinstance(plugin, Plugin) and not inspect.isclass(plugin):
-            plugins[name] = plugin
+            where = profile.args_at.get(name, profile.named_at[name])
+            faults.append(_initializing(where, name, error))
         else:
-            faults.append(
-                _initializing(profile.named_at[name], name, ValueError(f"no plugin was made but {plugin!r}"))
-            )
+            plugins[name] = plugin
     return plugins, faults
 
 

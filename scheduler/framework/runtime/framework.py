@@ -13,29 +13,34 @@ from scheduler.framework.core import results
 from scheduler.framework.core.enqueue import RegisteredEvents, registered_events
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import (
+    CycleContext,
     ExtensionPoint,
     NodePluginScores,
+    PermitPlugin,
     Plugin,
     PostFilterResult,
+    PreBindPlugin,
+    PrebindPlugin,
     PreEnqueuePlugin,
     PreFilterResult,
     QueuedPod,
     QueueSortPlugin,
+    ReservePlugin,
+    UnreservePlugin,
     WaitingPod,
 )
-from scheduler.framework.core.profile import NO_DEFAULTS, Profile, ResolvedProfile
+from scheduler.framework.core.profile import ResolvedProfile
 from scheduler.framework.core.status import Code, Status, is_success, new_status
-from scheduler.framework.runtime.assembly import assemble
+from scheduler.framework.runtime import early
+from scheduler.framework.runtime.answers import answered
+from scheduler.framework.runtime.assembly import Instances
 from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.registry import Registry
-from scheduler.framework.runtime.timing import Timings
+from scheduler.framework.runtime.timing import RAISED, Timings, outcome_of
 from scheduler.framework.runtime.waiting_pods import WaitingPods
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Method: TypeAlias = Callable[..., Any]
-
-NO_NODES: Final = NodeSnapshot()
 
 
 def timed(
@@ -51,10 +56,14 @@ def timed(
     ) -> Callable[Concatenate["SchedulingFramework", P], Coroutine[Any, Any, T]]:
         @functools.wraps(run)
         async def counted(framework: "SchedulingFramework", /, *args: P.args, **kwargs: P.kwargs) -> T:
-            started_s = framework.now_s()
-            answer = await run(framework, *args, **kwargs)
-            framework.timings.point(framework.profile_name, point, answer, framework.now_s() - started_s)
-            return answer
+            started_s, ended = framework.now_s(), RAISED
+            try:
+                answer = await run(framework, *args, **kwargs)
+                ended = outcome_of(answer)
+                return answer
+            finally:
+                duration_s = framework.now_s() - started_s
+                framework.timings.point(framework.profile_name, point, ended, duration_s)
 
         return counted
 
@@ -64,16 +73,14 @@ def timed(
 class SchedulingFramework:
     """The plugins of one profile, and the runs of its extension points.
 
-    Building it makes every plugin of `profile`, laid over `defaults`; their factories get the framework as their handle. Raises
-    `ProfileError` with every fault. The profiles of one scheduler share `waiting_pods` and `timings`.
+    `assembled` makes the plugins, with the framework as their handle: `assembly.of_profile`, or `new_framework` of seed 001. What it
+    raises goes through. The profiles of one scheduler share `waiting_pods` and `timings`.
     """
 
     def __init__(
         self,
-        profile: Profile,
-        registry: Registry,
+        assembled: Callable[[object], Instances],
         *,
-        defaults: Profile = NO_DEFAULTS,
         waiting_pods: WaitingPods | None = None,
         timings: Timings | None = None,
         now_s: Callable[[], float] = time.monotonic,
@@ -81,8 +88,8 @@ class SchedulingFramework:
         self.waiting_pods: Final = waiting_pods if waiting_pods is not None else WaitingPods()
         self.timings: Final = timings if timings is not None else Timings()
         self._clock_s: Final = now_s
-        self._snapshot = NO_NODES
-        made = assemble(profile, registry, self, defaults)
+        self._snapshot = NodeSnapshot()
+        made = assembled(self)
         self._profile: Final = made.profile
         self._plugins: Final = made.plugins
         self._events: Final = registered_events(made.profile, made.plugins)
@@ -284,7 +291,7 @@ class SchedulingFramework:
     async def run_reserve_plugins_unreserve(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
         """All plugins, in reverse order, also those whose `reserve` was not called. The pod waits for no permit any more."""
         waiting = self.waiting_pods.get(pod.uid)
-        if waiting is not None:
+        if waiting is not None and waiting.get_pod() is pod:  # and no later pod of that UID
             self.waiting_pods.discard(waiting)
         for name, unreserve in reversed(self._methods(ExtensionPoint.RESERVE, "unreserve")):
             await self._ask("unreserve", name, unreserve, context, pod, node_name)
@@ -317,7 +324,7 @@ class SchedulingFramework:
             return None
         started_s = self.now_s()
         status = results.permit_status(await self.waiting_pods.wait(waiting))
-        self.timings.permit_wait(status, self.now_s() - started_s)
+        self.timings.permit_wait(outcome_of(status), self.now_s() - started_s)
         return status
 
     # ------------------------------------------------------------ binding
@@ -367,6 +374,31 @@ class SchedulingFramework:
         for name, post_bind in self._methods(ExtensionPoint.POST_BIND, "post_bind"):
             await self._ask("postBind", name, post_bind, context, pod, node_name)
 
+    # ------------------------------------------------------------ the runs of seed 001
+
+    async def run_reserve_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """`reserve` with the seed's codes and texts: anything but Success is a failure."""
+        plugins = self._having(ExtensionPoint.RESERVE, ReservePlugin)
+        return await early.run_reserve_plugins(plugins, context, pod, node_name)
+
+    async def run_unreserve_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+        """`unreserve` in the seed's order, which is not reversed."""
+        plugins = self._having(ExtensionPoint.RESERVE, UnreservePlugin)
+        await early.run_unreserve_plugins(plugins, context, pod, node_name)
+
+    async def run_permit_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """`permit` with the seed's codes and texts. Waits itself: for the shortest time that a plugin asked for."""
+        plugins = self._having(ExtensionPoint.PERMIT, PermitPlugin)
+        return await early.run_permit_plugins(plugins, self.waiting_pods, context, pod, node_name)
+
+    async def run_prebind_plugins(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """`prebind`, or `pre_bind`, with the seed's codes and texts."""
+        plugins = self._having(ExtensionPoint.PRE_BIND, PreBindPlugin, PrebindPlugin)
+        return await early.run_prebind_plugins(plugins, context, pod, node_name)
+
+    def _having(self, point: ExtensionPoint, *kinds: type) -> tuple[Any, ...]:
+        return tuple(plugin for plugin in self.plugins_at(point) if isinstance(plugin, kinds))
+
     # ------------------------------------------------------------ calling plugins
 
     def _methods(
@@ -384,12 +416,13 @@ class SchedulingFramework:
 
     async def _ask(self, point: str, plugin: str, method: Method, *arguments: object) -> Any:
         """A plugin's answer, which may have to be awaited."""
-        started_s = self.now_s()
-        answer = method(*arguments)
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        self.timings.plugin(plugin, point, answer, self.now_s() - started_s)
-        return answer
+        started_s, ended = self.now_s(), RAISED
+        try:
+            answer = await answered(method(*arguments))
+            ended = outcome_of(answer)
+            return answer
+        finally:
+            self.timings.plugin(plugin, point, ended, self.now_s() - started_s)
 
     async def _ask_all(
         self,

@@ -9,15 +9,31 @@ from scheduler.framework.core.plugin import PluginFactory
 
 PLUGIN_GROUP: Final = "parley.scheduling_plugins"
 """The entry-point group of scheduling plugins: the entry's name is the plugin's, its value the factory."""
-SHIPPED: Final[Mapping[str, str]] = {}
+SHIPPED: Final[Mapping[str, str]] = {
+    "DefaultBinder": "scheduler.framework.plugins.default_binder:DefaultBinder",
+    "GrowthHeadroom": "scheduler.framework.plugins.growth_headroom:GrowthHeadroom",
+    "LedgerFit": "scheduler.framework.plugins.ledger_fit:LedgerFit",
+    "NodeAffinity": "scheduler.framework.plugins.node_conditions:NodeAffinity",
+    "NodeName": "scheduler.framework.plugins.node_conditions:NodeName",
+    "NodePorts": "scheduler.framework.plugins.node_resources:NodePorts",
+    "NodeResources": "scheduler.framework.plugins.node_resources:NodeResources",
+    "NodeUnschedulable": "scheduler.framework.plugins.node_conditions:NodeUnschedulable",
+    "PodTopologySpread": "scheduler.framework.plugins.pod_topology_spread:PodTopologySpread",
+    "PoolAdmission": "scheduler.framework.plugins.pool_admission:PoolAdmission",
+    "PrioritySort": "scheduler.framework.plugins.queueing:PrioritySort",
+    "Reservation": "scheduler.framework.plugins.reservation:ReservationPlugin",
+    "SchedulingGates": "scheduler.framework.plugins.queueing:SchedulingGates",
+    "TaintToleration": "scheduler.framework.plugins.node_conditions:TaintToleration",
+    "UnhandledFeatures": "scheduler.framework.plugins.unhandled_features:UnhandledFeatures",
+}
 """The plugins that come with the scheduler: name, and where the factory is. Its module is imported at the first use."""
 
 
 class Registry(FactoryRegistry[PluginFactory]):
-    """Factories of scheduling plugins by name. Complete before a framework is built from it."""
+    """Factories of scheduling plugins by name, which may be any text. Complete before a framework is built from it."""
 
     def __init__(self) -> None:
-        super().__init__("scheduling plugin")
+        super().__init__("scheduling plugin", lambda name: isinstance(name, str), "a name must be a text")
 
     def unregister(self, name: str) -> None:
         """Remove a factory. Raises `RegistryError` for a name that is not registered."""

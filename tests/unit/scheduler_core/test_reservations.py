@@ -100,7 +100,12 @@ def test_its_row_follows_its_description(change: dict[str, Any], expected: Resou
     world = reserved()
     world.node("n2", cu(10))
     world.node("n3", cu(3))
-    described: dict[str, Any] = {"uid": "r1", "name": "default/r1", "node": "n1", "allocatable": cu(4)} | change
+    described: dict[str, Any] = {
+        "uid": "r1",
+        "name": "default/r1",
+        "node": "n1",
+        "allocatable": cu(4),
+    } | change
     world.apply(events.ReservationSeen(ReservationSpec(**described)))
     assert kept(world) == expected
     world.apply(events.ReservationGone("r1"))
