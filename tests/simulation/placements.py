@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 BIND_S = 18.0
-LATE_S = (20.0, 45.0)
-LOST = 0.15
-LATE = 0.3
+LATE_S = 25.0
+"""Later than a placement is kept for."""
+LOST = 0.1
+LATE = 0.2
 
 
 class Placements:
@@ -35,13 +36,12 @@ class Placements:
         pod = Pod(PodSpec(PodName(name, "default"), f"uid-{name}", node.name, amount), node)
         process = world.scheduler.process
         if process is not None:
-            fate, soon = dice.random(), dice.random()
-            pod.bind_s, pod.lasts_s = BIND_S * soon, span_s
+            fate = dice.random()
+            pod.bind_s, pod.lasts_s = BIND_S * fate, span_s
             if fate < LOST:
                 pod.bind_s = None
             elif fate < LATE:
-                pod.bind_s = LATE_S[0] + (LATE_S[1] - LATE_S[0]) * soon
-                pod.is_unseen = True
+                pod.bind_s, pod.is_unseen = LATE_S * (1 + fate), True
             process.when_it_runs(lambda: process.place(pod))
 
     def placed(self, pod: Pod) -> None:
