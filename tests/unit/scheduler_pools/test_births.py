@@ -254,6 +254,17 @@ async def test_two_that_were_admitted_do_not_both_get_what_is_left() -> None:
     assert world.assume(2, Holder(Kind.VM, "uid-other")) is None
 
 
+@pytest.mark.parametrize("plugins", [(), (PodDoorman(most=4),)], ids=["without plugins", "with plugins"])
+@virtually
+async def test_a_pod_that_is_tried_again_does_not_stand_in_its_own_way(plugins: tuple[Doorman, ...]) -> None:
+    """Its first binding is in doubt, so its room is still kept."""
+    world = await BirthWorld.opened(*plugins, max_units=4)
+    assert await world.admit(cu(2)) is None
+    assert world.assume(2) is None
+    assert await world.admit(cu(2)) is None
+    assert await world.admit(cu(3)) is not None
+
+
 @virtually
 async def test_the_core_has_the_last_word() -> None:
     world = await BirthWorld.opened(max_units=5)
