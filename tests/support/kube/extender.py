@@ -40,12 +40,12 @@ class ExtenderCall:
 class ExtenderProxy:
     """A server on loopback, in a thread of its own, that passes calls on to the extender at the port `target`.
 
-    `before` is called with the verb and the request before a call is passed on, in a thread; the call waits for it. What it
-    returns is the answer then, unless that is None. `fault` is the status and body of every answer while it is set.
+    `before` is called with the verb and the request before a call is passed on, in a thread; the call waits for it. `fault` is the
+    status and body of every answer while it is set. Where the extender does not answer, the connection is cut.
     """
 
     target: int
-    before: Callable[[str, dict[str, Any]], object] | None = None
+    before: Callable[[str, dict[str, Any]], None] | None = None
     fault: tuple[int, bytes] | None = None
     calls: list[ExtenderCall] = field(default_factory=list)
 
@@ -84,22 +84,22 @@ class ExtenderProxy:
     async def _handle(self, request: web.Request) -> web.Response:
         verb, body = request.match_info["verb"], await request.read()
         asked: dict[str, Any] = json.loads(body)
-        own = await asyncio.to_thread(self.before, verb, asked) if self.before is not None else None
-        if own is not None:
-            status, content = 200, json.dumps(own).encode()
-        else:
+        if self.before is not None:
+            await asyncio.to_thread(self.before, verb, asked)
+        try:
             status, content = self.fault or await self._pass(verb, body)
+        except (OSError, aiohttp.ClientError):
+            if request.transport is not None:
+                request.transport.abort()
+            raise
         self.calls.append(ExtenderCall(verb, asked, status, _parsed(content)))
         return web.Response(status=status, body=content, content_type="application/json")
 
     async def _pass(self, verb: str, body: bytes) -> tuple[int, bytes]:
         url = f"http://127.0.0.1:{self.target}{PREFIX}/{verb}"
         headers = {"Content-Type": "application/json"}
-        try:
-            async with self._session.post(url, data=body, headers=headers) as answer:
-                return answer.status, await answer.read()
-        except (OSError, aiohttp.ClientError, TimeoutError) as error:
-            return 502, f"the extender did not answer: {error!r}".encode()
+        async with self._session.post(url, data=body, headers=headers) as answer:
+            return answer.status, await answer.read()
 
 
 def _parsed(content: bytes) -> Any:

@@ -123,13 +123,19 @@ class PlacingScene:
 
         return shown_blocking(f"{name} is refused: {text}", look)
 
-    def taken(self) -> dict[str, int]:
-        """The milli-CPU that the pods of each node take, by the API server."""
-        found = dict.fromkeys(self.nodes, 0)
-        for each in self.objects.list("pods"):
-            if node := each["spec"].get("nodeName"):
-                found[node] += pods.holds(each).vcpu_milli
-        return found
+    def refused_by_event(self, name: str) -> str:
+        """The text of the Event of a pod that could not be placed, as soon as there is one."""
+
+        def look() -> str:
+            found = self.objects.list("events")
+            texts = [
+                each["message"]
+                for each in found
+                if each["involvedObject"]["name"] == name and each["reason"] == "FailedScheduling"
+            ]
+            return str(texts[0]) if texts else ""
+
+        return shown_blocking(f"an Event of {name}", look)
 
     # ------------------------------------------------------------ the ledger
 
