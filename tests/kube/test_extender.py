@@ -119,7 +119,7 @@ def test_victims_that_would_not_make_room_are_vetoed(scene: PlacingScene) -> Non
         scene.create(_high("second"))
         call = shown_blocking("all victims are vetoed", lambda: proxy.of("preempt", "second"))[0]
         assert call.answer == {"NodeNameToMetaVictims": {}}
-        scene.refused("second", "")
+        scene.refused("second")
     left = {each["metadata"]["name"] for each in scene.objects.list("pods")}
     assert left == {f"on-{grown}", f"on-{other}", f"victim-{grown}", "first", "second"}
     assert scene.audit() == []
@@ -201,7 +201,7 @@ def test_without_the_extender_placement_stops_unless_it_may_be_ignored(
         scene.placed("before")
         with trouble(scene, proxy):
             scene.create(ours("waits", 500))
-            scene.refused("waits", "")
+            scene.refused("waits")
         scene.placed("waits")
         scene.await_right_ledger()
 

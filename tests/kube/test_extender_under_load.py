@@ -1,8 +1,9 @@
 """kube-scheduler places many pods while others on the same nodes grow and shrink by permits: the same room is never given away twice."""
 
+import itertools
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import pytest
@@ -11,6 +12,7 @@ from hosting.kubernetes import names
 from hosting.kubernetes.resources import Manifest
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.programs import Programs
+from tests.support.kube.extender import extender_proxy
 from tests.support.kube.growing import GrowingCrowd, GrowingPod, RoomWatch
 from tests.support.kube.objects import Objects
 from tests.support.kube.parley import ParleyPrograms
@@ -21,8 +23,10 @@ NODES: Final = 50
 ROOM_MILLI: Final = 4000
 PODS: Final = 500
 EACH_MILLI: Final = 200
-GROWING_OF: Final = 5
-"""Every fifth of the pods that are placed grows later, beside one on each node that is there from the beginning."""
+GROWING: Final = 100
+"""So many of these pods grow when they are placed, beside one on each node that is there from the beginning."""
+FEW_NODES: Final = 10
+FEW_PODS: Final = 80
 MOST_MILLI: Final = 2000
 BOUNDS: Final = '{"min": {"cpu": "200m"}, "max": {"cpu": "2"}}'
 
@@ -46,6 +50,16 @@ def _growing(name: str, node: str = "") -> Manifest:
     )
 
 
+def _uids(pods: Iterable[Manifest]) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+
+
+def _none_is_lost(scene: PlacingScene, created: Iterable[Manifest]) -> None:
+    """No pod has gone, or was made anew."""
+    left = _uids(scene.objects.list("pods"))
+    assert _uids(created).items() <= left.items()
+
+
 def test_pods_are_placed_while_others_grow(scene: PlacingScene) -> None:
     seed = random.SystemRandom().randrange(10_000)
     sys.stdout.write(f"seed {seed}\n")
@@ -55,29 +69,23 @@ def test_pods_are_placed_while_others_grow(scene: PlacingScene) -> None:
     scene.start_kube_scheduler(scene.start_parley())
     shown_blocking("all nodes have their first pod", lambda: len(room.bound()) == NODES)
 
-    def grower(pod: Manifest) -> GrowingPod:
-        return GrowingPod(scene.objects, pod, room, [scene.port])
-
     with GrowingCrowd(MOST_MILLI, seed) as crowd:
-        for pod in first:
-            crowd.adopt(grower(pod))
+
+        def adopt(*pods: Manifest) -> None:
+            for pod in pods:
+                crowd.adopt(GrowingPod(scene.objects, pod, room, [scene.port]))
+
+        adopt(*first)
         shown_blocking("the first pods grow", lambda: crowd.changes > NODES)
-        wanted = {
-            manifest["metadata"]["name"]: manifest
-            for manifest in (
-                _growing(f"pod-{number}") if number % GROWING_OF == 0 else ours(f"pod-{number}", EACH_MILLI)
-                for number in range(PODS)
-            )
-        }
-        created = {pod["metadata"]["name"]: pod for pod in scene.create(*wanted.values())}
-        waiting = {name for name in created if "annotations" in wanted[name]["metadata"]}
+        growing = scene.create(*(_growing(f"growing-{number}") for number in range(GROWING)))
+        steady = scene.create(*(ours(f"steady-{number}", EACH_MILLI) for number in range(PODS - GROWING)))
+        still = set(_uids(growing))
 
         def all_are_placed() -> bool:
             bound = set(room.bound())
-            for name in waiting & bound:
-                waiting.discard(name)
-                crowd.adopt(grower(scene.objects.get("pods", name)))
-            return bound.issuperset(created)
+            adopt(*(scene.objects.get("pods", name) for name in still & bound))
+            still.difference_update(bound)
+            return bound.issuperset(_uids(growing + steady))
 
         shown_blocking("all pods are placed", all_are_placed)
         since = crowd.changes
@@ -86,8 +94,35 @@ def test_pods_are_placed_while_others_grow(scene: PlacingScene) -> None:
     assert crowd.failures == []
     assert room.faults == []
     assert max(room.most_milli.values()) > ROOM_MILLI * 0.85, "there was hardly any load"
-    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in scene.objects.list("pods")}
-    assert {name: after.get(name) for name in created} == {
-        name: pod["metadata"]["uid"] for name, pod in created.items()
-    }
+    _none_is_lost(scene, first + growing + steady)
     assert scene.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "mend"),
+    [(ParleyPrograms.kill, ParleyPrograms.again), (ParleyPrograms.pause, ParleyPrograms.resume)],
+    ids=["killed", "stopped"],
+)
+def test_the_extender_goes_away_while_it_binds(
+    trouble: Callable[[ParleyPrograms, str], None],
+    mend: Callable[[ParleyPrograms, str], object],
+    scene: PlacingScene,
+) -> None:
+    scene.add_nodes(FEW_NODES, ROOM_MILLI)
+    room = RoomWatch(scene.plane, scene.objects.namespace, ROOM_MILLI)
+    binds = itertools.count()
+
+    def go_away(verb: str, _: object) -> None:
+        if verb == "bind" and next(binds) == FEW_PODS // 4:
+            trouble(scene.parley, "a")
+
+    with extender_proxy(scene.start_parley()) as proxy:
+        proxy.before = go_away
+        scene.start_kube_scheduler(proxy.port)
+        created = scene.create(*(ours(f"pod-{number}", EACH_MILLI) for number in range(FEW_PODS)))
+        shown_blocking("kube-scheduler has noticed", scene.refusals)
+        mend(scene.parley, "a")
+        shown_blocking("all pods are placed", lambda: len(room.bound()) == FEW_PODS)
+    scene.await_right_ledger()
+    assert room.faults == []
+    _none_is_lost(scene, created)

@@ -113,13 +113,21 @@ class PlacingScene:
         """The node of a pod, as soon as it has one."""
         return shown_blocking(f"{name} is placed", lambda: self.node_of(name))
 
-    def refused(self, name: str, text: str) -> str:
+    def refusals(self) -> dict[str, str]:
+        """Why pods have no node, by their names, as their conditions say it."""
+        found = {}
+        for each in self.objects.list("pods"):
+            word = fields.condition(each, "PodScheduled") or {}
+            if word.get("status") == "False" and not each["spec"].get("nodeName"):
+                found[fields.name(each)] = str(word.get("message", ""))
+        return found
+
+    def refused(self, name: str, text: str = "") -> str:
         """Why a pod has no node, as soon as its condition says that with this text."""
 
         def look() -> str | None:
-            found = fields.condition(self.objects.get("pods", name), "PodScheduled") or {}
-            message = str(found.get("message", ""))
-            return message if found.get("status") == "False" and text in message else None
+            message = self.refusals().get(name)
+            return message if message and text in message else None
 
         return shown_blocking(f"{name} is refused: {text}", look)
 
