@@ -15,7 +15,7 @@ from hosting.settings import Settings, check
 from protocol.values import RESOURCE_NAMES, ZERO, Resources
 from scheduler.core.ledger import amount_of
 from scheduler.core.limits import amount_text
-from scheduler.core.model import Holder
+from scheduler.core.model import Holder, Kind
 from scheduler.framework.core.extended import ExtendedHandle
 from scheduler.framework.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.framework.core.plugin import (
@@ -71,9 +71,17 @@ class LedgerFit(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """A pod that needs nothing of the ledger fits everywhere, also where too much is reserved."""
-        del context, nodes
-        return None, new_status(Code.SKIP) if pod.amount == ZERO else None
+        """A pod that needs nothing of the ledger fits everywhere, also where too much is reserved.
+
+        A pod for which room is kept on a node already may be bound there, for all that was known at the end of its last cycle: then
+        no other node is looked at, until a read of the cluster has ended what is kept.
+        """
+        del context
+        if pod.amount == ZERO:
+            return None, new_status(Code.SKIP)
+        holders = Holder(Kind.POD, pod.uid), Holder(Kind.VM, pod.uid)
+        kept = [node.name for node in nodes if any(holder in node.rows for holder in holders)]
+        return (PreFilterResult(frozenset(kept)) if kept else None), None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """What the other rows of the node leave must hold the pod. What it has on the node already is its own whatever they took."""

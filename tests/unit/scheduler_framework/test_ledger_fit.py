@@ -9,7 +9,7 @@ from protocol.values import ZERO, Resources
 from scheduler.core.model import Kind
 from scheduler.framework.core.extended import Reservation
 from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import MAX_PERMIT_WAIT_S
+from scheduler.framework.core.plugin import MAX_PERMIT_WAIT_S, PreFilterResult
 from scheduler.framework.core.status import Code
 from scheduler.framework.plugins.default_binder import DefaultBinder
 from scheduler.framework.plugins.ledger_fit import LedgerFit
@@ -94,6 +94,13 @@ def test_the_reason_follows_the_rows_of_the_node() -> None:
 def test_who_needs_nothing_is_not_filtered(amount: Resources, code: Code) -> None:
     found, status = fit(HandleAsTold()).pre_filter(Notes(), pod("new", amount), [OVER_FULL])
     assert (found, told(status)) == (None, (code, ""))
+
+
+@pytest.mark.parametrize("most", [None, cu(4)], ids=["as a pod", "as a pod that will be a VM"])
+def test_a_pod_that_may_be_bound_is_tried_on_its_node_alone(most: Resources | None) -> None:
+    nodes = [node("a", cu(8)), node("b", cu(8), [row("new", cu(1))]), node("c", cu(8))]
+    found, status = fit(HandleAsTold()).pre_filter(Notes(), pod("new", cu(1), most=most), nodes)
+    assert (found, status) == (PreFilterResult(frozenset("b")), None)
 
 
 # ------------------------------------------------------------ from the choice to the binding
