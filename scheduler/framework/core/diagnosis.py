@@ -78,7 +78,7 @@ def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
     ]
     counts = Counter(found)
     if len(counts) > MOST_FAILURES:
-        counts = Counter((_head(reason), plugin, might_help) for reason, plugin, might_help in found)
+        counts = Counter((brief(reason), plugin, might_help) for reason, plugin, might_help in found)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
         Failure(reason, plugin, might_help, count)
@@ -99,14 +99,14 @@ def _nodes_text(diagnosis: Diagnosis) -> str:
     if len(counts) > MOST_IN_FULL:
         heads = Counter[str]()
         for reason, count in counts.items():
-            heads[_head(reason)] += count
+            heads[brief(reason)] += count
         counts = heads
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"{head}: {reasons}." if reasons else f"{head}:"
 
 
-def _head(reason: str) -> str:
-    """What a reason says without what is peculiar to its node."""
+def brief(reason: str) -> str:
+    """What a reason says without what is peculiar to its node: the part before its first colon."""
     return reason.partition(": ")[0]
 
 
