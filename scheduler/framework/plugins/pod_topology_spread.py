@@ -43,6 +43,8 @@ from scheduler.framework.plugins.spread_constraints import (
 
 THOUSAND: Final = 1000
 """Scores are in thousandths before they are normalised, so that weights can be whole numbers."""
+_NODES: Final = ContextKey("PodTopologySpread/nodes")
+"""All nodes, as the cycle's pre-filter got them."""
 _REQUIRED: Final = ContextKey("PodTopologySpread/required")
 _PREFERRED: Final = ContextKey("PodTopologySpread/preferred")
 
@@ -113,6 +115,7 @@ class PodTopologySpread(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Counts the pods of each domain. Skip for a pod without such constraints."""
+        context.write(_NODES, nodes)
         required = constraints_of(pod, self._defaults).required
         if not required:
             return None, new_status(Code.SKIP)
@@ -161,12 +164,15 @@ class PodTopologySpread(ShippedPlugin):
     # ------------------------------------------------------------ constraints that should hold
 
     def pre_score(self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Status | None:
-        """Counts the pods of the domains that the nodes are in, over all nodes. Skip for a pod without such constraints."""
+        """Counts the pods of the domains that the nodes are in, also on nodes that are out. Skip for a pod without such constraints."""
         found = constraints_of(pod, self._defaults)
         if not found.preferred:
             return new_status(Code.SKIP)
         ignored = _ignored(found, nodes)
-        context.write(_PREFERRED, _SpreadScoring(tuple(self._weighed(pod, found, nodes, ignored)), ignored))
+        scored = [node for node in nodes if node.name not in ignored]
+        everywhere = find(context, _NODES) or nodes
+        weighed = tuple(self._weighed(pod, found.preferred, scored, everywhere))
+        context.write(_PREFERRED, _SpreadScoring(weighed, ignored))
         return None
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
@@ -223,11 +229,13 @@ class PodTopologySpread(ShippedPlugin):
         return found
 
     def _weighed(
-        self, pod: PodInfo, found: Constraints, nodes: Sequence[NodeInfo], ignored: frozenset[str]
+        self,
+        pod: PodInfo,
+        preferred: Iterable[Constraint],
+        scored: Sequence[NodeInfo],
+        everywhere: Sequence[NodeInfo],
     ) -> Iterable[_WeighedConstraint]:
-        scored = [node for node in nodes if node.name not in ignored]
-        everywhere = self._handle.node_info_snapshot().values()
-        for each in found.preferred:
+        for each in preferred:
             key, count = each.topology_key, matching(each.selects)
             if key == HOSTNAME:
                 yield _WeighedConstraint(each, _weight(len(scored)), count, None)

@@ -8,7 +8,7 @@ import pytest
 
 from hosting.settings import FaultsError
 from protocol.wire import PodName
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.status import Code
 from scheduler.framework.plugins.node_selectors import HOSTNAME, ZONE
 from scheduler.framework.plugins.pod_topology_spread import PodTopologySpread
@@ -148,9 +148,9 @@ def scored(
     asking: PodInfo, nodes: Sequence[NodeInfo], everywhere: Sequence[NodeInfo] = (), args: Any = None
 ) -> dict[str, int] | None:
     """The normalised scores; None where the plugin leaves them out."""
-    handle, context = HandleAsTold(), Notes()
-    handle.snapshot = NodeSnapshot({each.name: each for each in everywhere or nodes})
-    plugin = PodTopologySpread(args, handle.extended)
+    plugin, context = PodTopologySpread(args, HandleAsTold().extended), Notes()
+    if everywhere:
+        plugin.pre_filter(context, asking, everywhere)
     if told(plugin.pre_score(context, asking, nodes))[0] is Code.SKIP:
         return None
     scores = {each.name: plugin.score(context, asking, each)[0] for each in nodes}
