@@ -20,7 +20,9 @@ from scheduler.framework.core.plugin import (
     EventResource,
     EventWithHint,
     PreFilterResult,
+    QueueingHint,
     RawArgs,
+    SchedulingEvent,
 )
 from scheduler.framework.core.status import Code, Status, new_status
 from scheduler.framework.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
@@ -62,12 +64,10 @@ class _CountedConstraint:
         has_all = len(domains) >= constraint.min_domains
         return cls(constraint, domains, min(domains.values(), default=0) if has_all else 0)
 
-    def moved(self, other: PodInfo, node: NodeInfo, groups: AlikePodsIndex, by: int) -> "_CountedConstraint":
-        """As if `other` came to the node (`by` 1), or left it (-1)."""
+    def moved(self, node: NodeInfo, by: int) -> "_CountedConstraint":
+        """As if the domain of the node had so many such pods more."""
         domain = node_labels(node).get(self.constraint.topology_key)
-        if domain is None or domain not in self.domains or is_going(other):
-            return self
-        if not self.constraint.selects(groups.of(other)):
+        if domain is None or domain not in self.domains:
             return self
         return self.of(self.constraint, {**self.domains, domain: self.domains[domain] + by})
 
@@ -99,13 +99,13 @@ class PodTopologySpread(ShippedPlugin):
     def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
         super().__init__(args, handle)
         self._defaults = check(args, PodTopologySpreadArgs).defaults()
-        self._groups = AlikePodsIndex()
-        self._counts: NodeCache[tuple[PodInfo, ...], AlikeCounts] = NodeCache(self._groups.count)
+        self._index = AlikePodsIndex()
+        self._counts: NodeCache[tuple[PodInfo, ...], AlikeCounts] = NodeCache(self._index.count)
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Pods that come or go, and nodes that come, change or go."""
+        """Pods of the namespace that come, change or go, and nodes that do."""
         return (
-            EventWithHint(EventResource.POD, ActionType.ALL),
+            EventWithHint(EventResource.POD, ActionType.ALL, _is_same_namespace),
             EventWithHint(EventResource.NODE, ActionType.ALL),
         )
 
@@ -127,16 +127,14 @@ class PodTopologySpread(ShippedPlugin):
 
     def add_pod(self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo) -> Status | None:
         """Counts `other` on that node."""
-        del pod
-        self._move(context, other, node, 1)
+        self._move(context, pod, other, node, 1)
         return None
 
     def remove_pod(
         self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo
     ) -> Status | None:
         """Counts `other` there no more."""
-        del pod
-        self._move(context, other, node, -1)
+        self._move(context, pod, other, node, -1)
         return None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
@@ -208,10 +206,19 @@ class PodTopologySpread(ShippedPlugin):
 
     # ------------------------------------------------------------ counting
 
-    def _move(self, context: CycleContext, other: PodInfo, node: NodeInfo, by: int) -> None:
-        counted = find(context, _REQUIRED)
-        if counted is not None:
-            context.write(_REQUIRED, tuple(each.moved(other, node, self._groups, by) for each in counted))
+    def _move(self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo, by: int) -> None:
+        """As if `other` came to the node (`by` 1), or left it (-1)."""
+        counted: tuple[_CountedConstraint, ...] | None = find(context, _REQUIRED)
+        if counted is None or is_going(other):
+            return
+        alike = self._index.of(other)
+        moved = (
+            each.moved(node, by)
+            if each.constraint.selects(alike) and _counts_for(pod, each.constraint, node)
+            else each
+            for each in counted
+        )
+        context.write(_REQUIRED, tuple(moved))
 
     def _domains(
         self,
@@ -243,6 +250,12 @@ class PodTopologySpread(ShippedPlugin):
             wanted = {node_labels(node)[key] for node in scored if key in node_labels(node)}
             able = (node for node in everywhere if node_labels(node).get(key) in wanted)
             yield _WeighedConstraint(each, _weight(len(wanted)), count, self._domains(pod, each, able, count))
+
+
+def _is_same_namespace(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    about = event.after if event.after is not None else event.before
+    is_other = isinstance(about, PodInfo) and about.pod.namespace != pod.pod.namespace
+    return QueueingHint.SKIP if is_other else QueueingHint.QUEUE
 
 
 def _weight(domains: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 from hosting.settings import FaultsError
 from protocol.wire import PodName
 from scheduler.framework.core.objects import NodeInfo, PodInfo
+from scheduler.framework.core.plugin import ActionType, EventResource, QueueingHint, SchedulingEvent
 from scheduler.framework.core.status import Code
 from scheduler.framework.plugins.node_selectors import HOSTNAME, ZONE
 from scheduler.framework.plugins.pod_topology_spread import PodTopologySpread
@@ -139,6 +140,19 @@ def test_pods_that_come_and_go_on_trial_are_counted() -> None:
     plugin.add_pod(context, asking, pod("db", labels={"app": "db"}), THREE[2])
     assert plugin.filter(context, asking, THREE[0]) is not None
     plugin.remove_pod(Notes(), asking, web("web-0"), THREE[0])  # where the filter is left out
+
+
+def test_a_pod_of_another_namespace_changes_nothing() -> None:
+    (of_pods, _) = PodTopologySpread(None, HandleAsTold().extended).events_to_register()
+    assert of_pods.hint is not None
+    other = replace(web("other"), pod=PodName("other", "elsewhere"))
+    for about, hint in (
+        (web("x"), QueueingHint.QUEUE),
+        (other, QueueingHint.SKIP),
+        (None, QueueingHint.QUEUE),
+    ):
+        event = SchedulingEvent(EventResource.POD, ActionType.DELETE, about, None)
+        assert of_pods.hint(web(), event) is hint
 
 
 # ------------------------------------------------------------ constraints that should hold
