@@ -19,7 +19,7 @@ class WaitPhase(enum.Enum):
     WAITING = "waiting"
     ALLOWED = "allowed"
     REJECTED = "rejected"
-    TIMED_OUT = "timed-out"
+    TIMED_OUT = "timed_out"
 
 
 class WaitEvent(enum.Enum):
