@@ -6,7 +6,8 @@ cluster that begins after the room's time shows that it did not.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -52,11 +53,17 @@ class Doubt:
 
 
 class Binds:
-    """The binds under way, by UID of the pod. `clock` is monotonic."""
+    """The binds under way, by UID of the pod. `clock` is monotonic. Plugins have `plugins_s` seconds for a pod."""
 
     def __init__(
-        self, scheduling: Scheduling, guard: LeadershipGuard, clock: Callable[[], float], log: Logger
+        self,
+        scheduling: Scheduling,
+        guard: LeadershipGuard,
+        clock: Callable[[], float],
+        log: Logger,
+        plugins_s: float,
     ) -> None:
+        self._plugins_s = plugins_s
         self._scheduling = scheduling
         self._guard = guard
         self._clock = clock
@@ -81,27 +88,23 @@ class Binds:
         """This pod may be bound soon."""
         _remember(self._shown, objects.uid(pod), pod)
 
-    async def bind(self, asked: ExtenderBindingArgs, until_s: float) -> str:
+    async def bind(self, asked: ExtenderBindingArgs) -> str:
         """Bind a pod, or join the call that does: an empty text once the pod is bound to that node, else why not.
 
-        Answers by `until_s` (monotonic). The bind goes on where it is not over by then, and where the caller is cancelled.
+        The bind goes on where the caller is cancelled.
         """
         bind = self._binds.get(asked.uid)
         if bind is None:
             if len(self._binds) >= MAX_BINDS:
                 return f"{MAX_BINDS} pods are being bound; try again"
-            bind = self._begin(asked, until_s)
+            bind = self._begin(asked)
         elif bind.node != asked.node:
             return f"the pod is being bound to node {bind.node}, not to {asked.node}"
-        await asyncio.wait({bind.task}, timeout=max(until_s - self._clock(), 0))
-        if not bind.task.done():
-            return f"it is not known yet whether the pod was bound to node {bind.node}"
+        await asyncio.wait({bind.task})
         return "this scheduler is ending" if bind.task.cancelled() else bind.task.result()
 
-    def _begin(self, asked: ExtenderBindingArgs, until_s: float) -> Bind:
-        # Half of the time is for the plugins; the other half is for the API server.
-        run = self._run(asked, (until_s - self._clock()) / 2)
-        task = asyncio.create_task(run, name=f"bind of pod {asked.uid}")
+    def _begin(self, asked: ExtenderBindingArgs) -> Bind:
+        task = asyncio.create_task(self._run(asked), name=f"bind of pod {asked.uid}")
         task.add_done_callback(lambda _: self._binds.pop(asked.uid))
         bind = self._binds[asked.uid] = Bind(asked.node, task)
         return bind
@@ -119,9 +122,9 @@ class Binds:
 
     # ------------------------------------------------------------ one bind
 
-    async def _run(self, asked: ExtenderBindingArgs, plugins_s: float) -> str:
+    async def _run(self, asked: ExtenderBindingArgs) -> str:
         try:
-            await self._bind(asked, plugins_s)
+            await self._bind(asked)
         except (NotBoundError, NotLeadingError) as error:
             said = str(error)
         except Exception as error:  # noqa: BLE001 - a fault of one pod's plugins must not end the daemon
@@ -137,44 +140,46 @@ class Binds:
         self._log.warning("bind refused", pod=_text(asked), node=asked.node, reason=said)
         return said
 
-    async def _bind(self, asked: ExtenderBindingArgs, plugins_s: float) -> None:
+    async def _bind(self, asked: ExtenderBindingArgs) -> None:
         """Raises `NotBoundError`, and `NotLeadingError`."""
-        try:
-            async with asyncio.timeout(plugins_s):
-                manifest = await self._pod(asked)
-                if manifest is None:
-                    return
-                binding = await self._prepared(manifest, asked.node)
-        except TimeoutError:
-            raise NotBoundError(f"the pod was not ready to be bound after {plugins_s:.1f} s") from None
-        try:
+        until_s = asyncio.get_running_loop().time() + self._plugins_s
+        async with self._in_time(until_s):
+            manifest = await self._pod(asked)
+            if manifest is None:
+                return
+            binding = await self._judged(manifest, asked.node)
+        async with binding:
+            async with self._in_time(until_s):
+                _check(await binding.reserve())
+                _check(await binding.prepare())
             self._guard.check(0)
-        except NotLeadingError:
-            await binding.undo()
-            raise
-        try:
-            _check(await binding.bind())
-        finally:
-            if binding.is_in_doubt:
-                _remember(self._doubts, asked.uid, Doubt(asked.node, self._clock() + SETTLES_S))
+            try:
+                _check(await binding.bind())
+            finally:
+                if binding.is_in_doubt:
+                    _remember(self._doubts, asked.uid, Doubt(asked.node, self._clock() + SETTLES_S))
 
-    async def _prepared(self, manifest: Manifest, node_name: str) -> Binding:
-        """A binding that lacks nothing but the call that binds. Raises `NotBoundError`; then nothing is kept."""
+    @asynccontextmanager
+    async def _in_time(self, until_s: float) -> AsyncIterator[None]:
+        """Until then (s, of the loop's clock) everything before the call that binds is over. Raises `NotBoundError`."""
+        try:
+            async with asyncio.timeout_at(until_s):
+                yield
+        except TimeoutError:
+            raise NotBoundError(f"the pod was not ready to be bound after {self._plugins_s:g} s") from None
+
+    async def _judged(self, manifest: Manifest, node_name: str) -> Binding:
+        """A binding to a node that passes the filters now: others may have taken its room. Raises `NotBoundError`."""
         pod = self._scheduling.pod_info(manifest)
-        framework = self._scheduling.framework_of(_scheduler_name(manifest))
+        framework = self._scheduling.framework_of(scheduler_name(manifest))
         node = self._scheduling.snapshot().get(node_name)
         if node is None:
             raise NotBoundError(f"node {node_name} is not in Parley's ledger")
         context = CycleState()
-        found = await find_nodes(
-            framework, context, pod, (node,)
-        )  # others may have taken its room since filter
+        found = await find_nodes(framework, context, pod, (node,))
         _check(found.status)
         _check(found.statuses.get(node_name))
-        binding = Binding(framework, context, pod, node_name, self._scheduling, self._log)
-        _check(await binding.reserve())
-        _check(await binding.prepare())
-        return binding
+        return Binding(framework, context, pod, node_name, self._scheduling, self._log)
 
     # ------------------------------------------------------------ where the pod is
 
@@ -229,7 +234,8 @@ def _check(status: Status | None) -> None:
         raise NotBoundError(f"{by}: {message_of(status)}" if by else message_of(status))
 
 
-def _scheduler_name(manifest: Manifest) -> str:
+def scheduler_name(manifest: Manifest) -> str:
+    """The name by which a pod chooses its profile."""
     return str((manifest.get("spec") or {}).get("schedulerName") or "")
 
 

@@ -18,7 +18,7 @@ from hosting.logs import Logger
 from hosting.metrics import AnyFamily
 from protocol.values import Value
 from scheduler.extender import messages, verdicts
-from scheduler.extender.binds import Binds
+from scheduler.extender.binds import Binds, scheduler_name
 from scheduler.extender.messages import (
     ExtenderBindingResult,
     ExtenderFilterResult,
@@ -28,12 +28,13 @@ from scheduler.extender.messages import (
     MetaPod,
     MetaVictims,
 )
-from scheduler.extender.ports import ExtenderFramework, Scheduling
+from scheduler.extender.ports import Scheduling
 from scheduler.extender.stats import ExtenderStats
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import MAX_NODE_SCORE
 from scheduler.framework.core.status import Status, is_rejected, is_success, message_of
 from scheduler.framework.cycle.passes import find_nodes, score_nodes
+from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.runtime.context import CycleState
 from scheduler.ports import LeadershipGuard, NotLeadingError
 
@@ -45,16 +46,10 @@ IN_TIME: Final = 0.8
 MAX_BODY_BYTES: Final = 32 << 20
 """Enough for the Node objects of some 2,000 nodes (`nodeCacheCapable: false`), and for the names of any number."""
 MAX_BINDING_BYTES: Final = 16 << 10
-MAX_CALLS: Final = 64
-"""Calls of filter, prioritize and preempt at once. kube-scheduler makes one after the other."""
 
 
 class CannotSayError(Exception):
-    """A call came to nothing; the text says why. `outcome` is what metrics count."""
-
-    def __init__(self, why: str, outcome: str = "failed") -> None:
-        super().__init__(why)
-        self.outcome = outcome
+    """A call came to nothing; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,7 @@ class _Attempt:
     """What one call goes by: a pod, its profile, and the nodes as they are now."""
 
     pod: PodInfo
-    framework: ExtenderFramework
+    framework: FrameworkExtender
     context: CycleState
     nodes: NodeSnapshot
 
@@ -85,11 +80,9 @@ class ExtenderService:
     ) -> None:
         self._scheduling = scheduling
         self._guard = guard
-        self._clock = clock
         self._log = log
         self._answer_s = timeout_s * IN_TIME
-        self._binds = Binds(scheduling, guard, clock, log)
-        self._calls = 0
+        self._binds = Binds(scheduling, guard, clock, log, self._answer_s / 2)
         self._trials = itertools.count(-1, -1)
         self.stats = ExtenderStats()
 
@@ -151,7 +144,7 @@ class ExtenderService:
             return "late", fails(f"no answer within {self._answer_s:g} s")
         except CannotSayError as error:
             self._log.warning("call failed", verb=verb, error=str(error))
-            return error.outcome, fails(str(error))
+            return "failed", fails(str(error))
         except Exception as error:  # noqa: BLE001 - a fault in one call, or of a plugin, must not end the daemon
             self._log.error("call failed by our fault", verb=verb, error=repr(error), exc_info=error)
             return "failed", fails(f"internal error: {error!r}")
@@ -162,8 +155,8 @@ class ExtenderService:
             pod = self._scheduling.pod_info(manifest)
         except ValueError as error:
             raise CannotSayError(f"the pod cannot be read: {error}") from None
-        name = str((manifest.get("spec") or {}).get("schedulerName") or "")
-        return _Attempt(pod, self._scheduling.framework_of(name), CycleState(), self._scheduling.snapshot())
+        framework = self._scheduling.framework_of(scheduler_name(manifest))
+        return _Attempt(pod, framework, CycleState(), self._scheduling.snapshot())
 
     # ------------------------------------------------------------ filter
 
@@ -250,7 +243,7 @@ class ExtenderService:
 
     async def _bind(self, body: bytes) -> tuple[str, bytes]:
         asked = messages.read_binding(body)
-        said = await self._binds.bind(asked, self._clock() + self._answer_s)
+        said = await self._binds.bind(asked)
         return "refused" if said else "ok", messages.encode(ExtenderBindingResult(said))
 
     def _bind_fails(self, why: str) -> server.Reply:

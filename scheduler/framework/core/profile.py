@@ -4,7 +4,7 @@ Source: reference/kubernetes.md 1.9. The rules and their texts are those of the 
 it is and what would be right. A profile is laid over another one (the defaults), as the published configuration is.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -106,15 +106,17 @@ class ResolvedProfile:
     """Which plugins run where: what is left of a profile once its rules were applied.
 
     `points` has every point, with its plugins in their order; `weights` those of the plugins that score. `plugins` are all that are
-    enabled anywhere, in the order in which the configuration first names them, those of `multi_point` first; `named_at` says where.
+    enabled anywhere, in the order in which the configuration first names them, those of `multi_point` first; `named_at` says where,
+    and `args_at` where the args of a plugin are.
     """
 
     scheduler_name: str
     points: Mapping[ExtensionPoint, tuple[str, ...]]
     weights: Mapping[str, int]
     plugins: tuple[str, ...]
-    args: Mapping[str, Any]
-    named_at: Mapping[str, str]
+    args: Mapping[str, Any] = field(default_factory=dict)
+    named_at: Mapping[str, str] = field(default_factory=dict)
+    args_at: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,12 @@ def resolve(profile: Profile, known: KnownPoints, defaults: Profile = NO_DEFAULT
     named_at = _named_at(profile, points, multi_point)
     weights = _weights((*points[ExtensionPoint.SCORE].enabled, *multi_point.enabled), expanded)
     args = {entry.name: entry.args for entry in (*defaults.args, *profile.args)}
-    resolved = ResolvedProfile(profile.scheduler_name, expanded, weights, tuple(named_at), args, named_at)
+    args_at = {
+        each.name: f"{profile.path}.pluginConfig[{index}].args" for index, each in enumerate(profile.args)
+    }
+    resolved = ResolvedProfile(
+        profile.scheduler_name, expanded, weights, tuple(named_at), args, named_at, args_at
+    )
     is_whole = all(known.get(name, frozenset()) is not None for name in named_at)
     faults = [
         *_args_faults(profile),
@@ -262,7 +269,7 @@ def _args_faults(profile: Profile) -> Iterator[ProfileFault]:
 def _points_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFault]:
     for point, interface in INTERFACES.items():
         path = f"{profile.path}.plugins.{point}.enabled"
-        yield from _list_faults(path, profile.at(point).enabled, interface, known)
+        yield from _list_faults(path, profile.at(point).enabled, known, {point})
         for index, entry in enumerate(profile.at(point).enabled):
             extended = known.get(entry.name)
             if extended is not None and point not in extended:
@@ -272,18 +279,19 @@ def _points_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFaul
 
 
 def _multi_point_faults(profile: Profile, known: KnownPoints) -> Iterator[ProfileFault]:
-    first, *_ = INTERFACES.values()
     path = f"{profile.path}.plugins.multiPoint.enabled"
-    return _list_faults(path, profile.multi_point.enabled, first, known)
+    return _list_faults(path, profile.multi_point.enabled, known, INTERFACES.keys())
 
 
 def _list_faults(
-    path: str, entries: Sequence[EnabledPlugin], interface: str, known: KnownPoints
+    path: str, entries: Sequence[EnabledPlugin], known: KnownPoints, points: Collection[ExtensionPoint]
 ) -> Iterator[ProfileFault]:
-    """Names in one list that nobody registered, or that are there twice."""
+    """Names in a list for these points that nobody registered, or that are there twice."""
     seen: set[str] = set()
     for index, entry in enumerate(entries):
-        where = f"{path}[{index}].name"
+        where, extended = f"{path}[{index}].name", known.get(entry.name)
+        meant = [point for point in INTERFACES if point in points and point in (extended or points)]
+        interface = INTERFACES[meant[0]] if meant else "Plugin"
         if entry.name not in known:
             rule = f'{interface} "{entry.name}" does not exist'
             yield ProfileFault(where, entry.name, rule, _known_names(known))
@@ -327,14 +335,13 @@ def _extending(point: ExtensionPoint, known: KnownPoints) -> str:
 
 def _weight_faults(profile: Profile, weights: Mapping[str, int]) -> Iterator[ProfileFault]:
     total = 0
-    for name, weight in weights.items():
+    for weight in weights.values():
         total += weight * MAX_NODE_SCORE
         if total > MAX_TOTAL_SCORE:
             path = f"{profile.path}.plugins.{ExtensionPoint.SCORE}"
             remedy = f"the sum of the weights must be at most {MAX_TOTAL_SCORE // MAX_NODE_SCORE}"
             yield ProfileFault(path, weight, "total score of Score plugins could overflow", remedy)
             return
-        del name
 
 
 def _idle_args_faults(profile: Profile, named_at: Mapping[str, str]) -> Iterator[ProfileFault]:

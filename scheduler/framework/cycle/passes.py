@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Final, Protocol
 
 from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import CycleContext, NodePluginScores, PreFilterResult
+from scheduler.framework.core.plugin import NodePluginScores, PreFilterResult
 from scheduler.framework.core.status import (
     Code,
     Status,
@@ -18,30 +18,31 @@ from scheduler.framework.core.status import (
     is_success,
     new_status,
 )
+from scheduler.framework.runtime.context import CycleState
 
+NOBODY: Final[frozenset[str]] = frozenset()
 TURN_S: Final = 0.003
 """How long a pass goes on before others have their turn."""
-NOT_NAMED: Final = "node(s) were not among those that the pre-filter plugins named"
 
 
 class NodePasses(Protocol):
     """What the passes need of a framework: `SchedulingFramework` and `FrameworkExtender` have it."""
 
     async def run_pre_filter_plugins(
-        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Source: reference/kubernetes.md 1.9."""
 
-    async def run_filter_plugins(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+    async def run_filter_plugins(self, context: CycleState, pod: PodInfo, node: NodeInfo) -> Status | None:
         """Whether the pod can be on the node."""
 
     async def run_pre_score_plugins(
-        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> Status | None:
         """Before two nodes or more are scored."""
 
     async def run_score_plugins(
-        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[list[NodePluginScores], Status | None]:
         """The scores of all nodes."""
 
@@ -51,13 +52,20 @@ class NodesFound:
     """The nodes where the pod can be, and why not on others, by name.
 
     `status` is None where every node was judged. Else it says why not: the pre-filter plugins reject the pod on every node, or
-    something failed and nothing was found out. `examined` counts the nodes that the filters saw.
+    something failed and nothing was found out. `narrowed_by` are the plugins that named the nodes worth a look. `examined` counts
+    the nodes that were judged.
     """
 
     feasible: tuple[NodeInfo, ...] = ()
     statuses: Mapping[str, Status] = field(default_factory=dict)
     status: Status | None = None
+    narrowed_by: frozenset[str] = frozenset()
     examined: int = 0
+
+    def rejected_by(self, *codes: Code) -> frozenset[str]:
+        """The plugins that keep the pod from any node; with `codes`, those of them that said one of these."""
+        found = {each.plugin for each in self.statuses.values() if not codes or each.code in codes}
+        return frozenset(found | (self.narrowed_by if not codes else set())) - {""}
 
 
 class _Turns:
@@ -75,7 +83,7 @@ class _Turns:
 
 async def find_nodes(
     framework: NodePasses,
-    context: CycleContext,
+    context: CycleState,
     pod: PodInfo,
     nodes: Sequence[NodeInfo],
     *,
@@ -92,14 +100,18 @@ async def find_nodes(
         assert status is not None
         everywhere = dict.fromkeys((node.name for node in nodes), status) if is_rejected(status) else {}
         return NodesFound(statuses=everywhere, status=status)
-    wanted = result.node_names if result is not None else None
+    wanted, narrowed_by = (result.node_names, result.narrowed_by) if result is not None else (None, NOBODY)
+    not_wanted = new_status(
+        Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+        f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(narrowed_by))}]",
+    )
     feasible: list[NodeInfo] = []
     statuses: dict[str, Status] = {}
     turns, examined = _Turns(), 0
     for node in _from(nodes, first):
         examined += 1
         if wanted is not None and node.name not in wanted:
-            statuses[node.name] = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NOT_NAMED)
+            statuses[node.name] = not_wanted
             continue
         await turns.give()
         status = await framework.run_filter_plugins(context, pod, node)
@@ -110,9 +122,9 @@ async def find_nodes(
             continue
         assert status is not None
         if not is_rejected(status):
-            return NodesFound(statuses=statuses, status=status, examined=examined)
+            return NodesFound((), statuses, status, narrowed_by, examined)
         statuses[node.name] = status
-    return NodesFound(tuple(feasible), statuses, examined=examined)
+    return NodesFound(tuple(feasible), statuses, None, narrowed_by, examined)
 
 
 def _from(nodes: Sequence[NodeInfo], first: int) -> Iterator[NodeInfo]:
@@ -130,7 +142,7 @@ class NodesScored:
 
 
 async def score_nodes(
-    framework: NodePasses, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    framework: NodePasses, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
 ) -> NodesScored:
     """Run the pre-score and the score plugins. Fewer than two nodes are not scored: each has 0. Raises what a plugin raises."""
     if len(nodes) < 2:

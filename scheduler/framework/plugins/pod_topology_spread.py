@@ -33,7 +33,7 @@ from scheduler.framework.plugins.node_selectors import (
     untolerated,
 )
 from scheduler.framework.plugins.notes import find
-from scheduler.framework.plugins.pod_groups import GroupCounts, PodGroups, is_going, matching
+from scheduler.framework.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
 from scheduler.framework.plugins.spread_constraints import (
     Constraint,
     Constraints,
@@ -48,7 +48,7 @@ _PREFERRED: Final = ContextKey("PodTopologySpread/preferred")
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _CountedConstraint:
     """A constraint with the pods that it counts in each domain, and the fewest of any domain."""
 
     constraint: Constraint
@@ -56,11 +56,11 @@ class _Counted:
     fewest: int
 
     @classmethod
-    def of(cls, constraint: Constraint, domains: Mapping[str, int]) -> "_Counted":
+    def of(cls, constraint: Constraint, domains: Mapping[str, int]) -> "_CountedConstraint":
         has_all = len(domains) >= constraint.min_domains
         return cls(constraint, domains, min(domains.values(), default=0) if has_all else 0)
 
-    def moved(self, other: PodInfo, node: NodeInfo, groups: PodGroups, by: int) -> "_Counted":
+    def moved(self, other: PodInfo, node: NodeInfo, groups: AlikePodsIndex, by: int) -> "_CountedConstraint":
         """As if `other` came to the node (`by` 1), or left it (-1)."""
         domain = node_labels(node).get(self.constraint.topology_key)
         if domain is None or domain not in self.domains or is_going(other):
@@ -71,21 +71,21 @@ class _Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weighed:
+class _WeighedConstraint:
     """A constraint, the weight of each pod in thousandths, and the pods of each domain. Without `domains` each node is one, and
     `count` says how many of its pods count."""
 
     constraint: Constraint
     weight: int
-    count: Callable[[GroupCounts], int]
+    count: Callable[[AlikeCounts], int]
     domains: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Scoring:
+class _SpreadScoring:
     """What scores rest on. Nodes that lack a label of the pod's own constraints are `ignored`, and get 0."""
 
-    weighed: tuple[_Weighed, ...]
+    weighed: tuple[_WeighedConstraint, ...]
     ignored: frozenset[str]
 
 
@@ -97,8 +97,8 @@ class PodTopologySpread(ShippedPlugin):
     def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
         super().__init__(args, handle)
         self._defaults = check(args, PodTopologySpreadArgs).defaults()
-        self._groups = PodGroups()
-        self._counts: NodeCache[tuple[PodInfo, ...], GroupCounts] = NodeCache(self._groups.count)
+        self._groups = AlikePodsIndex()
+        self._counts: NodeCache[tuple[PodInfo, ...], AlikeCounts] = NodeCache(self._groups.count)
 
     def events_to_register(self) -> Sequence[EventWithHint]:
         """Pods that come or go, and nodes that come, change or go."""
@@ -119,7 +119,7 @@ class PodTopologySpread(ShippedPlugin):
         keys = [each.topology_key for each in required]
         able = [node for node in nodes if node_labels(node).keys() >= set(keys)]
         counts = (self._domains(pod, each, able, matching(each.selects)) for each in required)
-        context.write(_REQUIRED, tuple(map(_Counted.of, required, counts)))
+        context.write(_REQUIRED, tuple(map(_CountedConstraint.of, required, counts)))
         return None, None
 
     def add_pod(self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo) -> Status | None:
@@ -166,13 +166,13 @@ class PodTopologySpread(ShippedPlugin):
         if not found.preferred:
             return new_status(Code.SKIP)
         ignored = _ignored(found, nodes)
-        context.write(_PREFERRED, _Scoring(tuple(self._weighed(pod, found, nodes, ignored)), ignored))
+        context.write(_PREFERRED, _SpreadScoring(tuple(self._weighed(pod, found, nodes, ignored)), ignored))
         return None
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
         """The more such pods in the node's domains, the higher; `normalize_score` turns that round."""
         del pod
-        scoring: _Scoring = context.read(_PREFERRED)
+        scoring: _SpreadScoring = context.read(_PREFERRED)
         if node.name in scoring.ignored:
             return 0, None
         labels, score = node_labels(node), 0
@@ -190,7 +190,7 @@ class PodTopologySpread(ShippedPlugin):
     def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> Status | None:
         """The fewest pods get the most."""
         del pod
-        scoring: _Scoring = context.read(_PREFERRED)
+        scoring: _SpreadScoring = context.read(_PREFERRED)
         counted = [score for name, score in scores.items() if name not in scoring.ignored]
         least, most = min(counted, default=0), max(counted, default=0)
         for name, score in scores.items():
@@ -212,7 +212,7 @@ class PodTopologySpread(ShippedPlugin):
         pod: PodInfo,
         constraint: Constraint,
         nodes: Iterable[NodeInfo],
-        count: Callable[[GroupCounts], int],
+        count: Callable[[AlikeCounts], int],
     ) -> dict[str, int]:
         """The pods that count in each domain of the nodes that count for the constraint."""
         found: dict[str, int] = {}
@@ -224,17 +224,17 @@ class PodTopologySpread(ShippedPlugin):
 
     def _weighed(
         self, pod: PodInfo, found: Constraints, nodes: Sequence[NodeInfo], ignored: frozenset[str]
-    ) -> Iterable[_Weighed]:
+    ) -> Iterable[_WeighedConstraint]:
         scored = [node for node in nodes if node.name not in ignored]
         everywhere = self._handle.node_info_snapshot().values()
         for each in found.preferred:
             key, count = each.topology_key, matching(each.selects)
             if key == HOSTNAME:
-                yield _Weighed(each, _weight(len(scored)), count, None)
+                yield _WeighedConstraint(each, _weight(len(scored)), count, None)
                 continue
             wanted = {node_labels(node)[key] for node in scored if key in node_labels(node)}
             able = (node for node in everywhere if node_labels(node).get(key) in wanted)
-            yield _Weighed(each, _weight(len(wanted)), count, self._domains(pod, each, able, count))
+            yield _WeighedConstraint(each, _weight(len(wanted)), count, self._domains(pod, each, able, count))
 
 
 def _weight(domains: int) -> int:

@@ -10,7 +10,7 @@ from hosting.kubernetes import objects
 from hosting.settings import Settings
 from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.plugins.node_selectors import HOSTNAME, ZONE, spec_of
-from scheduler.framework.plugins.pod_groups import GroupSelector, PodGroup, owner_of
+from scheduler.framework.plugins.alike_pods import AlikeSelector, AlikePods, owner_of
 
 REQUIRED: Final = "DoNotSchedule"
 
@@ -73,7 +73,7 @@ class Constraint:
 
     topology_key: str
     max_skew: int
-    selects: GroupSelector
+    selects: AlikeSelector
     self_match: int
     min_domains: int = 1
     honors_affinity: bool = True
@@ -101,9 +101,9 @@ def constraints_of(pod: PodInfo, defaults: tuple[Mapping[str, Any], ...]) -> Con
 
 
 def _sorted(
-    found: list[tuple[Mapping[str, Any], GroupSelector]], pod: PodInfo, *, are_own: bool
+    found: list[tuple[Mapping[str, Any], AlikeSelector]], pod: PodInfo, *, are_own: bool
 ) -> Constraints:
-    own = PodGroup(pod.pod.namespace, pod.labels, owner_of(pod.manifest))
+    own = AlikePods(pod.pod.namespace, pod.labels, owner_of(pod.manifest))
     required, preferred = list[Constraint](), list[Constraint]()
     for written, selects in found:
         kind = required if written.get("whenUnsatisfiable") == REQUIRED else preferred
@@ -121,12 +121,12 @@ def _sorted(
     return Constraints(tuple(required), tuple(preferred), are_own)
 
 
-def _selector(pod: PodInfo, written: Mapping[str, Any]) -> GroupSelector:
+def _selector(pod: PodInfo, written: Mapping[str, Any]) -> AlikeSelector:
     """Pods of the namespace by labelSelector and matchLabelKeys; no selector selects nothing."""
     namespace, selector = pod.pod.namespace, written.get("labelSelector")
     same = {key: pod.labels[key] for key in written.get("matchLabelKeys") or () if key in pod.labels}
 
-    def selects(group: PodGroup) -> bool:
+    def selects(group: AlikePods) -> bool:
         return (
             selector is not None
             and group.namespace == namespace
@@ -137,7 +137,7 @@ def _selector(pod: PodInfo, written: Mapping[str, Any]) -> GroupSelector:
     return selects
 
 
-def _siblings(pod: PodInfo) -> GroupSelector | None:
+def _siblings(pod: PodInfo) -> AlikeSelector | None:
     """Pods of the same controller; for a pod without one, those with the same labels."""
     namespace, owner, labels = pod.pod.namespace, owner_of(pod.manifest), dict(pod.labels)
     if owner:

@@ -152,15 +152,13 @@ def _made(
     for name in profile.plugins:
         try:
             plugin = at_once(registry.get(name), profile.args.get(name), handle)
+            if not isinstance(plugin, Plugin) or inspect.isclass(plugin):
+                raise TypeError(f"no plugin was made but {plugin!r}")
         except Exception as error:  # noqa: BLE001 - a factory may raise anything; all of it is told
-            faults.append(_initializing(profile.named_at[name], name, error))
-            continue
-        if isinstance(plugin, Plugin) and not inspect.isclass(plugin):
-            plugins[name] = plugin
+            where = profile.args_at.get(name, profile.named_at[name])
+            faults.append(_initializing(where, name, error))
         else:
-            faults.append(
-                _initializing(profile.named_at[name], name, ValueError(f"no plugin was made but {plugin!r}"))
-            )
+            plugins[name] = plugin
     return plugins, faults
 
 

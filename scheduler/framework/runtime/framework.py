@@ -35,7 +35,7 @@ from scheduler.framework.runtime import early
 from scheduler.framework.runtime.answers import answered
 from scheduler.framework.runtime.assembly import Instances
 from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.timing import Timings
+from scheduler.framework.runtime.timing import RAISED, Timings, outcome_of
 from scheduler.framework.runtime.waiting_pods import WaitingPods
 
 T = TypeVar("T")
@@ -56,10 +56,14 @@ def timed(
     ) -> Callable[Concatenate["SchedulingFramework", P], Coroutine[Any, Any, T]]:
         @functools.wraps(run)
         async def counted(framework: "SchedulingFramework", /, *args: P.args, **kwargs: P.kwargs) -> T:
-            started_s = framework.now_s()
-            answer = await run(framework, *args, **kwargs)
-            framework.timings.point(framework.profile_name, point, answer, framework.now_s() - started_s)
-            return answer
+            started_s, ended = framework.now_s(), RAISED
+            try:
+                answer = await run(framework, *args, **kwargs)
+                ended = outcome_of(answer)
+                return answer
+            finally:
+                duration_s = framework.now_s() - started_s
+                framework.timings.point(framework.profile_name, point, ended, duration_s)
 
         return counted
 
@@ -287,7 +291,7 @@ class SchedulingFramework:
     async def run_reserve_plugins_unreserve(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
         """All plugins, in reverse order, also those whose `reserve` was not called. The pod waits for no permit any more."""
         waiting = self.waiting_pods.get(pod.uid)
-        if waiting is not None:
+        if waiting is not None and waiting.get_pod() is pod:  # and no later pod of that UID
             self.waiting_pods.discard(waiting)
         for name, unreserve in reversed(self._methods(ExtensionPoint.RESERVE, "unreserve")):
             await self._ask("unreserve", name, unreserve, context, pod, node_name)
@@ -320,7 +324,7 @@ class SchedulingFramework:
             return None
         started_s = self.now_s()
         status = results.permit_status(await self.waiting_pods.wait(waiting))
-        self.timings.permit_wait(status, self.now_s() - started_s)
+        self.timings.permit_wait(outcome_of(status), self.now_s() - started_s)
         return status
 
     # ------------------------------------------------------------ binding
@@ -412,10 +416,13 @@ class SchedulingFramework:
 
     async def _ask(self, point: str, plugin: str, method: Method, *arguments: object) -> Any:
         """A plugin's answer, which may have to be awaited."""
-        started_s = self.now_s()
-        answer = await answered(method(*arguments))
-        self.timings.plugin(plugin, point, answer, self.now_s() - started_s)
-        return answer
+        started_s, ended = self.now_s(), RAISED
+        try:
+            answer = await answered(method(*arguments))
+            ended = outcome_of(answer)
+            return answer
+        finally:
+            self.timings.plugin(plugin, point, ended, self.now_s() - started_s)
 
     async def _ask_all(
         self,

@@ -13,6 +13,9 @@ from scheduler.framework.core.status import Code, Status, code_of
 SAMPLED_EACH: Final = 10
 """Of what is called for each node, the share that is timed."""
 
+RAISED: Final = str(Code.ERROR)
+"""How a call that raises is counted, or one that is cancelled."""
+
 
 def outcome_of(answer: object) -> str:
     """The name of the status in a plugin's answer, or in what a run returns: the answer itself, or a part of it."""
@@ -36,17 +39,17 @@ class Timings:
         self._calls = (self._calls + 1) % SAMPLED_EACH
         return self._calls == 1
 
-    def point(self, profile: str, point: str, answer: object, duration_s: float) -> None:
+    def point(self, profile: str, point: str, status: str, duration_s: float) -> None:
         """A run of all plugins of a point is over."""
-        self._points[profile, point, outcome_of(answer)].observe(duration_s)
+        self._points[profile, point, status].observe(duration_s)
 
-    def plugin(self, plugin: str, point: str, answer: object, duration_s: float) -> None:
+    def plugin(self, plugin: str, point: str, status: str, duration_s: float) -> None:
         """A plugin has answered."""
-        self._plugins[plugin, point, outcome_of(answer)].observe(duration_s)
+        self._plugins[plugin, point, status].observe(duration_s)
 
-    def permit_wait(self, answer: object, duration_s: float) -> None:
+    def permit_wait(self, status: str, duration_s: float) -> None:
         """A pod has waited for its permit."""
-        self._waits[outcome_of(answer),].observe(duration_s)
+        self._waits[status,].observe(duration_s)
 
     def families(self) -> tuple[AnyFamily, ...]:
         """The durations so far."""

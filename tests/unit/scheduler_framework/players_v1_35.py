@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from scheduler.framework.core.plugin import PostFilterResult
+from scheduler.framework.core.plugin import ExtensionPoint, PostFilterResult
 from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.framework.core.status import Code, Status, code_of, is_rejected, is_success, message_of
 from scheduler.framework.runtime.assembly import ProfileError, of_profile
@@ -16,7 +16,6 @@ from scheduler.framework.runtime.registry import Registry
 from tests.support.virtual_time import now_s, turns
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import (
-    POINTS,
     Binding,
     Plain,
     Sorting,
@@ -28,6 +27,7 @@ from tests.unit.scheduler_framework.scripted_v1_35 import (
 )
 
 Outcome = dict[str, Any]
+POINTS: Final = {point.value.lower(): point for point in ExtensionPoint}
 NODE: Final = "n1"
 PANIC: Final = "runtime error"
 """How the texts of panics begin."""

@@ -3,8 +3,9 @@
 `golden/framework.md` in the folder of the recordings says what a script means; the scripts of seed 001's package are in `scripted`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from protocol.wire import PodName
 from scheduler.framework.core.objects import NodeInfo, PodInfo
@@ -12,15 +13,19 @@ from scheduler.framework.core.plugin import (
     CycleContext,
     ExtensionPoint,
     NominatingMode,
+    Plugin,
+    PluginFactory,
     PostFilterResult,
     PreFilterResult,
     QueuedPod,
+    points_of,
 )
 from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.framework.core.status import Code, Status
 from scheduler.framework.runtime.assembly import of_profile
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.registry import Registry
+from tests.support.virtual_time import now_s
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 
 CODES: Final = (
@@ -34,11 +39,7 @@ CODES: Final = (
 )
 """The codes by the numbers of version 1.35."""
 
-POINTS: Final[Mapping[str, ExtensionPoint]] = {
-    **{point.value.lower(): point for point in ExtensionPoint},
-    "unreserve": ExtensionPoint.RESERVE,
-    "prebind_preflight": ExtensionPoint.PRE_BIND,
-}
+NO_WEIGHTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def pod_of(name: str, uid: str = "") -> PodInfo:
@@ -234,22 +235,22 @@ class Binding(Plain):
 
 def framework_of(plugins: Sequence[Script], calls: list[str]) -> SchedulingFramework:
     """A framework of scripted plugins, in their order. A queue sort plugin, and a bind plugin where none is scripted, come with it."""
-    enabled: dict[ExtensionPoint, list[EnabledPlugin]] = {
-        ExtensionPoint.QUEUE_SORT: [EnabledPlugin("sorting")]
-    }
+    weights = {script["name"]: script.get("weight", 0) for script in plugins}
+    return framework_made_of(*(ScriptedModern(script, calls) for script in plugins), weights=weights)
+
+
+def framework_made_of(*plugins: Plugin, weights: Mapping[str, int] = NO_WEIGHTS) -> SchedulingFramework:
+    """A framework of these plugins, each at every point that it extends; completed as `framework_of` does."""
+    made = [Sorting("sorting"), *plugins]
+    if not any(ExtensionPoint.BIND in points_of(each) for each in plugins):
+        made.append(Binding("binding"))
     registry = Registry()
-    registry.register("sorting", lambda args, handle: Sorting("sorting"))  # noqa: ARG005
-    for script in plugins:
-        registry.register(script["name"], _factory(script, calls))
-        for point in dict.fromkeys(POINTS[each] for each in script["points"]):
-            entry = EnabledPlugin(script["name"], script.get("weight", 0))
-            enabled.setdefault(point, []).append(entry)
-    if ExtensionPoint.BIND not in enabled:
-        registry.register("binding", lambda args, handle: Binding("binding"))  # noqa: ARG005
-        enabled[ExtensionPoint.BIND] = [EnabledPlugin("binding")]
-    points = {point: PluginSet(tuple(entries)) for point, entries in enabled.items()}
-    return SchedulingFramework(of_profile(Profile("test-scheduler", points), registry))
+    for each in made:
+        registry.register(each.name(), _giving(each))
+    enabled = tuple(EnabledPlugin(each.name(), weights.get(each.name(), 0)) for each in made)
+    profile = Profile("test-scheduler", multi_point=PluginSet(enabled))
+    return SchedulingFramework(of_profile(profile, registry), now_s=now_s)
 
 
-def _factory(script: Script, calls: list[str]) -> Callable[[Any, Any], ScriptedModern]:
-    return lambda args, handle: ScriptedModern(script, calls)  # noqa: ARG005
+def _giving(plugin: Plugin) -> PluginFactory:
+    return lambda *_: plugin

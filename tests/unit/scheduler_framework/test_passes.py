@@ -7,29 +7,17 @@ import pytest
 
 from protocol.wire import PodName
 from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import CycleContext, NodePluginScores, PreFilterResult
+from scheduler.framework.core.plugin import NodePluginScores, PreFilterResult
 from scheduler.framework.core.status import Code, Status, error_status, new_status
-from scheduler.framework.cycle.passes import NOT_NAMED, TURN_S, NodesFound, find_nodes, score_nodes
+from scheduler.framework.cycle.passes import TURN_S, NodesFound, find_nodes, score_nodes
+from scheduler.framework.runtime.context import CycleState
 from tests.support.virtual_time import compute, virtually
 
 POD = PodInfo(PodName("a", "default"), "u")
 NODES = tuple(NodeInfo(name) for name in ("n0", "n1", "n2", "n3"))
-NO = new_status(Code.UNSCHEDULABLE, "no room")
-NEVER = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "no such zone")
+NO = new_status(Code.UNSCHEDULABLE, "no room").by("Fit")
+NEVER = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "no such zone").by("Zone")
 BROKEN = error_status("broken")
-
-
-class Context:
-    """Keeps nothing."""
-
-    def read(self, key: str) -> object:
-        raise LookupError(key)
-
-    def write(self, key: str, value: object) -> None:
-        """Nothing."""
-
-    def delete(self, key: str) -> None:
-        """Nothing."""
 
 
 class Scripted:
@@ -48,22 +36,22 @@ class Scripted:
         self.asked: list[str] = []
 
     async def run_pre_filter_plugins(
-        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         return self.pre_filter
 
-    async def run_filter_plugins(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+    async def run_filter_plugins(self, context: CycleState, pod: PodInfo, node: NodeInfo) -> Status | None:
         self.asked.append(node.name)
         return self.statuses.get(node.name)
 
     async def run_pre_score_plugins(
-        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> Status | None:
         self.asked.append("pre-score")
         return self.pre_score
 
     async def run_score_plugins(
-        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+        self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[list[NodePluginScores], Status | None]:
         self.asked.append("score")
         return [NodePluginScores(node.name, (), number) for number, node in enumerate(nodes)], self.score
@@ -73,8 +61,8 @@ def _shown(found: NodesFound) -> tuple[list[str], dict[str, Status]]:
     return [node.name for node in found.feasible], dict(found.statuses)
 
 
-_ONLY_N1 = (PreFilterResult(frozenset({"n1"})), None)
-_NOT_NAMED = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NOT_NAMED)
+_ONLY_N1 = (PreFilterResult(frozenset({"n1"}), frozenset({"Named"})), None)
+_NOT_NAMED = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) didn't satisfy plugin(s) [Named]")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +78,7 @@ _NOT_NAMED = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NOT_NAMED)
 async def test_every_node_is_feasible_or_has_its_reason(
     framework: Scripted, feasible: list[str], statuses: dict[str, Status], asked: int
 ) -> None:
-    found = await find_nodes(framework, Context(), POD, NODES)
+    found = await find_nodes(framework, CycleState(), POD, NODES)
     assert _shown(found) == (feasible, statuses)
     assert (found.status, len(framework.asked)) == (None, asked)
 
@@ -108,14 +96,23 @@ async def test_every_node_is_feasible_or_has_its_reason(
 async def test_what_ends_the_pass_before_all_nodes_are_judged(
     framework: Scripted, status: Status, statuses: dict[str, Status], asked: int
 ) -> None:
-    found = await find_nodes(framework, Context(), POD, NODES)
+    found = await find_nodes(framework, CycleState(), POD, NODES)
     assert _shown(found) == ([], statuses)
     assert (found.status, len(framework.asked)) == (status, asked)
 
 
 @virtually
+async def test_the_plugins_that_keep_a_pod_from_any_node_are_named() -> None:
+    later = new_status(Code.PENDING, "wait for the others").by("Group")
+    framework = Scripted({"n0": NO, "n1": later, "n2": NEVER}, pre_filter=_ONLY_N1)
+    found = await find_nodes(framework, CycleState(), POD, NODES)
+    assert sorted(found.rejected_by()) == ["Group", "Named"]
+    assert sorted(found.rejected_by(Code.PENDING)) == ["Group"]
+
+
+@virtually
 async def test_the_search_begins_where_told_and_ends_when_it_has_enough() -> None:
-    found = await find_nodes(Scripted({"n3": NO}), Context(), POD, NODES, enough=2, first=6)
+    found = await find_nodes(Scripted({"n3": NO}), CycleState(), POD, NODES, enough=2, first=6)
     assert [node.name for node in found.feasible] == ["n2", "n0"]
     assert found.examined == 3
 
@@ -138,7 +135,7 @@ async def test_scores(
     status: Status | None,
     asked: list[str],
 ) -> None:
-    found = await score_nodes(framework, Context(), POD, nodes)
+    found = await score_nodes(framework, CycleState(), POD, nodes)
     assert (dict(found.scores), found.status, framework.asked) == (scores, status, asked)
 
 
@@ -154,12 +151,12 @@ async def test_others_have_their_turn_during_a_pass() -> None:
 
     class Slow(Scripted):
         async def run_filter_plugins(
-            self, context: CycleContext, pod: PodInfo, node: NodeInfo
+            self, context: CycleState, pod: PodInfo, node: NodeInfo
         ) -> Status | None:
             compute(TURN_S)
             return None
 
     task = asyncio.create_task(other())
-    await find_nodes(Slow(), Context(), POD, NODES)
+    await find_nodes(Slow(), CycleState(), POD, NODES)
     task.cancel()
     assert turns >= len(NODES) - 1

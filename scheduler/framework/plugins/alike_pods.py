@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from scheduler.framework.core.objects import PodInfo
 
 
-class PodGroup:
+class AlikePods:
     """The pods of one namespace with the same labels and the same controller (`owner`, a UID; empty for none)."""
 
     __slots__ = ("__weakref__", "labels", "namespace", "owner")
@@ -19,37 +19,37 @@ class PodGroup:
         self.owner = owner
 
 
-GroupCounts: TypeAlias = tuple[tuple[PodGroup, int], ...]
-GroupSelector: TypeAlias = Callable[[PodGroup], bool]
+AlikeCounts: TypeAlias = tuple[tuple[AlikePods, int], ...]
+AlikeSelector: TypeAlias = Callable[[AlikePods], bool]
 
 
-class PodGroups:
+class AlikePodsIndex:
     """The groups that there are. A group is the same object for as long as anybody counts it, so it can be a key."""
 
     def __init__(self) -> None:
-        self._groups: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], str], PodGroup] = (
+        self._groups: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], str], AlikePods] = (
             WeakValueDictionary()
         )
 
-    def of(self, pod: PodInfo) -> PodGroup:
+    def of(self, pod: PodInfo) -> AlikePods:
         """The group of a pod."""
         owner = owner_of(pod.manifest)
         key = (pod.pod.namespace, frozenset(pod.labels.items()), owner)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = PodGroup(pod.pod.namespace, pod.labels, owner)
+            group = self._groups[key] = AlikePods(pod.pod.namespace, pod.labels, owner)
         return group
 
-    def count(self, pods: Iterable[PodInfo]) -> GroupCounts:
+    def count(self, pods: Iterable[PodInfo]) -> AlikeCounts:
         """How many pods of each group there are, without those that are being deleted."""
         return tuple(Counter(self.of(pod) for pod in pods if not is_going(pod)).items())
 
 
-def matching(selects: GroupSelector) -> Callable[[GroupCounts], int]:
+def matching(selects: AlikeSelector) -> Callable[[AlikeCounts], int]:
     """How many pods of some groups `selects` selects; asks about each group once."""
-    known: dict[PodGroup, bool] = {}
+    known: dict[AlikePods, bool] = {}
 
-    def count(groups: GroupCounts) -> int:
+    def count(groups: AlikeCounts) -> int:
         found = 0
         for group, number in groups:
             is_selected = known.get(group)
