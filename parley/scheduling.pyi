@@ -1,6 +1,9 @@
 # What authors of scheduling plugins import, with the home of each name: the only list of them. Read by type checkers, and by scheduling.py.
 
 from hosting.registry import RegistryError as RegistryError
+from hosting.settings import FaultsError as FaultsError
+from hosting.settings import Settings as Settings
+from hosting.settings import check as check
 from protocol.reasons import Reason as Reason
 from protocol.reasons import ReasonCode as ReasonCode
 from protocol.values import Bounds as Bounds
