@@ -103,7 +103,7 @@ from scheduler.framework.core.status import is_success as is_success
 from scheduler.framework.core.status import message_of as message_of
 from scheduler.framework.core.status import new_status as new_status
 from scheduler.framework.extension.extender import FrameworkExtender as FrameworkExtender
-from scheduler.framework.extension.shared import PluginSurroundings as PluginSurroundings
+from scheduler.framework.extension.shared import ExtenderPorts as ExtenderPorts
 from scheduler.framework.extension.shared import SharedExtension as SharedExtension
 from scheduler.framework.runtime.assembly import ProfileError as ProfileError
 from scheduler.framework.runtime.assembly import of_profile as of_profile

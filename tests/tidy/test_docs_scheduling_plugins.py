@@ -21,7 +21,7 @@ from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.status import Code, code_of
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.services import MOST_BYTES
-from scheduler.framework.extension.shared import PluginSurroundings, SharedExtension
+from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import FULL_PROFILE
 from scheduler.framework.runtime.assembly import build_frameworks
 from scheduler.framework.runtime.context import CycleState
@@ -123,7 +123,7 @@ async def test_the_example_runs_as_it_is_configured(example: types.ModuleType) -
     assert entry is not None
     registry.register("LicensedNodes", getattr(example, entry[1].partition(":")[2]))
     (profile,) = check(yaml.safe_load(block("scheduling:")), Config).scheduling.all_profiles()
-    surroundings = PluginSurroundings(cast("Any", None), cast("Any", None), lambda: 0.0)
+    surroundings = ExtenderPorts(cast("Any", None), cast("Any", None), lambda: 0.0)
     shared = SharedExtension(surroundings, logs.logger("test"))
     frameworks = build_frameworks(
         [profile],

@@ -33,7 +33,7 @@ def no_reservations(node_name: str) -> Sequence[Reservation]:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginSurroundings:
+class ExtenderPorts:
     """What plugins may reach through their handle.
 
     `clock` is monotonic; `reservations` are those of a node now; `binder` is None where somebody else binds, and `client_set` where
@@ -52,7 +52,7 @@ class SharedExtension:
     """What the extenders share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
-        self, surroundings: PluginSurroundings, log: Logger, *, monitor: SchedulingMonitor | None = None
+        self, surroundings: ExtenderPorts, log: Logger, *, monitor: SchedulingMonitor | None = None
     ) -> None:
         self.surroundings: Final = surroundings
         self.log: Final = log

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pytest
+from pydantic import Field
 
+from hosting import settings
+from hosting.settings import Settings
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, FilterPlugin, Plugin, QueuedPod
 from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
@@ -152,7 +155,7 @@ def test_every_factory_that_fails_is_named_with_its_cause() -> None:
     args = (PluginArgs("fit", "bad"), PluginArgs("sort", "bad"))
     profile = profile_of("fit", "rate", "none", "kind", args=args)
     assert faults_of(profile, registry) == [
-        (path, f'initializing plugin "{name}": {why}', "its factory must make it from these args")
+        (path, f'initializing plugin "{name}": {why}', "")
         for path, name, why in [
             ("profiles[p].pluginConfig[1].args", "sort", "these args are bad"),
             ("profiles[p].pluginConfig[0].args", "fit", "these args are bad"),
@@ -160,6 +163,38 @@ def test_every_factory_that_fails_is_named_with_its_cause() -> None:
             ("profiles[p].plugins.multiPoint.enabled[5].name", "kind", f"no plugin was made but {Fitting!r}"),
         ]
     ]
+
+
+class RatingArgs(Settings):
+    """The args of `CheckedRating`."""
+
+    share: Annotated[float, Field(ge=0)] = 0.5
+    names: list[str] = Field(default_factory=list)
+
+
+class CheckedRating(Rating):
+    ARGS = RatingArgs
+
+
+def checking(args: Any, handle: Any) -> Rating:
+    settings.check(args, RatingArgs)
+    return Rating(args, handle)
+
+
+@pytest.mark.parametrize(("factory", "made_before"), [(CheckedRating, []), (checking, ["sort", "bind"])])
+def test_args_are_checked_by_their_model_before_any_factory_runs(
+    factory: Callable[..., Plugin], made_before: list[str]
+) -> None:
+    handle: list[tuple[str, object]] = []
+    profile = profile_of("rate", args=(PluginArgs("rate", {"share": -1, "nmaes": []}),))
+    assert faults_of(profile, registry_of(rate=factory), handle) == [
+        (f"profiles[p].pluginConfig[0].args.{field}", f'initializing plugin "rate": {rule}', "")
+        for field, rule in [
+            ("share", "must be at least 0 (found -1)"),
+            ("nmaes", "there is no such setting"),
+        ]
+    ]
+    assert [name for name, _ in handle] == made_before
 
 
 def test_a_factory_that_cannot_be_loaded_is_a_fault_before_any_runs() -> None:
@@ -212,7 +247,9 @@ def test_profiles_without_a_fault_pass() -> None:
 
 def built(profiles: list[Profile], registry: Registry) -> dict[str, SchedulingFramework]:
     return build_frameworks(
-        profiles, lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS)
+        profiles,
+        registry,
+        lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS),
     )
 
 
@@ -224,8 +261,8 @@ def test_each_profile_has_plugins_of_its_own() -> None:
 
 
 def test_what_only_building_shows_is_told_of_all_profiles() -> None:
-    args = (PluginArgs("sort", "bad"),)
-    with pytest.raises(ProfileError) as caught:
+    args = (PluginArgs("bind", "bad"),)
+    with pytest.raises(ProfileError) as caught:  # nothing that could be known before
         built([profile_of(name="a", args=args), profile_of("fit", name="b")], registry_of(fit=Misnamed))
     assert [fault.path for fault in caught.value.found] == [
         "profiles[a].pluginConfig[0].args",

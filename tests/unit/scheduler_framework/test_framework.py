@@ -92,6 +92,20 @@ async def test_what_is_no_score_fails_the_run(score: Any) -> None:
     assert f'plugin "Untyped" returns an invalid score {score}, it should' in message_of(status)
 
 
+class Forgetful(AsyncRate):
+    """Loses a node when it normalises."""
+
+    def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> None:
+        del context, pod, scores["n1"]
+
+
+@virtually
+async def test_a_score_that_normalising_lost_fails_the_run() -> None:
+    scores, status = await framework_made_of(Forgetful()).run_score_plugins(CycleState(), POD, NODES)
+    assert (scores, code_of(status)) == ([], Code.ERROR)
+    assert "returns an invalid score None" in message_of(status)
+
+
 @virtually
 async def test_the_seeds_prebind_takes_part_in_pre_bind() -> None:
     status = await framework_made_of(EarlyBinder()).run_pre_bind_plugins(CycleState(), POD, "n1")

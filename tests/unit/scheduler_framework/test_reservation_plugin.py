@@ -16,7 +16,7 @@ from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.framework.core.status import Status
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.ledger_reservations import LedgerReservations
-from scheduler.framework.extension.shared import SharedExtension, PluginSurroundings
+from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.ledger_fit import LedgerFit
 from scheduler.framework.plugins.notes import RESERVATION_USED, find
 from scheduler.framework.plugins.queueing import PrioritySort
@@ -48,7 +48,7 @@ class World:
         state = self.core.core.state
         placements = CorePlacements(self.core.core, self.core.apply, lambda: 0.0, lambda *_: None)
         self.ledger_reservations = LedgerReservations(state)
-        surroundings = PluginSurroundings(
+        surroundings = ExtenderPorts(
             placements, PoolsAsTold(), lambda: 0.0, self.ledger_reservations.on, BinderAsTold()
         )
         registry = Registry()
