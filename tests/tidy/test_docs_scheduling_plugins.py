@@ -22,7 +22,7 @@ from scheduler.framework.core.status import Code, code_of
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.services import MOST_BYTES
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.framework.plugins.profiles import FULL_PROFILE
+from scheduler.framework.plugins.profiles import EXTENDER_PROFILE
 from scheduler.framework.runtime.assembly import build_frameworks
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.registry import PLUGIN_GROUP, new_registry
@@ -128,8 +128,8 @@ async def test_the_example_runs_as_it_is_configured(example: types.ModuleType) -
     frameworks = build_frameworks(
         [profile],
         registry,
-        lambda each: FrameworkExtender(each, registry, shared, defaults=FULL_PROFILE),
-        FULL_PROFILE,
+        lambda each: FrameworkExtender(each, registry, shared, defaults=EXTENDER_PROFILE),
+        EXTENDER_PROFILE,
     )
     extender = frameworks["parley-scheduler"]
     assert extender.score_weights()["LicensedNodes"] == 3
