@@ -26,16 +26,19 @@ class TlsError(Exception):
 class TlsFiles:
     """PEM files: our certificate (with its chain) and its key, and the authorities that we trust.
 
-    Without `ca` the authorities of the system are trusted.
+    Without `ca` the authorities of the system are trusted. With `client_ca` a server lets in nobody but clients that show a
+    certificate of these authorities.
     """
 
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
+    client_ca: Path | None = None
 
     def paths(self) -> tuple[Path, ...]:
         """The files that are named."""
-        return tuple(path for path in (self.certificate, self.key, self.ca) if path is not None)
+        named = (self.certificate, self.key, self.ca, self.client_ca)
+        return tuple(path for path in named if path is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +120,7 @@ def _client(files: TlsFiles) -> ssl.SSLContext:
     if files.ca is not None:
         # Only these authorities are trusted then, not those of the system beside them.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        try:
-            context.load_verify_locations(files.ca)
-        except (OSError, ValueError) as error:
-            raise TlsError(
-                f"{files.ca} holds no certificates in PEM that can be used: {_why(error)}"
-            ) from None
+        _trust(context, files.ca)
     _show(context, files)
     return context
 
@@ -130,8 +128,20 @@ def _client(files: TlsFiles) -> ssl.SSLContext:
 def _server(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, files.client_ca)
     _show(context, files)
     return context
+
+
+def _trust(context: ssl.SSLContext, authorities: Path) -> None:
+    try:
+        context.load_verify_locations(authorities)
+    except (OSError, ValueError) as error:
+        raise TlsError(
+            f"{authorities} holds no certificates in PEM that can be used: {_why(error)}"
+        ) from None
 
 
 def _show(context: ssl.SSLContext, files: TlsFiles) -> None:

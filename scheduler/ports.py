@@ -1,6 +1,7 @@
 """What the permit service needs of the world. Implementations are adapters; the core sees their events only."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from protocol.reasons import Reason
@@ -229,5 +230,30 @@ class Births(Protocol):
         """None where the pool takes a pod of that amount, else why not. Has no effects, and ends by `deadline_s` (monotonic).
 
         `pod` is its manifest. What is kept for the pod is the ledger's business (`Placements.assume`).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NotBound:
+    """Why a pod was not bound, as a text for a person.
+
+    `may_be_bound` says that the answer was lost: the pod may be bound for all that is known, so what is kept for it stays.
+    """
+
+    message: str
+    may_be_bound: bool = False
+
+
+class Binder(Protocol):
+    """Binds pods to nodes."""
+
+    async def bind(
+        self, pod: PodName, uid: str, node: str, annotations: Mapping[str, str]
+    ) -> NotBound | None:
+        """Bind the pod of that UID; None where it is bound to that node now, by this call or an earlier one.
+
+        The API server copies `annotations` to the pod. Ends within the implementation's own deadline, and raises nothing
+        but cancellation: then the pod may be bound.
         """
         ...

@@ -33,6 +33,13 @@ EVICT: Final = "parley.dev/evict-when-stuck"
 DENIED: Final = "parley.dev/Denied"
 """Type of a pod's condition: the pod should have more than is permitted, and has been so for a while."""
 
+RESERVATION: Final = "parley.dev/reservation"
+"""Annotation that the scheduler gives a pod when it binds it: the UID of the reservation whose room the pod uses."""
+RESERVATION_REQUIRED: Final = "parley.dev/reservation-required"
+"""Annotation: "true" places a pod only where it gets the room of a reservation."""
+MANAGED: Final = "parley.dev/managed"
+"""Extended resource of pods that kube-scheduler must ask us about. No node has any of it, and none is needed."""
+
 NEON_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """Label of a VirtualMachine: "true" has it scaled. Source: reference/neon.md 6.2."""
 NEON_CONFIG: Final = "autoscaling.neon.tech/config"

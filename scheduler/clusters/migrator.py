@@ -7,9 +7,9 @@ objects are deleted when their move has ended. Source: reference/neon.md 6.3.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
@@ -36,6 +36,8 @@ RETRY: Final = Backoff(base_s=60.0, cap_s=600.0)
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 
 Key = tuple[str, str]
+Choose: TypeAlias = Callable[[events.MigrationWanted], Awaitable[tuple[str, ...]]]
+"""Says which nodes could take a VM, the best one first. Raises `MigratorError` where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,9 @@ class _Move:
 class KubernetesMigrator:
     """The `Migrator` port. Its `children` run as long as this scheduler leads; one migrator serves one core.
 
-    `uid_of` gives the UID under which the core knows a pod's VM; `report` takes inputs to the core.
+    `uid_of` gives the UID under which the core knows a pod's VM; `report` takes inputs to the core. With `choose` no move
+    begins that has nowhere to go, and each names the best node. That is a wish: who places the second pod decides, and NeonVM
+    up to v0.49 does not pass it on.
     """
 
     def __init__(
@@ -81,8 +85,10 @@ class KubernetesMigrator:
         clock: Callable[[], float],
         rng: random.Random,
         log: Logger,
+        choose: Choose | None = None,
     ) -> None:
         self._api = api
+        self._choose = choose
         self._report = report
         self._uid_of = uid_of
         self._clock = clock
@@ -110,8 +116,9 @@ class KubernetesMigrator:
 
     async def start(self, wanted: events.MigrationWanted) -> None:
         """Create the object. Done again for the same pod, the object that is there counts."""
+        targets = await self._choose(wanted) if self._choose is not None else ()
         try:
-            body = await self._migration(wanted)
+            body = await self._migration(wanted, targets)
             created = _Move.read(await self._created(body))
         except KubernetesError as error:
             raise MigratorError(str(error)) from None
@@ -134,7 +141,7 @@ class KubernetesMigrator:
 
     # ------------------------------------------------------------ beginning
 
-    async def _migration(self, wanted: events.MigrationWanted) -> Manifest:
+    async def _migration(self, wanted: events.MigrationWanted, targets: tuple[str, ...]) -> Manifest:
         """The object that moves the VM of a pod. Raises `MigratorError` where that cannot be."""
         namespace = wanted.pod.namespace
         pod = await self._api.get(PODS, namespace, wanted.pod.name)
@@ -154,6 +161,9 @@ class KubernetesMigrator:
                     f"VirtualMachine {name} is being moved by migration {other.key[1]} already"
                 )
         owner = {"kind": "VirtualMachine", "name": name, "uid": objects.uid(machine)}
+        spec: dict[str, Any] = {"vmName": name, "preventMigrationToSameHost": True}
+        if targets:
+            spec["nodeAffinity"] = _preferring(targets[0])
         return {
             "apiVersion": MIGRATIONS.api_version,
             "kind": MIGRATIONS.kind,
@@ -164,7 +174,7 @@ class KubernetesMigrator:
                 "labels": {CREATED_BY: US},
                 "ownerReferences": [{"apiVersion": VIRTUAL_MACHINES.api_version, **owner}],
             },
-            "spec": {"vmName": name, "preventMigrationToSameHost": True},
+            "spec": spec,
         }
 
     async def _created(self, body: Manifest) -> Manifest:
@@ -248,3 +258,9 @@ class KubernetesMigrator:
                 self._faults.failed(error, name, migration=name)
                 return
         self._faults.worked(name, migration=name)
+
+
+def _preferring(node: str) -> Manifest:
+    """The node affinity of a VM that had better go to that node."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]}

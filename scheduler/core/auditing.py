@@ -14,6 +14,47 @@ def audit(core: CoreState) -> list[str]:
         is_pending = any(floor.cause is Cause.PENDING for floor in record.row.state.floors)
         if is_pending is not (record.admission is not None):
             faults.append(f"{record.name}: a pending floor and no request that waits, or the reverse")
+    return faults + audit_placements(core) + audit_reservations(core)
+
+
+def audit_placements(core: CoreState) -> list[str]:
+    """Rows that are assumed by nobody, and placements without their row."""
+    assumed = {row.holder for row in core.ledger.rows() if is_assumed(row)}
+    waiting = {holder for holder, until_s in core.placements.items() if until_s is not None}
+    faults = [
+        f"{holder}: assumed in its row or as a placement, and not as both" for holder in assumed ^ waiting
+    ]
+    return faults + [
+        f"{holder}: a placement and no row" for holder in core.placements if core.ledger.row(holder) is None
+    ]
+
+
+def is_assumed(row: Row) -> bool:
+    """Whether a row is kept for what is not there yet."""
+    return any(floor.cause is Cause.ASSUMED for floor in row.state.floors)
+
+
+def audit_reservations(core: CoreState) -> list[str]:
+    """What is wrong with reservations: users without a row, more taken than there is, a row that keeps what was taken."""
+    faults = []
+    used = dict(core.reservations.users())
+    for account in core.reservations:
+        faults += [
+            f"{holder}: uses a reservation and has no row"
+            for holder in account.taken
+            if core.ledger.row(holder) is None
+        ]
+        if {holder for holder, uid in used.items() if uid == account.uid} != set(account.taken):
+            faults.append(f"reservation {account.uid}: its users are not those that use it")
+        row = core.ledger.row(account.holder)
+        kept = row.reserved if row is not None else ZERO
+        spec = account.spec
+        if account.is_open and spec is not None and (account.allocated + kept).exceeds(spec.allocatable):
+            faults.append(
+                f"reservation {account.uid}: {account.allocated} taken and {kept} kept of {spec.allocatable}"
+            )
+        if not account.is_open and row is not None and account.holder not in core.placements:
+            faults.append(f"reservation {account.uid}: a row, and nothing to keep")
     return faults
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from protocol.reasons import ErrorCode
 from protocol.sequence import AgentGate
 from protocol.values import ZERO, Observation
-from scheduler.core import admission, clock, events, placement, pools, published, told
+from scheduler.core import admission, clock, events, placement, pools, published, reserving, told
 from scheduler.core.ledger import Cause, Floor, NodeCapacity, OverCause, RowState, Verdict
 from scheduler.core.model import Holder, Kind, NodeSpec, VmSpec
 from scheduler.core.rules import Rules
@@ -70,20 +70,22 @@ def pod_seen(core: CoreState, event: events.PodSeen) -> _Outputs:
     pod = event.pod
     if pod.terminal:
         return pod_gone(core, events.PodGone(pod))
-    core.placements.pop(pod.holder, None)
     name = f"{pod.pod.namespace}/{pod.pod.name}"
     row = core.ledger.row(pod.holder)
     if row is None or row.node != pod.node or row.state != RowState(pod.requests):
         verdict = Verdict(pod.holder, pod.node, RowState(pod.requests), name=name)
         core.ledger.post(verdict, OverCause.BYPASSED)
+    core.ledger.join_pool(pod.holder, None)
+    placement.shown(core, pod.holder, pod.reservation, pod.requests)
     return ()
 
 
 def pod_gone(core: CoreState, event: events.PodGone) -> _Outputs:
     """A pod that is no VM has gone."""
-    core.placements.pop(event.pod.holder, None)
+    placement.forget(core, event.pod.holder)
     if core.ledger.row(event.pod.holder) is not None:
         core.ledger.post(Verdict(event.pod.holder, event.pod.node, None))
+    reserving.leave(core, event.pod.holder)
     return ()
 
 
@@ -137,11 +139,11 @@ def _enter(core: CoreState, seen: events.VmSeen, vm: VmSpec) -> None:
     settled = is_new and seen.reading is not None
     floor = Floor(Cause.START_UP, vm.bounds.max.max(use), since_s=seen.now_s)
     state = RowState(use, () if settled else (floor,))
-    core.placements.pop(vm.holder, None)
     name = f"{vm.pod.namespace}/{vm.pod.name}"
     cause = OverCause.BYPASSED if settled else OverCause.START_UP
     core.ledger.post(Verdict(vm.holder, vm.node, state, name=name), cause)
     core.ledger.join_pool(vm.holder, vm.pool, comes=settled)
+    placement.shown(core, vm.holder, vm.reservation, use if seen.reading is not None else None)
     row = core.ledger.require(vm.holder)
     # Without its body the last request is no retry: its reply is gone, and judged anew it would claim what was.
     gate = replace(retired.gate, body=None, undecided=False) if retired is not None else AgentGate()
@@ -164,6 +166,9 @@ def _change(core: CoreState, record: VmRecord, vm: VmSpec) -> None:
         state, cause = replace(state, floors=raised), OverCause.BOUNDS
     core.ledger.post(Verdict(row.holder, vm.node, state), cause)
     core.ledger.join_pool(row.holder, vm.pool)
+    core.ledger.touch(vm.node)
+    if vm.reservation != record.spec.reservation or vm.node != record.spec.node:
+        placement.shown(core, vm.holder, vm.reservation, state.current)
     record.spec = vm
 
 
@@ -174,6 +179,7 @@ def _forget(core: CoreState, record: VmRecord, now_s: float) -> _Outputs:
         lambda ticket: events.Refused(ticket, 404, ErrorCode.UNKNOWN_POD, f"{record.name} has gone"),
     )
     core.ledger.post(Verdict(record.spec.holder, record.spec.node, None))
+    reserving.leave(core, record.spec.holder)
     core.vms.remove(record)
     core.vms.retire(record, now_s + core.config.handover_s)
     core.timers.cancel(record.spec.uid)

@@ -7,7 +7,7 @@ simulator rest on that. Nothing here waits, reads a clock or draws a random numb
 from collections.abc import Callable
 from typing import Any, Final
 
-from scheduler.core import auditing, clock, cluster, events, migration, placement, requests
+from scheduler.core import auditing, clock, cluster, events, migration, placement, requests, reserving
 from scheduler.core.rules import DEFAULT_RULES, Rules
 from scheduler.core.state import CoreState, SchedulerConfig
 
@@ -31,6 +31,8 @@ _HANDLERS: Final[dict[type[Any], Handler]] = {
     events.PlacementAssumed: placement.assumed,
     events.PlacementConfirmed: placement.confirmed,
     events.PlacementForgotten: placement.forgotten,
+    events.ReservationSeen: reserving.seen,
+    events.ReservationGone: reserving.gone,
     events.MigrationStarted: migration.started,
     events.MigrationFailed: migration.over,
     events.MigrationEnded: migration.over,

@@ -127,8 +127,8 @@ def _explained(decision: Decision, reason: Reason) -> Reason:
         return Reason(ReasonCode.NODE_HEADROOM, message, reason.resource)
     if (account.buffer - (record.row.reserved - record.row.state.current)).fits_in(ZERO):
         return reason
-    obstacles = core.ledger.obstacles(record.spec.node, record.row.holder, reason.resource)
-    return refusals.named(reason, obstacles, now_s, core.config.unsettled_s)
+    found = refusals.obstacles(core.ledger, record.spec.node, record.row.holder, reason.resource)
+    return refusals.named(reason, found, now_s, core.config.unsettled_s)
 
 
 def decided(decision: Decision, grant: Grant, before: Resources, *, changed: bool) -> events.Decided:

@@ -11,7 +11,7 @@ from uuid import UUID
 from protocol.reasons import ErrorCode, Reason
 from protocol.values import ComputeUnit, Observation, Resources, Value
 from protocol.wire import AgentRequest, PodName
-from scheduler.core.model import Holder, NodeSpec, PodSpec, PoolSpec, VmSpec
+from scheduler.core.model import Holder, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
 from scheduler.core.rules import Rules
 
 # ---------------------------------------------------------------- inputs
@@ -155,7 +155,11 @@ class ClusterRead:
 @dataclass(frozen=True, slots=True)
 class PlacementAssumed:
     """Somebody wants to place a holder on a node; what it needs is kept for it until it is confirmed, or until a read of
-    the cluster that was begun after `until_s` does not show it."""
+    the cluster that was begun after `until_s` does not show it.
+
+    It counts in `pool` meanwhile, which must have room for it, too. `reservation` is the UID of one on that node that
+    gives what it has left.
+    """
 
     ticket: int
     holder: Holder
@@ -164,6 +168,8 @@ class PlacementAssumed:
     amount: Resources
     until_s: float
     now_s: float
+    pool: str | None = None
+    reservation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,20 @@ class PlacementForgotten:
     """A placement will not happen, or its holder is done. Unknown holders are none of our business."""
 
     holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationSeen:
+    """The cluster shows a reservation, or a change of one."""
+
+    reservation: ReservationSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationGone:
+    """A reservation was deleted."""
+
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +249,8 @@ Input: TypeAlias = (
     | PlacementAssumed
     | PlacementConfirmed
     | PlacementForgotten
+    | ReservationSeen
+    | ReservationGone
     | MigrationStarted
     | MigrationFailed
     | MigrationEnded

@@ -8,7 +8,7 @@ import dataclasses
 import enum
 import json
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 from uuid import UUID
 
 import msgspec
@@ -17,8 +17,9 @@ from protocol import codec, reasons, sequence, values, versions, wire
 from protocol.errors import RemoteProtocolError
 from scheduler.core import clock, events, ledger, model, replies, rules, state, vms
 from scheduler.core.core import Core
+from scheduler.core.reservations import ReservationAccount
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 """Raised when older journals cannot be read any more."""
 
 _INPUTS: Final = tuple(kind for kind in get_args(events.Input) if kind is not events.RequestArrived)
@@ -32,6 +33,8 @@ _VALUES: Final = (
     model.NodeSpec,
     model.PodSpec,
     model.PoolSpec,
+    model.ReservationOwner,
+    model.ReservationSpec,
     model.VmSpec,
     reasons.Reason,
     rules.DefaultPool,
@@ -68,6 +71,16 @@ _ENUMS: Final[dict[str, Any]] = {
 }
 
 
+ReservationParts: TypeAlias = tuple[
+    str,
+    model.ReservationSpec | None,
+    tuple[tuple[model.Holder, values.Resources], ...],
+    bool,
+    reasons.Reason | None,
+]
+"""UID, description, what each user has taken, whether it is used up, why not all of it is kept."""
+
+
 class JournalError(ValueError):
     """A line is not one of a journal's. The text says why."""
 
@@ -80,14 +93,15 @@ class Snapshot:
     rules: rules.Rules
     nodes: tuple[model.NodeSpec, ...]
     pools: tuple[model.PoolSpec, ...]
-    rows: tuple[tuple[model.Holder, str, str, ledger.RowState], ...]
-    """Holder, its name, its node, its state."""
+    rows: tuple[tuple[model.Holder, str, str, ledger.RowState, str | None], ...]
+    """Holder, its name, its node, its state, its pool."""
     over: tuple[tuple[str, tuple[ledger.OverCause, ...]], ...]
     """Why nodes are over-full."""
     records: tuple[dict[str, Any], ...]
     """The fields of each `vms.VmRecord` but its row."""
     retired: tuple[tuple[str, vms.Retired], ...]
     placements: tuple[tuple[model.Holder, float | None], ...]
+    reservations: tuple[ReservationParts, ...]
     migrate_after: tuple[tuple[str, float], ...]
     serving_since_s: float | None
 
@@ -103,13 +117,14 @@ def snapshot_of(core: Core) -> Snapshot:
         held.rules,
         tuple(held.nodes.values()),
         tuple(pool.spec for pool in core.ledger.pools() if pool.spec is not None),
-        tuple((row.holder, row.name, row.node, row.state) for row in core.ledger.rows()),
+        tuple((row.holder, row.name, row.node, row.state, row.pool) for row in core.ledger.rows()),
         tuple(
             (account.capacity.name, tuple(account.over)) for account in core.ledger.nodes() if account.over
         ),
         tuple(_parts(record) for record in core.vms),
         tuple(core.vms.retired().items()),
         tuple(held.placements.items()),
+        tuple(_reservation_parts(account) for account in held.reservations),
         tuple(held.migrate_after_s.items()),
         held.serving_since_s,
     )
@@ -123,6 +138,10 @@ def _parts(record: vms.VmRecord) -> dict[str, Any]:
     return parts
 
 
+def _reservation_parts(account: ReservationAccount) -> ReservationParts:
+    return account.uid, account.spec, tuple(account.taken.items()), account.is_used_up, account.reason
+
+
 def restore(snapshot: Snapshot) -> Core:
     """A core in the state of `snapshot`."""
     core = Core(snapshot.config, snapshot.rules)
@@ -131,14 +150,14 @@ def restore(snapshot: Snapshot) -> Core:
         core.apply(events.NodeSeen(node))
     for spec in snapshot.pools:
         core.apply(events.PoolSeen(spec))
-    for holder, name, node_name, row_state in snapshot.rows:
+    for holder, name, node_name, row_state, pool in snapshot.rows:
         held.ledger.post(ledger.Verdict(holder, node_name, row_state, name=name))
+        held.ledger.join_pool(holder, pool, comes=False)
     for node_name, causes in snapshot.over:
         held.ledger.note_over(node_name, causes)
     for parts in snapshot.records:
         row = held.ledger.require(parts["spec"].holder)
         record = vms.VmRecord(row=row, **parts)
-        held.ledger.join_pool(row.holder, record.spec.pool)
         call = record.admission
         if call is not None:
             record.admission = dataclasses.replace(call, joined=list(call.joined))
@@ -147,6 +166,11 @@ def restore(snapshot: Snapshot) -> Core:
         clock.schedule(held, record)
     held.vms.retired().update(snapshot.retired)
     held.placements.update(snapshot.placements)
+    for uid, described, taken, is_used_up, reason in snapshot.reservations:
+        account = held.reservations.open(uid)
+        account.spec, account.is_used_up, account.reason = described, is_used_up, reason
+        for holder, amount in taken:
+            held.reservations.use(uid, holder).taken[holder] = amount
     held.migrate_after_s.update(snapshot.migrate_after)
     held.serving_since_s = snapshot.serving_since_s
     return core

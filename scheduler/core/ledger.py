@@ -20,7 +20,9 @@ from scheduler.core.model import Holder, PoolSpec
 
 
 class Cause(enum.StrEnum):
-    """Why a row may not fall below an amount. Source: design section 4, the table of floors."""
+    """Why a row may not fall below an amount. Source: design section 4, the table of floors; `assumed` for pods that are about
+    to be bound. A `pending` floor counts on its node, and not in its pool: it waits for the pool's word. All others count in
+    both."""
 
     START_UP = "start-up"
     OBSERVED = "observed"
@@ -28,6 +30,7 @@ class Cause(enum.StrEnum):
     PENDING = "pending"
     HANDOVER = "handover"
     TOLD = "told"
+    ASSUMED = "assumed"
 
 
 class OverCause(enum.StrEnum):
@@ -176,7 +179,11 @@ class PoolAccount:
 
 @dataclass(slots=True)
 class NodeAccount:
-    """A node's sums. Written by `Ledger` only. `over` are the recorded causes while it is over-full."""
+    """A node's sums. Written by `Ledger` only. `over` are the recorded causes while it is over-full.
+
+    `generation` is the ledger's at the last change of the node's capacity or of one of its rows: while it stays, so does all of
+    the account.
+    """
 
     capacity: NodeCapacity
     reserved: Resources = ZERO
@@ -185,6 +192,7 @@ class NodeAccount:
     accounted: Resources = ZERO
     rows: dict[Holder, Row] = field(default_factory=dict)
     over: dict[OverCause, None] = field(default_factory=dict)
+    generation: int = 0
 
     @property
     def is_over_full(self) -> bool:
@@ -195,17 +203,6 @@ class NodeAccount:
     def excess(self) -> Resources:
         """How much more is reserved than may be."""
         return (self.reserved - self.capacity.reservable).max(ZERO)
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """What of another row stands in the way: its current permit (`cause` None), or a floor, and how much it adds."""
-
-    name: str
-    cause: Cause | None
-    amount: int
-    since_s: float | None = None
-    until_s: float | None = None
 
 
 class Ledger:
@@ -222,6 +219,10 @@ class Ledger:
         """The sum of all pools' freed units, also of pools that are gone."""
         self.frees = 0
         """How often any pool gave something back, also pools that are gone."""
+        self.generation = 0
+        """How many changes of nodes and of rows on nodes there were so far; also a node that goes is one."""
+        self.room_frees = 0
+        """How often room may have become free on any node: a row fell or left, or the capacity of a node was changed."""
 
     def nodes(self) -> Iterator[NodeAccount]:
         """Every node's account."""
@@ -256,12 +257,22 @@ class Ledger:
             before = ZERO
         else:
             before = account.excess
+        if account.capacity != capacity or not account.generation:
+            self.room_frees += 1
+            self.touch(capacity.name)
         account.capacity = capacity
         _record_over(account, cause, before)
 
     def remove_node(self, name: str) -> None:
         """Forget a node."""
-        self._nodes.pop(name, None)
+        if self._nodes.pop(name, None) is not None:
+            self.generation += 1
+
+    def touch(self, name: str) -> None:
+        """Something of a node was changed, or of what is known of a holder of one of its rows."""
+        account = self._nodes.get(name)
+        if account is not None:
+            self.generation = account.generation = self.generation + 1
 
     # ------------------------------------------------------------ pools
 
@@ -296,6 +307,7 @@ class Ledger:
             return
         self._leave_pool(row)
         row.pool = name
+        self.touch(row.node)
         if name is not None:
             account = self._pools.setdefault(name, PoolAccount(name))
             account.rows[holder] = row
@@ -365,24 +377,6 @@ class Ledger:
         own = row.reserved if row is not None else ZERO
         return account.capacity.reservable - (account.reserved - own)
 
-    def obstacles(self, node: str, holder: Holder, resource: str) -> list[Obstacle]:
-        """Which rows, and which floor of each, stand in the way of `holder` in one resource; the largest first.
-
-        Per row the current permit, and the largest floor with what it keeps beyond that.
-        """
-        account = self._nodes.get(node)
-        found = []
-        for row in account.rows.values() if account is not None else ():
-            if row.holder == holder:
-                continue
-            current = amount_of(row.state.current, resource)
-            if current:
-                found.append(Obstacle(row.name, None, current))
-            floor = max(row.state.floors, key=lambda each: amount_of(each.amount, resource), default=None)
-            if floor is not None and (beyond := amount_of(floor.amount, resource) - current) > 0:
-                found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s, floor.until_s))
-        return sorted(found, key=lambda each: (-each.amount, each.name, each.cause or ""))
-
     def post(self, verdict: Verdict, cause: OverCause | None = None) -> None:
         """Make a verdict so: the only writer of rows and sums, synchronous and total.
 
@@ -398,6 +392,8 @@ class Ledger:
             if account is not None:
                 _leave(account, row)
                 _record_over(account, None)
+                self.room_frees += 1
+                self.touch(row.node)
         if verdict.state is None:
             if row is not None:
                 self._leave_pool(row)
@@ -415,6 +411,7 @@ class Ledger:
             before = account.excess
             _enter(account, row)
             _record_over(account, cause, before)
+            self.touch(row.node)
 
     def _change(self, row: Row, state: RowState, cause: OverCause | None) -> None:
         """A row that stays on its node: the sums move by the difference."""
@@ -426,8 +423,11 @@ class Ledger:
         if account is None:
             return
         excess = account.excess if cause is not None else ZERO
+        self.generation = account.generation = self.generation + 1
         if reserved is not before:
             account.reserved += reserved - before
+            if before.exceeds(reserved):
+                self.room_frees += 1
         if state.floors or old.floors:
             account.buffer += (reserved - state.current) - (before - old.current)
         if state.pressure is not old.pressure or state.migrating or old.migrating:

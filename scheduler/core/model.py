@@ -48,7 +48,8 @@ class VmSpec:
 
     The resources of a VM that `is_tied` grow in one number of units, whatever its agent asks for.
     Growth of a VM with a `pool` waits for the pool's verdict; `is_pool_default` says that the configuration names that pool, and
-    not the VM. A `terminal` pod (succeeded or failed) holds nothing.
+    not the VM. A `terminal` pod (succeeded or failed) holds nothing. `reservation` is the UID of the one whose room the pod was
+    given when it was bound.
     """
 
     pod: PodName
@@ -63,6 +64,7 @@ class VmSpec:
     labels: tuple[tuple[str, str], ...] = ()
     is_pool_default: bool = False
     is_tied: bool = False
+    reservation: str | None = None
 
     @property
     def holder(self) -> Holder:
@@ -72,13 +74,15 @@ class VmSpec:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """A pod that is no VM. It holds its requests (`pod_holds`), and nothing once it is `terminal`."""
+    """A pod that is no VM. It holds its requests (`pod_holds`), and nothing once it is `terminal`. `reservation` is the UID of the
+    one whose room it was given when it was bound."""
 
     pod: PodName
     uid: str
     node: str
     requests: Resources
     terminal: bool = False
+    reservation: str | None = None
 
     @property
     def holder(self) -> Holder:
@@ -86,8 +90,42 @@ class PodSpec:
         return Holder(Kind.POD, self.uid)
 
 
+@dataclass(frozen=True, slots=True)
+class ReservationOwner:
+    """Pods that may use a reservation: those of `namespace` (None: of any) with all of `labels`."""
+
+    namespace: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationSpec:
+    """Room that is kept on a node for pods of its `owners`. Source: seed 002.
+
+    `node` is empty while the reservation has none. One to `allocate_once` serves one pod. Those with an `order` above 0 are given
+    before others, the lowest one first. One that `has_ended` (it expired,
+    failed or was used up: the cluster tells) keeps nothing; its users keep what they have.
+    """
+
+    uid: str
+    name: str
+    node: str
+    allocatable: Resources
+    owners: tuple[ReservationOwner, ...] = ()
+    allocate_once: bool = True
+    has_ended: bool = False
+    order: int = 0
+
+    @property
+    def holder(self) -> Holder:
+        """The owner of the reservation's row."""
+        return Holder(Kind.RESERVATION, self.uid)
+
+
 POOL_LABEL: Final = "parley.dev/pool"
 """The label by which a VM belongs to a pool."""
+RESERVATION_ANNOTATION: Final = "parley.dev/reservation"
+"""The annotation with the UID of the reservation whose room a pod was given, written when the pod is bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,23 +58,63 @@ def bounds(ledger: Ledger, record: VmRecord, way: Growth) -> list[Limit]:
     """The limits on a growth that the VM's pool has by itself: its own existence, and how many units it allows."""
     assert record.spec.pool is not None
     name, account = record.spec.pool, ledger.pool(record.spec.pool)
-    if account is None or account.spec is None:
-        return [Limit(0, Reason(ReasonCode.POOL, f"there is no pool {name}"))]
+    closed = _closed(name, account)
+    if closed is not None:
+        return [Limit(0, closed)]
+    assert account is not None
+    assert account.spec is not None
     spec = account.spec
-    if spec.is_deleting:
-        return [Limit(0, Reason(ReasonCode.POOL, f"pool {name} is being deleted"))]
     found: list[Limit] = []
     if spec.max_units_per_vm is not None:
-        why = Reason(ReasonCode.POOL, f"pool {name} allows a VM {spec.max_units_per_vm} units")
-        found += way.within(spec.compute_unit * spec.max_units_per_vm, why)
+        found += way.within(spec.compute_unit * spec.max_units_per_vm, _per_vm(spec))
     if spec.max_units is not None:
-        message = f"pool {name} holds {account.units} of at most {spec.max_units} units"
-        if spec.max_units == 0:
-            message = f"pool {name} is frozen (maxUnits: 0)"
-        elif account.units > spec.max_units:
-            message += "; nothing grows until it is at or below"
-        found += total(record, account, way, spec.max_units, Reason(ReasonCode.POOL, message))
+        found += total(record, account, way, spec.max_units, _full(spec, account.units))
     return found
+
+
+def no_room_for(ledger: Ledger, name: str, amount: Resources, counted: Resources) -> Reason | None:
+    """Why a pool by itself does not take a VM of `amount`, of which it counts `counted` already; None where it does.
+
+    What it counts already it does not refuse, whatever became of it since.
+    """
+    if amount.fits_in(counted):
+        return None
+    account = ledger.pool(name)
+    closed = _closed(name, account)
+    if closed is not None:
+        return closed
+    assert account is not None
+    assert account.spec is not None
+    spec, units = account.spec, amount.units(account.spec.compute_unit)
+    own = counted.units(spec.compute_unit)
+    if units <= own:
+        return None
+    if spec.max_units_per_vm is not None and units > spec.max_units_per_vm:
+        return _per_vm(spec)
+    if spec.max_units is not None and account.units - own + units > spec.max_units:
+        return _full(spec, account.units)
+    return None
+
+
+def _closed(name: str, account: PoolAccount | None) -> Reason | None:
+    """Why nothing at all grows in a pool, or comes to it."""
+    if account is None or account.spec is None:
+        return Reason(ReasonCode.POOL, f"there is no pool {name}")
+    return Reason(ReasonCode.POOL, f"pool {name} is being deleted") if account.spec.is_deleting else None
+
+
+def _per_vm(spec: PoolSpec) -> Reason:
+    return Reason(ReasonCode.POOL, f"pool {spec.name} allows a VM {spec.max_units_per_vm} units")
+
+
+def _full(spec: PoolSpec, units: int) -> Reason:
+    assert spec.max_units is not None
+    message = f"pool {spec.name} holds {units} of at most {spec.max_units} units"
+    if spec.max_units == 0:
+        message = f"pool {spec.name} is frozen (maxUnits: 0)"
+    elif units > spec.max_units:
+        message += "; nothing grows until it is at or below"
+    return Reason(ReasonCode.POOL, message)
 
 
 def total(record: VmRecord, account: PoolAccount, way: Growth, most: int, why: Reason) -> list[Limit]:

@@ -1,15 +1,46 @@
 """Refusals for want of room, in words: which floors of other rows stand in the way, and which VMs stay unsettled."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from protocol.reasons import Reason
 from scheduler.core import limits
-from scheduler.core.ledger import Cause, Obstacle, PoolAccount
+from scheduler.core.ledger import Cause, Ledger, PoolAccount, amount_of
+from scheduler.core.model import Holder
 
 
-def named(reason: Reason, obstacles: list[Obstacle], now_s: float, unsettled_s: float) -> Reason:
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What of another row stands in the way: its current permit (`cause` None), or a floor, and how much it adds."""
+
+    name: str
+    cause: Cause | None
+    amount: int
+    since_s: float | None = None
+    until_s: float | None = None
+
+
+def obstacles(ledger: Ledger, node: str, holder: Holder, resource: str) -> list[Obstacle]:
+    """Which rows, and which floor of each, stand in the way of `holder` in one resource; the largest first.
+
+    Per row the current permit, and the largest floor with what it keeps beyond that.
+    """
+    account = ledger.node(node)
+    found = []
+    for row in account.rows.values() if account is not None else ():
+        if row.holder == holder:
+            continue
+        current = amount_of(row.state.current, resource)
+        if current:
+            found.append(Obstacle(row.name, None, current))
+        floor = max(row.state.floors, key=lambda each: amount_of(each.amount, resource), default=None)
+        if floor is not None and (beyond := amount_of(floor.amount, resource) - current) > 0:
+            found.append(Obstacle(row.name, floor.cause, beyond, floor.since_s, floor.until_s))
+    return sorted(found, key=lambda each: (-each.amount, each.name, each.cause or ""))
+
+
+def named(reason: Reason, found: list[Obstacle], now_s: float, unsettled_s: float) -> Reason:
     """A refusal for want of room that says which floors stand in the way, and names VMs that stay unsettled."""
-    kept = [obstacle for obstacle in obstacles if obstacle.cause is not None]
+    kept = [obstacle for obstacle in found if obstacle.cause is not None]
     if not kept or reason.resource is None:
         return reason
     texts = [_described(obstacle, reason.resource, now_s, unsettled_s) for obstacle in kept[:3]]

@@ -8,6 +8,7 @@ from protocol.extension import RawRequest
 from protocol.values import ComputeUnit
 from scheduler.core.ledger import Ledger
 from scheduler.core.model import Holder, NodeSpec
+from scheduler.core.reservations import ReservationTable
 from scheduler.core.rules import Rules
 from scheduler.core.timers import TimerQueue
 from scheduler.core.vms import VmRecord, VmTable
@@ -54,6 +55,7 @@ class CoreState:
 
     `nodes` are the nodes as the cluster last showed them; `admission_calls` the VMs whose pool is being asked, by ticket;
     `placements` the rows of what the cluster does not show yet, with the time when they are forgotten (None: confirmed);
+    `reservations` what is known of each, and who uses it;
     `migrate_after_s` the nodes from which no migration is tried before that time. `serving_since_s` is the time of the
     first tick of the clock, when everything has been listed; None before that.
     """
@@ -66,6 +68,7 @@ class CoreState:
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
     admission_calls: dict[int, VmRecord] = field(default_factory=dict)
     placements: dict[Holder, float | None] = field(default_factory=dict)
+    reservations: ReservationTable = field(default_factory=ReservationTable)
     migrate_after_s: dict[str, float] = field(default_factory=dict)
     serving_since_s: float | None = None
 

@@ -30,11 +30,20 @@ from scheduler.permits.config_file import Configuration
 from scheduler.permits.inspect import Inspection
 from scheduler.permits.journal_files import JournalWriter
 from scheduler.permits.metrics import families
+from scheduler.permits.placements import CorePlacements
 from scheduler.permits.service import PermitService
 from scheduler.pools.core.values import Pool
 from scheduler.pools.http.metrics import pool_families
 from scheduler.pools.service import RETRY_S, PoolService
-from scheduler.ports import Cluster, ClusterUnreachableError, LeadershipGuard, Migrator, SoleScheduler
+from scheduler.ports import (
+    Births,
+    Cluster,
+    ClusterUnreachableError,
+    LeadershipGuard,
+    Migrator,
+    Placements,
+    SoleScheduler,
+)
 
 SAFE_HANDOVER_S: Final = 40.0
 """An agent's lease, and the deadlines of a command and a request beyond it."""
@@ -123,6 +132,10 @@ class Serving:
             sources.migrator,
             guard=sources.guard,
         )
+        self.placements: Placements = CorePlacements(
+            self.core, self.service.take, time.monotonic, self.pools.births.still_admits
+        )
+        self.births: Births = self.pools.births
         self._batches = BatchService(self.service, self.core.vms)
         self._config_faults = FaultLog(
             self._log, "configuration not usable, the old one stays in force", "configuration usable again"

@@ -19,6 +19,8 @@ from hosting.amounts import PositiveResources, Resources, millionths
 from hosting.settings import Settings, listed, parse
 from hosting.watched_file import WatchedFile
 from scheduler.core import rules
+from scheduler.framework.core.profile import Profile
+from scheduler.framework.runtime.settings import SchedulingEntry
 from scheduler.pools.chain import config
 from scheduler.pools.core.admission_state import COOLDOWN_S
 from scheduler.pools.entry import Labels, PoolName
@@ -226,6 +228,7 @@ class Config(Settings):
     growth: GrowthEntry = Field(default_factory=GrowthEntry)
     migration: MigrationEntry = Field(default_factory=MigrationEntry)
     pools: PoolsEntry = Field(default_factory=PoolsEntry)
+    scheduling: SchedulingEntry = Field(default_factory=SchedulingEntry)
 
     @classmethod
     def cross_faults(cls, data: object) -> list[str]:
@@ -321,14 +324,15 @@ def rules_of(file: Config) -> rules.Rules:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All that the file says."""
+    """All that the file says. The profiles of the scheduling framework are unchecked: what there is to enable is not known here."""
 
     rules: rules.Rules
     chain: config.ChainConfig
+    profiles: tuple[Profile, ...]
 
 
 def _all_of(file: Config) -> Configuration:
-    return Configuration(rules_of(file), file.pools.config())
+    return Configuration(rules_of(file), file.pools.config(), file.scheduling.all_profiles())
 
 
 def model_of(*, migrator_present: bool) -> type[Config]:

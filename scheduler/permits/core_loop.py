@@ -37,9 +37,9 @@ class CoreLoop:
     def decide(self, event: events.Input) -> Outputs:
         """Take an input that is no request to the core and record it; its outputs are for `run`.
 
-        Raises `NotLeadingError` for a verdict that would be a decision, where none may be made.
+        Raises `NotLeadingError` for a verdict or a placement, which would be a decision, where none may be made.
         """
-        if isinstance(event, events.AdmissionCallEnded):
+        if isinstance(event, events.AdmissionCallEnded | events.PlacementAssumed):
             self._guard.check(0)
         outputs = self._core.apply(event)
         self._journal.input(event, outputs)

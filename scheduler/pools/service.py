@@ -10,6 +10,7 @@ from hosting.logs import Logger
 from hosting.settings import FaultsError, SettingsError
 from scheduler.core import events
 from scheduler.core.core import Core
+from scheduler.pools.chain.births import PoolBirths
 from scheduler.pools.chain.config import ChainConfig, Registries, build_chain, installed
 from scheduler.pools.chain.manager import PluginManager, PluginStartError
 from scheduler.pools.chain.objects import PoolObjects
@@ -56,6 +57,7 @@ class PoolService:
         self._handle = PoolHandle(self.objects, self.objects, log.bind(part="pool plugin"))
         self._config = ChainConfig()
         self._manager = PluginManager()
+        self.births = PoolBirths(self._ledger, self.objects, lambda: self._manager, clock)
         self._ending: set[asyncio.Task[None]] = set()
         self._described: Mapping[str, Pool] | None = None
         self._faults: Mapping[str, str] = {}
@@ -146,7 +148,8 @@ class PoolService:
         await self.objects.flush()
 
     def _say_beyond(self) -> None:
-        """Nobody is asked before a VM is born or labelled, so that a limit is exceeded is only to be seen afterwards."""
+        """Nobody is asked about a VM that others placed, or that is labelled anew: that a limit is exceeded is only to be seen
+        afterwards."""
         for account in self._ledger.pools():
             new = account.came_beyond - self._beyond.get(account.name, 0)
             if new > 0 and account.spec is not None:

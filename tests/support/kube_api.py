@@ -1,7 +1,7 @@
 """A fake API server in the test's own process.
 
 `FakeApiServer` holds objects and answers calls: lists in pages, watches with bookmarks, writes guarded by resourceVersion, three kinds
-of patches, the subresources `status`, `resize` and `eviction`. Faults are put in with `fail`, and `store` is changed directly.
+of patches, the subresources `status`, `resize`, `eviction` and `binding`. Faults are put in with `fail`, and `store` is changed directly.
 
 Two ways lead to it. `server.api()` is a `KubernetesApi` without sockets, for tests in virtual time. `serving(server)` listens on
 loopback, for the connection itself and for programs.
@@ -255,6 +255,9 @@ class FakeApiServer:
                 return 201, store.create(type_, key[0], body)
             case "POST", "eviction":
                 store.delete(type_, key)
+                return 201, {"kind": "Status", "status": "Success"}
+            case "POST", "binding":
+                store.bind(key, body)
                 return 201, {"kind": "Status", "status": "Success"}
             case "PUT", _:
                 return 200, store.update(type_, key, body, subresource)

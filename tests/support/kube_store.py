@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from hosting.kubernetes import resources
-from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.kubernetes.resources import PODS, Manifest, ResourceType
 
 Key: TypeAlias = tuple[str, str]
 """Namespace and name."""
@@ -176,6 +176,25 @@ class KubeStore:
             self._write(type_, key, None)
             return result
         return found if result == found else self._write(type_, key, result)
+
+    def bind(self, key: Key, binding: Manifest) -> None:
+        """Give a pod its node, and the annotations of the binding, as the subresource `binding` does."""
+        found = self.find(PODS, key)
+        if found is None:
+            raise RefusalError(404, "NotFound", f'pods "{key[1]}" not found')
+        metadata = binding["metadata"]
+        _guard(found, {"uid": metadata.get("uid")})
+        spec, has_gates = found["spec"], found["spec"].get("schedulingGates")
+        if "deletionTimestamp" in found["metadata"] or has_gates or spec.get("nodeName"):
+            why = f'already assigned to node "{spec["nodeName"]}"' if spec.get("nodeName") else "not ready"
+            raise RefusalError(409, "Conflict", f"pod {key[1]} is {why}")
+        bound = copy.deepcopy(found)
+        bound["spec"]["nodeName"] = binding["target"]["name"]
+        bound["metadata"].setdefault("annotations", {}).update(metadata.get("annotations") or {})
+        conditions = bound.setdefault("status", {}).setdefault("conditions", [])
+        conditions[:] = [each for each in conditions if each["type"] != "PodScheduled"]
+        conditions.append({"type": "PodScheduled", "status": "True"})
+        self._write(PODS, key, bound)
 
     def delete(
         self, type_: ResourceType, key: Key, preconditions: Mapping[str, str] | None = None

@@ -1,6 +1,6 @@
 """An event loop whose clock jumps: nothing waits in it, and the order of what happens is the same in every run.
 
-`@virtually` runs a test in such a loop, `now_s()` is its clock, `turns()` lets others go on.
+`@virtually` runs a test in such a loop, `now_s()` is its clock, `turns()` lets others go on, `compute(1.5)` does not.
 """
 
 import asyncio
@@ -23,17 +23,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop that never waits: its clock jumps."""
 
     def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
+        self.jumping = _Jumping()
+        super().__init__(self.jumping)
+        self._clock_resolution = 1e-10  # a timer never comes a nanosecond early
 
     def time(self) -> float:
         """The virtual time in seconds."""
-        return self._jumping.now_s
+        return self.jumping.now_s
 
 
 def now_s() -> float:
     """The clock of the loop that runs."""
     return asyncio.get_running_loop().time()
+
+
+def compute(seconds: float) -> None:
+    """The task that runs computes for so long, and nobody else goes on."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.jumping.now_s += seconds
 
 
 async def turns(count: int = 10) -> None:

@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 
 from informant.core.sessions import TABLE as SESSIONS
 from informant.core.sessions import SessionPhase
+from scheduler.framework.core.waiting import TABLE as WAITS
+from scheduler.framework.core.waiting import WaitPhase
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = {ROOT / "docs" / "informant.md": ("sessions", SESSIONS, SessionPhase.CHECKING)}
-
 
 P = TypeVar("P", bound=enum.Enum)
 E = TypeVar("E", bound=enum.Enum)
@@ -36,6 +36,12 @@ def drawn(text: str, name: str, picture: str) -> str:
     return f"{before}{begin}{picture}\n{end}{after}"
 
 
+PAGES: Final = {
+    ROOT / "docs" / "informant.md": ("sessions", diagram(SESSIONS, SessionPhase.CHECKING)),
+    ROOT / "docs" / "scheduling-plugins.md": ("waits", diagram(WAITS, WaitPhase.WAITING)),
+}
+"""The name and the diagram of each page that has one."""
+
 if __name__ == "__main__":
-    for page, (name, table, first) in PAGES.items():
-        page.write_text(drawn(page.read_text(), name, diagram(table, first)))
+    for page, (name, picture) in PAGES.items():
+        page.write_text(drawn(page.read_text(), name, picture))

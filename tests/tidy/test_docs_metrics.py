@@ -12,6 +12,7 @@ from hosting.server import Server
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.leader import leading_family
+from scheduler.framework.runtime.timing import Timings
 from scheduler.permits.metrics import families
 from scheduler.permits.stats import PermitStats
 from scheduler.pools.http.metrics import pool_families
@@ -33,6 +34,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         *families(core, PermitStats(), server),
         leading_family(leads=True),
         *pool_families(core.ledger, service.admission_queue, service.stats),
+        *Timings().families(),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
         *status.state_families([]),

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
@@ -28,7 +28,7 @@ from hosting.kubernetes.scaling import ScalingPolicy
 from hosting.kubernetes.virtual_machines import VirtualMachine, machine_of
 from hosting.logs import Logger
 from hosting.supervisor import Child
-from protocol.values import Observation, Resources
+from protocol.values import ZERO, Observation, Resources
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
 from scheduler.clusters.kubernetes.reading import Description, FoundVm, Surroundings
@@ -55,6 +55,8 @@ class Told:
 
 
 TellFault: TypeAlias = Callable[[ResourceType, Manifest, str], object]
+OnChanged: TypeAlias = Callable[[ResourceType, Collection[Key]], object]
+"""Is told of objects that were changed, or whose surroundings were."""
 
 
 class KubernetesCluster:
@@ -74,9 +76,10 @@ class KubernetesCluster:
         self._log = log
         self._changed: dict[ResourceType, set[Key]] = {}
         """What may have to be told."""
+        self._listeners: list[OnChanged] = []
 
         def watch(type_: ResourceType, selector: str = "", *, is_optional: bool = False) -> Reflector:
-            changed = self._changed[type_] = set[Key]()
+            self._changed[type_] = set()
             return Reflector(
                 api,
                 type_,
@@ -84,7 +87,7 @@ class KubernetesCluster:
                 clock=clock,
                 rng=rng,
                 log=log,
-                on_change=partial(_note, changed),
+                on_change=partial(self._note, type_),
                 is_optional=is_optional,
             )
 
@@ -94,6 +97,7 @@ class KubernetesCluster:
         self._of_policies = watch(SCALING_POLICIES, is_optional=True)
         self._told: dict[Key, Told] = {}
         self._nodes: dict[str, NodeSpec] = {}
+        self._largest_room = ZERO
         self._policies: dict[Key, ScalingPolicy] = {}
         self._of_namespace: dict[str, list[ScalingPolicy]] = {}
         self._in_machine: dict[Key, set[Key]] = {}
@@ -122,6 +126,49 @@ class KubernetesCluster:
     def descriptions(self) -> Iterator[tuple[Key, Description]]:
         """Every pod as it was told last."""
         return ((key, told.description) for key, told in self._told.items())
+
+    # ------------------------------------------------------------ what placing goes by
+
+    def listen(self, listener: OnChanged) -> None:
+        """Call `listener` whenever objects have changed. It must not wait and must not fail."""
+        self._listeners.append(listener)
+
+    def nodes(self) -> Mapping[Key, Manifest]:
+        """Every Node."""
+        return self._of_nodes.objects()
+
+    def pods(self) -> Mapping[Key, Manifest]:
+        """Every pod that has a node."""
+        return self._of_pods.objects()
+
+    def described(self, key: Key, uid: str) -> Description | None:
+        """The pod of that UID as it was told last; None where it was not told."""
+        told = self._told.get(key)
+        return told.description if told is not None and told.uid == uid else None
+
+    def describe(self, pod: Manifest) -> Description:
+        """What a pod is that was not told. Raises `ValueError`, also where its VirtualMachine is not known.
+
+        A pod without a node that is scaled without bounds may grow to the largest node.
+        """
+        node = self._nodes.get(reading.node_name(pod))
+        room = node.allocatable if node is not None else self._largest_room
+        try:
+            around = self._around(pod, room)
+            description = reading.describe(pod, around)
+        except reading.MALFORMED as error:
+            raise ValueError(f"the pod cannot be read: {error if str(error) else repr(error)}") from None
+        if around.machine_name is not None and around.machine is None:
+            raise ValueError(f"there is no VirtualMachine {around.machine_name}")
+        return description
+
+    def _note(self, type_: ResourceType, changes: tuple[Change, ...]) -> None:
+        self._note_keys(type_, {key_of(change.manifest) for change in changes})
+
+    def _note_keys(self, type_: ResourceType, keys: Collection[Key]) -> None:
+        self._changed[type_].update(keys)
+        for listener in self._listeners:
+            listener(type_, keys)
 
     # ------------------------------------------------------------ the port
 
@@ -192,10 +239,11 @@ class KubernetesCluster:
         self._note_machines()
         gone: list[events.Input] = []
         seen: list[events.Input] = []
-        changed = self._changed[PODS]
-        for key in sorted(changed | set(asked)):
+        keys = self._changed[PODS] | set(asked)
+        for key in sorted(keys):
             self._tell_pod(key, gone, seen, is_asked=key in asked)
-        changed.clear()
+        self._note_keys(PODS, keys)
+        self._changed[PODS].clear()
         whole = []
         if all(watch.has_synced for watch in self._watches()):
             whole = [events.ClusterRead(min(watch.known_at_s for watch in self._watches()))]
@@ -316,6 +364,9 @@ class KubernetesCluster:
         self._changed[NODES].clear()
         if others:
             self._look_again(lambda pod: reading.node_name(pod) in others)
+        if gone or seen:
+            rooms = (spec.allocatable for spec in self._nodes.values())
+            self._largest_room = reduce(Resources.max, rooms, ZERO)
         return gone, seen
 
     def _note_policies(self) -> None:
@@ -340,12 +391,12 @@ class KubernetesCluster:
 
     def _note_machines(self) -> None:
         for key in self._changed[VIRTUAL_MACHINES]:
-            self._changed[PODS] |= self._in_machine.get(key, set())
+            self._note_keys(PODS, self._in_machine.get(key, set()))
         self._changed[VIRTUAL_MACHINES].clear()
 
     def _look_again(self, is_concerned: Callable[[Manifest], bool]) -> None:
         """Describe some pods anew, because what they rest on has changed."""
-        self._changed[PODS] |= {key for key, pod in self._of_pods.objects().items() if is_concerned(pod)}
+        self._note_keys(PODS, {key for key, pod in self._of_pods.objects().items() if is_concerned(pod)})
 
     def _machines_of(self, keys: Iterable[Key]) -> Iterator[Key]:
         for key in keys:
@@ -376,10 +427,6 @@ class KubernetesCluster:
 
 def _uid(manifest: Manifest | None) -> str | None:
     return objects.uid(manifest) if manifest is not None else None
-
-
-def _note(changed: set[Key], changes: tuple[Change, ...]) -> None:
-    changed.update(key_of(change.manifest) for change in changes)
 
 
 async def _in_time(*calls: Coroutine[Any, Any, None]) -> None:

@@ -15,7 +15,7 @@ from hosting.kubernetes.scaling import ScalingPolicy, scaling_of
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
-from scheduler.core.model import Migration, NodeSpec, PodSpec, VmSpec
+from scheduler.core.model import RESERVATION_ANNOTATION, Migration, NodeSpec, PodSpec, VmSpec
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What reading an object raises that is not as the API says."""
@@ -103,6 +103,7 @@ def describe(pod: Manifest, around: Surroundings) -> Description:
         pods.is_terminal(pod),
         _labels(pod),
         is_tied=bool(scaling.is_tied),
+        reservation=_reservation(pod),
     )
     return Description(FoundVm(spec, pods.size(pod), pods.target(pod)), faults, scaling.policy)
 
@@ -131,6 +132,7 @@ def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Des
         machine.is_terminal or pods.is_terminal(pod),
         tuple(sorted(machine.labels.items())),
         is_tied=True,
+        reservation=_reservation(pod),
     )
     size = machine.size if machine.size is not None else machine.target
     return Description(FoundVm(spec, size, machine.target), machine.faults, machine=name)
@@ -139,7 +141,12 @@ def _in_machine(pod: Manifest, name: str, machine: VirtualMachine | None) -> Des
 def _other(pod: Manifest, at_least: Resources = ZERO) -> FoundPod:
     has_ended = pods.is_terminal(pod)
     held = pods.target(pod) if has_ended else pods.holds(pod).max(at_least)
-    return FoundPod(PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended))
+    spec = PodSpec(_name(pod), objects.uid(pod), node_name(pod), held, has_ended, _reservation(pod))
+    return FoundPod(spec)
+
+
+def _reservation(pod: Manifest) -> str | None:
+    return objects.annotations(pod).get(RESERVATION_ANNOTATION) or None
 
 
 def _name(pod: Manifest) -> PodName:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from protocol.values import ZERO, Resources
-from scheduler.core.model import Holder, Kind
+from scheduler.core.model import Holder, Kind, ReservationOwner
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import (
     CycleContext,
@@ -18,21 +18,9 @@ from scheduler.framework.core.plugin import (
     MaybeAwaited,
     Plugin,
     PreFilterResult,
+    SchedulingEvent,
 )
 from scheduler.framework.core.status import Status
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerMatcher:
-    """Which pods may use a reservation: those of the namespace (None: any) with all of these labels."""
-
-    namespace: str | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-
-    def matches(self, pod: PodInfo) -> bool:
-        """Whether the pod is meant."""
-        has_labels = all(pod.labels.get(key) == value for key, value in self.labels)
-        return has_labels and self.namespace in {None, pod.pod.namespace}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +28,7 @@ class Reservation:
     """Room that a `RESERVATION` holder of the ledger keeps on a node for pods that match one of `owners`.
 
     `allocatable` is what it was made for, `allocated` what pods have taken of it by now; the rest is its row. A reservation to
-    `allocate_once` serves one pod only.
+    `allocate_once` serves one pod only. Those with an `order` above 0 are taken before others, the lowest one first.
     """
 
     uid: str
@@ -48,9 +36,10 @@ class Reservation:
     node: str
     allocatable: Resources
     allocated: Resources = ZERO
-    owners: tuple[OwnerMatcher, ...] = ()
+    owners: tuple[ReservationOwner, ...] = ()
     allocate_once: bool = True
     is_available: bool = True
+    order: int = 0
 
     @property
     def holder(self) -> Holder:
@@ -69,7 +58,12 @@ class Reservation:
 
     def matches(self, pod: PodInfo) -> bool:
         """Whether the pod may use it."""
-        return self.is_matchable and any(owner.matches(pod) for owner in self.owners)
+        return self.is_matchable and any(_is_owner(owner, pod) for owner in self.owners)
+
+
+def _is_owner(owner: ReservationOwner, pod: PodInfo) -> bool:
+    has_labels = all(pod.labels.get(key) == value for key, value in owner.labels)
+    return has_labels and owner.namespace in {None, pod.pod.namespace}
 
 
 @runtime_checkable
@@ -151,6 +145,16 @@ class ReservationFilterPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class ReservationNominateFilterPlugin(Plugin, Protocol):
+    """Which reservations of the node that was chosen may be nominated for a pod."""
+
+    def filter_nominate_reservation(
+        self, context: CycleContext, pod: PodInfo, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Asked of those that passed `filter_reservation` already."""
+
+
+@runtime_checkable
 class ReservationScorePlugin(Plugin, Protocol):
     """How good a reservation is for a pod."""
 
@@ -186,6 +190,102 @@ class ReservationNominator(Plugin, Protocol):
         """Forget what was nominated for the pod."""
 
 
+@runtime_checkable
+class FindOneNodePlugin(Plugin, Protocol):
+    """Names the node itself. Only the first plugin that has this is asked, after the pre-filter plugins of a profile."""
+
+    def find_one_node(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[tuple[str, Status | None]]:
+        """With Success, the only node that is looked at; an empty name is a failure. Skip: no opinion."""
+
+
+@runtime_checkable
+class PreferNodesPlugin(Plugin, Protocol):
+    """Names nodes to try first. Only the first plugin that has this is asked, after `find_one_node`."""
+
+    def prefer_nodes(
+        self, context: CycleContext, pod: PodInfo, result: PreFilterResult | None
+    ) -> MaybeAwaited[tuple[Sequence[str], Status | None]]:
+        """With Success, the first of these nodes that passes the filters is the only one that is looked at; where none does, all
+        are. Skip: no opinion."""
+
+
+@runtime_checkable
+class NextPodPlugin(Plugin, Protocol):
+    """Says whose turn it is, before the queue is asked. The first plugin of the process that has this is asked."""
+
+    def next_pod(self) -> PodInfo | None:
+        """A pod of the queue; None for no opinion."""
+
+
+@runtime_checkable
+class ReservationPreBindPlugin(Plugin, Protocol):
+    """Before a reservation that was given a node is written. Runs where the plugin is enabled at the pre-bind point."""
+
+    def pre_bind_reservation(
+        self, context: CycleContext, reservation: Reservation, node_name: str
+    ) -> MaybeAwaited[Status | None]:
+        """Anything but Success keeps the reservation from the node."""
+
+
+@runtime_checkable
+class PreBindExtensions(Plugin, Protocol):
+    """Writes in one call what the pre-bind plugins changed. Runs where the plugin is enabled at the pre-bind point."""
+
+    def apply_patch(
+        self, context: CycleContext, original: Mapping[str, Any], modified: Mapping[str, Any]
+    ) -> MaybeAwaited[Status | None]:
+        """The manifest of the pod, or of the reservation, as it was and as it is wanted. Skip leaves it to the next plugin, and
+        Success ends the run. Where all say Skip nothing is written, and that is no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A page of a plugin: `GET /v1/scheduling/plugins/{plugin}{path}`. Braces in the path name its parameters.
+
+    `read` gets the parameters and returns what the page shows, as JSON; None is a 404. It only reads, and waits for nothing.
+    """
+
+    path: str
+    read: Callable[[Mapping[str, str]], Any]
+
+
+@runtime_checkable
+class APIServiceProvider(Plugin, Protocol):
+    """Shows its state over HTTP. Source: seed 002's per-plugin services."""
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Asked once for each plugin's name, when the plugin was built."""
+
+
+class SchedulerCache(Protocol):
+    """The pods that were given a node and are not seen there yet. Whoever forgets one calls `ExtendedHandle.forget_pod`."""
+
+    def is_assumed_pod(self, uid: str) -> bool:
+        """Whether room is held for that pod."""
+
+
+class SchedulingQueue(Protocol):
+    """The pods that wait for their turn."""
+
+    def activate(self, pods: Sequence[PodInfo]) -> None:
+        """Give these pods their turn as soon as possible, whatever they wait for."""
+
+    def move_all(self, event: SchedulingEvent) -> None:
+        """Something happened: pods that it may help get their turn."""
+
+
+class SchedulerAdapter(Protocol):
+    """The scheduler around the plugins. Source: seed 002, `Scheduler`."""
+
+    def get_cache(self) -> SchedulerCache:
+        """The pods that were given a node."""
+
+    def get_scheduling_queue(self) -> SchedulingQueue:
+        """The pods that wait for a node."""
+
+
 PluginToReservationScores: TypeAlias = Mapping[str, Mapping[str, int]]
 """By plugin and UID of the reservation, with weights. Source: seed 002."""
 
@@ -199,12 +299,12 @@ ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
 class ExtendedHandle(FrameworkHandle, Protocol):
     """What a plugin may ask of the framework extender. Source: seed 002. The factories of a scheduler get it.
 
-    `placements`, `births`, `reservations` and `now_s` are Parley's own.
+    `placements`, `births`, `binder`, `reservations` and `now_s` are Parley's own.
     """
 
-    def scheduler(self) -> Any:
-        """The scheduler around it (`SchedulerAdapter`): its cache and its queue. Raises `RuntimeError` while plugins are being
-        built; ask for it whenever it is needed."""
+    def scheduler(self) -> SchedulerAdapter:
+        """The scheduler around it: its cache and its queue. Raises `RuntimeError` while plugins are being built, and where
+        kube-scheduler has the queue; ask for it whenever it is needed."""
 
     def client_set(self) -> Any:
         """The client of the API server (`hosting.kubernetes.api.KubernetesApi`); None without one."""
@@ -220,6 +320,9 @@ class ExtendedHandle(FrameworkHandle, Protocol):
     def register_forget_pod_handler(self, handler: ForgetPodHandler) -> None:
         """`handler` is called for each pod that was assumed and is forgotten; all handlers are, whatever one raises."""
 
+    def forget_pod(self, pod: PodInfo, node_name: str) -> None:
+        """The pod was assumed on that node and will not be bound: give its room back, and tell every handler."""
+
     def reservations(self, node_name: str) -> Sequence[Reservation]:
         """The reservations of a node now."""
 
@@ -230,6 +333,10 @@ class ExtendedHandle(FrameworkHandle, Protocol):
     @property
     def births(self) -> Any:
         """Who has a say before a pod of a pool is placed (`scheduler.ports.Births`)."""
+
+    @property
+    def binder(self) -> Any:
+        """What binds pods (`scheduler.ports.Binder`); None where somebody else does."""
 
     def now_s(self) -> float:
         """The monotonic clock."""

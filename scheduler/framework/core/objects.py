@@ -31,8 +31,8 @@ class PodInfo:
     bounds: Bounds | None = None
     pool: str | None = None
     priority: int = 0
-    labels: Mapping[str, str] = NO_MANIFEST
-    manifest: Mapping[str, Any] = NO_MANIFEST
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_MANIFEST)
+    manifest: Mapping[str, Any] = field(default_factory=lambda: NO_MANIFEST)
 
     @property
     def holder(self) -> Holder:
@@ -70,7 +70,7 @@ class NodeInfo:
     reserved: Resources = ZERO
     rows: Mapping[Holder, RowInfo] = field(default_factory=dict)
     pods: tuple[PodInfo, ...] = ()
-    manifest: Mapping[str, Any] = NO_MANIFEST
+    manifest: Mapping[str, Any] = field(default_factory=lambda: NO_MANIFEST)
     compute_unit: Resources | None = None
     generation: int = 0
 

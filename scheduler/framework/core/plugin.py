@@ -7,6 +7,7 @@ may be a coroutine. `None` in place of a status is Success. What a plugin raises
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
@@ -160,9 +161,13 @@ class EnqueueExtensions(Plugin, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreFilterResult:
-    """The nodes that are worth a look; None for all of them."""
+    """The nodes that are worth a look; None for all of them.
+
+    `narrowed_by` is the framework's: the plugins that gave a set, once their sets have become one.
+    """
 
     node_names: frozenset[str] | None = None
+    narrowed_by: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -328,6 +333,34 @@ class PostBindPlugin(Plugin, Protocol):
 
     def post_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> MaybeAwaited[None]:
         """Clean up."""
+
+
+METHODS: Final[Mapping[ExtensionPoint, tuple[str, ...]]] = MappingProxyType(
+    {
+        ExtensionPoint.PRE_ENQUEUE: ("pre_enqueue",),
+        ExtensionPoint.QUEUE_SORT: ("less",),
+        ExtensionPoint.PRE_FILTER: ("pre_filter",),
+        ExtensionPoint.FILTER: ("filter",),
+        ExtensionPoint.POST_FILTER: ("post_filter",),
+        ExtensionPoint.PRE_SCORE: ("pre_score",),
+        ExtensionPoint.SCORE: ("score",),
+        ExtensionPoint.RESERVE: ("reserve", "unreserve"),
+        ExtensionPoint.PERMIT: ("permit",),
+        ExtensionPoint.PRE_BIND: ("pre_bind", "prebind", "pre_bind_pre_flight"),
+        ExtensionPoint.BIND: ("bind",),
+        ExtensionPoint.POST_BIND: ("post_bind",),
+    }
+)
+"""What a plugin implements to take part in a point: one of these methods at least."""
+
+
+def points_of(plugin: object) -> frozenset[ExtensionPoint]:
+    """The points that a plugin, or the class of one, extends."""
+    return frozenset(
+        point
+        for point, methods in METHODS.items()
+        if any(callable(getattr(plugin, method, None)) for method in methods)
+    )
 
 
 class WaitingPod(Protocol):

@@ -78,7 +78,7 @@ class Status:
         """The status as an exception; None for Success, Wait and Skip. Source: seed 001, `AsError`."""
         if self.code in {Code.SUCCESS, Code.WAIT, Code.SKIP}:
             return None
-        return self.error if self.error is not None and not self.texts else StatusError(self.message)
+        return self.error if self.error is not None else StatusError(self.message)
 
     def by(self, plugin: str) -> "Status":
         """The status as the word of `plugin`."""

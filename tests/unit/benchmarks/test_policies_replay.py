@@ -43,7 +43,7 @@ class Scripted(Rule):
         if size == target:
             self.moves.append((round(now_s, 3), size))
 
-    def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:  # noqa: ARG002 - the rule's
+    def answered(self, size: Resources, now_s: float, *, is_approved: bool) -> None:
         self.answers.append((now_s, is_approved))
 
 
@@ -201,7 +201,7 @@ def test_a_rule_is_told_readings_of_the_last_period() -> None:
     class Reader(Scripted):
         seen: list[Seen]
 
-        def read(self, seen: Seen, now_s: float) -> None:  # noqa: ARG002 - the rule's
+        def read(self, seen: Seen, now_s: float) -> None:
             self.seen = [*getattr(self, "seen", []), seen]
 
     rule = Reader()

@@ -108,6 +108,28 @@ async def test_renewed_files_hold_for_new_connections_on_both_sides(tmp_path: Pa
         assert "not trusted" in str(await ask(port, loaded(TlsFiles(ca=old.ca))))
 
 
+async def test_clients_are_asked_for_a_certificate_that_the_authorities_of_now_believe(
+    tmp_path: Path,
+) -> None:
+    """No client without one; and a new authority holds for new connections, without listening anew."""
+    server, old, new = (Authority(tmp_path / name, name) for name in ("server", "old", "new"))
+    shown, believed = server.issue(tmp_path / "server"), tmp_path / "believed.ca"
+    believed.write_bytes(old.ca.read_bytes())
+    files = {authority: authority.issue(tmp_path / name) for authority, name in ((old, "old"), (new, "new"))}
+    tls = loaded(TlsFiles(shown.certificate, shown.key, client_ca=believed))
+
+    async def is_let_in(authority: Authority | None) -> bool:
+        own = files[authority] if authority is not None else TlsFiles()
+        found = await ask(port, loaded(TlsFiles(own.certificate, own.key, server.ca)))
+        return isinstance(found, Answered) and found.status == 200
+
+    async with listening(tls) as port:
+        assert [await is_let_in(each) for each in (old, new, None)] == [True, False, False]
+        believed.write_bytes(new.ca.read_bytes() + b"\n")
+        assert await tls.refresh()
+        assert [await is_let_in(each) for each in (old, new, None)] == [False, True, False]
+
+
 async def test_files_that_cannot_be_used_are_named_and_the_old_ones_stay(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     files = authority.issue(tmp_path)

@@ -105,7 +105,7 @@ class Network(HttpClient):
         *,
         deadline_s: float,
         body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,  # noqa: ARG002 - as the real client has it
+        headers: Mapping[str, str] | None = None,
     ) -> Outcome:
         address, _, path = url.removeprefix("http://").partition("/")
         if address not in self.agents:

@@ -140,3 +140,16 @@ def test_a_node_offers_what_can_be_allocated() -> None:
     assert reading.node_of(node()).allocatable == ROOM
     with pytest.raises(reading.MALFORMED):
         reading.node_of(node(cpu="many"))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "around"),
+    [
+        (pod(annotations={names.RESERVATION: "r"}), _around()),
+        (pod(scaled=True, annotations={names.RESERVATION: "r"}), _around()),
+        (pod("a", labels=_IN_VM, annotations={names.RESERVATION: "r"}), _around(machine(), "vm")),
+    ],
+    ids=["pod", "scaled pod", "pod of a VM"],
+)
+def test_a_pod_names_the_reservation_that_it_was_bound_with(manifest: Manifest, around: Surroundings) -> None:
+    assert reading.describe(manifest, around).found.spec.reservation == "r"

@@ -14,7 +14,7 @@ from hosting.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES, Man
 from hosting.logs import logger
 from hosting.supervisor import Supervisor
 from protocol.wire import PodName
-from scheduler.clusters.migrator import CREATED_BY, PENDING_S, RETRY, US, KubernetesMigrator
+from scheduler.clusters.migrator import CREATED_BY, PENDING_S, RETRY, US, Choose, KubernetesMigrator
 from scheduler.core import events
 from scheduler.ports import MigratorError
 from tests.support.kube_api import FakeApiServer
@@ -34,10 +34,12 @@ class House:
     told: list[Report] = field(default_factory=list)
 
     @asynccontextmanager
-    async def migrator(self) -> AsyncIterator[KubernetesMigrator]:
+    async def migrator(self, choose: Choose | None = None) -> AsyncIterator[KubernetesMigrator]:
         log, rng = logger("migrator"), random.Random(1)
         async with self.server.api() as api:
-            found = KubernetesMigrator(api, self.told.append, self.uids.get, clock=now_s, rng=rng, log=log)
+            found = KubernetesMigrator(
+                api, self.told.append, self.uids.get, clock=now_s, rng=rng, log=log, choose=choose
+            )
             supervisor = Supervisor(log, rng)
             for name, child in found.children().items():
                 supervisor.start(name, child)
@@ -85,6 +87,36 @@ async def test_a_move_is_an_object_that_goes_when_the_vm_has_moved() -> None:
         await asyncio.sleep(1)
         assert house.migrations() == []
         assert house.told == [], "who started it has told that; and the VM's pod goes"
+
+
+@virtually
+async def test_a_move_names_the_node_that_was_chosen() -> None:
+    house, asked = _house(), list[events.MigrationWanted]()
+
+    async def choose(wanted: events.MigrationWanted) -> tuple[str, ...]:
+        asked.append(wanted)
+        return "node-c", "node-b"
+
+    async with house.migrator(choose) as migrator:
+        await migrator.start(house.wanted())
+    (found,) = house.migrations()
+    (term,) = found["spec"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["preference"]["matchFields"][0]["values"] == ["node-c"]
+    assert asked == [house.wanted()]
+
+
+@virtually
+async def test_a_move_that_has_nowhere_to_go_does_not_begin() -> None:
+    house = _house()
+
+    async def choose(wanted: events.MigrationWanted) -> tuple[str, ...]:
+        del wanted
+        raise MigratorError("no other node can take it")
+
+    async with house.migrator(choose) as migrator:
+        with pytest.raises(MigratorError, match="no other node can take it"):
+            await migrator.start(house.wanted())
+    assert house.migrations() == []
 
 
 @pytest.mark.parametrize(

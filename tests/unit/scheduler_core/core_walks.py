@@ -8,12 +8,16 @@ from uuid import UUID
 from protocol.reasons import Reason, ReasonCode
 from protocol.wire import SlotResources
 from scheduler.core import events
-from scheduler.core.model import Holder, Kind
+from scheduler.core.model import Holder, Kind, PodSpec
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import AGENT, HERE, NEXT_AGENT, World, pod, rules
 
 WHY = Reason(ReasonCode.POOL, "quota: “blue” is used up", "cpu", 1.5)
-HOLDERS = [Holder(kind, "u-1") for kind in Kind]
+HOLDERS = [
+    *(Holder(kind, "uid-u") for kind in Kind),
+    Holder(Kind.VM, "uid-a"),
+    Holder(Kind.RESERVATION, "r1"),
+]
 ANOTHER = UUID(int=99)
 
 
@@ -60,6 +64,19 @@ def _acts(
     def pod_changes() -> None:
         world.other_pod("filler", cu(dice.randint(0, 9)))
 
+    def pod_is_bound() -> None:
+        world.other_pod("u", some(), reservation=dice.choice((None, "r1")))
+
+    def assumed() -> tuple[events.Output, ...]:
+        pool, reservation = dice.choice((None, "blue", "red")), dice.choice((None, "r1"))
+        holder, until_s = dice.choice(HOLDERS), now_s + 20
+        return (world.assume(holder, some(), until=until_s, at=now_s, pool=pool, reservation=reservation),)
+
+    def reserved() -> None:
+        amount, node = some(), dice.choice(("n1", "n1", "n9", ""))
+        ends, once = dice.random() < 0.2, dice.random() < 0.5
+        world.reserve(amount, node=node, has_ended=ends, allocate_once=once)
+
     def switched() -> None:
         world.configure(rules(watermark=0.4, migration=True, system=cu(dice.randint(0, 4))))
 
@@ -70,7 +87,11 @@ def _acts(
         (3, lambda: world.ticked(now_s)),
         (2, lambda: world.apply(dice.choice((events.MigrationStarted, events.MigrationEnded))(leaving))),
         (1, lambda: world.apply(events.MigrationFailed(leaving, now_s + 10))),
-        (1, lambda: (world.assume(dice.choice(HOLDERS), some(), until=now_s + 20, at=now_s),)),
+        (3, assumed),
+        (2, pod_is_bound),
+        (1, lambda: world.apply(events.PodGone(PodSpec(pod("u"), "uid-u", "n1", cu(1))))),
+        (1, reserved),
+        (1, lambda: world.apply(events.ReservationGone("r1"))),
         (1, lambda: world.apply(events.PlacementConfirmed(dice.choice(HOLDERS)))),
         (1, lambda: world.apply(events.PlacementForgotten(dice.choice(HOLDERS)))),
         (2, read),

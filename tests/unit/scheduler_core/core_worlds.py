@@ -16,7 +16,7 @@ from protocol.wire import AgentRequest, Metrics, PodName, SlotResources
 from scheduler.core import events, replies
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, Floor, NodeAccount, OverCause, RowState
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
 from scheduler.core.rules import GrowthSwitches, NodeOverride, NodeRules, Rules, Watermark
 from scheduler.core.state import SchedulerConfig
 from scheduler.core.vms import VmRecord
@@ -78,10 +78,13 @@ class World:
         unit: Resources | None = None,
         slot: int | None = GIB,
         pool: str | None = None,
+        reservation: str | None = None,
     ) -> None:
         """The cluster shows a VM; `use` None where it shows no sizes."""
         bounds = Bounds(UNIT, most or cu(8))
-        spec = VmSpec(pod(name), uid or f"uid-{name}", node, bounds, slot, unit, pool=pool)
+        spec = VmSpec(
+            pod(name), uid or f"uid-{name}", node, bounds, slot, unit, pool=pool, reservation=reservation
+        )
         reading = Observation(use, use, at) if use is not None else None
         self.apply(events.VmSeen(spec, reading, at, is_new=is_new))
 
@@ -99,10 +102,20 @@ class World:
         """A read of the cluster, begun at `at`, shows `use` (and is moving to `target`)."""
         self.see(name, Observation(use, target or use, at), at=at)
 
-    def other_pod(self, name: str, requests: Resources, node: str = "n1") -> PodSpec:
+    def other_pod(
+        self, name: str, requests: Resources, node: str = "n1", reservation: str | None = None
+    ) -> PodSpec:
         """The cluster shows a pod that is no VM."""
-        spec = PodSpec(pod(name), f"uid-{name}", node, requests)
+        spec = PodSpec(pod(name), f"uid-{name}", node, requests, reservation=reservation)
         self.apply(events.PodSeen(spec))
+        return spec
+
+    def reserve(
+        self, amount: Resources, *, node: str = "n1", uid: str = "r1", **more: Any
+    ) -> ReservationSpec:
+        """The cluster shows a reservation."""
+        spec = ReservationSpec(uid, f"default/{uid}", node, amount, **more)
+        self.apply(events.ReservationSeen(spec))
         return spec
 
     def tick(self, at: float) -> list[str]:
@@ -243,9 +256,11 @@ class World:
         name: str = "default/placed",
         until: float = 10.0,
         at: float = 0.0,
+        pool: str | None = None,
+        reservation: str | None = None,
     ) -> events.Output:
         """What becomes of a placement that somebody assumes."""
-        asked = events.PlacementAssumed(1, holder, name, node, amount, until, at)
+        asked = events.PlacementAssumed(1, holder, name, node, amount, until, at, pool, reservation)
         (output,) = self.apply(asked)
         return output
 

@@ -13,7 +13,16 @@ from protocol.values import ZERO, Resources
 from protocol.wire import Metrics, SlotResources
 from scheduler.core import events, journal
 from scheduler.core.ledger import OverCause
-from scheduler.core.model import Holder, Kind, Migration, NodeSpec, PodSpec, PoolSpec
+from scheduler.core.model import (
+    Holder,
+    Kind,
+    Migration,
+    NodeSpec,
+    PodSpec,
+    PoolSpec,
+    ReservationOwner,
+    ReservationSpec,
+)
 from scheduler.core.rules import DefaultPool, NodeOverride, Rules, Watermark
 from scheduler.core.state import SchedulerConfig
 from tests.support.amounts import UNIT, cu
@@ -102,6 +111,7 @@ INPUTS: list[events.Input] = [
     events.NodeSeen(NodeSpec("n2", cu(4), UNIT, ZERO)),
     events.NodeGone("n1"),
     events.PodSeen(PodSpec(pod("p"), "u", "n1", cu(0.123), terminal=True)),
+    events.PodSeen(PodSpec(pod("p"), "u", "n1", UNIT, reservation="r1")),
     events.PodGone(PodSpec(pod("p"), "u", "n1", ZERO)),
     events.VmSeen(SPEC, READING, 1.25, is_new=True),
     events.VmSeen(vm.record().spec, None, 1.0),
@@ -117,8 +127,12 @@ INPUTS: list[events.Input] = [
     events.PoolSeen(PoolSpec("blue", cu(0.5), 3, 9, 2, is_deleting=True)),
     events.PoolGone("blue"),
     *(events.PlacementAssumed(4, holder, "ns/p", "n1", cu(1, 2), 9.5, 1.0) for holder in HOLDERS),
+    events.PlacementAssumed(4, HOLDERS[0], "ns/p", "n1", cu(1, 2), 9.5, 1.0, "blue", "r1"),
     *(events.PlacementConfirmed(holder) for holder in HOLDERS),
     *(events.PlacementForgotten(holder) for holder in HOLDERS),
+    events.ReservationSeen(ReservationSpec("r1", "ns/r1", "", UNIT, allocate_once=False, has_ended=True)),
+    events.ReservationSeen(ReservationSpec("r1", "r1", "n1", UNIT, (ReservationOwner("ns", (("a", "b"),)),))),
+    events.ReservationGone("r1"),
     events.MigrationStarted("u"),
     events.MigrationFailed("u", 12.5),
     events.MigrationEnded("u"),

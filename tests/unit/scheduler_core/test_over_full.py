@@ -10,8 +10,9 @@ from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import SlotResources
 from scheduler.core import events
-from scheduler.core.ledger import Cause, Obstacle, OverCause
+from scheduler.core.ledger import Cause, OverCause
 from scheduler.core.model import Holder, Kind
+from scheduler.core.refusals import Obstacle, obstacles
 from scheduler.core.state import SchedulerConfig
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import ELSEWHERE, EVERYWHERE, HERE, World, codes, pod, rules
@@ -268,7 +269,7 @@ def obstructed() -> World:
 
 
 def test_obstacles_are_the_permits_and_floors_of_the_others_the_largest_first() -> None:
-    found = obstructed().core.ledger.obstacles("n1", Holder(Kind.VM, "uid-vm"), "cpu")
+    found = obstacles(obstructed().core.ledger, "n1", Holder(Kind.VM, "uid-vm"), "cpu")
     assert found == [
         Obstacle("default/late", Cause.START_UP, 3000, 5.0),
         Obstacle("default/edited", Cause.OBSERVED, 2000),
@@ -282,16 +283,16 @@ def test_obstacles_are_of_one_resource_and_one_node() -> None:
     world = World()
     world.other_pod("filler", cu(2, 0))
     ledger = world.core.ledger
-    assert ledger.obstacles("n1", Holder(Kind.VM, "x"), "memory") == []
-    assert ledger.obstacles("n9", Holder(Kind.VM, "x"), "cpu") == []
-    assert len(ledger.obstacles("n1", Holder(Kind.VM, "x"), "cpu")) == 1
-    assert ledger.obstacles("n1", Holder(Kind.POD, "uid-filler"), "cpu") == []
+    assert obstacles(ledger, "n1", Holder(Kind.VM, "x"), "memory") == []
+    assert obstacles(ledger, "n9", Holder(Kind.VM, "x"), "cpu") == []
+    assert len(obstacles(ledger, "n1", Holder(Kind.VM, "x"), "cpu")) == 1
+    assert obstacles(ledger, "n1", Holder(Kind.POD, "uid-filler"), "cpu") == []
 
 
 def test_of_a_row_the_largest_floor_counts() -> None:
     world = obstructed()
     world.read("late", cu(3), at=6.0)
-    found = world.core.ledger.obstacles("n1", Holder(Kind.VM, "uid-vm"), "cpu")
+    found = obstacles(world.core.ledger, "n1", Holder(Kind.VM, "uid-vm"), "cpu")
     assert [each.cause for each in found if each.name == "default/late"] == [Cause.START_UP, None]
 
 

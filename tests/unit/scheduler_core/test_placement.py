@@ -1,12 +1,14 @@
 """Room for what is not there yet: assumed, then confirmed or forgotten, and taken over by what the cluster shows."""
 
+from typing import Any
+
 import pytest
 
 from protocol.reasons import ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events
 from scheduler.core.ledger import Cause, OverCause
-from scheduler.core.model import Holder, Kind, PodSpec
+from scheduler.core.model import Holder, Kind, PodSpec, PoolSpec
 from tests.support.amounts import GIB, UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, codes, pod, world_with_vm
 
@@ -46,7 +48,7 @@ def refusal(output: events.Output) -> events.NotPlaced:
 def test_what_fits_is_kept(kind: Kind) -> None:
     world = World()
     assert world.assume(holder(kind), cu(10)) == PLACED
-    assert (world.node_reserved(), world.floors("new")) == (cu(10), [(Cause.PENDING, cu(10))])
+    assert (world.node_reserved(), world.floors("new")) == (cu(10), [(Cause.ASSUMED, cu(10))])
     assert world.over() == set()
 
 
@@ -91,7 +93,7 @@ def test_growth_sees_what_is_assumed(kind: Kind) -> None:
     world.vm("vm")
     answer = world.decide(world.request("vm", cu(8)))
     assert (answer.permit, codes(answer)) == (cu(4), [ReasonCode.NODE_HEADROOM])
-    assert "default/placed 6 CPU (pending)" in answer.reasons[0].message
+    assert "default/placed 6 CPU (assumed)" in answer.reasons[0].message
 
 
 def test_placement_sees_what_growth_waits_for() -> None:
@@ -299,10 +301,197 @@ def test_rows_are_named_as_their_placement_says(kind: Kind) -> None:
     assert (row.name, row.node, row.holder) == ("default/placed", "n1", holder(kind))
 
 
-def test_kinds_of_one_uid_are_holders_of_their_own() -> None:
-    world = World()
-    for kind in KINDS:
-        assert world.assume(holder(kind), cu(2)) == PLACED
-    assert world.node_reserved() == cu(6)
+def test_a_reservation_has_nothing_to_do_with_a_pod_of_its_uid() -> None:
+    world = placed(Kind.RESERVATION)
+    assert world.assume(holder(), cu(2)) == PLACED
+    assert world.node_reserved() == cu(5)
     world.apply(events.PlacementForgotten(holder(Kind.RESERVATION)))
-    assert world.node_reserved() == cu(4)
+    assert world.node_reserved() == cu(2)
+
+
+# ------------------------------------------------------------ a pod that becomes a VM, or ceases to be one
+
+EITHER = pytest.mark.parametrize(
+    ("before", "after"), [(Kind.POD, Kind.VM), (Kind.VM, Kind.POD)], ids=["becomes a VM", "is none any more"]
+)
+
+
+def show(world: World, kind: Kind, node: str = "n1") -> None:
+    """The cluster shows the pod, with 2 units."""
+    if kind is Kind.VM:
+        world.vm("new", cu(2), node=node)
+    else:
+        world.other_pod("new", cu(2), node=node)
+
+
+@EITHER
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_pod_that_is_seen_as_the_other_kind_leaves_no_row_behind(
+    before: Kind, after: Kind, node: str
+) -> None:
+    world = placed(before)
+    world.node("n2", cu(10))
+    show(world, after, node)
+    assert [row.holder for row in world.core.ledger.rows()] == [holder(after)]
+    assert world.node_reserved(node) == cu(2)
+    world.apply(events.PlacementForgotten(holder(before)))
+    assert world.node_reserved(node) == cu(2)
+
+
+@EITHER
+@pytest.mark.parametrize("most", [4, 5])
+def test_assumed_anew_as_the_other_kind_it_takes_the_room_that_it_has(
+    before: Kind, after: Kind, most: int
+) -> None:
+    world = placed(before)
+    world.other_pod("filler", cu(6))
+    answer = world.assume(holder(after), cu(most))
+    assert (answer == PLACED) is (most == 4)
+    (row,) = [row for row in world.core.ledger.rows() if row.holder.uid == "uid-new"]
+    assert (row.holder.kind, row.reserved) == ((after, cu(4)) if most == 4 else (before, cu(3)))
+
+
+@EITHER
+def test_what_is_shown_as_the_other_kind_is_placed_already(before: Kind, after: Kind) -> None:
+    world = World()
+    world.node("n2", cu(10))
+    show(world, before)
+    assert world.assume(holder(after), cu(9)) == PLACED
+    assert refusal(world.assume(holder(after), UNIT, node="n2")).reason.code is ReasonCode.PLACED_ELSEWHERE
+    assert world.node_reserved() == cu(2)
+
+
+@EITHER
+@pytest.mark.parametrize("end", ["forgotten", "gone"])
+def test_its_end_under_the_other_kind_ends_it(before: Kind, after: Kind, end: str) -> None:
+    world = placed(before)
+    if end == "forgotten":
+        world.apply(events.PlacementForgotten(holder(after)))
+    elif after is Kind.VM:
+        world.apply(events.VmGone(pod("new"), "uid-new", 1.0))
+    else:
+        world.apply(events.PodGone(PodSpec(pod("new"), "uid-new", "n1", UNIT)))
+    assert list(world.core.ledger.rows()) == []
+
+
+# ------------------------------------------------------------ pools
+
+VM = holder(Kind.VM)
+
+
+def pooled(**limits: Any) -> World:
+    """A world whose pool `blue`, of units of 2, holds a VM of 3: 2 units."""
+    world = World()
+    world.apply(events.PoolSeen(PoolSpec("blue", cu(2), 2, **limits)))
+    world.vm("first", cu(3), pool="blue")
+    return world
+
+
+def units(world: World, pool: str = "blue") -> int:
+    """What a pool counts."""
+    account = world.core.ledger.pool(pool)
+    return account.units if account is not None else 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "amount", "message"),
+    [
+        ({}, cu(7), ""),
+        ({"max_units": 5}, cu(6), ""),
+        ({"max_units": 5}, cu(6.001), "pool blue holds 2 of at most 5 units"),
+        ({"max_units": 5}, cu(1, 6.5), "pool blue holds 2 of at most 5 units"),
+        ({"max_units": 1}, UNIT, "holds 2 of at most 1 units; nothing grows until it is at or below"),
+        ({"max_units": 0}, UNIT, "pool blue is frozen"),
+        ({"max_units": 0}, ZERO, ""),
+        ({"max_units_per_vm": 2}, cu(4), ""),
+        ({"max_units_per_vm": 2}, cu(5), "pool blue allows a VM 2 units"),
+        ({"is_deleting": True}, UNIT, "pool blue is being deleted"),
+    ],
+)
+def test_a_placement_needs_room_in_its_pool_too_and_counts_there_at_once(
+    limits: dict[str, Any], amount: Resources, message: str
+) -> None:
+    world = pooled(**limits)
+    before, frees = world.node_reserved(), world.core.ledger.frees
+    answer = world.assume(VM, amount, pool="blue")
+    if not message:
+        assert answer == PLACED
+        assert units(world) == 2 + amount.units(cu(2))
+        assert world.node_reserved() == before + amount
+        return
+    reason = refusal(answer).reason
+    assert (reason.code, message in reason.message) == (ReasonCode.POOL, True)
+    assert (units(world), world.node_reserved(), world.core.ledger.frees) == (2, before, frees)
+
+
+def test_nothing_is_placed_into_a_pool_that_is_not_there() -> None:
+    world = World()
+    assert refusal(world.assume(VM, UNIT, pool="red")).reason.message == "there is no pool red"
+    assert world.core.ledger.pool("red") is None
+
+
+def test_what_a_pool_counts_already_it_does_not_refuse() -> None:
+    world = pooled()
+    world.assume(VM, cu(4), pool="blue")
+    world.apply(events.PoolSeen(PoolSpec("blue", cu(2), 3, 1)))
+    assert world.assume(VM, cu(4), pool="blue") == PLACED
+    assert world.assume(VM, cu(3), pool="blue") == PLACED
+    refusal(world.assume(VM, cu(5), pool="blue"))
+    world.apply(events.PoolGone("blue"))
+    assert world.assume(VM, cu(3), pool="blue") == PLACED
+    refusal(world.assume(VM, cu(3.5), pool="blue"))
+    assert units(world) == 0
+    world.apply(events.PoolSeen(PoolSpec("blue", UNIT)))
+    assert units(world) == 6
+
+
+def test_growth_finds_what_is_assumed_in_its_pool() -> None:
+    world = pooled(max_units=5)
+    world.assume(VM, cu(4), pool="blue")
+    answer = world.take(world.request("first", cu(8)), 11)[0]
+    assert isinstance(answer, events.AdmissionCallNeeded)
+    assert answer.wanted == cu(6)
+
+
+@pytest.mark.parametrize("pool", ["blue", "red", None])
+def test_a_vm_that_was_assumed_is_counted_once_in_the_pool_that_it_names(pool: str | None) -> None:
+    world = pooled(max_units=4)
+    world.apply(events.PoolSeen(PoolSpec("red", cu(2), max_units=0)))
+    world.assume(VM, cu(4), pool="blue")
+    world.vm("new", cu(4), pool=pool)
+    assert (units(world), units(world, "red")) == {"blue": (4, 0), "red": (2, 2), None: (2, 0)}[pool]
+    beyond = {account.name: account.came_beyond for account in world.core.ledger.pools()}
+    assert beyond == {"blue": 0, "red": int(pool == "red")}
+
+
+def test_a_vm_that_nobody_assumed_still_comes_beyond() -> None:
+    world = pooled(max_units=2)
+    world.vm("new", UNIT, pool="blue")
+    account = world.core.ledger.pool("blue")
+    assert account is not None
+    assert (account.units, account.came_beyond) == (3, 1)
+
+
+@pytest.mark.parametrize("end", ["forgotten", "not seen in time", "seen as a pod that is no VM"])
+def test_a_pool_gets_back_what_was_assumed(end: str) -> None:
+    world = pooled()
+    frees = world.core.ledger.frees
+    world.assume(VM, cu(4), pool="blue")
+    assert units(world) == 4
+    if end == "forgotten":
+        world.apply(events.PlacementForgotten(VM))
+    elif end == "not seen in time":
+        world.passed(10.0)
+    else:
+        world.other_pod("new", cu(4))
+    assert (units(world), world.core.ledger.frees) == (2, frees + 1)
+
+
+def test_another_pool_is_moved_to_whole_or_not_at_all() -> None:
+    world = pooled()
+    world.assume(VM, cu(4), pool="blue")
+    world.apply(events.PoolSeen(PoolSpec("red", UNIT, max_units=3)))
+    refusal(world.assume(VM, cu(4), pool="red"))
+    assert (units(world), units(world, "red")) == (4, 0)
+    assert world.assume(VM, cu(3), pool="red") == PLACED
+    assert (units(world), units(world, "red")) == (2, 3)

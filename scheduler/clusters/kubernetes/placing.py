@@ -1,0 +1,180 @@
+"""What plugins are shown of a cluster of Kubernetes: pods and nodes as values, and the snapshot of all nodes.
+
+A snapshot joins the accounts of the core's ledger with the objects that the watches show. Only nodes whose account, object or pods have
+changed since the last one are built anew; the others are the same values.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from hosting.kubernetes import objects, pods
+from hosting.kubernetes.core.known import Key
+from hosting.kubernetes.resources import NODES, PODS, Manifest, ResourceType
+from protocol.wire import PodName
+from scheduler.clusters.kubernetes import reading
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.reading import FoundVm
+from scheduler.core.core import Core
+from scheduler.core.ledger import NodeAccount, Row
+from scheduler.core.pools import with_pool
+from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A node as it was shown last, and the generation of its account then."""
+
+    info: NodeInfo
+    generation: int
+
+
+class PlacingView:
+    """Pods and nodes as plugins see them. No call waits."""
+
+    def __init__(self, cluster: KubernetesCluster, core: Core) -> None:
+        self._cluster = cluster
+        self._core = core
+        self._node_of: dict[Key, str] = {}
+        """Where the pods are that were taken up."""
+        self._shown: dict[str, dict[Key, PodInfo]] = {}
+        """The pods of each node as the cluster shows them."""
+        self._assumed: dict[str, dict[str, PodInfo]] = {}
+        """The pods of each node, by UID, that the cluster may not show yet."""
+        self._changed_pods: set[Key] = set(cluster.pods())
+        self._changed_nodes: set[str] = set()
+        self._built: dict[str, _Built] = {}
+        self._snapshot = NodeSnapshot()
+        self._seen_generation = -1
+        cluster.listen(self._note)
+
+    # ------------------------------------------------------------ pods
+
+    def pod_info(self, manifest: Manifest) -> PodInfo:
+        """A pod, whether it has a node or looks for one.
+
+        `amount` is what kube-scheduler counts for the pod, and at least the size of the VM that the pod is made for. Raises
+        `ValueError` for a pod that cannot be read, and for the pod of a VirtualMachine that is not known: nobody can say how much
+        room it needs.
+        """
+        name, uid = PodName(objects.name(manifest), objects.namespace(manifest)), objects.uid(manifest)
+        found = (
+            self._cluster.described((name.namespace, name.name), uid) or self._cluster.describe(manifest)
+        ).found
+        amount, bounds, pool = pods.holds(manifest), None, None
+        if isinstance(found, FoundVm):
+            amount = amount.max(found.size).max(found.target)
+            bounds, pool = found.spec.bounds, with_pool(found.spec, self._core.state.rules).pool
+        else:
+            amount = amount.max(found.spec.requests)
+        priority = int(manifest["spec"].get("priority") or 0)
+        return PodInfo(name, uid, amount, bounds, pool, priority, objects.labels(manifest), manifest)
+
+    def assume_pod(self, pod: PodInfo, node_name: str) -> None:
+        """Show the pod on that node although the cluster does not yet, for as long as the ledger keeps room for it there.
+
+        Called after `Placements.assume`; there is nothing to call after `Placements.forget`.
+        """
+        self._assumed.setdefault(node_name, {})[pod.uid] = pod
+        self._changed_nodes.add(node_name)
+
+    # ------------------------------------------------------------ nodes
+
+    def snapshot(self) -> NodeSnapshot:
+        """Every node that both the ledger and the cluster know, as it is now: the snapshot of before where nothing has changed."""
+        self._take_pods()
+        manifests, before, ledger = self._cluster.nodes(), self._snapshot, self._core.ledger
+        if self._seen_generation == ledger.generation and not self._changed_nodes:
+            return before
+        nodes: dict[str, NodeInfo] = {}
+        generation = before.generation
+        for account in ledger.nodes():
+            name = account.capacity.name
+            manifest = manifests.get(("", name))
+            if manifest is None:
+                continue
+            built = self._built.get(name)
+            if built is None or built.generation != account.generation or name in self._changed_nodes:
+                generation += 1
+                info = self._build(account, manifest, generation)
+                built = self._built[name] = _Built(info, account.generation)
+            nodes[name] = built.info
+        self._changed_nodes.clear()
+        self._seen_generation = ledger.generation
+        if generation == before.generation and len(nodes) == len(before):
+            return before
+        self._forget_others(nodes)
+        self._snapshot = NodeSnapshot(nodes, max(generation, before.generation + 1))
+        return self._snapshot
+
+    def _build(self, account: NodeAccount, manifest: Manifest, generation: int) -> NodeInfo:
+        return NodeInfo(
+            account.capacity.name,
+            account.capacity.reservable,
+            account.reserved,
+            {holder: self._row(row) for holder, row in account.rows.items()},
+            tuple(self._pods_of(account)),
+            manifest,
+            account.capacity.compute_unit,
+            generation,
+        )
+
+    def _row(self, row: Row) -> RowInfo:
+        record, state = self._core.vms.by_uid(row.holder.uid), row.state
+        bounds = record.spec.bounds if record is not None and record.row is row else None
+        return RowInfo(row.holder, row.name, row.reserved, state.pressure, bounds, row.pool, state.migrating)
+
+    def _pods_of(self, account: NodeAccount) -> Iterator[PodInfo]:
+        """The pods of a node with what the ledger keeps for them, first those that the cluster shows.
+
+        Who is assumed and has no row on the node any more, or is shown by now, is forgotten.
+        """
+        name, rows = account.capacity.name, account.rows
+        shown = self._shown.get(name, {}).values()
+        assumed = self._assumed.pop(name, {})
+        for pod in shown:
+            assumed.pop(pod.uid, None)
+        assumed = {uid: pod for uid, pod in assumed.items() if pod.holder in rows}
+        if assumed:
+            self._assumed[name] = assumed
+        for pod in (*shown, *assumed.values()):
+            row = rows.get(pod.holder)
+            yield replace(pod, amount=row.reserved) if row is not None else pod
+
+    def _forget_others(self, nodes: Collection[str]) -> None:
+        for name in self._built.keys() - nodes:
+            del self._built[name]
+            self._assumed.pop(name, None)
+
+    # ------------------------------------------------------------ what has changed
+
+    def _note(self, type_: ResourceType, keys: Collection[Key]) -> None:
+        if type_ is PODS:
+            self._changed_pods.update(keys)
+        elif type_ is NODES:
+            self._changed_nodes.update(name for _, name in keys)
+
+    def _take_pods(self) -> None:
+        """Take up the pods that have changed since the last snapshot."""
+        known = self._cluster.pods()
+        for key in self._changed_pods:
+            before = self._node_of.pop(key, None)
+            if before is not None:
+                self._changed_nodes.add(before)
+                del self._shown[before][key]
+                if not self._shown[before]:
+                    del self._shown[before]
+            manifest = known.get(key)
+            if manifest is not None and not pods.is_terminal(manifest):
+                self._take_pod(key, manifest)
+        self._changed_pods.clear()
+
+    def _take_pod(self, key: Key, manifest: Manifest) -> None:
+        name = reading.node_name(manifest)
+        try:
+            info = self.pod_info(manifest)
+        except ValueError:
+            spec = reading.unreadable(manifest, None).spec
+            info = PodInfo(spec.pod, spec.uid, labels=objects.labels(manifest), manifest=manifest)
+        self._node_of[key] = name
+        self._shown.setdefault(name, {})[key] = info
+        self._changed_nodes.add(name)

@@ -1,0 +1,293 @@
+"""What kube-scheduler and an extender say to each other. Source: `k8s.io/kube-scheduler/extender/v1`, reference/kubernetes.md 2.
+
+The keys are the capitalised names of Go's fields. Like Go, readers take them in any case, take null for what was left out, and ignore
+what they do not know. Pods are kept as the objects that they are, and nodes as the bytes that came: a typed model would lose fields.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from hosting.kubernetes.resources import Manifest
+from protocol.values import Value
+
+T = TypeVar("T")
+REFUSALS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What a decoder raises: `ValueError` for texts that are no UTF-8, `RecursionError` for what is nested too deep."""
+
+
+class MessageError(Exception):
+    """A body that cannot be read. `faults` name each field at fault and what is wrong with it."""
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(self.faults))
+
+
+# ------------------------------------------------------------ requests
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderArgs:
+    """The body of filter and prioritize: a pod, and the nodes that are left for it.
+
+    `nodes` are whole Node objects by name, as they came; None where only names were sent (`nodeCacheCapable: true`).
+    """
+
+    pod: Manifest
+    node_names: tuple[str, ...]
+    nodes: Mapping[str, msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderBindingArgs:
+    """The body of bind: which pod goes to which node."""
+
+    name: str
+    namespace: str
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods, by UID, that would be deleted from a node, and how many of them a disruption budget protects."""
+
+    uids: tuple[str, ...]
+    num_pdb_violations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderPreemptionArgs:
+    """The body of preempt: a pod, and for each candidate node who would have to leave it."""
+
+    pod: Manifest
+    victims: Mapping[str, Victims]
+
+
+# ------------------------------------------------------------ answers
+
+
+class ExtenderFilterResult(Value, frozen=True, rename="pascal"):
+    """The answer to filter. Nodes that stay, in the form that was asked in; each node that does not, with the reason.
+
+    `failed_nodes` may be helped by preemption, `failed_and_unresolvable_nodes` may not.
+    """
+
+    nodes: Any = None
+    node_names: Sequence[str] | None = None
+    failed_nodes: Mapping[str, str] = {}
+    failed_and_unresolvable_nodes: Mapping[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(Value, frozen=True, rename="pascal"):
+    """One element of the answer to prioritize: a node and its score, 0 to 10."""
+
+    host: str
+    score: int
+
+
+class ExtenderBindingResult(Value, frozen=True, rename="pascal"):
+    """The answer to bind; an empty text is success."""
+
+    error: str = ""
+
+
+class MetaPod(Value, frozen=True):
+    """A victim."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(Value, frozen=True):
+    """The victims of a node."""
+
+    pods: Sequence[MetaPod] = msgspec.field(name="Pods")
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations")
+
+
+class ExtenderPreemptionResult(Value, frozen=True):
+    """The answer to preempt: the candidates that stay, always in this form."""
+
+    victims: Mapping[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
+
+
+def node_list(nodes: Iterable[msgspec.Raw]) -> Manifest:
+    """A NodeList of nodes as they came."""
+    return {"metadata": {}, "items": list(nodes)}
+
+
+encode = msgspec.json.Encoder().encode
+
+
+# ------------------------------------------------------------ reading
+
+
+class _Meta(Value, frozen=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+class _Head(Value, frozen=True):
+    """What must be known of any object."""
+
+    metadata: _Meta
+
+
+class _NodeList(Value, frozen=True):
+    items: list[msgspec.Raw] | None = None
+
+
+_Object: TypeAlias = dict[str, msgspec.Raw]
+_NULL: Final = msgspec.Raw(b"null")
+_NO_HEAD: Final = _Head(_Meta("-", uid="-"))
+_DECODERS: Final[Mapping[Any, Any]] = {
+    type_: msgspec.json.Decoder(type_)
+    for type_ in (str, int, dict, list[str], list[msgspec.Raw], _Meta, _Head, _NodeList, _Object)
+}
+
+
+class _Fields:
+    """The fields of one JSON object, and the faults that were found in reading them."""
+
+    def __init__(self, fields: _Object, path: str, faults: list[str]) -> None:
+        # Of keys that differ by their case only, the last one counts, as in Go.
+        self._fields = {key.lower(): raw for key, raw in fields.items() if raw != _NULL}
+        self._path = path
+        self.faults = faults
+
+    def fault(self, name: str, rule: str) -> None:
+        """A field breaks a rule."""
+        self.faults.append(f"{self._path}{name}: {rule}")
+
+    def optional(self, name: str, type_: type[T]) -> T | None:
+        """The value; None where it is left out, or is a fault."""
+        raw = self._fields.get(name.lower())
+        if raw is None:
+            return None
+        try:
+            return _decode(type_, raw)
+        except REFUSALS as error:
+            self.faults.append(_fault(f"{self._path}{name}", error))
+            return None
+
+    def required(self, name: str, type_: type[T], default: T) -> T:
+        """The value; `default` where it is left out, which is a fault."""
+        if name.lower() not in self._fields:
+            self.fault(name, "must be there")
+            return default
+        found = self.optional(name, type_)
+        return found if found is not None else default
+
+    def text(self, name: str) -> str:
+        """A text; an empty one is a fault."""
+        found = self.required(name, str, "-")
+        if not found:
+            self.fault(name, "must not be empty")
+        return found
+
+    def inner(self, name: str, raw: msgspec.Raw) -> "_Fields":
+        """The fields of an object in this one."""
+        path = f"{self._path}{name}"
+        try:
+            fields = _decode(_Object, raw)
+        except REFUSALS as error:
+            self.faults.append(_fault(path, error))
+            fields = {}
+        return _Fields(fields, f"{path}.", self.faults)
+
+
+def _decode(type_: type[T], raw: bytes | msgspec.Raw) -> T:
+    """Raises one of `REFUSALS`."""
+    decoder: msgspec.json.Decoder[T] = _DECODERS[type_]
+    return decoder.decode(raw)
+
+
+def _fault(path: str, error: Exception) -> str:
+    """Says where within `path` the fault is; msgspec tells that as `… - at `$.metadata.name``."""
+    said, _, place = str(error).partition(" - at `$")
+    return f"{path}{place.rstrip('`')}: {said[:200]}"
+
+
+def _fields_of(body: bytes) -> _Fields:
+    try:
+        fields = _decode(_Object, body)
+    except REFUSALS as error:
+        raise MessageError([_fault("body", error)]) from None
+    return _Fields(fields, "", [])
+
+
+def _checked(fields: _Fields, message: T) -> T:
+    if fields.faults:
+        raise MessageError(fields.faults)
+    return message
+
+
+def _pod(fields: _Fields) -> Manifest:
+    head = fields.required("Pod", _Head, _NO_HEAD)
+    if not head.metadata.uid:
+        fields.fault("Pod.metadata.uid", "must be there")
+    return (fields.optional("Pod", dict) or {}) if head is not _NO_HEAD else {}
+
+
+def read_args(body: bytes) -> ExtenderArgs:
+    """The body of filter or prioritize. Raises `MessageError`."""
+    fields = _fields_of(body)
+    pod = _pod(fields)
+    names = fields.optional("NodeNames", list[str])
+    nodes = fields.optional("Nodes", _NodeList)
+    if (names is None) == (nodes is None) and not fields.faults:
+        fields.fault("Nodes, NodeNames", "exactly one of them must be there")
+    if nodes is None:
+        return _checked(fields, ExtenderArgs(pod, tuple(names or ())))
+    by_name = {}
+    for place, raw in enumerate(nodes.items or ()):
+        try:
+            by_name[_decode(_Head, raw).metadata.name] = raw
+        except REFUSALS as error:
+            fields.faults.append(_fault(f"Nodes.items[{place}]", error))
+    return _checked(fields, ExtenderArgs(pod, tuple(by_name), by_name))
+
+
+def read_binding(body: bytes) -> ExtenderBindingArgs:
+    """The body of bind. Raises `MessageError`."""
+    fields = _fields_of(body)
+    named = (fields.text(name) for name in ("PodName", "PodNamespace", "PodUID", "Node"))
+    return _checked(fields, ExtenderBindingArgs(*named))
+
+
+def read_preemption(body: bytes) -> ExtenderPreemptionArgs:
+    """The body of preempt, in either form. Raises `MessageError`."""
+    fields = _fields_of(body)
+    pod = _pod(fields)
+    metas = fields.optional("NodeNameToMetaVictims", _Object)
+    whole = fields.optional("NodeNameToVictims", _Object)
+    if (metas is None) == (whole is None) and not fields.faults:
+        fields.fault("NodeNameToVictims, NodeNameToMetaVictims", "exactly one of them must be there")
+    victims = {}
+    for name, raw in (metas or {}).items():
+        victims[name] = _victims(fields.inner(f"NodeNameToMetaVictims.{name}", raw), _uid_of_meta)
+    for name, raw in (whole or {}).items():
+        victims[name] = _victims(fields.inner(f"NodeNameToVictims.{name}", raw), _uid_of_pod)
+    return _checked(fields, ExtenderPreemptionArgs(pod, victims))
+
+
+def _victims(fields: _Fields, uid_of: Callable[[_Fields], str]) -> Victims:
+    found = fields.optional("Pods", list[msgspec.Raw]) or ()
+    uids = tuple(uid_of(fields.inner(f"Pods[{place}]", raw)) for place, raw in enumerate(found))
+    return Victims(uids, fields.optional("NumPDBViolations", int) or 0)
+
+
+def _uid_of_meta(fields: _Fields) -> str:
+    return fields.text("UID")
+
+
+def _uid_of_pod(fields: _Fields) -> str:
+    found = fields.required("metadata", _Meta, _NO_HEAD.metadata)
+    if not found.uid:
+        fields.fault("metadata.uid", "must be there")
+    return found.uid

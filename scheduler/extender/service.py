@@ -1,0 +1,260 @@
+"""The verbs of the extender, over HTTP: filter, prioritize, preempt and bind. Source: reference/kubernetes.md 2.
+
+Filter, prioritize and preempt have no side effects; they judge the cluster as it is in that moment. What goes wrong here is an answer with
+status 200 and an `Error`, where the verb has one: kube-scheduler shows that text in an Event of the pod. A process that does not
+lead answers 503.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final
+
+from hosting import server
+from hosting.kubernetes.resources import Manifest
+from hosting.logs import Logger
+from hosting.metrics import AnyFamily
+from protocol.values import Value
+from scheduler.extender import messages, verdicts
+from scheduler.extender.binds import Binds, scheduler_name
+from scheduler.extender.messages import (
+    ExtenderBindingResult,
+    ExtenderFilterResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    MessageError,
+    MetaPod,
+    MetaVictims,
+)
+from scheduler.extender.ports import Scheduling
+from scheduler.extender.stats import ExtenderStats
+from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.framework.core.plugin import MAX_NODE_SCORE
+from scheduler.framework.core.status import Status, is_rejected, is_success, message_of
+from scheduler.framework.cycle.passes import find_nodes, score_nodes
+from scheduler.framework.extension.extender import FrameworkExtender
+from scheduler.framework.runtime.context import CycleState
+from scheduler.ports import LeadershipGuard, NotLeadingError
+
+PREFIX: Final = "/extender/v1"
+HTTP_TIMEOUT_S: Final = 5.0
+"""kube-scheduler's `httpTimeout`, where the configuration does not set it."""
+IN_TIME: Final = 0.8
+"""The share of that time within which every call is answered."""
+MAX_BODY_BYTES: Final = 32 << 20
+"""Enough for the Node objects of some 2,000 nodes (`nodeCacheCapable: false`), and for the names of any number."""
+MAX_BINDING_BYTES: Final = 16 << 10
+
+
+class CannotSayError(Exception):
+    """A call came to nothing; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What one call goes by: a pod, its profile, and the nodes as they are now."""
+
+    pod: PodInfo
+    framework: FrameworkExtender
+    context: CycleState
+    nodes: NodeSnapshot
+
+    def known(self, names: "tuple[str, ...]") -> list[NodeInfo]:
+        """The nodes of these names that the ledger knows."""
+        return [self.nodes[name] for name in names if name in self.nodes]
+
+
+class ExtenderService:
+    """Answers kube-scheduler for as long as this process leads. `clock` is monotonic; `timeout_s` is kube-scheduler's `httpTimeout`."""
+
+    def __init__(
+        self,
+        scheduling: Scheduling,
+        guard: LeadershipGuard,
+        clock: Callable[[], float],
+        log: Logger,
+        *,
+        timeout_s: float = HTTP_TIMEOUT_S,
+    ) -> None:
+        self._scheduling = scheduling
+        self._guard = guard
+        self._log = log
+        self._answer_s = timeout_s * IN_TIME
+        self._binds = Binds(scheduling, guard, clock, log, self._answer_s / 2)
+        self._trials = itertools.count(-1, -1)
+        self.stats = ExtenderStats()
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """One route for each verb. `urlPrefix` of kube-scheduler's configuration ends in `PREFIX`."""
+        return (
+            self._route("filter", self._filter, self._filter_fails),
+            self._route("prioritize", self._prioritize, self._prioritize_fails),
+            self._route("preempt", self._preempt, self._preempt_fails),
+            self._route("bind", self._bind, self._bind_fails, MAX_BINDING_BYTES),
+        )
+
+    def families(self) -> tuple[AnyFamily, ...]:
+        """The metrics."""
+        return tuple(self.stats.families(under_way=len(self._binds), in_doubt=self._binds.in_doubt))
+
+    async def close(self) -> None:
+        """Let binds under way end, as long as a caller would wait for them."""
+        await self._binds.close(self._answer_s)
+
+    # ------------------------------------------------------------ any call
+
+    def _route(
+        self,
+        verb: str,
+        serve: Callable[[bytes], Awaitable[tuple[str, bytes]]],
+        fails: Callable[[str], server.Reply],
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> server.Route:
+        async def handle(request: server.Request) -> server.Reply:
+            began_s = perf_counter()
+            outcome, reply = await self._answer(verb, serve, fails, request.body)
+            self.stats.calls[verb, outcome] += 1
+            self.stats.durations[verb].observe(perf_counter() - began_s)
+            return reply
+
+        return server.Route("POST", f"{PREFIX}/{verb}", handle, max_body_bytes)
+
+    async def _answer(
+        self,
+        verb: str,
+        serve: Callable[[bytes], Awaitable[tuple[str, bytes]]],
+        fails: Callable[[str], server.Reply],
+        body: bytes,
+    ) -> tuple[str, server.Reply]:
+        """The outcome for the metrics, and the reply."""
+        try:
+            self._guard.check(0)
+            async with asyncio.timeout(self._answer_s):
+                outcome, answer = await serve(body)
+        except MessageError as error:
+            self._log.warning("call malformed", verb=verb, faults=error.faults[:10])
+            return "malformed", server.text(400, f"{verb}: {error}"[:4096])
+        except NotLeadingError as error:
+            where = f" at {error.leader}" if error.leader is not None else ""
+            return "not-leader", server.text(503, f"{error}{where}")
+        except TimeoutError:
+            self._log.warning("call late", verb=verb, after_s=self._answer_s)
+            return "late", fails(f"no answer within {self._answer_s:g} s")
+        except CannotSayError as error:
+            self._log.warning("call failed", verb=verb, error=str(error))
+            return "failed", fails(str(error))
+        except Exception as error:  # noqa: BLE001 - a fault in one call, or of a plugin, must not end the daemon
+            self._log.error("call failed by our fault", verb=verb, error=repr(error), exc_info=error)
+            return "failed", fails(f"internal error: {error!r}")
+        return outcome, server.Reply(200, answer)
+
+    def _begin(self, manifest: Manifest) -> _Attempt:
+        try:
+            pod = self._scheduling.pod_info(manifest)
+        except ValueError as error:
+            raise CannotSayError(f"the pod cannot be read: {error}") from None
+        framework = self._scheduling.framework_of(scheduler_name(manifest))
+        return _Attempt(pod, framework, CycleState(), self._scheduling.snapshot())
+
+    # ------------------------------------------------------------ filter
+
+    async def _filter(self, body: bytes) -> tuple[str, bytes]:
+        args = messages.read_args(body)
+        attempt = self._begin(args.pod)
+        self._binds.show(args.pod)
+        known = attempt.known(args.node_names)
+        found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
+        if not is_rejected(found.status):
+            _check(found.status)
+        failed = verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        self.stats.drop(failed)
+        left = [name for name in args.node_names if name not in failed]
+        result = ExtenderFilterResult(
+            nodes=None if args.nodes is None else messages.node_list(args.nodes[name] for name in left),
+            node_names=left if args.nodes is None else None,
+            failed_nodes=verdicts.texts(failed, are_resolvable=True),
+            failed_and_unresolvable_nodes=verdicts.texts(failed, are_resolvable=False),
+        )
+        return "ok" if left else "refused", messages.encode(result)
+
+    def _filter_fails(self, why: str) -> server.Reply:
+        return _json(ExtenderFilterResult(error=why))
+
+    # ------------------------------------------------------------ prioritize
+
+    async def _prioritize(self, body: bytes) -> tuple[str, bytes]:
+        args = messages.read_args(body)
+        attempt = self._begin(args.pod)
+        known = attempt.known(args.node_names)
+        _, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
+        _check(status)
+        scored = await score_nodes(attempt.framework, attempt.context, attempt.pod, known)
+        _check(scored.status)
+        skipped = attempt.context.skip_score_plugins or ()
+        weights = attempt.framework.score_weights().items()
+        best = MAX_NODE_SCORE * sum(weight for plugin, weight in weights if plugin not in skipped)
+        return "ok", messages.encode(verdicts.priorities(args.node_names, scored.scores, best))
+
+    def _prioritize_fails(self, why: str) -> server.Reply:
+        """No opinion on any node."""
+        del why
+        return server.Reply(200, b"[]")
+
+    # ------------------------------------------------------------ preempt
+
+    async def _preempt(self, body: bytes) -> tuple[str, bytes]:
+        args = messages.read_preemption(body)
+        attempt = self._begin(args.pod)
+        known = attempt.known(tuple(args.victims))
+        result, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
+        wanted = result.node_names if result is not None else None
+        kept = {}
+        if is_success(status):
+            for node in known:
+                if (wanted is None or node.name in wanted) and await self._fits_without(attempt, args, node):
+                    victims = args.victims[node.name]
+                    pods = [MetaPod(uid) for uid in victims.uids]
+                    kept[node.name] = MetaVictims(pods, victims.num_pdb_violations)
+        elif not is_rejected(status):
+            _check(status)
+        return "ok" if kept else "refused", messages.encode(ExtenderPreemptionResult(kept))
+
+    async def _fits_without(self, attempt: _Attempt, args: ExtenderPreemptionArgs, node: NodeInfo) -> bool:
+        """Whether the pod could be on the node once the victims have left it."""
+        uids = frozenset(args.victims[node.name].uids)
+        trial = verdicts.without_pods(node, uids, next(self._trials))
+        context, framework, pod = attempt.context.clone(), attempt.framework, attempt.pod
+        left = {each.uid for each in trial.pods}
+        for victim in node.pods:
+            if victim.uid not in left:
+                _check(await framework.run_pre_filter_extension_remove_pod(context, pod, victim, trial))
+        status = await framework.run_filter_plugins(context, pod, trial)
+        if not is_rejected(status):
+            _check(status)
+        return bool(uids) and is_success(status)
+
+    def _preempt_fails(self, why: str) -> server.Reply:
+        """The answer has no place for an error, and an empty one would say that no preemption helps."""
+        return server.text(500, why)
+
+    # ------------------------------------------------------------ bind
+
+    async def _bind(self, body: bytes) -> tuple[str, bytes]:
+        asked = messages.read_binding(body)
+        said = await self._binds.bind(asked)
+        return "refused" if said else "ok", messages.encode(ExtenderBindingResult(said))
+
+    def _bind_fails(self, why: str) -> server.Reply:
+        return _json(ExtenderBindingResult(why))
+
+
+def _json(result: Value) -> server.Reply:
+    return server.Reply(200, messages.encode(result))
+
+
+def _check(status: Status | None) -> None:
+    """Raises `CannotSayError` for anything but Success."""
+    if not is_success(status):
+        raise CannotSayError(message_of(status))

@@ -1,0 +1,118 @@
+"""What follows the choice of a node, for the cycle and the extender alike: reserve, permit, pre-bind, bind, post-bind; and the way back.
+
+Source: reference/kubernetes.md 1.7 and 1.9.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, Protocol, Self
+
+from hosting.logs import Logger
+from scheduler.framework.core.objects import PodInfo
+from scheduler.framework.core.status import Code, Status, error_status, is_success
+from scheduler.framework.extension.extender import FrameworkExtender
+from scheduler.framework.plugins.notes import MAY_BE_BOUND, find
+from scheduler.framework.runtime.context import CycleState
+
+UNRESERVE_S: Final = 5.0
+"""How long plugins may take to give back what they keep."""
+POST_BIND_S: Final = 5.0
+"""How long plugins may take once the pod is bound."""
+
+
+class Assumptions(Protocol):
+    """Who must know which pods are on their way to a node."""
+
+    def assume_pod(self, pod: PodInfo, node_name: str) -> None:
+        """Room is kept for the pod; it counts as being on the node."""
+
+    def forget_pod(self, pod: PodInfo, node_name: str) -> None:
+        """The pod will not be bound to that node."""
+
+
+class Binding:
+    """One pod on its way to a node. Call `reserve`, `prepare` and `bind` in a block `async with`, as long as each succeeds.
+
+    What is not bound when the block ends, however that ends, is undone: all that was kept is given back, in reverse order. Whoever calls
+    has the deadlines, inside of the block: to give back takes its own time.
+    """
+
+    def __init__(
+        self,
+        framework: FrameworkExtender,
+        context: CycleState,
+        pod: PodInfo,
+        node_name: str,
+        assumptions: Assumptions,
+        log: Logger,
+    ) -> None:
+        self.framework = framework
+        self.pod = pod
+        self.node_name = node_name
+        self._context = context
+        self._assumptions = assumptions
+        self._log = log
+        self._is_bound = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._is_bound:
+            await self._undo()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the pod may be bound, for all that is known: its room stays until a read of the cluster decides."""
+        return bool(find(self._context, MAY_BE_BOUND))
+
+    async def reserve(self) -> Status | None:
+        """Keep room for the pod, and ask for its permit. Success also where the pod has to wait: `prepare` does."""
+        context, pod, node = self._context, self.pod, self.node_name
+        _, status = await self.framework.nominate_reservation(context, pod, node)
+        if not is_success(status):
+            return status
+        status = await self.framework.run_reserve_plugins_reserve(context, pod, node)
+        if not is_success(status):
+            return status
+        self._assumptions.assume_pod(pod, node)
+        status = await self.framework.run_permit(context, pod, node)
+        return None if status is not None and status.code is Code.WAIT else status
+
+    async def prepare(self) -> Status | None:
+        """Wait for the permit, and do what must be done before the pod is bound."""
+        context, pod, node = self._context, self.pod, self.node_name
+        status = await self.framework.run_pre_bind_pre_flights(context, pod, node)
+        if status is not None and status.code is not Code.SKIP and not is_success(status):
+            return status
+        status = await self.framework.wait_on_permit(pod)
+        if not is_success(status):
+            return status
+        return await self.framework.run_pre_bind_plugins(context, pod, node)
+
+    async def bind(self) -> Status | None:
+        """Bind the pod. What goes wrong after that is logged only."""
+        status = await self.framework.run_bind_plugins(self._context, self.pod, self.node_name)
+        if status is not None and status.code is Code.SKIP:
+            return error_status("no plugin of the profile binds pods")
+        if is_success(status):
+            self._is_bound = True
+            run = self.framework.run_post_bind_plugins(self._context, self.pod, self.node_name)
+            await self._contained("post-bind failed", run, POST_BIND_S)
+        return status
+
+    async def _undo(self) -> None:
+        run = self.framework.run_reserve_plugins_unreserve(self._context, self.pod, self.node_name)
+        try:
+            await self._contained("unreserve failed", run, UNRESERVE_S)
+        finally:
+            if not self.is_in_doubt:
+                self._assumptions.forget_pod(self.pod, self.node_name)
+
+    async def _contained(self, said: str, run: Awaitable[None], within_s: float) -> None:
+        """Whatever a plugin does here, the others and the caller go on."""
+        try:
+            async with asyncio.timeout(within_s):
+                await run
+        except Exception as error:  # noqa: BLE001 - see above
+            self._log.error(said, pod=self.pod.name, node=self.node_name, error=repr(error), exc_info=error)

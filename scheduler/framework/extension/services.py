@@ -1,0 +1,200 @@
+"""What the scheduling plugins show over HTTP, below `/v1/scheduling`: read-only pages, and the switches of the debug output.
+
+Source: reference/koordinator.md 1.9. A plugin's page is `/v1/scheduling/plugins/{plugin}` and the path of its `Endpoint`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from pydantic import Field
+
+from hosting import addresses, server
+from hosting.logs import Logger
+from hosting.settings import Settings, SettingsError, parse_json
+from protocol.values import ZERO
+from scheduler.framework.core.debugging import MOST_NODES, DebugFlags
+from scheduler.framework.core.diagnosis import Diagnosis, DiagnosisStore
+from scheduler.framework.core.extended import APIServiceProvider, Endpoint, Reservation
+from scheduler.framework.core.nominations import NominatedPods
+from scheduler.framework.core.objects import NodeInfo
+from scheduler.framework.core.plugin import Plugin
+
+PREFIX: Final = "/v1/scheduling"
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""A page of a plugin that is larger is not shown."""
+MOST_SHOWN: Final = 100
+"""So many diagnoses are listed, the newest ones."""
+_BODY: Final = Path("body")
+
+
+class PluginServices:
+    """The pages of the plugins of one scheduler; the first plugin of a name counts, whichever profile it belongs to."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._pages: dict[str, tuple[Endpoint, ...]] = {}
+
+    def add(self, plugin: Plugin) -> None:
+        """Take up the pages of a plugin. Raises `ValueError` for a path that does not begin with a slash, or is there twice."""
+        if not isinstance(plugin, APIServiceProvider) or plugin.name() in self._pages:
+            return
+        endpoints = tuple(plugin.endpoints())
+        paths = [endpoint.path for endpoint in endpoints]
+        for path in paths:
+            if not path.startswith("/") or paths.count(path) > 1:
+                raise ValueError(
+                    f"endpoint {path!r} of plugin {plugin.name()!r}: must begin with a slash and be there once"
+                )
+        self._pages[plugin.name()] = endpoints
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """A route for every page."""
+        return tuple(
+            server.Route("GET", _path(name, endpoint), self._reading(name, endpoint))
+            for name, pages in self._pages.items()
+            for endpoint in pages
+        )
+
+    def _reading(self, name: str, endpoint: Endpoint) -> server.Handler:
+        async def read(request: server.Request) -> server.Reply:
+            try:
+                page = endpoint.read(request.parameters)
+                body = msgspec.json.encode(page)
+            except Exception:  # noqa: BLE001 - a plugin's own: whatever it raises
+                self._log.exception("a page of a plugin failed", plugin=name, path=request.path)
+                return server.text(500, f"the page of plugin {name} failed; the log says why")
+            if page is None:
+                return server.text(404, f"plugin {name} has nothing at {request.path[:200]}")
+            if len(body) > MOST_BYTES:
+                return server.text(500, f"the page of plugin {name} is larger than {MOST_BYTES} bytes")
+            return server.Reply(200, body)
+
+        return read
+
+
+def _path(plugin: str, endpoint: Endpoint) -> str:
+    return f"{PREFIX}/plugins/{plugin}{endpoint.path}"
+
+
+class FlagsBody(Settings):
+    """The body of `PUT /v1/scheduling/debug`. What is left out is switched off."""
+
+    scores: Annotated[int, Field(ge=0, le=MOST_NODES)] = 0
+    filters: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingPages:
+    """The pages of the scheduler itself, from what the extenders of all profiles share.
+
+    `nodes` are the nodes of the last cycle, `reservations` those of a node now.
+    """
+
+    plugins: PluginServices
+    flags: DebugFlags
+    diagnoses: DiagnosisStore
+    nominations: NominatedPods
+    nodes: Callable[[], Mapping[str, NodeInfo]]
+    reservations: Callable[[str], Sequence[Reservation]]
+    log: Logger
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """Every page, those of the plugins too."""
+        return (
+            server.Route("GET", "/v1/scheduling/__services__", self._services),
+            server.Route("GET", "/v1/scheduling/nodes/{node}", self._node),
+            server.Route("GET", "/v1/scheduling/diagnoses", self._diagnoses),
+            server.Route("GET", "/v1/scheduling/diagnoses/{namespace}/{name}", self._diagnosis),
+            server.Route("GET", "/v1/scheduling/debug", self._flags),
+            server.Route("PUT", "/v1/scheduling/debug", self._set_flags),
+            *self.plugins.routes(),
+        )
+
+    async def _services(self, _: server.Request) -> server.Reply:
+        shown: dict[str, list[str]] = {}
+        for route in self.routes():
+            shown.setdefault(route.method, []).append(route.path)
+        return _page(shown)
+
+    async def _node(self, request: server.Request) -> server.Reply:
+        name = request.parameters["node"]
+        node = self.nodes().get(name)
+        if node is None:
+            return server.text(404, f"there is no node {name[:253]!r}")
+        return _page(
+            {
+                "node": name,
+                "generation": node.generation,
+                "allocatable": node.reservable.written(),
+                "requested": node.reserved.written(),
+                "remaining": node.free.max(ZERO).written(),
+                "pods": [pod.name for pod in node.pods],
+                "nominatedPods": [pod.name for pod in self.nominations.on(name)],
+                "reservations": [shown_reservation(each) for each in self.reservations(name)],
+            }
+        )
+
+    async def _diagnoses(self, _: server.Request) -> server.Reply:
+        newest = self.diagnoses.newest(MOST_SHOWN)
+        return _page({"diagnoses": [{"pod": each.pod.name, "text": each.text} for each in newest]})
+
+    async def _diagnosis(self, request: server.Request) -> server.Reply:
+        namespace, name = request.parameters["namespace"], request.parameters["name"]
+        found = self.diagnoses.of(namespace, name)
+        if found is None:
+            return server.text(404, f"pod {namespace[:253]}/{name[:253]} was not found to be unschedulable")
+        return _page(_shown_diagnosis(found))
+
+    async def _flags(self, _: server.Request) -> server.Reply:
+        return _page(asdict(self.flags))
+
+    async def _set_flags(self, request: server.Request) -> server.Reply:
+        if not addresses.is_loopback(request.peer) or "origin" in request.headers:
+            return server.text(403, "debug output is switched from this machine only, and not by web pages")
+        try:
+            body = parse_json(_BODY, request.body, FlagsBody)
+        except SettingsError as error:
+            return server.text(400, str(error))
+        self.flags.scores, self.flags.filters = body.scores, body.filters
+        self.log.info("debug output switched", scores=body.scores, filters=body.filters)
+        return _page(asdict(self.flags))
+
+
+def shown_reservation(reservation: Reservation) -> dict[str, Any]:
+    """A reservation for a page."""
+    return {
+        "name": reservation.name,
+        "uid": reservation.uid,
+        "allocatable": reservation.allocatable.written(),
+        "allocated": reservation.allocated.written(),
+        "available": reservation.is_matchable,
+    }
+
+
+def _shown_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "pod": diagnosis.pod.name,
+        "uid": diagnosis.pod.uid,
+        "text": diagnosis.text,
+        "nodes": diagnosis.node_count,
+        "nominatedNode": diagnosis.nominated_node,
+        "preFilterMessage": diagnosis.pre_filter_message,
+        "postFilterMessage": diagnosis.post_filter_message,
+        "suggestion": diagnosis.suggestion,
+        "failures": [
+            {
+                "reason": failure.reason,
+                "plugin": failure.plugin,
+                "preemptionMightHelp": failure.preemption_might_help,
+                "nodes": failure.nodes,
+            }
+            for failure in diagnosis.failures
+        ],
+    }
+
+
+def _page(shown: object) -> server.Reply:
+    return server.Reply(200, msgspec.json.encode(shown))

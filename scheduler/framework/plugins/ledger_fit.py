@@ -1,0 +1,159 @@
+"""`LedgerFit`: a pod goes only where the ledger has room for it, and the room is kept from the moment the node is chosen.
+
+The ledger is the one account of nodes: pods that are placed and VMs that grow take from it, so neither is given what the other has.
+The filter goes by the nodes of the cycle, in which the room of reservations that the pod may use is given back already; what counts
+in the end is `reserve`, which asks the live ledger.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from hosting.settings import Settings, check
+from protocol.values import RESOURCE_NAMES, ZERO, Resources
+from scheduler.core.ledger import amount_of
+from scheduler.core.limits import amount_text
+from scheduler.core.model import Holder
+from scheduler.framework.core.extended import ExtendedHandle
+from scheduler.framework.core.objects import NodeInfo, PodInfo, RowInfo
+from scheduler.framework.core.plugin import (
+    MAX_PERMIT_WAIT_S,
+    ActionType,
+    ContextKey,
+    CycleContext,
+    EventResource,
+    EventWithHint,
+    PreFilterResult,
+    RawArgs,
+)
+from scheduler.framework.core.status import Code, Status, new_status
+from scheduler.framework.plugins.base import NodeCache, ShippedPlugin
+from scheduler.framework.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
+
+MAX_NAMED: Final = 3
+"""How many of the holders in the way a reason names, the largest first."""
+_KEPT: Final = ContextKey("LedgerFit/kept")
+"""The node where this cycle has had room kept for its pod."""
+
+
+class LedgerFitArgs(Settings):
+    """The args of `LedgerFit`.
+
+    `hold_s` is how long (seconds) room is kept for a pod that is being bound, beyond the wait for its permit: after that a read of the
+    cluster which does not show the pod on its node gives the room back. It must cover the call that binds.
+    """
+
+    hold_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(60.0, alias="holdSeconds")
+
+
+class LedgerFit(ShippedPlugin):
+    """The plugin. Points: preFilter, filter, reserve, preBind."""
+
+    ARGS = LedgerFitArgs
+
+    def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
+        super().__init__(args, handle)
+        self._hold_s = check(args, LedgerFitArgs).hold_s
+        self._largest: NodeCache[Mapping[Holder, RowInfo], dict[str, list[tuple[Holder, str]]]] = NodeCache(
+            _largest
+        )
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Room that becomes free, nodes that come or change, reservations that come or go."""
+        return (
+            EventWithHint(EventResource.LEDGER, ActionType.ALL),
+            EventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE),
+            EventWithHint(EventResource.RESERVATION, ActionType.ALL),
+        )
+
+    def pre_filter(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> tuple[PreFilterResult | None, Status | None]:
+        """A pod that needs nothing of the ledger fits everywhere, also where too much is reserved."""
+        del context, nodes
+        return None, new_status(Code.SKIP) if pod.amount == ZERO else None
+
+    def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+        """What the other rows of the node leave must hold the pod. What it has on the node already is its own whatever they took."""
+        del context
+        own = node.rows.get(pod.holder)
+        room = node.free if own is None else (node.free + own.reserved).max(own.reserved)
+        if pod.amount.fits_in(room):
+            return None
+        if pod.amount.exceeds(node.reservable):
+            return _too_large(pod, node)
+        return self._no_room(pod, node, room)
+
+    def reserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """Keep the room, in the ledger and in the pod's pool, until the pod is seen bound, `unreserve`, or its time is over."""
+        nominator = self._handle.get_reservation_nominator()
+        reservation = nominator.nominated_reservation(pod, node_name) if nominator is not None else None
+        if reservation is not None:
+            context.write(RESERVATION_USED, reservation.uid)
+        return self._assume(context, pod, node_name, MAX_PERMIT_WAIT_S + self._hold_s)
+
+    def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        """Ask again when the pod's permit has come, because the wait may have been long; from now on only the binding takes time."""
+        return self._assume(context, pod, node_name, self._hold_s)
+
+    def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+        """Give back what this cycle has had kept; nothing where the pod may be bound for all that is known."""
+        del node_name
+        kept, in_doubt = find(context, _KEPT), find(context, MAY_BE_BOUND)
+        context.delete(_KEPT)
+        context.delete(RESERVATION_USED)
+        if kept is not None and not in_doubt:
+            self._handle.placements.forget(pod.holder)
+
+    def _assume(self, context: CycleContext, pod: PodInfo, node_name: str, hold_s: float) -> Status | None:
+        reason = self._handle.placements.assume(
+            pod.holder,
+            pod.name,
+            node_name,
+            pod.amount,
+            until_s=self._handle.now_s() + hold_s,
+            pool=pod.pool,
+            reservation=find(context, RESERVATION_USED),
+        )
+        if reason is not None:
+            return new_status(Code.UNSCHEDULABLE, f"node {node_name}: {reason.message}")
+        context.write(_KEPT, node_name)
+        return None
+
+    def _no_room(self, pod: PodInfo, node: NodeInfo, room: Resources) -> Status:
+        largest = self._largest.of(node.name, node.rows)
+        texts = []
+        for (resource, needed), (_, left) in zip(pod.amount.named(), room.named(), strict=True):
+            if needed > left:
+                text = f"Insufficient {resource}: the pod needs {amount_text(resource, needed)}"
+                text += f" and the other holders leave {amount_text(resource, max(left, 0))}"
+                others = [described for holder, described in largest[resource] if holder != pod.holder]
+                if others:
+                    text += f" (largest: {', '.join(others[:MAX_NAMED])})"
+                texts.append(text)
+        return new_status(Code.UNSCHEDULABLE, *texts)
+
+
+def _too_large(pod: PodInfo, node: NodeInfo) -> Status:
+    """No other pod's end would help."""
+    texts = [
+        f"Insufficient {resource}: the pod needs {amount_text(resource, needed)}, "
+        f"and no more than {amount_text(resource, most)} can be reserved on the node at all"
+        for (resource, needed), (_, most) in zip(pod.amount.named(), node.reservable.named(), strict=True)
+        if needed > most
+    ]
+    return new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *texts)
+
+
+def _largest(rows: Mapping[Holder, RowInfo]) -> dict[str, list[tuple[Holder, str]]]:
+    """The largest rows of each resource in words; one more than is named, because the pod's own is not."""
+    found = {}
+    for resource in RESOURCE_NAMES:
+        amounts = ((-amount_of(row.reserved, resource), row.name, row.holder) for row in rows.values())
+        largest = heapq.nsmallest(MAX_NAMED + 1, amounts, key=lambda each: each[:2])
+        found[resource] = [
+            (holder, f"{name} {amount_text(resource, -below)}") for below, name, holder in largest if below
+        ]
+    return found

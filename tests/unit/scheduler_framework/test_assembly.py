@@ -1,0 +1,245 @@
+"""Plugins made from a profile: factories run once, with their own args, and only where nothing is wrong that can be known before."""
+
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, Final
+
+import pytest
+
+from scheduler.framework.core.objects import NodeInfo, PodInfo
+from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, FilterPlugin, Plugin, QueuedPod
+from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
+from scheduler.framework.core.status import Status
+from scheduler.framework.runtime.assembly import (
+    ProfileError,
+    build_frameworks,
+    check_profiles,
+    of_profile,
+)
+from scheduler.framework.runtime.framework import SchedulingFramework
+from scheduler.framework.runtime.registry import Registry
+from scheduler.framework.runtime.timing import Timings
+
+HANDLE: Final = object()
+TIMINGS: Final = Timings()
+
+
+class Simple:
+    """A plugin whose class is its factory; it says what it was made from."""
+
+    NAME = "simple"
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        if args == "bad":
+            raise ValueError("these args are bad")
+        if isinstance(handle, list):
+            handle.append((self.NAME, args))
+
+    def name(self) -> str:
+        return self.NAME
+
+
+class Sorting(Simple):
+    NAME = "sort"
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return first.since_s < second.since_s
+
+
+class OtherSorting(Sorting):
+    NAME = "othersort"
+
+
+class Binding(Simple):
+    NAME = "bind"
+
+    def bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+        raise AssertionError(f"{context} {pod} {node_name}")
+
+
+class Fitting(Simple):
+    NAME = "fit"
+
+    def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
+        del context, pod, node
+        return None
+
+
+class Misnamed(Fitting):
+    NAME = "somebody"
+
+
+class Rating(Simple):
+    NAME = "rate"
+
+    def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
+        del context, pod, node
+        return 1, None
+
+
+class MisnamedRating(Rating):
+    NAME = "somebody"
+
+
+def unannotated(args, handle):  # type: ignore[no-untyped-def] # what authors write
+    return Fitting(args, handle)
+
+
+def of_a_protocol(args: Any, handle: Any) -> FilterPlugin:
+    return Fitting(args, handle)
+
+
+def annotated(args: Any, handle: Any) -> Fitting:
+    return Fitting(args, handle)
+
+
+def of_what_there_is_not(args: Any, handle: Any) -> "Nowhere":  # type: ignore[name-defined] # noqa: F821 - on purpose
+    return Fitting(args, handle)
+
+
+def registry_of(**factories: Callable[..., Any]) -> Registry:
+    """These factories beside those of a queue sort and a bind plugin."""
+    registry = Registry()
+    for name, factory in {"sort": Sorting, "bind": Binding, **factories}.items():
+        registry.register(name, factory)
+    return registry
+
+
+def profile_of(*names: str, args: tuple[PluginArgs, ...] = (), name: str = "p") -> Profile:
+    entries = tuple(EnabledPlugin(each) for each in ("sort", "bind", *names))
+    return Profile(name, multi_point=PluginSet(entries), args=args, path=f"profiles[{name}]")
+
+
+def faults_of(profile: Profile, registry: Registry, handle: object = HANDLE) -> list[tuple[str, str, str]]:
+    with pytest.raises(ProfileError) as caught:
+        of_profile(profile, registry)(handle)
+    assert caught.value.faults == [str(fault) for fault in caught.value.found]
+    return [(fault.path, fault.rule, fault.remedy) for fault in caught.value.found]
+
+
+def test_each_plugin_is_made_once_from_its_own_args_and_the_handle() -> None:
+    handle: list[tuple[str, object]] = []
+    args = (PluginArgs("fit", {"room": 1}), PluginArgs("bind", None))
+    instances = of_profile(profile_of("fit", args=args), registry_of(fit=Fitting, rate=Rating))(handle)
+    assert handle == [("sort", None), ("bind", None), ("fit", {"room": 1})]
+    assert [*instances.plugins] == ["sort", "bind", "fit"]
+
+
+@pytest.mark.parametrize("factory", [Fitting, annotated, unannotated, of_a_protocol, of_what_there_is_not])
+def test_a_factory_need_not_say_what_it_makes(factory: Callable[..., Plugin]) -> None:
+    instances = of_profile(profile_of("fit"), registry_of(fit=factory))(HANDLE)
+    assert [name for point in instances.profile.points.values() for name in point] == ["fit", "bind", "sort"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "made_before"),
+    [(Fitting, []), (annotated, []), (unannotated, ["sort", "bind", "fit"])],
+)
+def test_a_wrong_point_is_told_before_a_factory_runs_where_the_factory_says_what_it_makes(
+    factory: Callable[..., Plugin], made_before: list[str]
+) -> None:
+    handle: list[tuple[str, object]] = []
+    points = {ExtensionPoint.SCORE: PluginSet((EnabledPlugin("fit"),))}
+    profile = Profile("p", points, profile_of().multi_point)
+    assert [rule for _, rule, _ in faults_of(profile, registry_of(fit=factory), handle)] == [
+        'plugin "fit" does not extend ScorePlugin plugin'
+    ]
+    assert [name for name, _ in handle] == made_before
+
+
+def test_every_factory_that_fails_is_named_with_its_cause() -> None:
+    registry = registry_of(fit=Fitting, rate=Rating, none=lambda *_: None, kind=lambda *_: Fitting)
+    args = (PluginArgs("fit", "bad"), PluginArgs("sort", "bad"))
+    profile = profile_of("fit", "rate", "none", "kind", args=args)
+    assert faults_of(profile, registry) == [
+        (path, f'initializing plugin "{name}": {why}', "its factory must make it from these args")
+        for path, name, why in [
+            ("profiles[p].pluginConfig[1].args", "sort", "these args are bad"),
+            ("profiles[p].pluginConfig[0].args", "fit", "these args are bad"),
+            ("profiles[p].plugins.multiPoint.enabled[4].name", "none", "no plugin was made but None"),
+            ("profiles[p].plugins.multiPoint.enabled[5].name", "kind", f"no plugin was made but {Fitting!r}"),
+        ]
+    ]
+
+
+def test_a_factory_that_cannot_be_loaded_is_a_fault_before_any_runs() -> None:
+    handle: list[tuple[str, object]] = []
+    registry = registry_of()
+    registry.add_entry_point(metadata.EntryPoint("gone", "tests.nowhere:factory", "any"))
+    ((path, rule, _),) = faults_of(profile_of("gone"), registry, handle)
+    assert path == "profiles[p].plugins.multiPoint.enabled[2].name"
+    assert rule.startswith('initializing plugin "gone": ')
+    assert "tests.nowhere" in rule
+    assert handle == []
+
+
+@pytest.mark.parametrize(
+    ("factory", "rule"),
+    [
+        (Misnamed, 'plugin "fit" calls itself "somebody"'),
+        (MisnamedRating, 'score plugin "somebody" is not configured with weight'),
+    ],
+)
+def test_a_plugin_must_have_the_name_by_which_it_is_registered(
+    factory: Callable[..., Plugin], rule: str
+) -> None:
+    assert faults_of(profile_of("fit"), registry_of(fit=factory)) == [
+        (
+            "profiles[p].plugins.multiPoint.enabled[2].name",
+            rule,
+            'name() must return "fit", as it is registered',
+        )
+    ]
+
+
+# ------------------------------------------------------------ the profiles of a scheduler
+
+
+def test_the_faults_of_all_profiles_are_told_before_any_factory_runs() -> None:
+    profiles = [profile_of("fitt", name="a"), profile_of("rate", name="b"), profile_of("bid", name="a")]
+    with pytest.raises(ProfileError) as caught:
+        check_profiles(profiles, registry_of(rate=Rating))
+    assert [(fault.path, fault.rule) for fault in caught.value.found] == [
+        ("profiles[a].plugins.multiPoint.enabled[2].name", 'PreFilterPlugin "fitt" does not exist'),
+        ("profiles[a].plugins.multiPoint.enabled[2].name", 'PreFilterPlugin "bid" does not exist'),
+        ("profiles[a].schedulerName", 'duplicate profile with scheduler name "a"'),
+    ]
+
+
+def test_profiles_without_a_fault_pass() -> None:
+    check_profiles([profile_of("fit", name="a"), profile_of(name="b")], registry_of(fit=Fitting))
+
+
+def built(profiles: list[Profile], registry: Registry) -> dict[str, SchedulingFramework]:
+    return build_frameworks(
+        profiles, lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS)
+    )
+
+
+def test_each_profile_has_plugins_of_its_own() -> None:
+    frameworks = built([profile_of("fit", name="a"), profile_of("fit", name="b")], registry_of(fit=Fitting))
+    first, second = frameworks["a"], frameworks["b"]
+    assert (first.profile_name, second.profile_name) == ("a", "b")
+    assert first.plugins["fit"] is not second.plugins["fit"]
+
+
+def test_what_only_building_shows_is_told_of_all_profiles() -> None:
+    args = (PluginArgs("sort", "bad"),)
+    with pytest.raises(ProfileError) as caught:
+        built([profile_of(name="a", args=args), profile_of("fit", name="b")], registry_of(fit=Misnamed))
+    assert [fault.path for fault in caught.value.found] == [
+        "profiles[a].pluginConfig[0].args",
+        "profiles[b].plugins.multiPoint.enabled[2].name",
+    ]
+
+
+def test_a_queue_sort_that_shows_late_must_be_the_same_too() -> None:
+    def hidden(args, handle):  # type: ignore[no-untyped-def] # says nothing of what it makes
+        return OtherSorting(args, handle)
+
+    other = Profile("b", multi_point=PluginSet((EnabledPlugin("othersort"), EnabledPlugin("bind"))))
+    with pytest.raises(ProfileError) as caught:
+        built([profile_of(name="a"), other], registry_of(othersort=hidden))
+    assert [fault.rule for fault in caught.value.found] == [
+        'different queue sort plugins for profile "b": "othersort", first: "sort"'
+    ]

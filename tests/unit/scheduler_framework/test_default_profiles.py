@@ -1,0 +1,64 @@
+"""The default profiles, built: every shipped plugin is where its methods say, and which plugins run beside kube-scheduler."""
+
+import pytest
+
+from hosting.settings import check
+from scheduler.framework.core.plugin import ExtensionPoint
+from scheduler.framework.core.profile import Profile
+from scheduler.framework.plugins.base import ShippedPlugin
+from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
+from scheduler.framework.runtime.assembly import check_profiles, of_profile
+from scheduler.framework.runtime.registry import SHIPPED, new_registry
+from tests.unit.scheduler_framework.plugin_worlds import HandleAsTold
+
+DEFAULTS = {"full": FULL_PROFILE, "extender": EXTENDER_PROFILE}
+POINTS = {
+    "full": {
+        ExtensionPoint.PRE_ENQUEUE: "SchedulingGates",
+        ExtensionPoint.QUEUE_SORT: "PrioritySort",
+        ExtensionPoint.PRE_FILTER: (
+            "UnhandledFeatures NodeAffinity NodePorts NodeResources PodTopologySpread PoolAdmission Reservation LedgerFit"
+        ),
+        ExtensionPoint.FILTER: (
+            "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResources PodTopologySpread Reservation LedgerFit"
+        ),
+        ExtensionPoint.PRE_SCORE: "NodeAffinity PodTopologySpread Reservation",
+        ExtensionPoint.SCORE: "TaintToleration NodeAffinity PodTopologySpread Reservation GrowthHeadroom",
+        ExtensionPoint.RESERVE: "LedgerFit",
+        ExtensionPoint.PRE_BIND: "LedgerFit",
+        ExtensionPoint.BIND: "DefaultBinder",
+    },
+    "extender": {
+        ExtensionPoint.QUEUE_SORT: "PrioritySort",
+        ExtensionPoint.PRE_FILTER: "PoolAdmission Reservation LedgerFit",
+        ExtensionPoint.FILTER: "Reservation LedgerFit",
+        ExtensionPoint.PRE_SCORE: "Reservation",
+        ExtensionPoint.SCORE: "Reservation GrowthHeadroom",
+        ExtensionPoint.RESERVE: "LedgerFit",
+        ExtensionPoint.PRE_BIND: "LedgerFit",
+        ExtensionPoint.BIND: "DefaultBinder",
+    },
+}
+
+
+@pytest.mark.parametrize("mode", POINTS)
+def test_what_runs_where_nobody_configures_anything(mode: str) -> None:
+    registry, defaults = new_registry(), DEFAULTS[mode]
+    check_profiles([Profile("parley")], registry, defaults)
+    made = of_profile(Profile("parley"), registry, defaults)(HandleAsTold())
+    found = {point: " ".join(names) for point, names in made.profile.points.items() if names}
+    assert found == POINTS[mode]
+
+
+def test_every_plugin_that_is_shipped_is_enabled_by_a_default() -> None:
+    enabled = {each.name for profile in DEFAULTS.values() for each in profile.multi_point.enabled}
+    assert enabled == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_factory_is_the_class_of_its_name_and_its_defaults_are_right(name: str) -> None:
+    factory = new_registry().get(name)
+    assert isinstance(factory, type)
+    assert issubclass(factory, ShippedPlugin)
+    assert factory(None, HandleAsTold().extended).name() == name
+    assert check(None, factory.ARGS) == factory.ARGS()

@@ -1,0 +1,124 @@
+"""Which events bring a rejected pod back into the queue."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+from protocol.wire import PodName
+from scheduler.framework.core.enqueue import ALL_EVENTS, hint_of, registered_events
+from scheduler.framework.core.objects import PodInfo
+from scheduler.framework.core.plugin import (
+    ActionType,
+    EventResource,
+    EventWithHint,
+    ExtensionPoint,
+    QueueingHint,
+    SchedulingEvent,
+)
+from scheduler.framework.core.profile import ResolvedProfile
+
+POD: Final = PodInfo(PodName(namespace="default", name="pod-1"), "uid-1")
+ADDED: Final = SchedulingEvent(EventResource.NODE, ActionType.ADD)
+NODE, ANY = EventResource.NODE, EventResource.ANY
+ADD, ALL = ActionType.ADD, ActionType.ALL
+
+
+def skips(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    del pod, event
+    return QueueingHint.SKIP
+
+
+def queues(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    assert (pod, event) == (POD, ADDED)
+    return QueueingHint.QUEUE
+
+
+def fails(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    raise ValueError(f"{pod.name}: no hint for {event.resource}")
+
+
+@pytest.mark.parametrize(
+    ("waited", "queued"),
+    [
+        pytest.param([], False, id="no events"),
+        pytest.param(ALL_EVENTS, True, id="all events"),
+        pytest.param([EventWithHint(NODE, ADD)], True, id="this one"),
+        pytest.param([EventWithHint(NODE, ADD | ActionType.UPDATE)], True, id="this one among others"),
+        pytest.param([EventWithHint(NODE, ActionType.UPDATE)], False, id="something else of this object"),
+        pytest.param([EventWithHint(EventResource.POOL, ADD)], False, id="another object"),
+        pytest.param([EventWithHint(NODE, ADD, skips)], False, id="the hint says no"),
+        pytest.param([EventWithHint(NODE, ADD, queues)], True, id="the hint says yes"),
+        pytest.param([EventWithHint(NODE, ADD, skips), EventWithHint(ANY, ALL)], True, id="one of two"),
+    ],
+)
+def test_an_event_brings_back_what_waits_for_it(waited: Sequence[EventWithHint], queued: bool) -> None:
+    verdict = hint_of({"fit": tuple(waited)}, POD, ADDED, {"fit"})
+    assert verdict.hint is (QueueingHint.QUEUE if queued else QueueingHint.SKIP)
+    assert verdict.failures == ()
+
+
+def test_an_event_of_everything_is_what_any_plugin_waits_for() -> None:
+    event = SchedulingEvent(ANY, ALL)
+    registered = {"fit": (EventWithHint(EventResource.POOL, ADD),)}
+    assert hint_of(registered, POD, event, {"fit"}).hint is QueueingHint.QUEUE
+
+
+def test_a_hint_that_fails_queues_and_is_told() -> None:
+    verdict = hint_of({"fit": (EventWithHint(NODE, ADD, fails),)}, POD, ADDED, {"fit"})
+    assert verdict.hint is QueueingHint.QUEUE
+    assert [(name, str(error)) for name, error in verdict.failures] == [
+        ("fit", "default/pod-1: no hint for Node")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rejected_by", "queued"),
+    [
+        (set(), True),
+        ({"never"}, False),
+        ({"never", "always"}, True),
+        ({"never", "the extender"}, True),
+    ],
+)
+def test_one_plugin_that_an_event_may_help_is_enough(rejected_by: set[str], queued: bool) -> None:
+    registered = {"never": (), "always": ALL_EVENTS}
+    verdict = hint_of(registered, POD, ADDED, rejected_by)
+    assert verdict.hint is (QueueingHint.QUEUE if queued else QueueingHint.SKIP)
+
+
+class Silent:
+    """A plugin that does not say what it waits for."""
+
+    def name(self) -> str:
+        return "silent"
+
+
+class Waiting(Silent):
+    """A plugin that waits for some events; counts how often that was asked."""
+
+    def __init__(self, *events: EventWithHint) -> None:
+        self.events = events
+        self.asked = 0
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        self.asked += 1
+        return list(self.events)
+
+
+def test_plugins_that_can_reject_are_asked_once_for_their_events() -> None:
+    waiting, never, scoring = Waiting(EventWithHint(NODE, ADD)), Waiting(), Waiting()
+    points: dict[ExtensionPoint, tuple[str, ...]] = dict.fromkeys(ExtensionPoint, ())
+    points |= {
+        ExtensionPoint.PRE_FILTER: ("waiting",),
+        ExtensionPoint.FILTER: ("waiting", "silent", "never"),
+        ExtensionPoint.SCORE: ("scoring", "waiting"),
+    }
+    profile = ResolvedProfile("p", points, {}, ())
+    plugins = {"waiting": waiting, "never": never, "silent": Silent(), "scoring": scoring}
+    assert registered_events(profile, plugins) == {
+        "waiting": (EventWithHint(NODE, ADD),),
+        "silent": ALL_EVENTS,
+        "never": (),
+    }
+    assert (waiting.asked, scoring.asked) == (1, 0)
