@@ -23,6 +23,7 @@ from scheduler.framework.core.plugin import (
     RawArgs,
 )
 from scheduler.framework.core.status import Code, Status, new_status
+from scheduler.framework.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
 from scheduler.framework.plugins.base import NodeCache, ShippedPlugin
 from scheduler.framework.plugins.node_selectors import (
     HOSTNAME,
@@ -33,7 +34,6 @@ from scheduler.framework.plugins.node_selectors import (
     untolerated,
 )
 from scheduler.framework.plugins.notes import find
-from scheduler.framework.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
 from scheduler.framework.plugins.spread_constraints import (
     Constraint,
     Constraints,

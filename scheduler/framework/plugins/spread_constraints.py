@@ -9,8 +9,8 @@ from pydantic import Field
 from hosting.kubernetes import objects
 from hosting.settings import Settings
 from scheduler.framework.core.objects import PodInfo
+from scheduler.framework.plugins.alike_pods import AlikePods, AlikeSelector, owner_of
 from scheduler.framework.plugins.node_selectors import HOSTNAME, ZONE, spec_of
-from scheduler.framework.plugins.alike_pods import AlikeSelector, AlikePods, owner_of
 
 REQUIRED: Final = "DoNotSchedule"
 
