@@ -315,7 +315,13 @@ class PodQueue:
             self._requeue(oldest, now_s)
 
     def _wake(self, entry: _Entry, event: SchedulingEvent) -> _Wake:
-        """Whether an event may help a pod, as the plugins that rejected it hint; any event may help one that no plugin rejected."""
+        """Whether an event may help a pod, as the plugins that rejected it hint; any event may help one that no plugin rejected.
+
+        That its own room was given back helps no pod.
+        """
+        before = event.before
+        if event.action is ActionType.DELETE and isinstance(before, PodInfo) and before.uid == entry.pod.uid:
+            return _Wake.NOTHING
         registered = self._events_of(entry.pod)
         if entry.pending and self._helps(registered, entry.pod, event, entry.pending):
             return _Wake.AT_ONCE

@@ -52,13 +52,15 @@ class Binding:
         self._context = context
         self._assumptions = assumptions
         self._log = log
+        self._may_keep = False
+        """Whether plugins may keep anything for the pod."""
         self._is_bound = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self._is_bound:
+        if self._may_keep and not self._is_bound:
             await self._undo()
 
     @property
@@ -72,6 +74,7 @@ class Binding:
         _, status = await self.framework.nominate_reservation(context, pod, node)
         if not is_success(status):
             return status
+        self._may_keep = True
         status = await self.framework.run_reserve_plugins_reserve(context, pod, node)
         if not is_success(status):
             return status

@@ -67,7 +67,7 @@ FILTERED: dict[str, tuple[dict[str, Says], list[str], dict[str, str], dict[str, 
         {"pre_filter": lambda *_: (PreFilterResult(frozenset("b")), None)},
         ["b"],
         {},
-        dict.fromkeys("ac", "node(s) were not among those that the pre-filter plugins named"),
+        dict.fromkeys("ac", "node(s) didn't satisfy plugin(s) [Obedient]"),
     ),
 }
 
