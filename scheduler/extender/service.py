@@ -155,8 +155,12 @@ class ExtenderService:
             pod = self._scheduling.pod_info(manifest)
         except ValueError as error:
             raise CannotSayError(f"the pod cannot be read: {error}") from None
-        framework = self._scheduling.framework_of(scheduler_name(manifest))
-        return _Attempt(pod, framework, CycleState(), self._scheduling.snapshot())
+        framework, nodes = (
+            self._scheduling.framework_of(scheduler_name(manifest)),
+            self._scheduling.snapshot(),
+        )
+        framework.set_snapshot(nodes)
+        return _Attempt(pod, framework, CycleState(), nodes)
 
     # ------------------------------------------------------------ filter
 
