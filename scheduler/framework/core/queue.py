@@ -276,6 +276,10 @@ class PodQueue:
         else:
             self._park(entry, QueuePool.UNSCHEDULABLE, now_s)
 
+    def in_flight(self) -> tuple[str, ...]:
+        """The UIDs of the pods whose cycle goes on."""
+        return tuple(self._in_flight)
+
     def _missed(self, entry: _Entry) -> Sequence[SchedulingEvent] | None:
         """The events since the pod's cycle began; None where they are not all kept."""
         count = self._events_seen - entry.began_at

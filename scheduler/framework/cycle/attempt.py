@@ -28,6 +28,7 @@ from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.framework.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
 from scheduler.framework.runtime.context import CycleState
+from scheduler.ports import LeadershipGuard
 
 SCHEDULING_DEADLINE_S: Final = 30.0
 """How long the plugins may take until a node is chosen, and again until it is reserved."""
@@ -73,6 +74,7 @@ class Attempt:
         shared: SharedExtension,
         pod: PodInfo,
         rng: random.Random,
+        guard: LeadershipGuard,
     ) -> None:
         self.pod: Final = pod
         self.framework: Final = framework
@@ -83,6 +85,7 @@ class Attempt:
         self.examined = 0
         """How many nodes were judged."""
         self._rng = rng
+        self._guard = guard
 
     def binding(self, assumptions: Assumptions) -> Binding:
         """What follows the choice of the node. What is not bound when its block ends is undone."""
@@ -153,6 +156,7 @@ class Attempt:
     async def _try_to_bind(self, binding: Binding) -> Status | None:
         limit = asyncio.timeout(BINDING_DEADLINE_S)
         try:
+            self._guard.check(0)
             async with limit:
                 return await binding.bind()
         except Exception as error:  # noqa: BLE001 - a plugin's own: whatever it raises

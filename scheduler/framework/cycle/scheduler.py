@@ -23,6 +23,7 @@ from scheduler.framework.cycle.attempt import Attempt, Extenders
 from scheduler.framework.cycle.ports import CycleFailure, OutcomeReporter, PlacingPort
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.shared import SharedExtension
+from scheduler.ports import LeadershipGuard, SoleScheduler
 
 MAX_BINDING: Final = 1000
 """Pods that wait for their permit or are being bound. With so many no cycle begins, so a group whose pods wait for each other must
@@ -50,7 +51,9 @@ class PodScheduler:
         *,
         clock: Callable[[], float],
         rng: random.Random,
+        guard: LeadershipGuard | None = None,
     ) -> None:
+        self._guard = guard or SoleScheduler()
         self._extenders = extenders
         self._view = view
         self._reporter = reporter
@@ -108,6 +111,8 @@ class PodScheduler:
 
     async def run(self) -> None:
         """Schedule until cancelled. Then nobody waits for a permit any more; a binding that was sent may still be carried out."""
+        for uid in self.queue.in_flight():  # a fault of ours has ended their cycle, and this is run again
+            self.queue.failed(uid, None, self._clock())
         try:
             while True:
                 await self._room_for_another()
@@ -158,7 +163,7 @@ class PodScheduler:
             status = new_status(Code.UNSCHEDULABLE, str(error))
             await self._failed(shared, queued.pod, CycleFailure(status, status.message, Rejection()))
             return
-        attempt = Attempt(framework, shared, pod, self._rng)
+        attempt = Attempt(framework, shared, pod, self._rng, self._guard)
         failure = await attempt.choose(self._view, self._first)
         self._first += attempt.examined
         if failure is not None:

@@ -52,16 +52,25 @@ class SharedExtension:
     """What the extenders share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
-        self, surroundings: Surroundings, log: Logger, *, monitor: SchedulingMonitor | None = None
+        self,
+        surroundings: Surroundings,
+        log: Logger,
+        *,
+        monitor: SchedulingMonitor | None = None,
+        before: "SharedExtension | None" = None,
     ) -> None:
+        """`before` is what other profiles shared, whose place these take: what is known of pods stays, what plugins have registered
+        does not."""
         self.surroundings: Final = surroundings
         self.log: Final = log
+        if before is not None:
+            monitor = before.monitor
         self.monitor: Final = monitor if monitor is not None else SchedulingMonitor()
-        self.waiting_pods: Final = WaitingPods()
-        self.timings: Final = Timings()
-        self.nominations: Final = NominatedPods()
-        self.diagnoses: Final = DiagnosisStore()
-        self.flags: Final = DebugFlags()
+        self.waiting_pods: Final = before.waiting_pods if before is not None else WaitingPods()
+        self.timings: Final = before.timings if before is not None else Timings()
+        self.nominations: Final = before.nominations if before is not None else NominatedPods()
+        self.diagnoses: Final = before.diagnoses if before is not None else DiagnosisStore()
+        self.flags: Final = before.flags if before is not None else DebugFlags()
         self.error_handlers: Final = ErrorHandlers(log)
         self.forget_handlers: Final = ForgetHandlers(log)
         self._services: Final = PluginServices(log)
