@@ -102,7 +102,8 @@ class ReservationOwner:
 class ReservationSpec:
     """Room that is kept on a node for pods of its `owners`. Source: seed 002.
 
-    `node` is empty while the reservation has none. One to `allocate_once` serves one pod. One that `has_ended` (it expired,
+    `node` is empty while the reservation has none. One to `allocate_once` serves one pod. Those with an `order` above 0 are given
+    before others, the lowest one first. One that `has_ended` (it expired,
     failed or was used up: the cluster tells) keeps nothing; its users keep what they have.
     """
 
@@ -113,6 +114,7 @@ class ReservationSpec:
     owners: tuple[ReservationOwner, ...] = ()
     allocate_once: bool = True
     has_ended: bool = False
+    order: int = 0
 
     @property
     def holder(self) -> Holder:

@@ -134,7 +134,7 @@ def settle(core: CoreState, account: ReservationAccount) -> None:
     core.placements.pop(holder, None)
     wanted = (spec.allocatable - account.allocated).max(ZERO)
     kept = row.reserved if row is not None and row.node == spec.node else ZERO
-    fits = wanted.fits_in(core.ledger.headroom(spec.node, holder).max(kept))
+    fits = _has_room(core, spec, wanted, kept)
     amount = wanted if fits else wanted.min(kept)
     account.reason = None if fits else _no_room(core, spec, wanted)
     if amount == ZERO and wanted != ZERO:
@@ -142,6 +142,11 @@ def settle(core: CoreState, account: ReservationAccount) -> None:
             core.ledger.post(Verdict(holder, row.node, None))
     elif row is None or row.node != spec.node or row.state != RowState(amount):
         core.ledger.post(Verdict(holder, spec.node, RowState(amount), name=spec.name))
+
+
+def _has_room(core: CoreState, spec: ReservationSpec, wanted: Resources, kept: Resources) -> bool:
+    """Whether a reservation can keep what is wanted; what it keeps already (`kept`) it can."""
+    return wanted.fits_in(core.ledger.headroom(spec.node, spec.holder).max(kept))
 
 
 def try_again(core: CoreState) -> None:

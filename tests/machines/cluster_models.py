@@ -46,12 +46,14 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class OtherPod:
-    """A pod that is no VM; it uses its requests from its birth to its end, told or not."""
+    """A pod that is no VM; it uses its requests from its birth to its end, told or not. One that is `is_unseen` has bypassed the
+    scheduler, until that is told of it."""
 
     spec: PodSpec
     node: Node
     is_told: bool = False
     has_ended: bool = False
+    is_unseen: bool = True
 
 
 @dataclass(slots=True, eq=False)

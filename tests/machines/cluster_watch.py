@@ -74,10 +74,11 @@ class Watch:
     def is_told(self, vm: Vm, *, edits: int) -> None:
         """From now on the scheduler knows the VM, and what was edited until the read: these excuses end."""
         world, account = self._world, vm.account
+        if world.untold_births:
+            world.untold_births = [born for born in world.untold_births if born is not vm]
         if account in account.node.excused:
             if account.is_unknown:
                 account.is_unknown = False
-                world.untold_births = [born for born in world.untold_births if born is not vm]
                 world.excuses.believed(vm)
             if world.shows_sizes and edits == vm.edits:
                 account.edited = ZERO

@@ -16,15 +16,16 @@ from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause
 from scheduler.core.ledger import RowState as Kept
-from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, VmSpec
+from scheduler.core.model import Holder, Kind, NodeSpec, PodSpec, PoolSpec, ReservationSpec, VmSpec
 from scheduler.core.rules import DEFAULT_RULES, GrowthSwitches, NodeOverride, Rules
 from scheduler.core.state import SchedulerConfig
+from tests.machines.ledger_observer import LawBrokenError
 
 if TYPE_CHECKING:
     from tests.machines.pool_laws import PoolLaws
     from tests.machines.pool_models import ChainVerdict
 
-__all__ = ["Holder", "Kept", "Observation", "PodSpec", "PoolSpec", "VmSpec"]
+__all__ = ["Holder", "Kept", "Kind", "Observation", "PodSpec", "PoolSpec", "VmSpec"]
 
 POOL = "pool"
 UNIT = Resources(1000, 2**30)
@@ -121,9 +122,16 @@ def vm_spec(
     return VmSpec(name, uid, node, bounds, SLOT_BYTES, unit, pool=pool, is_tied=is_tied)
 
 
-def pod_spec(name: PodName, uid: str, node: str, requests: Resources) -> PodSpec:
+def pod_spec(
+    name: PodName, uid: str, node: str, requests: Resources, reservation: str | None = None
+) -> PodSpec:
     """A pod that is no VM as the core is told of it."""
-    return PodSpec(name, uid, node, requests)
+    return PodSpec(name, uid, node, requests, reservation=reservation)
+
+
+def reservation_spec(uid: str, node: str, amount: Resources, *, allocate_once: bool) -> ReservationSpec:
+    """A reservation as the core is told of it."""
+    return ReservationSpec(uid, uid, node, amount, allocate_once=allocate_once)
 
 
 class CorePort:
@@ -154,6 +162,8 @@ class CorePort:
         self._system: dict[str, Resources] = {}
         self.is_stopped = False
         self.laws: PoolLaws | None = None
+        self._assumed: dict[Holder, tuple[Resources, float]] = {}
+        """What is kept for pods that are not seen yet, and until when it is at least."""
         self.told: list[tuple[int, Answer]] = []
         """Answers to requests that waited, by their ticket; the world takes them."""
 
@@ -189,23 +199,97 @@ class CorePort:
         """The cluster shows a VM."""
         self._now_s = now_s
         self._take(self._core.apply(events.VmSeen(vm, reading, now_s, is_new)))
+        self._shown(vm.uid)
         if self.laws is not None:
             self.laws.seen(vm, reading)
 
     def vm_gone(self, vm: VmSpec) -> None:
         """The cluster shows that a VM is gone."""
         self._take(self._core.apply(events.VmGone(vm.pod, vm.uid, self._now_s)))
+        self._shown(vm.uid)
         if self.laws is not None:
             self.laws.gone(vm)
 
     def pod_seen(self, pod: PodSpec) -> None:
         """The cluster shows a pod that is no VM."""
         self._core.apply(events.PodSeen(pod))
+        self._shown(pod.uid)
         self._check()
 
     def pod_gone(self, pod: PodSpec) -> None:
         """The cluster shows that a pod is gone or has ended."""
         self._core.apply(events.PodGone(pod))
+        self._shown(pod.uid)
+        self._check()
+
+    # ------------------------------------------------------------ placements
+
+    def assume(
+        self,
+        holder: Holder,
+        node: str,
+        amount: Resources,
+        until_s: float,
+        now_s: float,
+        pool: str | None,
+        reservation: str | None,
+    ) -> bool:
+        """Somebody wants to place a pod; whether there is room for it."""
+        self._tickets += 1
+        asked = events.PlacementAssumed(
+            self._tickets, holder, holder.uid, node, amount, until_s, now_s, pool, reservation
+        )
+        (answer,) = self._core.apply(asked)
+        if isinstance(answer, events.Placed):
+            self._assumed[holder] = amount, until_s
+            if self.laws is not None:
+                self.laws.placed(holder.uid, pool, amount)
+        self.check_placements()
+        return isinstance(answer, events.Placed)
+
+    def forget(self, holder: Holder) -> None:
+        """A pod will not be bound."""
+        self._core.apply(events.PlacementForgotten(holder))
+        self._shown(holder.uid)
+        self.check_placements()
+
+    def cluster_read(self, begun_s: float) -> None:
+        """A read of everything that was begun then has been told."""
+        self._core.apply(events.ClusterRead(begun_s))
+        for holder in [holder for holder, (_, until_s) in self._assumed.items() if until_s <= begun_s]:
+            self._shown(holder.uid)
+        self.check_placements()
+
+    def reservation_seen(self, reservation: ReservationSpec) -> None:
+        """The cluster shows a reservation."""
+        self._core.apply(events.ReservationSeen(reservation))
+        self.check_placements()
+
+    def reservation_gone(self, uid: str) -> None:
+        """The cluster shows no such reservation any more."""
+        self._core.apply(events.ReservationGone(uid))
+        self.check_placements()
+
+    def _shown(self, uid: str) -> None:
+        """What was assumed for a pod, under whichever kind, has ended."""
+        if self._assumed:
+            for holder in (vm_holder(uid), pod_holder(uid)):
+                self._assumed.pop(holder, None)
+            if self.laws is not None:
+                self.laws.unplaced(uid)
+
+    def check_placements(self, *, is_over: bool = False) -> None:
+        """What is assumed is kept whole, nothing else is, and nothing for ever."""
+        kept = {
+            row.holder: row.reserved
+            for row in self._core.ledger.rows()
+            if any(floor.cause is Cause.ASSUMED for floor in row.state.floors)
+        }
+        expected = {holder: amount for holder, (amount, _) in self._assumed.items()}
+        if kept != expected:
+            raise LawBrokenError(f"{kept} is kept for what is placed instead of {expected}")
+        if is_over and kept:
+            raise LawBrokenError(f"{kept} is kept for pods that nobody binds")
         self._check()
 
     def tick(self, now_s: float) -> list[PodName]:
@@ -322,14 +406,24 @@ class CorePort:
         )
 
     def reserved(self, holder: Holder) -> Resources:
-        """What the ledger keeps for one holder."""
+        """What the ledger keeps for one pod; a VM's room may have been kept while it was none."""
         row = self._core.ledger.row(holder)
+        if row is None and self._assumed:
+            row = self._core.ledger.row(pod_holder(holder.uid))
         return row.reserved if row is not None else ZERO
 
     def node_reserved(self, name: str) -> Resources:
         """What the ledger keeps of a node."""
         account = self._core.ledger.node(name)
         return account.reserved if account is not None else ZERO
+
+    def reservable(self, name: str) -> Resources:
+        """What may be reserved of a node, as the core was told of it."""
+        return self._allocatable[name] - self._system[name]
+
+    def free(self, name: str) -> Resources:
+        """What nobody has of a node."""
+        return self.reservable(name) - self.node_reserved(name)
 
     def room(self, vm: VmSpec) -> Resources:
         """What the other rows leave of a VM's node, as the core was told of it."""
@@ -406,6 +500,11 @@ class CorePort:
             return "no row"
         floors = ", ".join(f"{floor.cause.value} {floor.amount}" for floor in row.state.floors)
         return f"current {row.state.current}" + (f", floors {floors}" if floors else "")
+
+
+def pod_holder(uid: str) -> Holder:
+    """Whose row that of a pod is which is no VM."""
+    return Holder(Kind.POD, uid)
 
 
 def vm_holder(uid: str) -> Holder:

@@ -88,6 +88,7 @@ def _end_faults(world: World) -> None:
     """The network delivers, one agent lives for each VM, and the cluster shows everything."""
     world.packets, world.answers = [], []
     world.switch_growth(is_stopped=False)
+    world.binder.drain()
     for pool in world.pools.all.values():
         pool.waiting, pool.round, pool.is_prompt = [], None, False  # no verdict comes for those who wait
         pool.max_units = pool.max_units_per_vm = None

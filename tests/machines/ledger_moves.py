@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.wire import PodName
-from tests.machines import moves_agents, moves_cluster, moves_pools
+from tests.machines import moves_agents, moves_cluster, moves_placing, moves_pools
 from tests.machines.cluster_models import cu
 from tests.machines.core_port import POOL
 from tests.machines.ledger_world import World
 from tests.machines.moves_agents import AMOUNTS, FATES, SKEWS_MS, SPANS_S
 from tests.machines.moves_cluster import MAXIMA, POD_AMOUNTS, POOLS_OF_BIRTHS, STEPS
 from tests.machines.moves_pools import HOWS, LABELS, LIMITS, OWN_LIMITS, PER_VM
+from tests.machines.placing_models import AMOUNTS as PLACED_AMOUNTS
 from tests.machines.pool_models import OTHER
 
 VM: Final = 12
@@ -95,6 +96,15 @@ MOVES: Final = (
     Move(moves_cluster.pod_comes, (3, len(POD_AMOUNTS), _YES_NO), 0.4, is_fault=True),
     Move(moves_cluster.pod_ends, (3, _YES_NO), 0.5),
     Move(moves_cluster.node_changes, (3, len(STEPS)), 0.3, is_fault=True),
+    Move(moves_placing.pod_is_placed, (3, len(PLACED_AMOUNTS), 6, _YES_NO), 1.0),
+    Move(moves_placing.vm_is_placed, (VM, len(PLACED_AMOUNTS), len(POOLS_OF_BIRTHS), 6), 1.5),
+    Move(moves_placing.binding_is_accepted, (MANY,), 1.0),
+    Move(moves_placing.binding_is_lost, (MANY,), 0.2, is_fault=True),
+    Move(moves_placing.binding_is_given_up, (MANY,), 0.3, is_fault=True),
+    Move(moves_placing.cluster_read_begins, (), 0.8),
+    Move(moves_placing.cluster_read_is_told, (MANY,), 1.0),
+    Move(moves_placing.room_is_reserved, (3, len(PLACED_AMOUNTS), _YES_NO), 0.3),
+    Move(moves_placing.reservation_is_deleted, (), 0.2, is_fault=True),
     Move(moves_pools.pool_verdict_is_late, (MANY,), 0.4, is_fault=True),
     Move(moves_pools.pool_limit_moves, (_POOLS, len(LIMITS), _YES_NO), 0.6),
     Move(moves_pools.pool_is_changed, (_POOLS, 16, len(OWN_LIMITS), len(PER_VM)), 0.3, is_fault=True),

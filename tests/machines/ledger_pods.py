@@ -25,7 +25,8 @@ def pod_is_told(world: World, pod: OtherPod) -> None:
     elif not pod.is_told:
         pod.is_told = True
         world.port.pod_seen(pod.spec)
-        world.observer.other_told(pod.node.account, pod.spec.requests)
+        if pod.is_unseen:
+            world.observer.other_told(pod.node.account, pod.spec.requests)
     world.ledger_changed(pod.node)
 
 
@@ -33,5 +34,5 @@ def pod_ends(world: World, pod: OtherPod) -> None:
     """A pod has run to its end: it uses nothing more, whether it is still listed or not."""
     pod.has_ended = True
     world.observer.other(pod.node.account, ZERO - pod.spec.requests)
-    if not pod.is_told:
+    if not pod.is_told and pod.is_unseen:
         pod.node.account.other_unseen -= pod.spec.requests

@@ -27,6 +27,7 @@ from tests.machines.core_port import (
 from tests.machines.ledger_excuses import Excuses
 from tests.machines.ledger_observer import Observer
 from tests.machines.permit_laws import Reached
+from tests.machines.placing_models import Binder
 from tests.machines.pool_models import Pools
 from tests.machines.published_models import Phase, PublishedAgent
 from tests.machines.waiting_models import Asking, Waiting
@@ -66,6 +67,7 @@ class World:
         self.watch = Watch(self)
         self.excuses = Excuses(self)
         self.pools = Pools(self)
+        self.binder = Binder(self)
 
     def count(self) -> int:
         """A number that was not used before."""
@@ -107,8 +109,10 @@ class World:
             self.port.pod_seen(pod.spec)
             if not pod.is_told:
                 pod.is_told = True
-                self.observer.other_told(pod.node.account, pod.spec.requests)
+                if pod.is_unseen:
+                    self.observer.other_told(pod.node.account, pod.spec.requests)
         self.watch.start(is_cached=is_cached)
+        self.binder.restarts()
         self.is_starting = False
         for vm in self.vms:
             self.excuses.believed(vm)
@@ -461,16 +465,19 @@ class World:
         *,
         unit: Resources | None = None,
         pool: str | None = None,
+        uid: str = "",
+        is_kept: bool = False,
     ) -> Vm:
-        """A VM begins on a node. The scheduler does not know it yet: that it was not asked is a documented cause."""
-        uid = f"{name.name}-{self.count()}"
+        """A VM begins on a node. The scheduler does not know it yet: that it was not asked is a documented cause, unless
+        it keeps the VM's room (`is_kept`)."""
+        uid = uid or f"{name.name}-{self.count()}"
         holder_of: list[Vm] = []
         account = self.observer.vm(name.name, node.account, lambda: self.port.reserved(holder_of[0].holder))
         vm = Vm(
             name, uid, node, Bounds(UNIT, most), unit, pool, node.serves_published, self.observer, account
         )
         holder_of.append(vm)
-        account.is_unknown = True
+        account.is_unknown = not is_kept
         self.observer.excuse(account)
         vm.set_size(size)
         vm.set_target(size)

@@ -38,6 +38,12 @@ class Reached(enum.StrEnum):
     KIND_CHANGED = "an agent asks for the other kind than before"
     OVERRULED = "an agent asks for resources that are apart, and its VM is tied"
     PUBLISHED_GROWS = "an agent without the extension grows"
+    PLACED_IN_POOL = "a VM is placed, and counts in its pool before it is there"
+    REFUSED_BY_POOL = "a VM that its node has room for is not placed, because of its pool"
+    FROM_RESERVATION = "a pod is placed in the room of a reservation, on a node that has none beside it"
+    OTHER_KIND = "room is kept for a pod, and a VM is bound, or the reverse"
+    NEVER_BOUND = "a read shows that a pod was never bound, and its room is free"
+    BOUND_LATE = "a pod is bound though its room was given back"
 
 
 class Asked(NamedTuple):

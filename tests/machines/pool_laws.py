@@ -91,6 +91,8 @@ class PoolLaws:
         self._permits = permits
         self._members: dict[PodName, Member] = {}
         self._pooled: list[Member] = []
+        self._placed: dict[str, tuple[str, Resources]] = {}
+        """What pods that are not seen yet count in their pool, by UID."""
         self.totals: dict[str, int] = dict.fromkeys(pools, 0)
         self.waits: dict[int, tuple[AdmissionCall, AgentRequest, int]] = {}
         """Who waits for a verdict: what for, with which request, and in which life of the pool it began."""
@@ -133,9 +135,39 @@ class PoolLaws:
             self._leave(member)
         self.nothing_else()
 
+    def refuses(self, name: str | None, amount: Resources) -> bool:
+        """Whether a pool by itself has no room for a VM of that amount."""
+        if name is None:
+            return False
+        pool = self._pools[name]
+        units, per_vm = amount.units(pool.unit), pool.max_units_per_vm
+        if not pool.is_there or pool.is_deleting or (per_vm is not None and units > per_vm):
+            return True
+        return pool.max_units is not None and self.totals[name] + units > pool.max_units
+
+    def placed(self, uid: str, name: str | None, amount: Resources) -> None:
+        """A pod counts in its pool from when its room is kept, and never beyond the pool's own limits."""
+        if name is None:
+            return
+        self._placed[uid] = name, amount
+        self.totals[name] += amount.units(self._pools[name].unit)
+        self._check_units(name)
+
+    def unplaced(self, uid: str) -> None:
+        """A pod that was placed is seen, or will not come."""
+        name, amount = self._placed.pop(uid, ("", ZERO))
+        if name:
+            self.totals[name] -= amount.units(self._pools[name].unit)
+
+    def _check_units(self, name: str) -> None:
+        units = self._port.pool_units(name)
+        if self._pools[name].is_there and units != self.totals[name]:
+            raise LawBrokenError(f"pool {name} counts {units} units, and its VMs have {self.totals[name]}")
+
     def recount(self, name: str) -> None:
         """A pool was described otherwise: its parts are counted in its unit of now."""
-        self.totals[name] = 0
+        parts = (amount for pool, amount in self._placed.values() if pool == name)
+        self.totals[name] = sum(amount.units(self._pools[name].unit) for amount in parts)
         for member in self._pooled:
             if member.spec.pool == name:
                 self._count(member)

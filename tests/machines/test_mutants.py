@@ -8,11 +8,14 @@ import pytest
 
 from tests.machines.ledger_driver import walk, walk_some
 from tests.machines.mutants import MUTANTS, Mutant
+from tests.machines.mutants_of_placements import PLACEMENT_MUTANTS
+
+ALL = (*MUTANTS, *PLACEMENT_MUTANTS)
 
 WORLDS = 60
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+@pytest.mark.parametrize("mutant", ALL, ids=[mutant.name for mutant in ALL])
 def test_the_walk_finds_the_bug(mutant: Mutant) -> None:
     with mutant.patch():
         found = walk_some(range(mutant.seed, mutant.seed + WORLDS))
@@ -21,4 +24,5 @@ def test_the_walk_finds_the_bug(mutant: Mutant) -> None:
 
 
 def test_every_bug_has_a_number_of_its_own() -> None:
-    assert [mutant.number for mutant in MUTANTS] == list(range(1, len(MUTANTS) + 1))
+    for mutants in (MUTANTS, PLACEMENT_MUTANTS):
+        assert [mutant.number for mutant in mutants] == list(range(1, len(mutants) + 1))

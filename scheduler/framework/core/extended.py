@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from protocol.values import ZERO, Resources
-from scheduler.core.model import Holder, Kind
+from scheduler.core.model import Holder, Kind, ReservationOwner
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import (
     CycleContext,
@@ -21,19 +21,6 @@ from scheduler.framework.core.plugin import (
     SchedulingEvent,
 )
 from scheduler.framework.core.status import Status
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerMatcher:
-    """Which pods may use a reservation: those of the namespace (None: any) with all of these labels."""
-
-    namespace: str | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-
-    def matches(self, pod: PodInfo) -> bool:
-        """Whether the pod is meant."""
-        has_labels = all(pod.labels.get(key) == value for key, value in self.labels)
-        return has_labels and self.namespace in {None, pod.pod.namespace}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +36,7 @@ class Reservation:
     node: str
     allocatable: Resources
     allocated: Resources = ZERO
-    owners: tuple[OwnerMatcher, ...] = ()
+    owners: tuple[ReservationOwner, ...] = ()
     allocate_once: bool = True
     is_available: bool = True
     order: int = 0
@@ -71,7 +58,12 @@ class Reservation:
 
     def matches(self, pod: PodInfo) -> bool:
         """Whether the pod may use it."""
-        return self.is_matchable and any(owner.matches(pod) for owner in self.owners)
+        return self.is_matchable and any(_is_owner(owner, pod) for owner in self.owners)
+
+
+def _is_owner(owner: ReservationOwner, pod: PodInfo) -> bool:
+    has_labels = all(pod.labels.get(key) == value for key, value in owner.labels)
+    return has_labels and owner.namespace in {None, pod.pod.namespace}
 
 
 @runtime_checkable

@@ -80,7 +80,7 @@ class _Wake(enum.IntEnum):
 
 
 @dataclass(slots=True)
-class _Entry:
+class _QueueEntry:
     """A pod in the queue. `ticket` tells its place in a heap from those that it has left."""
 
     queued: QueuedPod
@@ -114,12 +114,12 @@ def by_priority(first: QueuedPod, second: QueuedPod) -> bool:
     return (-first.pod.priority, first.since_s) < (-second.pod.priority, second.since_s)
 
 
-class _Turn:
+class _TurnKey:
     """A place in the order of the active pool. Whoever came first is first among equals."""
 
     __slots__ = ("entry", "less", "ticket")
 
-    def __init__(self, entry: _Entry, less: Less) -> None:
+    def __init__(self, entry: _QueueEntry, less: Less) -> None:
         self.entry, self.less, self.ticket = entry, less, entry.ticket
 
     @property
@@ -127,7 +127,7 @@ class _Turn:
         """Whether the pod has had no other place since."""
         return self.entry.ticket == self.ticket
 
-    def __lt__(self, other: "_Turn") -> bool:
+    def __lt__(self, other: "_TurnKey") -> bool:
         mine, others = self.entry.queued, other.entry.queued
         if self.less(mine, others):
             return True
@@ -150,11 +150,11 @@ class PodQueue:
         self._gate = gate
         self._events_of = events_of
         self._max_pods = max_pods
-        self._entries: dict[str, _Entry] = {}
-        self._in_flight: dict[str, _Entry] = {}
-        self._active: list[_Turn] = []
-        self._backoff: list[tuple[float, int, _Entry]] = []
-        self._parked: dict[str, _Entry] = {}
+        self._entries: dict[str, _QueueEntry] = {}
+        self._in_flight: dict[str, _QueueEntry] = {}
+        self._active: list[_TurnKey] = []
+        self._backoff: list[tuple[float, int, _QueueEntry]] = []
+        self._parked: dict[str, _QueueEntry] = {}
         """Unschedulable and gated pods, who came first first."""
         self._events: deque[SchedulingEvent] = deque(maxlen=max_events)
         self._events_seen = 0
@@ -210,7 +210,7 @@ class PodQueue:
         if len(self._entries) >= self._max_pods:
             self.refused_total += 1
             return False
-        entry = self._entries[pod.uid] = _Entry(QueuedPod(pod, now_s))
+        entry = self._entries[pod.uid] = _QueueEntry(QueuedPod(pod, now_s))
         self._activate(entry, now_s)
         return True
 
@@ -220,7 +220,7 @@ class PodQueue:
         if entry is not None:
             self._leave(entry)
 
-    def _update(self, entry: _Entry, pod: PodInfo, now_s: float) -> None:
+    def _update(self, entry: _QueueEntry, pod: PodInfo, now_s: float) -> None:
         before = entry.pod
         entry.queued = replace(entry.queued, pod=pod)
         event = SchedulingEvent(EventResource.POD, ActionType.UPDATE, before, pod)
@@ -248,7 +248,7 @@ class PodQueue:
         entry = self._entries.get(uid)
         return self._begin(entry) if entry is not None and entry.pool is not QueuePool.IN_FLIGHT else None
 
-    def _begin(self, entry: _Entry) -> QueuedPod:
+    def _begin(self, entry: _QueueEntry) -> QueuedPod:
         self._place(entry, QueuePool.IN_FLIGHT)
         self._in_flight[entry.pod.uid] = entry
         entry.queued = replace(entry.queued, attempts=entry.queued.attempts + 1)
@@ -280,7 +280,7 @@ class PodQueue:
         """The UIDs of the pods whose cycle goes on."""
         return tuple(self._in_flight)
 
-    def _missed(self, entry: _Entry) -> Sequence[SchedulingEvent] | None:
+    def _missed(self, entry: _QueueEntry) -> Sequence[SchedulingEvent] | None:
         """The events since the pod's cycle began; None where they are not all kept."""
         count = self._events_seen - entry.began_at
         return None if count > len(self._events) else list(self._events)[len(self._events) - count :]
@@ -318,7 +318,7 @@ class PodQueue:
         while self._parked and (oldest := next(iter(self._parked.values()))).parked_s <= late_s:
             self._requeue(oldest, now_s)
 
-    def _wake(self, entry: _Entry, event: SchedulingEvent) -> _Wake:
+    def _wake(self, entry: _QueueEntry, event: SchedulingEvent) -> _Wake:
         """Whether an event may help a pod, as the plugins that rejected it hint; any event may help one that no plugin rejected.
 
         That its own room was given back helps no pod.
@@ -341,7 +341,7 @@ class PodQueue:
 
     # ------------------------------------------------------------ places
 
-    def _requeue(self, entry: _Entry, now_s: float, *, at_once: bool = False) -> None:
+    def _requeue(self, entry: _QueueEntry, now_s: float, *, at_once: bool = False) -> None:
         """To the active pool, or first to the back-off where that is not over."""
         if at_once or entry.ready_s <= now_s:
             self._activate(entry, now_s)
@@ -352,11 +352,11 @@ class PodQueue:
             self._backoff = [each for each in self._backoff if each[2].ticket == each[1]]
             heapq.heapify(self._backoff)
 
-    def _activate(self, entry: _Entry, now_s: float) -> None:
+    def _activate(self, entry: _QueueEntry, now_s: float) -> None:
         status = self._gate(entry.pod)
         if is_success(status):
             self._place(entry, QueuePool.ACTIVE)
-            heapq.heappush(self._active, _Turn(entry, self._less))
+            heapq.heappush(self._active, _TurnKey(entry, self._less))
             if len(self._active) > 2 * len(self._entries) + MIN_STALE:
                 self._active = [turn for turn in self._active if turn.is_current]
                 heapq.heapify(self._active)
@@ -366,16 +366,16 @@ class PodQueue:
         entry.queued, entry.pending = replace(entry.queued, rejected_by=plugins), frozenset()
         self._park(entry, QueuePool.GATED, now_s)
 
-    def _park(self, entry: _Entry, pool: QueuePool, now_s: float) -> None:
+    def _park(self, entry: _QueueEntry, pool: QueuePool, now_s: float) -> None:
         self._place(entry, pool)
         entry.parked_s = now_s
         self._parked[entry.pod.uid] = entry
 
-    def _place(self, entry: _Entry, pool: QueuePool) -> None:
+    def _place(self, entry: _QueueEntry, pool: QueuePool) -> None:
         self._leave(entry)
         entry.pool = pool
 
-    def _leave(self, entry: _Entry) -> None:
+    def _leave(self, entry: _QueueEntry) -> None:
         """Its place in any pool is void."""
         self._tickets += 1
         entry.ticket = self._tickets

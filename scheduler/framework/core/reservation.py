@@ -15,7 +15,7 @@ from scheduler.framework.core.plugin import MAX_NODE_SCORE, MIN_NODE_SCORE
 def scale_scores(scores: dict[str, int], *, reverse: bool = False) -> None:
     """Scale the scores in place so that the highest one becomes 100; with `reverse` the highest one becomes 0.
 
-    Where no score is above 0, all stay 0, or with `reverse` become 100. Source: the default normaliser of seed 002.
+    Where no score is above 0, all become 0, or with `reverse` 100. Source: the default normaliser of seed 002 and kube-scheduler.
     """
     highest = max(scores.values(), default=0)
     for key, score in scores.items():

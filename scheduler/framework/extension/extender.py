@@ -133,10 +133,6 @@ class FrameworkExtender(SchedulingFramework):
         """What binds pods; None where somebody else does."""
         return self._shared.surroundings.binder
 
-    def now_s(self) -> float:
-        """The monotonic clock."""
-        return self._shared.surroundings.clock()
-
     # ------------------------------------------------------------ a cycle, and why it ended
 
     def begin_cycle(self, context: CycleContext, pod: PodInfo) -> None:

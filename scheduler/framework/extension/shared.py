@@ -33,7 +33,7 @@ def no_reservations(node_name: str) -> Sequence[Reservation]:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ExtenderPorts:
     """What plugins may reach through their handle.
 
     `clock` is monotonic; `reservations` are those of a node now; `binder` is None where somebody else binds, and `client_set` where
@@ -53,7 +53,7 @@ class SharedExtension:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        surroundings: ExtenderPorts,
         log: Logger,
         *,
         monitor: SchedulingMonitor | None = None,
@@ -63,14 +63,14 @@ class SharedExtension:
         does not."""
         self.surroundings: Final = surroundings
         self.log: Final = log
-        if before is not None:
-            monitor = before.monitor
-        self.monitor: Final = monitor if monitor is not None else SchedulingMonitor()
-        self.waiting_pods: Final = before.waiting_pods if before is not None else WaitingPods()
-        self.timings: Final = before.timings if before is not None else Timings()
-        self.nominations: Final = before.nominations if before is not None else NominatedPods()
-        self.diagnoses: Final = before.diagnoses if before is not None else DiagnosisStore()
-        self.flags: Final = before.flags if before is not None else DebugFlags()
+        self.monitor: Final[SchedulingMonitor] = monitor or (
+            before.monitor if before else SchedulingMonitor()
+        )
+        self.waiting_pods: Final[WaitingPods] = before.waiting_pods if before else WaitingPods()
+        self.timings: Final[Timings] = before.timings if before else Timings()
+        self.nominations: Final[NominatedPods] = before.nominations if before else NominatedPods()
+        self.diagnoses: Final[DiagnosisStore] = before.diagnoses if before else DiagnosisStore()
+        self.flags: Final[DebugFlags] = before.flags if before else DebugFlags()
         self.error_handlers: Final = ErrorHandlers(log)
         self.forget_handlers: Final = ForgetHandlers(log)
         self._services: Final = PluginServices(log)

@@ -10,9 +10,11 @@ from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
 
 _WITH_THE_LEDGER: Final = (
     EnabledPlugin("PoolAdmission"),
+    EnabledPlugin("Reservation", 10),
     EnabledPlugin("LedgerFit"),
     EnabledPlugin("GrowthHeadroom", 2),
 )
+"""A reservation is there to be used: the node that has one for the pod is the best, whatever the others say."""
 
 EXTENDER_PROFILE: Final = Profile(
     "",

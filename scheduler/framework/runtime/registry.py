@@ -21,6 +21,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "PodTopologySpread": "scheduler.framework.plugins.pod_topology_spread:PodTopologySpread",
     "PoolAdmission": "scheduler.framework.plugins.pool_admission:PoolAdmission",
     "PrioritySort": "scheduler.framework.plugins.queueing:PrioritySort",
+    "Reservation": "scheduler.framework.plugins.reservation:ReservationPlugin",
     "SchedulingGates": "scheduler.framework.plugins.queueing:SchedulingGates",
     "TaintToleration": "scheduler.framework.plugins.node_conditions:TaintToleration",
     "UnhandledFeatures": "scheduler.framework.plugins.unhandled_features:UnhandledFeatures",

@@ -22,7 +22,7 @@ from scheduler.extender.service import PREFIX, ExtenderService
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
 from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.shared import SharedExtension, Surroundings
+from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.default_binder import DefaultBinder
 from scheduler.framework.plugins.ledger_fit import LedgerFit
 from scheduler.framework.runtime.registry import Registry
@@ -156,7 +156,7 @@ class World:
         self.leader: str | None = None
         """Who leads instead of us."""
         log, self.lines = recorded()
-        shared = SharedExtension(Surroundings(self, NoBirths(), now_s, binder=self.api), log)
+        shared = SharedExtension(ExtenderPorts(self, NoBirths(), now_s, binder=self.api), log)
         self.profiles = {name: self._framework(name, shared) for name in ("default-scheduler", "spread")}
         self.service = ExtenderService(self, self, now_s, log, timeout_s=timeout_s)
 

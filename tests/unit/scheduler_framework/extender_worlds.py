@@ -11,7 +11,7 @@ from scheduler.framework.core.plugin import ExtensionPoint, Plugin, QueuedPod
 from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.framework.core.status import Code, Status, new_status
 from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.shared import SharedExtension, Surroundings, no_reservations
+from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension, no_reservations
 from scheduler.framework.runtime.registry import Registry
 from scheduler.ports import Placements
 from tests.support.servers import QUIET
@@ -143,7 +143,7 @@ class ExtenderWorld:
     made: dict[str, Plugin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        surroundings = Surroundings(
+        surroundings = ExtenderPorts(
             cast("Placements", self.placements),
             PoolsAsTold(),
             lambda: self.time_s,

@@ -17,22 +17,23 @@ POINTS = {
         ExtensionPoint.PRE_ENQUEUE: "SchedulingGates",
         ExtensionPoint.QUEUE_SORT: "PrioritySort",
         ExtensionPoint.PRE_FILTER: (
-            "UnhandledFeatures NodeAffinity NodePorts NodeResources PodTopologySpread PoolAdmission LedgerFit"
+            "UnhandledFeatures NodeAffinity NodePorts NodeResources PodTopologySpread PoolAdmission Reservation LedgerFit"
         ),
         ExtensionPoint.FILTER: (
-            "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResources PodTopologySpread LedgerFit"
+            "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResources PodTopologySpread Reservation LedgerFit"
         ),
-        ExtensionPoint.PRE_SCORE: "NodeAffinity PodTopologySpread",
-        ExtensionPoint.SCORE: "TaintToleration NodeAffinity PodTopologySpread GrowthHeadroom",
+        ExtensionPoint.PRE_SCORE: "NodeAffinity PodTopologySpread Reservation",
+        ExtensionPoint.SCORE: "TaintToleration NodeAffinity PodTopologySpread Reservation GrowthHeadroom",
         ExtensionPoint.RESERVE: "LedgerFit",
         ExtensionPoint.PRE_BIND: "LedgerFit",
         ExtensionPoint.BIND: "DefaultBinder",
     },
     "extender": {
         ExtensionPoint.QUEUE_SORT: "PrioritySort",
-        ExtensionPoint.PRE_FILTER: "PoolAdmission LedgerFit",
-        ExtensionPoint.FILTER: "LedgerFit",
-        ExtensionPoint.SCORE: "GrowthHeadroom",
+        ExtensionPoint.PRE_FILTER: "PoolAdmission Reservation LedgerFit",
+        ExtensionPoint.FILTER: "Reservation LedgerFit",
+        ExtensionPoint.PRE_SCORE: "Reservation",
+        ExtensionPoint.SCORE: "Reservation GrowthHeadroom",
         ExtensionPoint.RESERVE: "LedgerFit",
         ExtensionPoint.PRE_BIND: "LedgerFit",
         ExtensionPoint.BIND: "DefaultBinder",

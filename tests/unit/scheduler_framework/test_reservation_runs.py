@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from protocol.values import Resources
-from scheduler.core.model import Holder, Kind
-from scheduler.framework.core.extended import OwnerMatcher, Reservation
+from scheduler.core.model import Holder, Kind, ReservationOwner
+from scheduler.framework.core.extended import Reservation
 from scheduler.framework.core.objects import RowInfo
 from scheduler.framework.core.reservation import (
     best_reservation,
@@ -205,18 +205,18 @@ def test_the_best_reservation(
     ("owners", "changed", "matches"),
     [
         ((), {}, False),
-        ((OwnerMatcher(),), {}, True),
-        ((OwnerMatcher("other"),), {}, False),
-        ((OwnerMatcher("other"), OwnerMatcher("default")), {}, True),
-        ((OwnerMatcher(labels=(("app", "db"),)),), {}, True),
-        ((OwnerMatcher("default", (("app", "db"), ("tier", "x"))),), {}, False),
-        ((OwnerMatcher(),), {"is_available": False}, False),
-        ((OwnerMatcher(),), {"allocated": cu(1)}, False),
-        ((OwnerMatcher(),), {"allocated": cu(1), "allocate_once": False}, True),
+        ((ReservationOwner(),), {}, True),
+        ((ReservationOwner("other"),), {}, False),
+        ((ReservationOwner("other"), ReservationOwner("default")), {}, True),
+        ((ReservationOwner(labels=(("app", "db"),)),), {}, True),
+        ((ReservationOwner("default", (("app", "db"), ("tier", "x"))),), {}, False),
+        ((ReservationOwner(),), {"is_available": False}, False),
+        ((ReservationOwner(),), {"allocated": cu(1)}, False),
+        ((ReservationOwner(),), {"allocated": cu(1), "allocate_once": False}, True),
     ],
 )
 def test_which_pods_may_use_a_reservation(
-    owners: tuple[OwnerMatcher, ...], changed: dict[str, Any], matches: bool
+    owners: tuple[ReservationOwner, ...], changed: dict[str, Any], matches: bool
 ) -> None:
     """One owner that matches will do; no owner matches nobody. What serves one pod only serves no second one."""
     assert Reservation("u", "r", "a", cu(2), owners=owners, **changed).matches(POD) is matches

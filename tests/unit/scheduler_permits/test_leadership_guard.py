@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 from hosting.server import HangUp, Reply, Request
 from scheduler.core.events import PoolVerdict
+from scheduler.core.model import Holder, Kind
+from scheduler.permits.placements import CorePlacements
 from scheduler.ports import NotLeadingError
 from tests.support.amounts import cu
 from tests.support.virtual_time import turns, virtually
@@ -71,3 +75,17 @@ async def test_a_verdict_that_comes_after_the_leadership_grants_nothing() -> Non
 
     assert _is_refused(await waiting)
     assert world.record().row.state.current == cu(1)
+
+
+def test_who_does_not_lead_places_nobody_and_forgets_all_the_same() -> None:
+    guard = Guard()
+    world = ServiceWorld(guard=guard)
+    placements = CorePlacements(world.core, world.service.take, lambda: 0.0, lambda *_: None)
+    holder = Holder(Kind.POD, "uid-new")
+    assert placements.assume(holder, "d/new", "n1", cu(2), until_s=9.0) is None
+    guard.leads = False
+    with pytest.raises(NotLeadingError):
+        placements.assume(holder, "d/new", "n1", cu(3), until_s=9.0)
+    assert placements.headroom("n1", Holder(Kind.POD, "uid-other")) == cu(18)
+    placements.forget(holder)
+    assert world.core.ledger.row(holder) is None
