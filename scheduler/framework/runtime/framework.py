@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from scheduler.framework.core import results
-from scheduler.framework.core.enqueue import RegisteredEvents, registered_events
+from scheduler.framework.core.enqueue import RegisteredEvents
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import (
     CycleContext,
@@ -93,7 +93,7 @@ class SchedulingFramework:
         made = assembled(self)
         self._profile: Final = made.profile
         self._plugins: Final = made.plugins
-        self._events: Final = registered_events(made.profile, made.plugins)
+        self._events: Final = made.events
         self._filters: Final = self._methods(ExtensionPoint.FILTER, "filter")
 
     def now_s(self) -> float:
