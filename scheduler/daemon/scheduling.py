@@ -1,5 +1,6 @@
 """The scheduling framework for one time that this process leads: its profiles, and what their plugins reach."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -14,16 +15,18 @@ from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.serving import Serving
 from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
+from scheduler.framework.cycle.migration_targets import MigrationTargets
 from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.shared import SharedExtension, Surroundings
+from scheduler.framework.extension.ledger_reservations import LedgerReservations
+from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE
 from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
 from scheduler.framework.runtime.registry import new_registry
 from scheduler.framework.runtime.settings import SchedulingEntry
 from scheduler.ports import ClusterUnreachableError
 
-READ_DEADLINE_S: Final = 2.0
-"""How long a read of one pod may take."""
+READ_DEADLINE_S: Final = 1.0
+"""How long a call of kube-scheduler may wait for a read of the cluster."""
 
 
 class LiveScheduling:
@@ -32,22 +35,31 @@ class LiveScheduling:
     def __init__(self, api: KubernetesApi, cluster: KubernetesCluster, serving: Serving) -> None:
         self._api = api
         self._view = PlacingView(cluster, serving.core)
+        self._refresh = serving.service.refresh
         binder = KubernetesBinder(api)
-        surroundings = Surroundings(
-            serving.placements, serving.births, time.monotonic, binder=binder, client_set=api
+        ports = ExtenderPorts(
+            serving.placements,
+            serving.births,
+            time.monotonic,
+            LedgerReservations(serving.core.state).on,
+            binder,
+            client_set=api,
         )
         self._log = logs.logger("scheduling")
-        self.shared = SharedExtension(surroundings, self._log)
+        self.shared = SharedExtension(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
         self.frameworks: dict[str, FrameworkExtender] = {}
+        self.targets = MigrationTargets(self.framework_of, self.snapshot)
 
     def use(self, profiles: Sequence[Profile]) -> None:
         """Take profiles up, the first time; later ones are checked, and count from the next start. Raises `ProfileError`."""
-        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
         if not self.frameworks:
-            self.frameworks = build_frameworks(profiles, self._framework)
-        elif tuple(profiles) != self._profiles:
+            self.frameworks = build_frameworks(profiles, self._registry, self._framework, EXTENDER_PROFILE)
+            self._profiles = tuple(profiles)
+            return
+        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
+        if tuple(profiles) != self._profiles:
             self._log.warning("other profiles of the scheduling framework: they count from the next start")
         self._profiles = tuple(profiles)
 
@@ -95,3 +107,13 @@ class LiveScheduling:
             raise ClusterUnreachableError(str(error)) from None
         except KubernetesError as error:
             raise ClusterUnreachableError(str(error)) from None
+
+    async def catch_up(self) -> None:
+        """Bring the ledger up to date with what the cluster has accepted by now; as it is, where that takes too long."""
+        try:
+            async with asyncio.timeout(READ_DEADLINE_S):
+                await self._refresh()
+        except TimeoutError:
+            self._log.warning(
+                "the cluster was not read in time: pods may be refused for want of room that is free by now"
+            )
