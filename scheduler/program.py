@@ -14,6 +14,7 @@ from hosting import lifecycle, logs, metrics, server
 from hosting.addresses import AddressError, advertised, endpoint
 from hosting.options import Advertise, FiniteRange, daemon
 from scheduler.clusters.file import FileCluster
+from scheduler.daemon.extender import ExtenderOptions, extender_options, listener_settings
 from scheduler.daemon.serving import Serving, ServingOptions, Sources
 from scheduler.permits.config_file import ConfigFile
 
@@ -30,7 +31,7 @@ class Options(ServingOptions):
     port: int
 
 
-class AllOptions(ServingOptions):
+class AllOptions(ServingOptions, ExtenderOptions):
     """The command line, as it is written."""
 
     cluster: Path | None
@@ -130,6 +131,7 @@ def check_options(options: AllOptions) -> None:
         "--config-map": options["config_map"],
         "--advertise": options["advertise"],
         "--scheduler-name": options["scheduler_name"],
+        "--extender-port": options["extender_port"],
     }
     given = [name for name, value in only_there.items() if value is not None]
     if is_standalone and given:
@@ -208,6 +210,7 @@ async def _on_kubernetes(options: "KubernetesOptions", stop: lifecycle.Stop) -> 
     metavar="NAME",
     help="Label the leader's pod name=NAME as well: agents of NeonVM look for that.",
 )
+@extender_options
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -285,5 +288,5 @@ def _program(options: AllOptions) -> Callable[[lifecycle.Stop], Awaitable[int]]:
         address = advertised(options["advertise"], options["host"])
     except AddressError as error:
         raise click.UsageError(str(error)) from None
-    more = {"pod": pod, "advertised": address}
+    more = {"pod": pod, "advertised": address, "listener": listener_settings(options)}
     return partial(_on_kubernetes, cast("KubernetesOptions", {**options, **more}))

@@ -1,22 +1,19 @@
 """The pods of a benchmark: made, removed, and watched for when they were patched and when that was done."""
 
 import json
-import ssl
-import threading
 import time
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from hosting.kubernetes import names, pods
 from hosting.kubernetes.resources import Manifest
 from parley.clusters.control_plane import ControlPlane
+from parley.clusters.watching import watch
 from protocol.values import Resources
 
 NAMESPACE: Final = "bench"
-AGAIN_S: Final = 0.1
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -89,7 +86,7 @@ class BenchmarkPods:
                 self._plane.call("GET", account)
                 break
             time.sleep(0.05)
-        threading.Thread(target=self._watch, name="watch of pods", daemon=True).start()
+        watch(self._plane, _PODS, self._see)
 
     def create(self, manifest: Manifest) -> None:
         """Make a pod."""
@@ -103,27 +100,10 @@ class BenchmarkPods:
         """The pods that run."""
         return [each for each in list(self.seen.values()) if each.pod["status"].get("phase") == "Running"]
 
-    def _watch(self) -> None:
-        user = json.loads(self._plane.kubeconfig.read_text())["users"][0]["user"]
-        request = urllib.request.Request(f"{self._plane.url}{_PODS}?watch=true&timeoutSeconds=3000")
-        request.add_header("Authorization", f"Bearer {user['token']}")
-        trust = ssl.create_default_context(cafile=str(self._plane.authority))
-        with suppress(OSError):
-            while (
-                True
-            ):  # the first watch of a new API server may be ended at once by an event of the type ERROR
-                with urllib.request.urlopen(request, timeout=3000, context=trust) as lines:
-                    for line in lines:
-                        self._see(json.loads(line), time.monotonic())
-                time.sleep(AGAIN_S)
-
-    def _see(self, event: Mapping[str, Any], now_s: float) -> None:
-        if event["type"] == "ERROR":
-            return
-        pod = event["object"]
+    def _see(self, kind: str, pod: Manifest, now_s: float) -> None:
         name = pod["metadata"]["name"]
         before = self.seen.get(name)
         if before is None:
             self.seen[name] = PodHistory(pod, pods.target(pod))
-        elif event["type"] != "DELETED":
+        elif kind != "DELETED":
             before.see(pod, now_s)

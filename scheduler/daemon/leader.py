@@ -24,6 +24,7 @@ from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import Manifest, ResourceType
 from hosting.supervisor import Child
+from hosting.tls import TlsError
 from protocol.extension import AGENT_HEADER
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
@@ -32,8 +33,13 @@ from scheduler.clusters.kubernetes.pools import KubernetesPools
 from scheduler.clusters.migrator import KubernetesMigrator
 from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
+from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.leader_label import LeaderLabel
+from scheduler.daemon.scheduling import LiveScheduling
 from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
+from scheduler.extender.listener import ExtenderListener, ListenerSettings
+from scheduler.extender.service import ExtenderService
+from scheduler.framework.core.profile import Profile
 from scheduler.permits.answers import not_leader
 from scheduler.permits.config_file import ConfigFile
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
@@ -46,8 +52,13 @@ MAX_BODY_BYTES: Final = 1 << 20
 _AGENT_HEADER: Final = AGENT_HEADER.lower()
 
 
-class KubernetesOptions(ServingOptions):
-    """The command line of a scheduler on Kubernetes, checked. Places are namespace and name."""
+class KubernetesOptions(ServingOptions, ExtenderOptions):
+    """The command line of a scheduler on Kubernetes, checked. Places are namespace and name.
+
+    `listener` says where kube-scheduler calls; None where nobody is answered there.
+    """
+
+    listener: ListenerSettings | None
 
     host: str
     port: int
@@ -92,7 +103,9 @@ class KubernetesProgram:
         self._log = logs.logger("scheduler")
         self._rng = random.Random()
         self._server = server.Server(self._log, (), fallback=self._fallback())
-        self._serving: Serving | None = None
+        self._life: _Life | None = None
+        listener = options["listener"]
+        self._listener = ExtenderListener(listener, logs.logger("extender")) if listener is not None else None
         self._is_ready = False
         self._has_led = False
         self._elector: LeaseElector | None = None
@@ -117,11 +130,14 @@ class KubernetesProgram:
             server.Route("GET", "/metrics", metrics.handler(self._families)),
         )
 
-    def _answer_from(self, serving: Serving | None) -> None:
+    def _answer_from(self, life: "_Life | None") -> None:
         """Answer from a core; without one, every route of the protocol names the leader."""
-        self._serving = serving
-        own = serving.routes() if serving is not None else ()
-        self._server.route((*self._common(), *own), None if serving is not None else self._fallback())
+        self._life = life
+        own = life.routes() if life is not None else ()
+        self._server.route((*self._common(), *own), None if life is not None else self._fallback())
+        if self._listener is not None:
+            extender = life.extender if life is not None else None
+            self._listener.answer_from(extender.routes() if extender is not None else None)
 
     async def _refuse(self, request: server.Request) -> server.Reply | server.HangUp:
         """Not leading: any answer but a permit would be fatal to callers without the extension, which post to `/` only."""
@@ -136,15 +152,11 @@ class KubernetesProgram:
         return server.text(200, "ok") if self._is_ready else server.text(503, "the cluster was not read yet")
 
     def _families(self) -> list[metrics.AnyFamily]:
-        serving = self._serving
+        life = self._life
         return [
-            leading_family(leads=serving is not None),
+            leading_family(leads=life is not None),
             *self._api.families(),
-            *(
-                serving.families(self._server)
-                if serving is not None
-                else metrics.server_families(self._server)
-            ),
+            *(life.families(self._server) if life is not None else metrics.server_families(self._server)),
         ]
 
     # ------------------------------------------------------------ from its beginning to its end
@@ -158,6 +170,24 @@ class KubernetesProgram:
             where = endpoint(self._options["host"], self._options["port"])
             click.echo(f"cannot listen on {where}: {error.strerror}", err=True)
             return 1
+        try:
+            return await self._run(stop, port) if await self._opened() else 1
+        finally:
+            if self._listener is not None:
+                await self._listener.close()
+            await self._server.close()
+
+    async def _opened(self) -> bool:
+        """Listen for kube-scheduler, where that is wanted; whether it worked."""
+        try:
+            if self._listener is not None:
+                await self._listener.open()
+        except (OSError, TlsError) as error:
+            click.echo(f"cannot listen for kube-scheduler: {error}", err=True)
+            return False
+        return True
+
+    async def _run(self, stop: lifecycle.Stop, port: int) -> int:
         self._address = f"http://{self._options['advertised'].endpoint(port)}"
         elector = self._elector = self._make_elector()
         self._log.info("listening", address=f"http://{endpoint(self._options['host'], port)}")
@@ -171,7 +201,6 @@ class KubernetesProgram:
                     await self._lead(elector, leadership, ending)
         finally:
             ending.cancel()
-            await self._server.close()
         return 0
 
     def _make_elector(self) -> LeaseElector:
@@ -218,7 +247,7 @@ class KubernetesProgram:
             life.watch()
             await _either(ending, losing, self._load(life))
             if not (ending.done() or losing.done()):
-                self._answer_from(life.serving)
+                self._answer_from(life)
                 life.serving.greet(self._address)
                 life.start(self._label_of(leadership))
                 await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
@@ -283,6 +312,7 @@ class _Life:
             clock=time.monotonic,
             rng=rng,
             log=logs.logger("migrator"),
+            choose=self._migration_targets,
         )
         sources = Sources(
             self._cluster,
@@ -291,10 +321,42 @@ class _Life:
             are_pools_objects=True,
             migrator=self._migrator,
             guard=guard,
+            use_profiles=self._use_profiles,
         )
         options = options.copy()
         options["first_start"] = options["first_start"] and is_first
         self.serving = Serving(options, sources, epoch=leadership.epoch)
+        self._scheduling = (
+            LiveScheduling(api, self._cluster, self.serving) if options["mode"] != "permits" else None
+        )
+        self.extender = self._extender(options["listener"], guard)
+
+    def _extender(self, listener: ListenerSettings | None, guard: LeaseGuard) -> ExtenderService | None:
+        if listener is None or self._scheduling is None:
+            return None
+        log = logs.logger("extender")
+        return ExtenderService(self._scheduling, guard, time.monotonic, log, timeout_s=listener.timeout_s)
+
+    async def _migration_targets(self, wanted: events.MigrationWanted) -> tuple[str, ...]:
+        """Where a VM could go, the best node first. Nobody is asked while pods are not our matter (mode `permits`)."""
+        return await self._scheduling.targets.choose(wanted) if self._scheduling is not None else ()
+
+    def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
+        if self._scheduling is not None:
+            self._scheduling.use(profiles)
+
+    def routes(self) -> tuple[server.Route, ...]:
+        """What is answered from the core, apart from kube-scheduler's calls."""
+        pages = self._scheduling.routes() if self._scheduling is not None else ()
+        return (*self.serving.routes(), *pages)
+
+    def families(self, http: server.Server) -> list[metrics.AnyFamily]:
+        """The metrics of the core, and of what is around it."""
+        return [
+            *self.serving.families(http),
+            *(self._scheduling.shared.families() if self._scheduling is not None else ()),
+            *(self.extender.families() if self.extender is not None else ()),
+        ]
 
     def _tell_fault(self, type_: ResourceType, manifest: Manifest, text: str) -> None:
         regarding = {"apiVersion": type_.api_version, "kind": type_.kind, **manifest}
@@ -322,7 +384,10 @@ class _Life:
             await self._pools.load()
         except ClusterUnreachableError as error:
             return [str(error)]
-        return await self.serving.load()
+        faults = await self.serving.load()
+        if not faults and self._scheduling is not None:
+            self._scheduling.use_default()
+        return faults
 
     def start(self, others: Mapping[str, Child]) -> None:
         """Go on with what was loaded."""
@@ -331,10 +396,14 @@ class _Life:
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
         }
+        if self._scheduling is not None:
+            own["scheduling cycles"] = self._scheduling.shared.watch_cycles
         self.serving.start({**own, **self._migrator.children(), **others})
 
     async def end(self) -> None:
-        """End everything."""
+        """End everything; binds under way first."""
+        if self.extender is not None:
+            await self.extender.close()
         await self.serving.end()
         await self.serving.close()
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypedDict
 
 from hosting import logs, metrics, server
 from hosting.fault_log import FaultLog
-from hosting.settings import SettingsError
+from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child, Supervisor
 from hosting.threads import in_own_thread
 from hosting.watched_file import FileUnreachableError
@@ -25,6 +25,7 @@ from scheduler.core import events
 from scheduler.core.core import Core
 from scheduler.core.rules import Rules
 from scheduler.core.state import SchedulerConfig
+from scheduler.framework.core.profile import Profile
 from scheduler.permits.batch import MAX_BODY_BYTES, BatchService
 from scheduler.permits.config_file import Configuration
 from scheduler.permits.inspect import Inspection
@@ -80,10 +81,16 @@ class ConfigurationSource(Protocol):
         ...
 
 
+def no_scheduling(profiles: tuple[Profile, ...]) -> None:
+    """Nobody places pods here."""
+    del profiles
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where a core learns from. `pools` are the pools that are described there, another object whenever that has changed;
-    `are_pools_objects` says that they are objects of Kubernetes."""
+    `are_pools_objects` says that they are objects of Kubernetes. `use_profiles` takes the profiles of the scheduling framework up;
+    it raises `FaultsError` where they cannot be used."""
 
     cluster: Cluster
     configuration: ConfigurationSource | None
@@ -91,6 +98,7 @@ class Sources:
     are_pools_objects: bool = False
     migrator: Migrator | None = None
     guard: LeadershipGuard = field(default_factory=SoleScheduler)
+    use_profiles: Callable[[tuple[Profile, ...]], None] = no_scheduling
 
 
 class Serving:
@@ -300,6 +308,10 @@ class Serving:
         # A plugin that cannot start now may be able to later: the file is tried again, although it has not changed.
         self._retry_s = time.monotonic() + RETRY_S
         self._stop_first(self._untaken.rules)
+        try:
+            self._sources.use_profiles(self._untaken.profiles)
+        except FaultsError as error:
+            raise SettingsError(source.path, error.faults) from None
         await self.pools.configure(self._untaken.chain, source.path)
         rules, self._untaken = self._untaken.rules, None
         self.service.take(events.Configured(rules))

@@ -151,6 +151,7 @@ class Binds:
         async with binding:
             async with self._in_time(until_s):
                 _check(await binding.reserve())
+                _check(await binding.wait())
                 _check(await binding.prepare())
             self._guard.check(0)
             try:
@@ -172,7 +173,9 @@ class Binds:
         """A binding to a node that passes the filters now: others may have taken its room. Raises `NotBoundError`."""
         pod = self._scheduling.pod_info(manifest)
         framework = self._scheduling.framework_of(scheduler_name(manifest))
-        node = self._scheduling.snapshot().get(node_name)
+        nodes = self._scheduling.snapshot()
+        framework.set_snapshot(nodes)
+        node = nodes.get(node_name)
         if node is None:
             raise NotBoundError(f"node {node_name} is not in Parley's ledger")
         context = CycleState()

@@ -5,6 +5,7 @@ named for that, and without one the port is there for this machine only.
 """
 
 import asyncio
+import random
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -13,6 +14,7 @@ from hosting.addresses import endpoint, is_own
 from hosting.fault_log import FaultLog
 from hosting.logs import Logger
 from hosting.server import Handler, HangUp, Reply, Request, Route, Server, ServerLimits, text
+from hosting.supervisor import Supervisor
 from hosting.tls import Tls, TlsError, TlsFiles
 from scheduler.extender.service import HTTP_TIMEOUT_S, MAX_BODY_BYTES, PREFIX
 from scheduler.extender.stats import VERBS
@@ -51,6 +53,7 @@ class ExtenderListener:
     def __init__(self, settings: ListenerSettings, log: Logger) -> None:
         self._settings = settings
         self._log = log
+        self._supervisor = Supervisor(log, random.Random())
         self._tls = Tls(settings.files) if settings.files is not None else None
         limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S)
         self.server = Server(log, self._not_leading(), limits=limits)
@@ -63,6 +66,8 @@ class ExtenderListener:
         port = await self.server.start(
             settings.host, settings.port, tls.server() if tls is not None else None
         )
+        if tls is not None:
+            self._supervisor.start("certificates of the extender", self._follow_files)
         scheme = "https" if tls is not None else "http"
         self._log.info("listening", address=f"{scheme}://{endpoint(settings.host, port)}{PREFIX}")
         return port
@@ -70,13 +75,13 @@ class ExtenderListener:
     async def close(self) -> None:
         """Let calls in progress end, and close."""
         await self.server.close()
+        await self._supervisor.stop()
 
     def answer_from(self, routes: tuple[Route, ...] | None) -> None:
         """Answer by these routes, those of an `ExtenderService`, from now on; None: this process does not lead."""
         self.server.route(tuple(map(_guarded, routes)) if routes is not None else self._not_leading())
 
-    async def follow_files(self) -> None:
-        """Take renewed certificates up; runs until cancelled."""
+    async def _follow_files(self) -> None:
         faults = FaultLog(
             self._log, "certificates not usable, the old ones stay", "certificates usable again"
         )

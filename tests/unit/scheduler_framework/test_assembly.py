@@ -88,8 +88,14 @@ def unannotated(args, handle):  # type: ignore[no-untyped-def] # what authors wr
     return Fitting(args, handle)
 
 
+class FittingAndRating(Fitting):
+    def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
+        del context, pod, node
+        return 1, None
+
+
 def of_a_protocol(args: Any, handle: Any) -> FilterPlugin:
-    return Fitting(args, handle)
+    return FittingAndRating(args, handle)
 
 
 def annotated(args: Any, handle: Any) -> Fitting:
@@ -128,10 +134,24 @@ def test_each_plugin_is_made_once_from_its_own_args_and_the_handle() -> None:
     assert [*instances.plugins] == ["sort", "bind", "fit"]
 
 
-@pytest.mark.parametrize("factory", [Fitting, annotated, unannotated, of_a_protocol, of_what_there_is_not])
-def test_a_factory_need_not_say_what_it_makes(factory: Callable[..., Plugin]) -> None:
-    instances = of_profile(profile_of("fit"), registry_of(fit=factory))(HANDLE)
-    assert [name for point in instances.profile.points.values() for name in point] == ["fit", "bind", "sort"]
+@pytest.mark.parametrize(
+    ("factory", "scores"),
+    [
+        (Fitting, ()),
+        (annotated, ()),
+        (unannotated, ()),
+        (of_what_there_is_not, ()),
+        (FittingAndRating, ("fit",)),
+        (of_a_protocol, ("fit",)),
+    ],
+)
+def test_a_plugin_is_called_at_every_point_that_it_extends_whatever_its_factory_says(
+    factory: Callable[..., Plugin], scores: tuple[str, ...]
+) -> None:
+    asked = {ExtensionPoint.SCORE: PluginSet(tuple(EnabledPlugin(name) for name in scores))}
+    profile = Profile("p", asked, profile_of("fit").multi_point)
+    points = of_profile(profile, registry_of(fit=factory))(HANDLE).profile.points
+    assert (points[ExtensionPoint.FILTER], points[ExtensionPoint.SCORE]) == (("fit",), scores)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +271,18 @@ def built(profiles: list[Profile], registry: Registry) -> dict[str, SchedulingFr
         registry,
         lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS),
     )
+
+
+def test_nothing_is_made_of_a_good_profile_beside_a_bad_one() -> None:
+    made: list[str] = []
+
+    def factory(args: Any, handle: Any) -> Fitting:
+        made.append("fit")
+        return Fitting(args, handle)
+
+    with pytest.raises(ProfileError):
+        built([profile_of("fit", name="a"), profile_of("fitt", name="b")], registry_of(fit=factory))
+    assert made == []
 
 
 def test_each_profile_has_plugins_of_its_own() -> None:
