@@ -37,16 +37,16 @@ class LiveScheduling:
         self._view = PlacingView(cluster, serving.core)
         self._refresh = serving.service.refresh
         binder = KubernetesBinder(api)
-        surroundings = ExtenderPorts(
+        ports = ExtenderPorts(
             serving.placements,
             serving.births,
             time.monotonic,
             LedgerReservations(serving.core.state).on,
             binder,
-            api,
+            client_set=api,
         )
         self._log = logs.logger("scheduling")
-        self.shared = SharedExtension(surroundings, self._log)
+        self.shared = SharedExtension(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
         self.frameworks: dict[str, FrameworkExtender] = {}
@@ -56,8 +56,10 @@ class LiveScheduling:
         """Take profiles up, the first time; later ones are checked, and count from the next start. Raises `ProfileError`."""
         if not self.frameworks:
             self.frameworks = build_frameworks(profiles, self._registry, self._framework, EXTENDER_PROFILE)
-        elif tuple(profiles) != self._profiles:
-            check_profiles(profiles, self._registry, EXTENDER_PROFILE)
+            self._profiles = tuple(profiles)
+            return
+        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
+        if tuple(profiles) != self._profiles:
             self._log.warning("other profiles of the scheduling framework: they count from the next start")
         self._profiles = tuple(profiles)
 
