@@ -1,5 +1,6 @@
 """The scheduling framework for one time that this process leads: its profiles, and what their plugins reach."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -23,8 +24,8 @@ from scheduler.framework.runtime.registry import new_registry
 from scheduler.framework.runtime.settings import SchedulingEntry
 from scheduler.ports import ClusterUnreachableError
 
-READ_DEADLINE_S: Final = 2.0
-"""How long a read of one pod may take."""
+READ_DEADLINE_S: Final = 1.0
+"""How long a call of kube-scheduler may wait for a read of the cluster."""
 
 
 class LiveScheduling:
@@ -33,6 +34,7 @@ class LiveScheduling:
     def __init__(self, api: KubernetesApi, cluster: KubernetesCluster, serving: Serving) -> None:
         self._api = api
         self._view = PlacingView(cluster, serving.core)
+        self._refresh = serving.service.refresh
         binder = KubernetesBinder(api)
         surroundings = ExtenderPorts(
             serving.placements, serving.births, time.monotonic, binder=binder, client_set=api
@@ -97,3 +99,13 @@ class LiveScheduling:
             raise ClusterUnreachableError(str(error)) from None
         except KubernetesError as error:
             raise ClusterUnreachableError(str(error)) from None
+
+    async def catch_up(self) -> None:
+        """Bring the ledger up to date with what the cluster has accepted by now; as it is, where that takes too long."""
+        try:
+            async with asyncio.timeout(READ_DEADLINE_S):
+                await self._refresh()
+        except TimeoutError:
+            self._log.warning(
+                "the cluster was not read in time: pods may be refused for want of room that is free by now"
+            )

@@ -23,7 +23,6 @@ from scheduler.framework.core.status import (
     Code,
     Status,
     StatusError,
-    code_of,
     error_status,
     is_success,
     new_status,
@@ -105,19 +104,19 @@ class PreFilterRun:
 
     def takes(self, plugin: str, result: PreFilterResult | None, status: Status | None) -> bool:
         """Take an answer. Whether the run goes on."""
-        match code_of(status):
-            case Code.SKIP:
-                self.skipped.add(plugin)
-            case Code.UNSCHEDULABLE if status is not None:
-                self._rejection = status.by(plugin)
-            case _ if status is not None and not is_success(status):
-                self._end = None, PRE_FILTER.outcome(plugin, status)
-            case _ if result is not None and result.node_names is not None:
+        if status is None or is_success(status):
+            if result is not None and result.node_names is not None:
                 self._narrow(plugin, result.node_names)
+        elif status.code == Code.SKIP:
+            self.skipped.add(plugin)
+        elif status.code == Code.UNSCHEDULABLE:
+            self._rejection = status.by(plugin)
+        else:
+            self._end = None, PRE_FILTER.outcome(plugin, status)
         return self._end is None
 
     def _narrow(self, plugin: str, names: frozenset[str]) -> None:
-        self._names = names if self._names is None else self._names & names
+        self._names = frozenset(names if self._names is None else self._names & names)
         self._narrowed_by |= {plugin}
         if not self._names:
             by = sorted(self._narrowed_by)
@@ -173,10 +172,11 @@ def weighted(
     """
     for name in nodes:
         for plugin, by_node in scores.items():
-            if not _is_in_range(by_node[name]):
+            score = by_node.get(name)  # a normaliser may have lost it
+            if not _is_in_range(score):
                 return [], error_status(
                     f"applying score defaultWeights on Score plugins: plugin {quoted(plugin)} returns an invalid score "
-                    f"{by_node[name]}, it should in the range of [{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing"
+                    f"{score}, it should in the range of [{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing"
                 )
     return [_node_scores(name, scores, weights) for name in nodes], None
 

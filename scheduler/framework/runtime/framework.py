@@ -432,7 +432,7 @@ class SchedulingFramework:
         *arguments: object,
         skipped: set[str] | None = None,
     ) -> Status | None:
-        """Ask in order, until one does not succeed. Where Skip has a meaning, `skipped` takes the names of who says so."""
+        """Ask in order, until one does not succeed. Where Skip has a meaning, `skipped` takes the names of the plugins that answer it."""
         for name, method in plugins:
             status = await self._ask(point, name, method, *arguments)
             if skipped is not None and status is not None and status.code == Code.SKIP:

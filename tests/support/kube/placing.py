@@ -19,7 +19,7 @@ from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms
 from tests.support.kube.schedulers import create_pod, leads, start_scheduler
 from tests.support.processes import fetch, free_port
-from tests.support.waiting import shown_blocking
+from tests.support.waiting import PATIENCE_S, shown_blocking
 
 QUICK_RETRIES: Final[Mapping[str, Any]] = {"podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 1}
 """Fields of kube-scheduler's configuration: a pod that found no node is tried again soon."""
@@ -90,7 +90,7 @@ class PlacingScene:
         """Take nodes and pods away, and print what the programs logged: a test that fails shows that."""
         self.plane.stop_scheduler()
         path = PODS.path(self.objects.namespace)
-        self.plane.call("DELETE", path, {"gracePeriodSeconds": 0})
+        self.plane.call("DELETE", path, {"gracePeriodSeconds": 0}, within_s=PATIENCE_S)
         for name in self.nodes:
             self.plane.call("DELETE", NODES.path(name=name))
         logs = {name: self.parley.text(name) for name in self.parley.running}

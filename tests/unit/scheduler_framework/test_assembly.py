@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pytest
+from pydantic import Field
 
+from hosting import settings
+from hosting.settings import Settings
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, FilterPlugin, Plugin, QueuedPod
 from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
@@ -85,8 +88,14 @@ def unannotated(args, handle):  # type: ignore[no-untyped-def] # what authors wr
     return Fitting(args, handle)
 
 
+class FittingAndRating(Fitting):
+    def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
+        del context, pod, node
+        return 1, None
+
+
 def of_a_protocol(args: Any, handle: Any) -> FilterPlugin:
-    return Fitting(args, handle)
+    return FittingAndRating(args, handle)
 
 
 def annotated(args: Any, handle: Any) -> Fitting:
@@ -125,10 +134,24 @@ def test_each_plugin_is_made_once_from_its_own_args_and_the_handle() -> None:
     assert [*instances.plugins] == ["sort", "bind", "fit"]
 
 
-@pytest.mark.parametrize("factory", [Fitting, annotated, unannotated, of_a_protocol, of_what_there_is_not])
-def test_a_factory_need_not_say_what_it_makes(factory: Callable[..., Plugin]) -> None:
-    instances = of_profile(profile_of("fit"), registry_of(fit=factory))(HANDLE)
-    assert [name for point in instances.profile.points.values() for name in point] == ["fit", "bind", "sort"]
+@pytest.mark.parametrize(
+    ("factory", "scores"),
+    [
+        (Fitting, ()),
+        (annotated, ()),
+        (unannotated, ()),
+        (of_what_there_is_not, ()),
+        (FittingAndRating, ("fit",)),
+        (of_a_protocol, ("fit",)),
+    ],
+)
+def test_a_plugin_is_called_at_every_point_that_it_extends_whatever_its_factory_says(
+    factory: Callable[..., Plugin], scores: tuple[str, ...]
+) -> None:
+    asked = {ExtensionPoint.SCORE: PluginSet(tuple(EnabledPlugin(name) for name in scores))}
+    profile = Profile("p", asked, profile_of("fit").multi_point)
+    points = of_profile(profile, registry_of(fit=factory))(HANDLE).profile.points
+    assert (points[ExtensionPoint.FILTER], points[ExtensionPoint.SCORE]) == (("fit",), scores)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +175,7 @@ def test_every_factory_that_fails_is_named_with_its_cause() -> None:
     args = (PluginArgs("fit", "bad"), PluginArgs("sort", "bad"))
     profile = profile_of("fit", "rate", "none", "kind", args=args)
     assert faults_of(profile, registry) == [
-        (path, f'initializing plugin "{name}": {why}', "its factory must make it from these args")
+        (path, f'initializing plugin "{name}": {why}', "")
         for path, name, why in [
             ("profiles[p].pluginConfig[1].args", "sort", "these args are bad"),
             ("profiles[p].pluginConfig[0].args", "fit", "these args are bad"),
@@ -160,6 +183,38 @@ def test_every_factory_that_fails_is_named_with_its_cause() -> None:
             ("profiles[p].plugins.multiPoint.enabled[5].name", "kind", f"no plugin was made but {Fitting!r}"),
         ]
     ]
+
+
+class RatingArgs(Settings):
+    """The args of `CheckedRating`."""
+
+    share: Annotated[float, Field(ge=0)] = 0.5
+    names: list[str] = Field(default_factory=list)
+
+
+class CheckedRating(Rating):
+    ARGS = RatingArgs
+
+
+def checking(args: Any, handle: Any) -> Rating:
+    settings.check(args, RatingArgs)
+    return Rating(args, handle)
+
+
+@pytest.mark.parametrize(("factory", "made_before"), [(CheckedRating, []), (checking, ["sort", "bind"])])
+def test_args_are_checked_by_their_model_before_any_factory_runs(
+    factory: Callable[..., Plugin], made_before: list[str]
+) -> None:
+    handle: list[tuple[str, object]] = []
+    profile = profile_of("rate", args=(PluginArgs("rate", {"share": -1, "nmaes": []}),))
+    assert faults_of(profile, registry_of(rate=factory), handle) == [
+        (f"profiles[p].pluginConfig[0].args.{field}", f'initializing plugin "rate": {rule}', "")
+        for field, rule in [
+            ("share", "must be at least 0 (found -1)"),
+            ("nmaes", "there is no such setting"),
+        ]
+    ]
+    assert [name for name, _ in handle] == made_before
 
 
 def test_a_factory_that_cannot_be_loaded_is_a_fault_before_any_runs() -> None:
@@ -212,8 +267,22 @@ def test_profiles_without_a_fault_pass() -> None:
 
 def built(profiles: list[Profile], registry: Registry) -> dict[str, SchedulingFramework]:
     return build_frameworks(
-        profiles, lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS)
+        profiles,
+        registry,
+        lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS),
     )
+
+
+def test_nothing_is_made_of_a_good_profile_beside_a_bad_one() -> None:
+    made: list[str] = []
+
+    def factory(args: Any, handle: Any) -> Fitting:
+        made.append("fit")
+        return Fitting(args, handle)
+
+    with pytest.raises(ProfileError):
+        built([profile_of("fit", name="a"), profile_of("fitt", name="b")], registry_of(fit=factory))
+    assert made == []
 
 
 def test_each_profile_has_plugins_of_its_own() -> None:
@@ -224,8 +293,8 @@ def test_each_profile_has_plugins_of_its_own() -> None:
 
 
 def test_what_only_building_shows_is_told_of_all_profiles() -> None:
-    args = (PluginArgs("sort", "bad"),)
-    with pytest.raises(ProfileError) as caught:
+    args = (PluginArgs("bind", "bad"),)
+    with pytest.raises(ProfileError) as caught:  # nothing that could be known before
         built([profile_of(name="a", args=args), profile_of("fit", name="b")], registry_of(fit=Misnamed))
     assert [fault.path for fault in caught.value.found] == [
         "profiles[a].pluginConfig[0].args",

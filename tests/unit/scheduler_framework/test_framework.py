@@ -8,7 +8,7 @@ import pytest
 from hosting.metrics import HistogramFamily
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import CycleContext, QueuedPod
-from scheduler.framework.core.status import Code, Status, code_of, message_of, new_status
+from scheduler.framework.core.status import Code, Status, code_of, error_status, message_of, new_status
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.timing import SAMPLED_EACH
@@ -90,6 +90,37 @@ async def test_what_is_no_score_fails_the_run(score: Any) -> None:
     scores, status = await framework_made_of(Untyped(score)).run_score_plugins(CycleState(), POD, NODES)
     assert (scores, code_of(status)) == ([], Code.ERROR)
     assert f'plugin "Untyped" returns an invalid score {score}, it should' in message_of(status)
+
+
+class Forgetful(AsyncRate):
+    """Loses a node when it normalises."""
+
+    def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> None:
+        del context, pod, scores["n1"]
+
+
+@virtually
+async def test_a_score_that_normalising_lost_fails_the_run() -> None:
+    scores, status = await framework_made_of(Forgetful()).run_score_plugins(CycleState(), POD, NODES)
+    assert (scores, code_of(status)) == ([], Code.ERROR)
+    assert "returns an invalid score None" in message_of(status)
+
+
+@virtually
+async def test_a_failure_keeps_what_the_plugin_failed_with() -> None:
+    cause = ConnectionError("no answer")
+
+    class Failing(Named):
+        def bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+            del context, pod, node_name
+            return error_status(cause)
+
+    status = await framework_made_of(Failing()).run_bind_plugins(CycleState(), POD, "n1")
+    assert status is not None
+    error = status.as_error()
+    assert str(error) == 'running Bind plugin "Failing": no answer'
+    assert error is not None
+    assert error.__cause__ is cause
 
 
 @virtually
