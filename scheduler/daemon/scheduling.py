@@ -17,6 +17,7 @@ from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
 from scheduler.framework.cycle.migration_targets import MigrationTargets
 from scheduler.framework.extension.extender import FrameworkExtender
+from scheduler.framework.extension.ledger_reservations import LedgerReservations
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE
 from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
@@ -36,11 +37,16 @@ class LiveScheduling:
         self._view = PlacingView(cluster, serving.core)
         self._refresh = serving.service.refresh
         binder = KubernetesBinder(api)
-        surroundings = ExtenderPorts(
-            serving.placements, serving.births, time.monotonic, binder=binder, client_set=api
+        ports = ExtenderPorts(
+            serving.placements,
+            serving.births,
+            time.monotonic,
+            LedgerReservations(serving.core.state).on,
+            binder,
+            client_set=api,
         )
         self._log = logs.logger("scheduling")
-        self.shared = SharedExtension(surroundings, self._log)
+        self.shared = SharedExtension(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
         self.frameworks: dict[str, FrameworkExtender] = {}
@@ -48,11 +54,14 @@ class LiveScheduling:
 
     def use(self, profiles: Sequence[Profile]) -> None:
         """Take profiles up, the first time; later ones are checked, and count from the next start. Raises `ProfileError`."""
-        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
         if not self.frameworks:
-            self.frameworks = build_frameworks(profiles, self._framework)
-        elif tuple(profiles) != self._profiles:
-            self._log.warning("other profiles of the scheduling framework: they count from the next start")
+            self.frameworks = build_frameworks(profiles, self._registry, self._framework, EXTENDER_PROFILE)
+        else:
+            check_profiles(profiles, self._registry, EXTENDER_PROFILE)
+            if tuple(profiles) != self._profiles:
+                self._log.warning(
+                    "other profiles of the scheduling framework: they count from the next start"
+                )
         self._profiles = tuple(profiles)
 
     def use_default(self) -> None:
