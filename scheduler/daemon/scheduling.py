@@ -16,7 +16,7 @@ from scheduler.daemon.serving import Serving
 from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
 from scheduler.framework.extension.extender import FrameworkExtender
-from scheduler.framework.extension.shared import SharedExtension, Surroundings
+from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE
 from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
 from scheduler.framework.runtime.registry import new_registry
@@ -35,7 +35,7 @@ class LiveScheduling:
         self._view = PlacingView(cluster, serving.core)
         self._refresh = serving.service.refresh
         binder = KubernetesBinder(api)
-        surroundings = Surroundings(
+        surroundings = ExtenderPorts(
             serving.placements, serving.births, time.monotonic, binder=binder, client_set=api
         )
         self._log = logs.logger("scheduling")
