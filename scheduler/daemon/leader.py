@@ -312,6 +312,7 @@ class _Life:
             clock=time.monotonic,
             rng=rng,
             log=logs.logger("migrator"),
+            choose=self._migration_targets,
         )
         sources = Sources(
             self._cluster,
@@ -335,6 +336,10 @@ class _Life:
             return None
         log = logs.logger("extender")
         return ExtenderService(self._scheduling, guard, time.monotonic, log, timeout_s=listener.timeout_s)
+
+    async def _migration_targets(self, wanted: events.MigrationWanted) -> tuple[str, ...]:
+        """Where a VM could go, the best node first. Nobody is asked while pods are not our matter (mode `permits`)."""
+        return await self._scheduling.targets.choose(wanted) if self._scheduling is not None else ()
 
     def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
         if self._scheduling is not None:

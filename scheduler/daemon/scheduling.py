@@ -15,7 +15,9 @@ from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.serving import Serving
 from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
+from scheduler.framework.cycle.migration_targets import MigrationTargets
 from scheduler.framework.extension.extender import FrameworkExtender
+from scheduler.framework.extension.ledger_reservations import LedgerReservations
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE
 from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
@@ -35,21 +37,29 @@ class LiveScheduling:
         self._view = PlacingView(cluster, serving.core)
         self._refresh = serving.service.refresh
         binder = KubernetesBinder(api)
-        surroundings = ExtenderPorts(
-            serving.placements, serving.births, time.monotonic, binder=binder, client_set=api
+        ports = ExtenderPorts(
+            serving.placements,
+            serving.births,
+            time.monotonic,
+            LedgerReservations(serving.core.state).on,
+            binder,
+            client_set=api,
         )
         self._log = logs.logger("scheduling")
-        self.shared = SharedExtension(surroundings, self._log)
+        self.shared = SharedExtension(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
         self.frameworks: dict[str, FrameworkExtender] = {}
+        self.targets = MigrationTargets(self.framework_of, self.snapshot)
 
     def use(self, profiles: Sequence[Profile]) -> None:
         """Take profiles up, the first time; later ones are checked, and count from the next start. Raises `ProfileError`."""
-        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
         if not self.frameworks:
-            self.frameworks = build_frameworks(profiles, self._framework)
-        elif tuple(profiles) != self._profiles:
+            self.frameworks = build_frameworks(profiles, self._registry, self._framework, EXTENDER_PROFILE)
+            self._profiles = tuple(profiles)
+            return
+        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
+        if tuple(profiles) != self._profiles:
             self._log.warning("other profiles of the scheduling framework: they count from the next start")
         self._profiles = tuple(profiles)
 

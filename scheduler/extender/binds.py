@@ -151,6 +151,7 @@ class Binds:
         async with binding:
             async with self._in_time(until_s):
                 _check(await binding.reserve())
+                _check(await binding.wait())
                 _check(await binding.prepare())
             self._guard.check(0)
             try:

@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from typing import Any, cast
 
 from agent.daemon import status
 from agent.runner.stats import Latencies
@@ -13,7 +14,7 @@ from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.leader import leading_family
 from scheduler.extender.stats import ExtenderStats
-from scheduler.framework.runtime.timing import Timings
+from scheduler.framework.extension.shared import SharedExtension
 from scheduler.permits.metrics import families
 from scheduler.permits.stats import PermitStats
 from scheduler.pools.http.metrics import pool_families
@@ -35,7 +36,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         *families(core, PermitStats(), server),
         leading_family(leads=True),
         *pool_families(core.ledger, service.admission_queue, service.stats),
-        *Timings().families(),
+        *SharedExtension(cast("Any", None), logs.logger("test")).families(),
         *ExtenderStats().families(under_way=0, in_doubt=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),

@@ -55,8 +55,8 @@ class Told:
 
 
 TellFault: TypeAlias = Callable[[ResourceType, Manifest, str], object]
-OnChanged: TypeAlias = Callable[[ResourceType, Collection[Key]], object]
-"""Is told of objects that were changed, or whose surroundings were."""
+OnChanged: TypeAlias = Callable[[ResourceType, Collection[Key], tuple[Change, ...]], object]
+"""Is told of objects that were changed, and how; without a change it is their surroundings that were."""
 
 
 class KubernetesCluster:
@@ -163,12 +163,14 @@ class KubernetesCluster:
         return description
 
     def _note(self, type_: ResourceType, changes: tuple[Change, ...]) -> None:
-        self._note_keys(type_, {key_of(change.manifest) for change in changes})
+        self._note_keys(type_, {key_of(change.manifest) for change in changes}, changes)
 
-    def _note_keys(self, type_: ResourceType, keys: Collection[Key]) -> None:
+    def _note_keys(
+        self, type_: ResourceType, keys: Collection[Key], changes: tuple[Change, ...] = ()
+    ) -> None:
         self._changed[type_].update(keys)
         for listener in self._listeners:
-            listener(type_, keys)
+            listener(type_, keys, changes)
 
     # ------------------------------------------------------------ the port
 

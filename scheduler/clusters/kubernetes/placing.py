@@ -4,11 +4,12 @@ A snapshot joins the accounts of the core's ledger with the objects that the wat
 changed since the last one are built anew; the others are the same values.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hosting.kubernetes import objects, pods
-from hosting.kubernetes.core.known import Key
+from hosting.kubernetes.core.known import Change, Key
 from hosting.kubernetes.resources import NODES, PODS, Manifest, ResourceType
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
@@ -49,13 +50,14 @@ class PlacingView:
 
     # ------------------------------------------------------------ pods
 
-    def pod_info(self, manifest: Manifest) -> PodInfo:
+    def pod_info(self, manifest: Mapping[str, Any]) -> PodInfo:
         """A pod, whether it has a node or looks for one.
 
         `amount` is what kube-scheduler counts for the pod, and at least the size of the VM that the pod is made for. Raises
         `ValueError` for a pod that cannot be read, and for the pod of a VirtualMachine that is not known: nobody can say how much
         room it needs.
         """
+        manifest = manifest if isinstance(manifest, dict) else dict(manifest)
         name, uid = PodName(objects.name(manifest), objects.namespace(manifest)), objects.uid(manifest)
         found = (
             self._cluster.described((name.namespace, name.name), uid) or self._cluster.describe(manifest)
@@ -68,6 +70,14 @@ class PlacingView:
             amount = amount.max(found.spec.requests)
         priority = int(manifest["spec"].get("priority") or 0)
         return PodInfo(name, uid, amount, bounds, pool, priority, objects.labels(manifest), manifest)
+
+    def as_far_as_readable(self, manifest: Manifest) -> PodInfo:
+        """A pod, without what it needs where nobody can say that."""
+        try:
+            return self.pod_info(manifest)
+        except ValueError:
+            spec = reading.unreadable(manifest, None).spec
+            return PodInfo(spec.pod, spec.uid, labels=objects.labels(manifest), manifest=manifest)
 
     def assume_pod(self, pod: PodInfo, node_name: str) -> None:
         """Show the pod on that node although the cluster does not yet, for as long as the ledger keeps room for it there.
@@ -147,7 +157,7 @@ class PlacingView:
 
     # ------------------------------------------------------------ what has changed
 
-    def _note(self, type_: ResourceType, keys: Collection[Key]) -> None:
+    def _note(self, type_: ResourceType, keys: Collection[Key], _: tuple[Change, ...]) -> None:
         if type_ is PODS:
             self._changed_pods.update(keys)
         elif type_ is NODES:
@@ -170,11 +180,6 @@ class PlacingView:
 
     def _take_pod(self, key: Key, manifest: Manifest) -> None:
         name = reading.node_name(manifest)
-        try:
-            info = self.pod_info(manifest)
-        except ValueError:
-            spec = reading.unreadable(manifest, None).spec
-            info = PodInfo(spec.pod, spec.uid, labels=objects.labels(manifest), manifest=manifest)
         self._node_of[key] = name
-        self._shown.setdefault(name, {})[key] = info
+        self._shown.setdefault(name, {})[key] = self.as_far_as_readable(manifest)
         self._changed_nodes.add(name)

@@ -276,6 +276,10 @@ class PodQueue:
         else:
             self._park(entry, QueuePool.UNSCHEDULABLE, now_s)
 
+    def in_flight(self) -> tuple[str, ...]:
+        """The UIDs of the pods whose cycle goes on."""
+        return tuple(self._in_flight)
+
     def _missed(self, entry: _QueueEntry) -> Sequence[SchedulingEvent] | None:
         """The events since the pod's cycle began; None where they are not all kept."""
         count = self._events_seen - entry.began_at
@@ -315,7 +319,13 @@ class PodQueue:
             self._requeue(oldest, now_s)
 
     def _wake(self, entry: _QueueEntry, event: SchedulingEvent) -> _Wake:
-        """Whether an event may help a pod, as the plugins that rejected it hint; any event may help one that no plugin rejected."""
+        """Whether an event may help a pod, as the plugins that rejected it hint; any event may help one that no plugin rejected.
+
+        That its own room was given back helps no pod.
+        """
+        before = event.before
+        if event.action is ActionType.DELETE and isinstance(before, PodInfo) and before.uid == entry.pod.uid:
+            return _Wake.NOTHING
         registered = self._events_of(entry.pod)
         if entry.pending and self._helps(registered, entry.pod, event, entry.pending):
             return _Wake.AT_ONCE

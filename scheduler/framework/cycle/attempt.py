@@ -1,16 +1,14 @@
-"""One attempt to give a pod a node: the scheduling part, the binding part, and what is undone where either fails.
+"""One attempt to give a pod a node: which node is chosen, and what follows until the pod is bound.
 
-The order is that of kube-scheduler (reference/kubernetes.md 1.7, 1.9) with the framework extender's steps (koordinator.md 1.4). What fails
-after the node was chosen is undone so: Unreserve of all plugins in reverse order, then the room is forgotten, and forget handlers are told.
-An exception of a plugin is a failure of this pod only. After Reserve nothing goes by the snapshot: the ledger is asked.
+The order is that of kube-scheduler (reference/kubernetes.md 1.7, 1.9) with the framework extender's steps (koordinator.md 1.4). An exception
+of a plugin is a failure of this pod only. After Reserve nothing goes by the snapshot: the ledger is asked.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from hosting.backoff import Backoff
 from scheduler.framework.core.objects import NodeInfo, PodInfo
@@ -18,26 +16,24 @@ from scheduler.framework.core.queue import Rejection
 from scheduler.framework.core.status import (
     Code,
     Status,
-    code_of,
     error_status,
     is_rejected,
     is_success,
     new_status,
 )
+from scheduler.framework.cycle.binding import Assumptions, Binding
 from scheduler.framework.cycle.passes import NodesFound, find_nodes, score_nodes
 from scheduler.framework.cycle.ports import CycleFailure, PlacingPort
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.framework.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
 from scheduler.framework.runtime.context import CycleState
-
-T = TypeVar("T")
+from scheduler.ports import LeadershipGuard
 
 SCHEDULING_DEADLINE_S: Final = 30.0
-"""How long the plugins may take until a node is chosen and reserved."""
+"""How long the plugins may take until a node is chosen, and again until it is reserved."""
 BINDING_DEADLINE_S: Final = 60.0
-"""How long the plugins of each binding point may take; the wait for the permit has its own time-outs."""
-UNDO_DEADLINE_S: Final = 30.0
+"""How long one try to bind may take, with what comes before it; the wait for the permit has its own time-outs."""
 HOLD_S: Final = 60.0
 """While nobody knows whether a pod was bound, its room is kept at least so long after each try to find out."""
 IN_DOUBT: Final = Backoff(base_s=1.0, cap_s=10.0)
@@ -65,48 +61,45 @@ def enough(nodes: int) -> int:
 class Extenders:
     """The frameworks of all profiles by the schedulers' names, and what they share."""
 
-    frameworks: "dict[str, FrameworkExtender]"
+    frameworks: Mapping[str, FrameworkExtender]
     shared: SharedExtension
 
 
 class Attempt:
-    """One attempt. `schedule` chooses a node and reserves it; `bind` does the rest. After a failure of either call `undo`."""
+    """One attempt: `choose` a node, then `reserve` and `bind` in the block of its `binding`, as long as none of them fails."""
 
     def __init__(
         self,
         framework: FrameworkExtender,
         shared: SharedExtension,
-        view: PlacingPort,
         pod: PodInfo,
         rng: random.Random,
+        guard: LeadershipGuard,
     ) -> None:
         self.pod: Final = pod
         self.framework: Final = framework
         self.shared: Final = shared
+        self.context: Final = CycleState()
         self.node_name = ""
         """The node that was chosen; empty before."""
-        self.context: Final = CycleState()
         self.examined = 0
-        self._view = view
+        """How many nodes were judged."""
         self._rng = rng
+        self._guard = guard
+
+    def binding(self, assumptions: Assumptions) -> Binding:
+        """What follows the choice of the node. What is not bound when its block ends is undone."""
+        return Binding(self.framework, self.context, self.pod, self.node_name, assumptions, self.shared.log)
 
     # ------------------------------------------------------------ the scheduling part
 
-    async def schedule(self, first: int) -> CycleFailure | None:
-        """Choose a node, reserve it, and ask for the permit. The search begins with the node at index `first`."""
-        limit = asyncio.timeout(SCHEDULING_DEADLINE_S)
-        try:
-            async with limit:
-                await self._schedule(first)
-        except _FailedError as error:
-            return error.failure
-        except Exception as error:  # noqa: BLE001 - a plugin's own: whatever it raises
-            return CycleFailure.of(self._fault(error, limit))
-        return None
+    async def choose(self, view: PlacingPort, first: int) -> CycleFailure | None:
+        """Choose a node; the search begins with the one at index `first`."""
+        return await self._within(SCHEDULING_DEADLINE_S, self._choose(view, first))
 
-    async def _schedule(self, first: int) -> None:
+    async def _choose(self, view: PlacingPort, first: int) -> None:
         self.framework.begin_cycle(self.context, self.pod)
-        snapshot = self._view.snapshot()
+        snapshot = view.snapshot()
         self.framework.set_snapshot(snapshot)
         nodes = tuple(snapshot.values())
         found = await find_nodes(
@@ -117,19 +110,10 @@ class Attempt:
             raise _FailedError(CycleFailure.of(found.status))
         if not found.feasible:
             raise _FailedError(await self._no_node(found))
-        name = await self._best(found.feasible)
-        _, status = await self.framework.nominate_reservation(self.context, self.pod, name)
-        self._must_succeed(status)
-        self.node_name = name
-        status = await self.framework.run_reserve_plugins_reserve(self.context, self.pod, name)
-        self._must_agree(status)
-        self._view.assume_pod(self.pod, name)
-        status = await self.framework.run_permit(self.context, self.pod, name)
-        if code_of(status) != Code.WAIT:
-            self._must_agree(status)
+        self.node_name = await self._best(found.feasible)
 
     async def _no_node(self, found: NodesFound) -> CycleFailure:
-        """Nobody has room: the post-filter plugins may make some."""
+        """No node has room: the post-filter plugins may make some."""
         result, status = await self.framework.run_post_filter_plugins(self.context, self.pod, found.statuses)
         if result is not None and result.nominated_node_name:
             self.shared.nominations.nominate(self.pod, result.nominated_node_name)
@@ -140,40 +124,28 @@ class Attempt:
     async def _best(self, nodes: tuple[NodeInfo, ...]) -> str:
         """The node with the highest score; chance decides between equals."""
         scored = await score_nodes(self.framework, self.context, self.pod, nodes)
-        self._must_succeed(scored.status)
+        _must_succeed(scored.status)
         most = max(scored.scores.values())
         return self._rng.choice([name for name, score in scored.scores.items() if score == most])
 
+    async def reserve(self, binding: Binding) -> CycleFailure | None:
+        """Keep room on the node, and ask for the permit. With this the scheduling part ends."""
+        return await self._within(SCHEDULING_DEADLINE_S, _agreed(binding.reserve()))
+
     # ------------------------------------------------------------ the binding part
 
-    async def bind(self) -> CycleFailure | None:
-        """Wait for the permit and bind the pod. Returns None once the pod is bound, and not before that is known."""
-        try:
-            await self._bind()
-        except _FailedError as error:
-            return error.failure
-        except Exception as error:  # noqa: BLE001 - a plugin's own, or the loss of leadership
-            return CycleFailure.of(self._fault(error))
-        return None
+    async def bind(self, binding: Binding) -> CycleFailure | None:
+        """Wait for the permit and bind the pod. None once the pod is bound, and no answer before that is known."""
+        return await self._within(None, self._bind(binding))
 
-    async def _bind(self) -> None:
-        run = self.framework
-        status = await self._timely(run.run_pre_bind_pre_flights)
-        if code_of(status) != Code.SKIP:
-            self._must_succeed(status)
-        self._must_agree(await run.wait_on_permit(self.pod))
-        self._must_succeed(await self._timely(run.run_pre_bind_plugins))
-        await self._bind_for_sure()
-        with _contained(self, "post-bind plugins failed"):
-            async with asyncio.timeout(BINDING_DEADLINE_S):
-                await run.run_post_bind_plugins(self.context, self.pod, self.node_name)
-
-    async def _bind_for_sure(self) -> None:
-        """Bind, again and again while nobody knows whether the pod was bound: its room stays until that is known."""
+    async def _bind(self, binding: Binding) -> None:
+        await _agreed(binding.wait())
+        async with asyncio.timeout(BINDING_DEADLINE_S):
+            _must_succeed(await binding.prepare())
         failures = 0
-        while not is_success(status := await self._timely(self.framework.run_bind_plugins)):
-            if not self._is_in_doubt:
-                self._must_succeed(status)
+        while not is_success(status := await self._try_to_bind(binding)):
+            if not binding.is_in_doubt:
+                _must_succeed(status)
             failures += 1
             self.shared.log.warning(
                 "a pod may be bound, or not: it is bound again", pod=self.pod.name, node=self.node_name
@@ -181,12 +153,17 @@ class Attempt:
             await asyncio.sleep(IN_DOUBT.delay_s(failures, self._rng))
             self._keep_room()
 
-    @property
-    def _is_in_doubt(self) -> bool:
-        return find(self.context, MAY_BE_BOUND) is True
+    async def _try_to_bind(self, binding: Binding) -> Status | None:
+        limit = asyncio.timeout(BINDING_DEADLINE_S)
+        try:
+            self._guard.check(0)
+            async with limit:
+                return await binding.bind()
+        except Exception as error:  # noqa: BLE001 - a plugin's own: whatever it raises
+            return self._fault(error, limit)
 
     def _keep_room(self) -> None:
-        """Keep the room of a pod in doubt. Where a read has shown that the pod is not bound, it may be gone."""
+        """Keep the room of a pod in doubt. It may be gone, where a read has shown that the pod is not bound."""
         surroundings, pod = self.shared.surroundings, self.pod
         reason = surroundings.placements.assume(
             pod.holder,
@@ -199,60 +176,43 @@ class Attempt:
         )
         if reason is not None:
             self.context.delete(MAY_BE_BOUND)
-            self._must_succeed(error_status(f"its room on node {self.node_name} is gone: {reason.message}"))
+            _must_succeed(error_status(f"its room on node {self.node_name} is gone: {reason.message}"))
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ failures
 
-    async def undo(self) -> None:
-        """Give back what was reserved; nothing where no node was chosen. Fails never."""
-        if not self.node_name:
-            return
-        with _contained(self, "unreserve failed"):
-            async with asyncio.timeout(UNDO_DEADLINE_S):
-                await self.framework.run_reserve_plugins_unreserve(self.context, self.pod, self.node_name)
-        with _contained(self, "an assumed pod could not be forgotten"):
-            self.shared.forget_pod(self.pod, self.node_name)
-
-    # ------------------------------------------------------------ statuses
-
-    async def _timely(
-        self, run: Callable[[CycleState, PodInfo, str], Awaitable[Status | None]]
-    ) -> Status | None:
-        """The status of a run. Where it takes too long, or a plugin raises, it has failed."""
-        limit = asyncio.timeout(BINDING_DEADLINE_S)
+    async def _within(self, deadline_s: float | None, part: Awaitable[None]) -> CycleFailure | None:
+        """The failure of a part of the attempt, whether plugins said no, raised or took too long."""
+        limit = asyncio.timeout(deadline_s)
         try:
             async with limit:
-                return await run(self.context, self.pod, self.node_name)
-        except Exception as error:  # noqa: BLE001 - a plugin's own: whatever it raises
-            return self._fault(error, limit)
+                await part
+        except _FailedError as error:
+            return error.failure
+        except Exception as error:  # noqa: BLE001 - a plugin's own, or the loss of leadership
+            return CycleFailure.of(self._fault(error, limit))
+        return None
 
-    def _fault(self, error: Exception, limit: asyncio.Timeout | None = None) -> Status:
-        if limit is not None and limit.expired():
+    def _fault(self, error: Exception, limit: asyncio.Timeout) -> Status:
+        if limit.expired() or isinstance(error, TimeoutError):
             return error_status("the plugins have not answered in time")
         self.shared.log.error(
             "a plugin failed", pod=self.pod.name, node=self.node_name, error=repr(error), exc_info=error
         )
         return error_status(error if str(error) else repr(error))
 
-    def _must_succeed(self, status: Status | None) -> None:
-        """Anything else is a failure, for which no event is waited for."""
-        if not is_success(status):
-            assert status is not None
-            raise _FailedError(CycleFailure.of(status))
 
-    def _must_agree(self, status: Status | None) -> None:
-        """A rejection waits for the events of its plugin."""
-        if status is not None and is_rejected(status):
-            plugins = frozenset({status.plugin} - {""})
-            pending = plugins if status.code == Code.PENDING else frozenset[str]()
-            raise _FailedError(CycleFailure(status, status.message, Rejection(plugins, pending)))
-        self._must_succeed(status)
+async def _agreed(answer: Awaitable[Status | None]) -> None:
+    """A rejection waits for the events of its plugin; anything else but Success is a failure."""
+    status = await answer
+    if status is not None and is_rejected(status):
+        plugins = frozenset({status.plugin} - {""})
+        pending = plugins if status.code == Code.PENDING else frozenset[str]()
+        raise _FailedError(CycleFailure(status, status.message, Rejection(plugins, pending)))
+    _must_succeed(status)
 
 
-@contextmanager
-def _contained(attempt: Attempt, text: str) -> Iterator[None]:
-    """What a plugin raises here changes nothing any more."""
-    try:
-        yield
-    except Exception:
-        attempt.shared.log.exception(text, pod=attempt.pod.name, node=attempt.node_name)
+def _must_succeed(status: Status | None) -> None:
+    """Anything else is a failure, for which no event is waited for."""
+    if not is_success(status):
+        assert status is not None
+        raise _FailedError(CycleFailure.of(status))

@@ -31,7 +31,7 @@ class Assumptions(Protocol):
 
 
 class Binding:
-    """One pod on its way to a node. Call `reserve`, `prepare` and `bind` in a block `async with`, as long as each succeeds.
+    """One pod on its way to a node. Call `reserve`, `wait`, `prepare` and `bind` in a block `async with`, as long as each succeeds.
 
     What is not bound when the block ends, however that ends, is undone: all that was kept is given back, in reverse order. Whoever calls
     has the deadlines, inside of the block: to give back takes its own time.
@@ -52,13 +52,15 @@ class Binding:
         self._context = context
         self._assumptions = assumptions
         self._log = log
+        self._may_keep = False
+        """Whether plugins may keep anything for the pod."""
         self._is_bound = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self._is_bound:
+        if self._may_keep and not self._is_bound:
             await self._undo()
 
     @property
@@ -67,11 +69,12 @@ class Binding:
         return bool(find(self._context, MAY_BE_BOUND))
 
     async def reserve(self) -> Status | None:
-        """Keep room for the pod, and ask for its permit. Success also where the pod has to wait: `prepare` does."""
+        """Keep room for the pod, and ask for its permit. Success also where the pod has to wait: `wait` does."""
         context, pod, node = self._context, self.pod, self.node_name
         _, status = await self.framework.nominate_reservation(context, pod, node)
         if not is_success(status):
             return status
+        self._may_keep = True
         status = await self.framework.run_reserve_plugins_reserve(context, pod, node)
         if not is_success(status):
             return status
@@ -79,16 +82,16 @@ class Binding:
         status = await self.framework.run_permit(context, pod, node)
         return None if status is not None and status.code is Code.WAIT else status
 
-    async def prepare(self) -> Status | None:
-        """Wait for the permit, and do what must be done before the pod is bound."""
-        context, pod, node = self._context, self.pod, self.node_name
-        status = await self.framework.run_pre_bind_pre_flights(context, pod, node)
+    async def wait(self) -> Status | None:
+        """Wait for the permit."""
+        status = await self.framework.run_pre_bind_pre_flights(self._context, self.pod, self.node_name)
         if status is not None and status.code is not Code.SKIP and not is_success(status):
             return status
-        status = await self.framework.wait_on_permit(pod)
-        if not is_success(status):
-            return status
-        return await self.framework.run_pre_bind_plugins(context, pod, node)
+        return await self.framework.wait_on_permit(self.pod)
+
+    async def prepare(self) -> Status | None:
+        """Do what must be done before the pod is bound."""
+        return await self.framework.run_pre_bind_plugins(self._context, self.pod, self.node_name)
 
     async def bind(self) -> Status | None:
         """Bind the pod. What goes wrong after that is logged only."""

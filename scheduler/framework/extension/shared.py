@@ -52,16 +52,25 @@ class SharedExtension:
     """What the extenders share. The queue and its cycles tell it of pods; `nominations` are theirs to write."""
 
     def __init__(
-        self, surroundings: ExtenderPorts, log: Logger, *, monitor: SchedulingMonitor | None = None
+        self,
+        surroundings: ExtenderPorts,
+        log: Logger,
+        *,
+        monitor: SchedulingMonitor | None = None,
+        before: "SharedExtension | None" = None,
     ) -> None:
+        """`before` is what other profiles shared, whose place these take: what is known of pods stays, what plugins have registered
+        does not."""
         self.surroundings: Final = surroundings
         self.log: Final = log
-        self.monitor: Final = monitor if monitor is not None else SchedulingMonitor()
-        self.waiting_pods: Final = WaitingPods()
-        self.timings: Final = Timings()
-        self.nominations: Final = NominatedPods()
-        self.diagnoses: Final = DiagnosisStore()
-        self.flags: Final = DebugFlags()
+        self.monitor: Final[SchedulingMonitor] = monitor or (
+            before.monitor if before else SchedulingMonitor()
+        )
+        self.waiting_pods: Final[WaitingPods] = before.waiting_pods if before else WaitingPods()
+        self.timings: Final[Timings] = before.timings if before else Timings()
+        self.nominations: Final[NominatedPods] = before.nominations if before else NominatedPods()
+        self.diagnoses: Final[DiagnosisStore] = before.diagnoses if before else DiagnosisStore()
+        self.flags: Final[DebugFlags] = before.flags if before else DebugFlags()
         self.error_handlers: Final = ErrorHandlers(log)
         self.forget_handlers: Final = ForgetHandlers(log)
         self._services: Final = PluginServices(log)

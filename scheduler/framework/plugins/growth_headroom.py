@@ -38,6 +38,7 @@ from scheduler.framework.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.framework.core.plugin import CycleContext, RawArgs
 from scheduler.framework.core.status import Status
 from scheduler.framework.plugins.base import NodeCache, ShippedPlugin
+from scheduler.framework.plugins.ledger_fit import own_row
 
 MILLION: Final = 1_000_000
 MAX_UTILIZATION: Final = 200
@@ -139,7 +140,7 @@ class GrowthHeadroom(ShippedPlugin):
         """0 to 100, as the module says."""
         del context
         total = self._rows.of(node.name, node.rows) + likely(pod.amount, ZERO, pod.bounds, self._share_ppm)
-        own = node.rows.get(pod.holder)
+        own = own_row(pod, node)
         if own is not None:
             total = total - self._of_row(own)
         score = weight = 0

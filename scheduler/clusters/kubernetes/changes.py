@@ -1,0 +1,110 @@
+"""What happens in a cluster, as events of the scheduling framework: pods that no node took may be worth another try.
+
+Events are given out once the ledger has taken what they stand for: tried earlier, a pod would find everything as it was.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from hosting.kubernetes import objects, pods
+from hosting.kubernetes.core.known import Change, Changed, Key, key_of
+from hosting.kubernetes.resources import NODES, PODS, Manifest, ResourceType
+from scheduler.clusters.kubernetes.cluster import KubernetesCluster
+from scheduler.clusters.kubernetes.placing import PlacingView
+from scheduler.core.core import Core
+from scheduler.framework.core.plugin import ActionType, EventResource, SchedulingEvent
+
+
+class ClusterChanges:
+    """Collects changes. Of one object only its last state counts, beside the one that was given out before."""
+
+    def __init__(self, cluster: KubernetesCluster, core: Core, view: PlacingView) -> None:
+        self._core = core
+        self._view = view
+        self._collected: dict[tuple[ResourceType, Key], tuple[Manifest | None, Manifest | None]] = {}
+        """Before and after, None where the object was not there."""
+        self._room_frees = core.ledger.room_frees
+        self._pools = self._state_of_pools()
+        cluster.listen(self._note)
+
+    def _note(self, type_: ResourceType, keys: Collection[Key], changes: tuple[Change, ...]) -> None:
+        del keys
+        if type_ not in {NODES, PODS}:
+            return
+        for change in changes:
+            about = type_, key_of(change.manifest)
+            is_there = isinstance(change, Changed)
+            previous = change.previous if isinstance(change, Changed) else change.manifest
+            before, _ = self._collected.get(about, (previous, None))
+            self._collected[about] = before, change.manifest if is_there else None
+
+    def take(self) -> list[SchedulingEvent]:
+        """What has happened to nodes, and to pods that have one. Called when the ledger has taken all that the watches showed."""
+        collected, self._collected = self._collected, {}
+        events = []
+        for (type_, _), (before, after) in collected.items():
+            if type_ is PODS:
+                events += self._events(type_, _living(before), _living(after))
+            else:
+                events += self._events(type_, before, after)
+        return events
+
+    def take_freed(self) -> list[SchedulingEvent]:
+        """Whether room became free in the ledger, or a pool gave something back or was changed."""
+        events = []
+        ledger = self._core.ledger
+        if ledger.room_frees != self._room_frees:
+            self._room_frees = ledger.room_frees
+            events.append(SchedulingEvent(EventResource.LEDGER, ActionType.UPDATE))
+        pools = self._state_of_pools()
+        if pools != self._pools:
+            self._pools = pools
+            events.append(SchedulingEvent(EventResource.POOL, ActionType.UPDATE))
+        return events
+
+    def _state_of_pools(self) -> tuple[int, dict[str, int | None]]:
+        ledger = self._core.ledger
+        return ledger.frees, {
+            pool.name: pool.spec.generation if pool.spec is not None else None for pool in ledger.pools()
+        }
+
+    def _events(
+        self, type_: ResourceType, before: Manifest | None, after: Manifest | None
+    ) -> list[SchedulingEvent]:
+        resource = EventResource.POD if type_ is PODS else EventResource.NODE
+        was, is_ = self._shown(type_, before), self._shown(type_, after)
+        if before is not None and after is not None:
+            if objects.uid(before) != objects.uid(after):
+                return [
+                    SchedulingEvent(resource, ActionType.DELETE, before=was),
+                    SchedulingEvent(resource, ActionType.ADD, after=is_),
+                ]
+            counts = _what_counts(before) != _what_counts(after)
+            return [SchedulingEvent(resource, ActionType.UPDATE, was, is_)] if counts else []
+        if before is not None:
+            return [SchedulingEvent(resource, ActionType.DELETE, before=was)]
+        return [SchedulingEvent(resource, ActionType.ADD, after=is_)] if after is not None else []
+
+    def _shown(self, type_: ResourceType, manifest: Manifest | None) -> Any:
+        if manifest is None or type_ is not PODS:
+            return manifest
+        return self._view.as_far_as_readable(manifest)
+
+
+def _living(pod: Manifest | None) -> Manifest | None:
+    """The pod; None where it has ended, which gives room back like a deletion."""
+    return pod if pod is not None and not pods.is_terminal(pod) else None
+
+
+def _what_counts(manifest: Manifest) -> tuple[Any, ...]:
+    """What plugins may go by; the rest of a status changes all the time."""
+    status = manifest.get("status") or {}
+    conditions = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
+    is_pod = "phase" in status
+    return (
+        manifest.get("spec"),
+        dict(objects.labels(manifest)),
+        dict(objects.annotations(manifest)),
+        status.get("allocatable"),
+        None if is_pod else conditions,
+    )

@@ -1,0 +1,344 @@
+"""Whole cycles of our own scheduler: the order in which plugins are called, what is undone after each failure, and where the pod is then."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from protocol.reasons import Reason, ReasonCode
+from protocol.wire import PodName
+from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.framework.core.plugin import (
+    ActionType,
+    EventResource,
+    EventWithHint,
+    PostFilterResult,
+    SchedulingEvent,
+)
+from scheduler.framework.core.queue import QueuePool
+from scheduler.framework.core.status import Code, new_status
+from scheduler.framework.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Extenders, enough
+from scheduler.framework.cycle.ports import CycleFailure
+from scheduler.framework.cycle.scheduler import PodScheduler
+from scheduler.framework.plugins.notes import MAY_BE_BOUND
+from tests.support.virtual_time import now_s, turns, virtually
+from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld, Told, told
+
+NO = new_status(Code.UNSCHEDULABLE, "no")
+NEVER = new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "never")
+LATER = new_status(Code.PENDING, "later")
+BROKEN = new_status(Code.ERROR, "broken")
+WAIT = new_status(Code.WAIT)
+NODES = ("n1", "n2")
+
+
+def pod(name: str = "a", priority: int = 0, **metadata: str) -> PodInfo:
+    manifest = {"metadata": {"name": name, **metadata}, "spec": {"schedulerName": "test"}}
+    return PodInfo(PodName(name, "default"), name, priority=priority, manifest=manifest)
+
+
+class SchedulerWorld(ExtenderWorld):
+    """A scheduler over scripted plugins and two nodes. It is the scheduler's view and its reporter, too."""
+
+    def __init__(self, *plugins: Told, nodes: Sequence[str] = NODES) -> None:
+        super().__init__(plugins)
+        object.__setattr__(self.shared.surroundings, "clock", now_s)
+        self.nodes = NodeSnapshot({name: NodeInfo(name) for name in nodes}, 1)
+        self.unreadable = ""
+        self.told: list[str] = []
+        """What was reported of pods."""
+        extenders = Extenders({"test": self.extender}, self.shared)
+        self.scheduler = PodScheduler(extenders, self, self, clock=now_s, rng=random.Random(1))
+
+    def pod_info(self, manifest: Mapping[str, Any]) -> PodInfo:
+        if self.unreadable:
+            raise ValueError(self.unreadable)
+        return pod(manifest["metadata"]["name"])
+
+    def snapshot(self) -> NodeSnapshot:
+        return self.nodes
+
+    def assume_pod(self, pod: PodInfo, node_name: str) -> None:
+        self.calls.append("assume")
+
+    def scheduled(self, pod: PodInfo, node_name: str) -> None:
+        self.told.append(f"{pod.pod.name} on {node_name}")
+
+    def failed(self, pod: PodInfo, failure: CycleFailure) -> None:
+        self.calls.append("failed")
+        self.told.append(f"{failure.reason}: {failure.text}")
+
+    def place(self, name: str = "a") -> QueuePool | None:
+        return self.scheduler.queue.pool_of(name)
+
+
+@asynccontextmanager
+async def running(world: SchedulerWorld, *pods: PodInfo) -> AsyncIterator[SchedulerWorld]:
+    for each in pods or (pod(),):
+        world.scheduler.pod_seen(each)
+    task = asyncio.create_task(world.scheduler.run(), name="scheduler")
+    await turns(50)
+    try:
+        yield world
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+ALL = ("reserve", "unreserve", "permit", "pre_bind", "post_bind")
+
+
+def _two(**answers: Any) -> tuple[Told, Told]:
+    """Plugin A that agrees to everything, and B with these answers."""
+    binder = {} if "bind" in answers else {"bind": None}
+    own = [method for method in ALL if method not in answers]
+    return told("A", *ALL), told("B", *own, **binder, **answers)
+
+
+_RESERVED = ["A.reserve", "B.reserve", "assume"]
+_UNDONE = ["B.unreserve", "A.unreserve", "forgotten", "woken", "failed"]
+_PERMITTED = [*_RESERVED, "A.permit", "B.permit"]
+_PREPARED = [*_PERMITTED, "A.pre_bind", "B.pre_bind"]
+_BOUND = [*_PREPARED, "B.bind", "A.post_bind", "B.post_bind"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "calls", "place", "said"),
+    [
+        ({}, _BOUND, None, "a on n1"),
+        ({"post_bind": RuntimeError("late")}, _BOUND, None, "a on n1"),
+        ({"reserve": NO}, ["A.reserve", "B.reserve", *_UNDONE], QueuePool.UNSCHEDULABLE, "Unschedulable: no"),
+        ({"reserve": BROKEN}, ["A.reserve", "B.reserve", *_UNDONE], QueuePool.BACKOFF, 'SchedulerError: running Reserve plugin "B": broken'),
+        ({"reserve": RuntimeError("boom")}, ["A.reserve", "B.reserve", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"permit": (NO, 0.0)}, [*_PERMITTED, *_UNDONE], QueuePool.UNSCHEDULABLE, "Unschedulable: no"),
+        ({"permit": (BROKEN, 0.0)}, [*_PERMITTED, *_UNDONE], QueuePool.BACKOFF, 'SchedulerError: running Permit plugin "B": broken'),
+        ({"permit": (WAIT, 0.0)}, [*_PERMITTED, *_UNDONE], QueuePool.UNSCHEDULABLE, "Unschedulable: rejected due to timeout after waiting 0s at plugin B"),
+        ({"pre_bind": NO}, [*_PREPARED, *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no"),
+        ({"pre_bind": RuntimeError("boom")}, [*_PREPARED, *_UNDONE], QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"bind": NO}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no"),
+        ({"bind": RuntimeError("boom")}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"bind": new_status(Code.SKIP)}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no plugin of the profile binds pods"),
+        ({"unreserve": RuntimeError("boom"), "bind": NO}, [*_PREPARED, "B.bind", "B.unreserve", "forgotten", "woken", "failed"], QueuePool.BACKOFF, "SchedulerError: no"),
+    ],
+    ids=[
+        "bound", "post-bind raises", "reserve says no", "reserve fails", "reserve raises", "permit says no", "permit fails", "permit runs out",
+        "pre-bind says no", "pre-bind raises", "bind says no", "bind raises", "nobody binds", "unreserve raises",
+    ],
+)  # fmt: skip
+@virtually
+async def test_what_is_undone_after_a_failure_and_in_which_order(
+    answers: dict[str, Any],
+    calls: list[str],
+    place: QueuePool | None,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = SchedulerWorld(*_two(**answers), nodes=["n1"])
+    world.shared.forget_handlers.register(lambda *_: world.calls.append("forgotten"))
+    move = world.scheduler.queue.move
+
+    def moved(event: SchedulingEvent, at_s: float) -> None:
+        world.calls.append("woken")
+        move(event, at_s)
+
+    monkeypatch.setattr(world.scheduler.queue, "move", moved)
+    async with running(world):
+        assert (world.called(), world.place(), world.told) == (calls, place, [said])
+        assert world.scheduler.on_its_way("a") is None
+
+
+@pytest.mark.parametrize(
+    ("answers", "place", "said"),
+    [
+        ({"filter": NO}, QueuePool.UNSCHEDULABLE, "Unschedulable: 0/2 nodes are available: 2 no."),
+        ({"filter": LATER}, QueuePool.UNSCHEDULABLE, "Unschedulable: 0/2 nodes are available: 2 later."),
+        ({"pre_filter": (None, NEVER)}, QueuePool.UNSCHEDULABLE, "Unschedulable: 0/2 nodes are available: never."),
+        ({"filter": BROKEN}, QueuePool.BACKOFF, 'SchedulerError: running "F" filter plugin: broken'),
+        ({"filter": RuntimeError("boom")}, QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"score": (101, None)}, QueuePool.BACKOFF, "SchedulerError: "),
+        ({"filter": None, "nominate_reservation": (None, BROKEN), "nominated_reservation": None, "delete_nominated_reservation": None}, QueuePool.BACKOFF, "SchedulerError: "),
+    ],
+    ids=["filter", "filter, pending", "pre-filter", "filter fails", "filter raises", "scores", "nomination"],
+)  # fmt: skip
+@virtually
+async def test_a_pod_without_a_node_is_told_why_and_nothing_is_undone(
+    answers: dict[str, Any], place: QueuePool, said: str
+) -> None:
+    world = SchedulerWorld(told("F", **answers), told("R", "reserve", "unreserve"))
+    async with running(world):
+        assert world.place() is place
+        assert [text[: len(said)] for text in world.told] == [said]
+        assert not {"R.reserve", "R.unreserve"} & {*world.called()}
+
+
+@virtually
+async def test_the_best_node_wins_and_one_node_is_not_scored() -> None:
+    def score(_: object, __: PodInfo, node: NodeInfo) -> tuple[int, None]:
+        return (50 if node.name == "n2" else 10), None
+
+    world = SchedulerWorld(told("S", score=score))
+    async with running(world):
+        assert world.told == ["a on n2"]
+    world = SchedulerWorld(told("S", score=score), nodes=["n1"])
+    async with running(world):
+        assert (world.told, [call for call in world.called() if ".score" in call]) == (["a on n1"], [])
+
+
+@virtually
+async def test_the_next_cycle_begins_while_a_pod_waits_for_its_permit() -> None:
+    world = SchedulerWorld(
+        told("P", "unreserve", "reserve", permit=lambda _, pod, __: (WAIT if pod.uid == "a" else None, 60.0))
+    )
+    async with running(world, pod("a", priority=1), pod("b")):
+        assert world.told == [f"b on {world.told[0][-2:]}"]
+        assert world.scheduler.on_its_way("a") is not None
+        waiting = world.extender.get_waiting_pod("a")
+        assert waiting is not None
+        waiting.allow("P")
+        await turns(20)
+        assert len(world.told) == 2
+        assert world.place() is None
+
+
+@virtually
+async def test_a_waiting_pod_that_is_deleted_gives_its_room_back() -> None:
+    world = SchedulerWorld(told("P", "reserve", "unreserve", permit=(WAIT, 60.0)))
+    async with running(world):
+        world.called()
+        world.scheduler.pod_gone("a")
+        await turns(20)
+        assert [call for call in world.called() if call != "assume"] == ["P.unreserve", "failed"]
+        assert (world.scheduler.on_its_way("a"), world.place()) == (None, None)
+
+
+@virtually
+async def test_a_pod_that_may_be_bound_keeps_its_room_until_that_is_known() -> None:
+    tries = 0
+
+    def bind(context: Any, *_: object) -> Any:
+        nonlocal tries
+        tries += 1
+        context.write(MAY_BE_BOUND, tries < 3)
+        return None if tries == 3 else BROKEN
+
+    world = SchedulerWorld(told("B", "reserve", "unreserve", bind=bind), nodes=["n1"])
+    async with running(world):
+        assert (world.told, world.scheduler.on_its_way("a") is not None) == ([], True)
+        await asyncio.sleep(10.0)
+        assert (world.told, tries) == (["a on n1"], 3)
+        assert "B.unreserve" not in world.called()
+        assert world.placements.kept, "its room was kept on"
+
+
+@virtually
+async def test_a_pod_in_doubt_whose_room_is_gone_was_not_bound() -> None:
+    def bind(context: Any, *_: object) -> Any:
+        context.write(MAY_BE_BOUND, True)
+        return BROKEN
+
+    world = SchedulerWorld(told("B", "reserve", "unreserve", bind=bind), nodes=["n1"])
+    world.placements.refusal = Reason(ReasonCode.NODE_HEADROOM, "others have it")
+    async with running(world):
+        await asyncio.sleep(1.5)
+        assert world.told == ["SchedulerError: its room on node n1 is gone: others have it"]
+        assert "B.unreserve" in world.called()
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds"),
+    [("filter", SCHEDULING_DEADLINE_S), ("reserve", SCHEDULING_DEADLINE_S), ("pre_bind", BINDING_DEADLINE_S)],
+)
+@virtually
+async def test_a_plugin_that_hangs_fails_one_pod(method: str, seconds: float) -> None:
+    async def hang(*args: Any) -> None:
+        if args[1].uid == "a":
+            await asyncio.Event().wait()
+
+    world = SchedulerWorld(told("P", "unreserve", **{"reserve": None, method: hang}))
+    async with running(world, pod("a", priority=1), pod("b")):
+        await asyncio.sleep(seconds + 0.1)
+        assert "SchedulerError: the plugins have not answered in time" in world.told
+        assert any(text.startswith("b on") for text in world.told)
+        assert world.place() is QueuePool.BACKOFF
+
+
+@virtually
+async def test_a_pod_is_tried_again_when_something_has_happened_that_helps() -> None:
+    answers = iter([NO, NO, None, None])
+    waits_for = (EventWithHint(EventResource.NODE, ActionType.ADD),)
+    world = SchedulerWorld(
+        told("F", filter=lambda *_: next(answers), events_to_register=lambda *_: waits_for)
+    )
+    async with running(world):
+        assert world.place() is QueuePool.UNSCHEDULABLE
+        world.scheduler.happened([SchedulingEvent(EventResource.POOL, ActionType.ADD)])
+        await asyncio.sleep(2.0)
+        assert world.place() is QueuePool.UNSCHEDULABLE
+        world.scheduler.happened([SchedulingEvent(EventResource.NODE, ActionType.ADD)])
+        await turns(20)
+        assert world.place() is None
+        assert len(world.told) == 2
+
+
+@pytest.mark.parametrize("pre", [True, False], ids=["a filter takes it over", "nobody takes it over"])
+@virtually
+async def test_error_filters_stand_around_what_is_done_by_default(pre: bool) -> None:
+    world = SchedulerWorld(told("F", filter=NO))
+    seen: list[str] = []
+
+    def filter_of(name: str, answer: bool) -> Callable[..., bool]:
+        def noted(*_: object) -> bool:
+            seen.append(name)
+            return answer
+
+        return noted
+
+    world.shared.error_handlers.register(filter_of("before", pre), filter_of("after", False))
+    async with running(world):
+        assert seen == ["before", "after"]
+        assert world.place() is QueuePool.UNSCHEDULABLE, "the pod is not lost"
+        assert bool(world.told) is not pre
+
+
+@virtually
+async def test_a_node_that_post_filter_makes_room_on_is_kept_for_the_pod() -> None:
+    world = SchedulerWorld(told("F", filter=NO, post_filter=(PostFilterResult("n2"), None)))
+    async with running(world):
+        assert world.shared.nominations.node_of("a") == "n2"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "place", "said"),
+    [
+        (lambda world: setattr(world, "unreadable", "no VirtualMachine"), QueuePool.UNSCHEDULABLE, ["Unschedulable: no VirtualMachine"]),
+        (lambda world: world.scheduler.pod_seen(pod(deletionTimestamp="now")), None, []),
+        (lambda world: world.scheduler.use(Extenders({}, world.shared)), None, []),
+    ],
+    ids=["its need is not known", "it is being deleted", "no profile has its name any more"],
+)  # fmt: skip
+@virtually
+async def test_pods_for_which_no_node_is_looked_for(
+    prepare: Callable[[SchedulerWorld], None], place: QueuePool | None, said: list[str]
+) -> None:
+    world = SchedulerWorld(told("F", filter=None))
+    world.scheduler.pod_seen(pod())
+    prepare(world)
+    task = asyncio.create_task(world.scheduler.run())
+    await turns(20)
+    assert (world.place(), world.told, [call for call in world.called() if call != "failed"]) == (
+        place,
+        said,
+        [],
+    )
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted"), [(1, 1), (99, 99), (100, 100), (500, 230), (5000, 500), (10000, 500)]
+)
+def test_of_many_nodes_only_some_are_looked_at(nodes: int, wanted: int) -> None:
+    assert enough(nodes) == wanted
