@@ -56,12 +56,11 @@ class LiveScheduling:
         """Take profiles up, the first time; later ones are checked, and count from the next start. Raises `ProfileError`."""
         if not self.frameworks:
             self.frameworks = build_frameworks(profiles, self._registry, self._framework, EXTENDER_PROFILE)
-        else:
-            check_profiles(profiles, self._registry, EXTENDER_PROFILE)
-            if tuple(profiles) != self._profiles:
-                self._log.warning(
-                    "other profiles of the scheduling framework: they count from the next start"
-                )
+            self._profiles = tuple(profiles)
+            return
+        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
+        if tuple(profiles) != self._profiles:
+            self._log.warning("other profiles of the scheduling framework: they count from the next start")
         self._profiles = tuple(profiles)
 
     def use_default(self) -> None:
