@@ -32,7 +32,6 @@ from scheduler.framework.core.extended import (
     ReservationNominateFilterPlugin as ReservationNominateFilterPlugin,
 )
 from scheduler.framework.core.extended import ReservationNominator as ReservationNominator
-from scheduler.framework.core.extended import ReservationPreBindPlugin as ReservationPreBindPlugin
 from scheduler.framework.core.extended import ReservationRestorePlugin as ReservationRestorePlugin
 from scheduler.framework.core.extended import ReservationScoreExtensions as ReservationScoreExtensions
 from scheduler.framework.core.extended import ReservationScorePlugin as ReservationScorePlugin

@@ -132,6 +132,7 @@ def check_options(options: AllOptions) -> None:
         "--advertise": options["advertise"],
         "--scheduler-name": options["scheduler_name"],
         "--extender-port": options["extender_port"],
+        "--mode full": options["mode"] if options["mode"] == "full" else None,
     }
     given = [name for name, value in only_there.items() if value is not None]
     if is_standalone and given:

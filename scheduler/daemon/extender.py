@@ -33,10 +33,11 @@ def extender_options(command: F) -> F:
         (
             click.option(
                 "--mode",
-                type=click.Choice(["permits", "extender"]),
+                type=click.Choice(["permits", "extender", "full"]),
                 default="extender",
                 show_default=True,
-                help="What is decided on Kubernetes: growth only, or also for an unmodified kube-scheduler where pods go.",
+                help="What is decided on Kubernetes: growth only; also where pods go, for an unmodified kube-scheduler; or that, and "
+                "pods that name this scheduler are placed and bound here.",
             ),
             click.option(
                 "--extender-port",

@@ -8,7 +8,8 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,7 @@ from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
 from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
+from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.clusters.migrator import KubernetesMigrator
 from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
@@ -248,10 +250,12 @@ class KubernetesProgram:
             await _either(ending, losing, self._load(life))
             if not (ending.done() or losing.done()):
                 self._answer_from(life)
+                life.changed = partial(self._answer_from, life)
                 life.serving.greet(self._address)
                 life.start(self._label_of(leadership))
                 await asyncio.wait([ending, losing], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            life.changed = lambda: None
             self._answer_from(None)
             losing.cancel()
             await life.end()
@@ -304,6 +308,9 @@ class _Life:
         self._pools = KubernetesPools(
             api, time.monotonic, rng, logs.logger("pools"), tell_fault=self._tell_fault
         )
+        self._reservations = KubernetesReservations(
+            api, time.monotonic, rng, logs.logger("reservations"), tell_fault=self._tell_fault
+        )
         self._policies = PolicyStatus(api, self._cluster, time.monotonic, logs.logger("policies"))
         self._migrator = KubernetesMigrator(
             api,
@@ -322,13 +329,24 @@ class _Life:
             migrator=self._migrator,
             guard=guard,
             use_profiles=self._use_profiles,
+            refreshed=self._refreshed,
         )
         options = options.copy()
         options["first_start"] = options["first_start"] and is_first
         self.serving = Serving(options, sources, epoch=leadership.epoch)
-        self._scheduling = (
-            LiveScheduling(api, self._cluster, self.serving) if options["mode"] != "permits" else None
-        )
+        self.changed: Callable[[], object] = lambda: None
+        """Called when there are other routes."""
+        self._scheduling: LiveScheduling | None = None
+        if options["mode"] != "permits":
+            self._scheduling = LiveScheduling(
+                api,
+                self._cluster,
+                self.serving,
+                recorder=self._recorder,
+                guard=guard,
+                rng=rng,
+                is_full=options["mode"] == "full",
+            )
         self.extender = self._extender(options["listener"], guard)
 
     def _extender(self, listener: ListenerSettings | None, guard: LeaseGuard) -> ExtenderService | None:
@@ -344,6 +362,11 @@ class _Life:
     def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
         if self._scheduling is not None:
             self._scheduling.use(profiles)
+            self.changed()
+
+    def _refreshed(self) -> None:
+        if self._scheduling is not None:
+            self._scheduling.refreshed()
 
     def routes(self) -> tuple[server.Route, ...]:
         """What is answered from the core, apart from kube-scheduler's calls."""
@@ -354,7 +377,7 @@ class _Life:
         """The metrics of the core, and of what is around it."""
         return [
             *self.serving.families(http),
-            *(self._scheduling.shared.families() if self._scheduling is not None else ()),
+            *(self._scheduling.families() if self._scheduling is not None else ()),
             *(self.extender.families() if self.extender is not None else ()),
         ]
 
@@ -373,6 +396,7 @@ class _Life:
         """Begin to keep what the core learns from up to date."""
         watches: dict[str, Child] = dict(self._cluster.children())
         watches["watch of pools"] = self._pools.run_watch
+        watches["watch of reservations"] = self._reservations.run_watch
         if isinstance(self._configuration, ConfigMapSource):
             watches["watch of the configuration"] = self._configuration.run
         for name, child in watches.items():
@@ -382,11 +406,14 @@ class _Life:
         """Read everything; the faults."""
         try:
             await self._pools.load()
+            await self._reservations.load()
         except ClusterUnreachableError as error:
             return [str(error)]
         faults = await self.serving.load()
-        if not faults and self._scheduling is not None:
-            self._scheduling.use_default()
+        if not faults:
+            self._reservations.tell(self._report)
+            if self._scheduling is not None:
+                self._scheduling.use_default()
         return faults
 
     def start(self, others: Mapping[str, Child]) -> None:
@@ -395,10 +422,11 @@ class _Life:
             "Events": self._recorder.run,
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
+            "reservations": lambda: self._reservations.run(self.serving.core.state, self._report),
         }
-        if self._scheduling is not None:
-            own["scheduling cycles"] = self._scheduling.shared.watch_cycles
         self.serving.start({**own, **self._migrator.children(), **others})
+        if self._scheduling is not None:
+            self._scheduling.start()
 
     async def end(self) -> None:
         """End everything; binds under way first."""

@@ -3,13 +3,12 @@
 import asyncio
 import random
 import time
-from collections.abc import Mapping
 from typing import Final
 
 from hosting import logs, metrics
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.recorder import EventRecorder
-from hosting.supervisor import Child
+from hosting.supervisor import Supervisor
 from scheduler.clusters.kubernetes.changes import ClusterChanges
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.outcomes import PodOutcomes
@@ -38,8 +37,12 @@ class OwnPods:
         recorder: EventRecorder,
         guard: LeadershipGuard,
         rng: random.Random,
+        supervisor: Supervisor,
     ) -> None:
         log = logs.logger("scheduling")
+        self._supervisor = supervisor
+        self._names: tuple[str, ...] = ()
+        self._has_started = False
         self._outcomes = PodOutcomes(api, recorder, rng=rng, log=log)
         self._changes = ClusterChanges(cluster, core, view)
         self._scheduler = PodScheduler(
@@ -47,18 +50,24 @@ class OwnPods:
         )
         self._pods = UnscheduledPods(api, view, self._scheduler, clock=time.monotonic, rng=rng, log=log)
 
-    def use(self, extenders: Extenders) -> Mapping[str, Child]:
-        """The profiles are these from now on. Returns what must run besides, for names that are new."""
+    def use(self, extenders: Extenders) -> None:
+        """The profiles are these from now on."""
         self._scheduler.use(extenders)
-        return self._pods.follow(extenders.frameworks)
+        self._names = tuple(extenders.frameworks)
+        if self._has_started:
+            self._watch()
 
-    def children(self) -> Mapping[str, Child]:
-        """What runs from the beginning, beside what `use` returns."""
-        return {
-            "scheduler": self._scheduler.run,
-            "room that became free": self._follow_room,
-            "conditions of pods": self._outcomes.run,
-        }
+    def start(self) -> None:
+        """Begin to place pods."""
+        self._has_started = True
+        self._supervisor.start("scheduler", self._scheduler.run)
+        self._supervisor.start("room that became free", self._follow_room)
+        self._supervisor.start("conditions of pods", self._outcomes.run)
+        self._watch()
+
+    def _watch(self) -> None:
+        for name, child in self._pods.follow(self._names).items():
+            self._supervisor.start(name, child)
 
     def refreshed(self) -> None:
         """The ledger has taken what the watches have shown."""

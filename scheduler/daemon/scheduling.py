@@ -1,85 +1,141 @@
 """The scheduling framework for one time that this process leads: its profiles, and what their plugins reach."""
 
 import asyncio
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hosting import logs, server
+from hosting import logs, metrics, server
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
+from scheduler.daemon.own_pods import OwnPods
 from scheduler.daemon.serving import Serving
 from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
+from scheduler.framework.cycle.attempt import Extenders
 from scheduler.framework.cycle.migration_targets import MigrationTargets
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.ledger_reservations import LedgerReservations
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
-from scheduler.framework.plugins.profiles import EXTENDER_PROFILE
-from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
+from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
+from scheduler.framework.runtime.assembly import build_frameworks
 from scheduler.framework.runtime.registry import new_registry
 from scheduler.framework.runtime.settings import SchedulingEntry
-from scheduler.ports import ClusterUnreachableError
+from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
 READ_DEADLINE_S: Final = 1.0
 """How long a call of kube-scheduler may wait for a read of the cluster."""
 
 
 class LiveScheduling:
-    """The profiles over a live core. `use` comes first."""
+    """The profiles over a live core, for the extender and, in the mode `full`, for pods that name one of them. `use` comes first."""
 
-    def __init__(self, api: KubernetesApi, cluster: KubernetesCluster, serving: Serving) -> None:
+    def __init__(
+        self,
+        api: KubernetesApi,
+        cluster: KubernetesCluster,
+        serving: Serving,
+        *,
+        recorder: EventRecorder,
+        guard: LeadershipGuard,
+        rng: random.Random,
+        is_full: bool,
+    ) -> None:
+        """With `is_full`, pods are bound that name a profile as their scheduler."""
         self._api = api
+        self._supervisor = serving.supervisor
         self._view = PlacingView(cluster, serving.core)
         self._refresh = serving.service.refresh
-        binder = KubernetesBinder(api)
+        self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(
             serving.placements,
             serving.births,
             time.monotonic,
             LedgerReservations(serving.core.state).on,
-            binder,
+            binder=KubernetesBinder(api),
             client_set=api,
         )
         self._log = logs.logger("scheduling")
         self.shared = SharedExtension(ports, self._log)
         self._registry = new_registry()
         self._profiles: tuple[Profile, ...] = ()
-        self.frameworks: dict[str, FrameworkExtender] = {}
-        self.targets = MigrationTargets(self.framework_of, self.snapshot)
+        self._frameworks: Mapping[str, FrameworkExtender] = {}
+        self._own_pods: OwnPods | None = None
+        if is_full:
+            self._own_pods = OwnPods(
+                api,
+                cluster,
+                serving.core,
+                self._view,
+                Extenders({}, self.shared),
+                recorder=recorder,
+                guard=guard,
+                rng=rng,
+                supervisor=serving.supervisor,
+            )
+
+    # ------------------------------------------------------------ profiles
 
     def use(self, profiles: Sequence[Profile]) -> None:
-        """Take profiles up, the first time; later ones are checked, and count from the next start. Raises `ProfileError`."""
-        if not self.frameworks:
-            self.frameworks = build_frameworks(profiles, self._registry, self._framework, EXTENDER_PROFILE)
-            self._profiles = tuple(profiles)
+        """Take profiles up, in place of those before. Raises `ProfileError` with every fault; then those before stay in force."""
+        if tuple(profiles) == self._profiles:
             return
-        check_profiles(profiles, self._registry, EXTENDER_PROFILE)
-        if tuple(profiles) != self._profiles:
-            self._log.warning("other profiles of the scheduling framework: they count from the next start")
-        self._profiles = tuple(profiles)
+        shared = SharedExtension(self.shared.surroundings, self._log, before=self.shared)
+        own = self._built(profiles, FULL_PROFILE, shared) if self._own_pods is not None else {}
+        self._frameworks = self._built(profiles, EXTENDER_PROFILE, shared)
+        self.shared, self._profiles = shared, tuple(profiles)
+        if self._own_pods is not None:
+            self._own_pods.use(Extenders(own, shared))
+        self._log.info("profiles", names=[profile.scheduler_name for profile in profiles])
+
+    def _built(
+        self, profiles: Sequence[Profile], defaults: Profile, shared: SharedExtension
+    ) -> Mapping[str, FrameworkExtender]:
+        return build_frameworks(
+            profiles,
+            self._registry,
+            lambda profile: FrameworkExtender(profile, self._registry, shared, defaults=defaults),
+            defaults,
+        )
 
     def use_default(self) -> None:
         """Without a configuration there is one profile, unless there is one already."""
-        if not self.frameworks:
+        if not self._profiles:
             self.use(SchedulingEntry().all_profiles())
 
-    def _framework(self, profile: Profile) -> FrameworkExtender:
-        return FrameworkExtender(profile, self._registry, self.shared, defaults=EXTENDER_PROFILE)
+    # ------------------------------------------------------------ what goes on
+
+    def start(self) -> None:
+        """Begin to place pods, and to watch how long that takes."""
+        self._supervisor.start("scheduling cycles", self.shared.watch_cycles)
+        if self._own_pods is not None:
+            self._own_pods.start()
+
+    def refreshed(self) -> None:
+        """The ledger has taken what the watches have shown."""
+        if self._own_pods is not None:
+            self._own_pods.refreshed()
 
     def routes(self) -> tuple[server.Route, ...]:
         """The pages of the framework and of its plugins."""
         return self.shared.routes(self.snapshot)
 
+    def families(self) -> tuple[metrics.AnyFamily, ...]:
+        """The metrics of the framework, and of the pods that are placed here."""
+        own = self._own_pods.families() if self._own_pods is not None else ()
+        return (*self.shared.families(), *own)
+
     # ------------------------------------------------------------ what the extender asks for
 
     def framework_of(self, scheduler_name: str) -> FrameworkExtender:
         """The profile of that name, else the first one."""
-        return self.frameworks.get(scheduler_name) or next(iter(self.frameworks.values()))
+        return self._frameworks.get(scheduler_name) or next(iter(self._frameworks.values()))
 
     def snapshot(self) -> NodeSnapshot:
         """All nodes, as they are now."""

@@ -90,7 +90,7 @@ def no_scheduling(profiles: tuple[Profile, ...]) -> None:
 class Sources:
     """Where a core learns from. `pools` are the pools that are described there, another object whenever that has changed;
     `are_pools_objects` says that they are objects of Kubernetes. `use_profiles` takes the profiles of the scheduling framework up;
-    it raises `FaultsError` where they cannot be used."""
+    it raises `FaultsError` where they cannot be used. `refreshed` is called whenever the core has taken what the cluster shows."""
 
     cluster: Cluster
     configuration: ConfigurationSource | None
@@ -99,6 +99,7 @@ class Sources:
     migrator: Migrator | None = None
     guard: LeadershipGuard = field(default_factory=SoleScheduler)
     use_profiles: Callable[[tuple[Profile, ...]], None] = no_scheduling
+    refreshed: Callable[[], object] = lambda: None
 
 
 class Serving:
@@ -268,7 +269,8 @@ class Serving:
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            await self.service.refresh()
+            if await self.service.refresh():
+                self._sources.refreshed()
 
     async def _refresh_pools(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from informant.core.guard import Guard
 from informant.core.sessions import Sessions
 from protocol.values import ZERO, Resources
 from protocol.wire import DownscaleResult
-from scheduler.core import core, events, extended, placement, published
+from scheduler.core import events, extended, placement, published
 from scheduler.core.core import Core
 from scheduler.core.ledger import Cause, RowState
 from scheduler.core.state import CoreState
@@ -83,11 +83,6 @@ def placement_ends_by_the_clock() -> Iterator[None]:
 
     with _patch(Core, "apply", apply_and_expire):
         yield
-
-
-def lost_binding_kept_for_ever() -> Patch:
-    """Nobody but its binder ends a placement."""
-    return mock.patch.dict(core._HANDLERS, {events.ClusterRead: lambda *_: ()})
 
 
 def pending_floor_leaks() -> Patch:
@@ -244,7 +239,6 @@ MUTANTS: Final = (
     SimulationMutant(new_right_after_a_restart),
     SimulationMutant(unheard_life_forgotten),
     SimulationMutant(placement_ends_by_the_clock, 1026),
-    SimulationMutant(lost_binding_kept_for_ever),
     SimulationMutant(of_placements.any_read_ends_placements),
     SimulationMutant(permit_below_use, 12),
     SimulationMutant(pending_floor_leaks),

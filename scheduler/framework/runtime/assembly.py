@@ -5,12 +5,13 @@ Where the points of a plugin are known only once the plugin is made, the profile
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, cast
 
 from hosting.registry import at_once
 from hosting.settings import FaultsError
-from scheduler.framework.core.plugin import ExtensionPoint, Plugin, points_of
+from scheduler.framework.core.enqueue import RegisteredEvents, events_of, plugins_with_events
+from scheduler.framework.core.plugin import EventWithHint, ExtensionPoint, Plugin, points_of
 from scheduler.framework.core.profile import (
     NO_DEFAULTS,
     Profile,
@@ -43,10 +44,11 @@ class Assembled(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """The plugins of a profile, made, by their names."""
+    """The plugins of a profile, made, by their names; and the events that they wait for, of those that can reject a pod."""
 
     profile: ResolvedProfile
     plugins: Mapping[str, Plugin]
+    events: RegisteredEvents = field(default_factory=dict)
 
 
 def check_profiles(profiles: Sequence[Profile], registry: Registry, defaults: Profile = NO_DEFAULTS) -> None:
@@ -80,8 +82,9 @@ def _assembled(profile: Profile, registry: Registry, defaults: Profile, handle: 
     _refuse(faults)
     points = {name: points_of(plugin) for name, plugin in plugins.items()}
     after = resolve(profile, {**known.points, **points}, defaults)
-    _refuse((*after.faults, *_misnamed(after.profile, plugins)))
-    return Instances(after.profile, plugins)
+    events, unsaid = _events(after.profile, plugins)
+    _refuse((*after.faults, *_misnamed(after.profile, plugins), *unsaid))
+    return Instances(after.profile, plugins, events)
 
 
 def build_frameworks(
@@ -129,6 +132,24 @@ def _made(
         else:
             plugins[name] = plugin
     return plugins, faults
+
+
+def _events(
+    profile: ResolvedProfile, plugins: Mapping[str, Plugin]
+) -> tuple[dict[str, tuple[EventWithHint, ...]], list[ProfileFault]]:
+    """The events of the plugins that can reject a pod, each asked once."""
+    events: dict[str, tuple[EventWithHint, ...]] = {}
+    faults: list[ProfileFault] = []
+    for name in plugins_with_events(profile):
+        try:
+            found = cast("tuple[object, ...]", at_once(events_of, plugins[name]))
+            events[name] = tuple(each for each in found if isinstance(each, EventWithHint))
+            if len(events[name]) < len(found):
+                raise TypeError(f"each must be an EventWithHint, in {found!r}")
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; all of it is told
+            rule = f'events of plugin "{name}": {str(error) or repr(error)}'
+            faults.append(ProfileFault(profile.named_at[name], name, rule, ""))
+    return events, faults
 
 
 def _misnamed(profile: ResolvedProfile, plugins: Mapping[str, Plugin]) -> list[ProfileFault]:

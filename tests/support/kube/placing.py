@@ -78,7 +78,13 @@ class PlacingScene:
 
     def await_parley(self) -> None:
         """Wait until Parley's scheduler leads, also again after it was killed or paused."""
-        shown_blocking("Parley's scheduler leads", lambda: leads(self.port))
+
+        def look() -> bool:
+            program = self.parley.running["a"]
+            assert program.process.poll() is None, f"Parley's scheduler has ended: {program.text()[-2000:]}"
+            return leads(self.port)
+
+        shown_blocking("Parley's scheduler leads", look)
 
     def start_kube_scheduler(self, port: int, **fields_: Any) -> None:
         """kube-scheduler with the extender at a port, in the place of the one that runs; `fields_` are those of the extender."""

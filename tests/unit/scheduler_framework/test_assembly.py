@@ -9,8 +9,18 @@ from pydantic import Field
 
 from hosting import settings
 from hosting.settings import Settings
+from scheduler.framework.core.enqueue import ALL_EVENTS
 from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, FilterPlugin, Plugin, QueuedPod
+from scheduler.framework.core.plugin import (
+    ActionType,
+    CycleContext,
+    EventResource,
+    EventWithHint,
+    ExtensionPoint,
+    FilterPlugin,
+    Plugin,
+    QueuedPod,
+)
 from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.framework.core.status import Status
 from scheduler.framework.runtime.assembly import (
@@ -66,6 +76,10 @@ class Fitting(Simple):
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         del context, pod, node
         return None
+
+
+class Quiet(Fitting):
+    NAME = "quiet"
 
 
 class Misnamed(Fitting):
@@ -245,6 +259,44 @@ def test_a_plugin_must_have_the_name_by_which_it_is_registered(
             'name() must return "fit", as it is registered',
         )
     ]
+
+
+class Eventful(Fitting):
+    """Waits for what its args say, and notes how often that was asked."""
+
+    asked = 0
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        super().__init__(args, handle)
+        self._events = args
+
+    def events_to_register(self) -> list[EventWithHint]:
+        type(self).asked += 1
+        return list(self._events)
+
+
+def test_events_are_collected_once_from_plugins_that_can_reject() -> None:
+    waited = EventWithHint(EventResource.NODE, ActionType.ADD)
+    profile = profile_of("fit", "quiet", args=(PluginArgs("fit", [waited]),))
+    Eventful.asked = 0
+    registry = registry_of(fit=Eventful, quiet=Quiet)
+    framework = SchedulingFramework(of_profile(profile, registry), timings=TIMINGS)
+    framework.enqueue_extensions()
+    assert framework.enqueue_extensions() == {"fit": (waited,), "quiet": ALL_EVENTS}
+    assert Eventful.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [(None, "'NoneType' object is not iterable"), (["Node"], "each must be an EventWithHint, in ('Node',)")],
+)
+def test_events_that_cannot_be_used_are_a_fault(events: Any, why: str) -> None:
+    profile = profile_of("fit", args=(PluginArgs("fit", events),))
+    ((path, rule, _),) = faults_of(profile, registry_of(fit=Eventful))
+    assert (path, rule) == (
+        "profiles[p].plugins.multiPoint.enabled[2].name",
+        f'events of plugin "fit": {why}',
+    )
 
 
 # ------------------------------------------------------------ the profiles of a scheduler

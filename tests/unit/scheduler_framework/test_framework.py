@@ -12,7 +12,8 @@ from scheduler.framework.core.status import Code, Status, code_of, error_status,
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.timing import SAMPLED_EACH
-from tests.support.virtual_time import now_s, turns, virtually
+from scheduler.framework.runtime.turns import TURN_S
+from tests.support.virtual_time import compute, now_s, turns, virtually
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import framework_made_of, framework_of, node_of, pod_of
 
@@ -139,6 +140,28 @@ async def test_a_plugin_without_a_pre_flight_has_something_to_do() -> None:
     assert await framework.run_pre_bind_pre_flights(context, POD, "n1") is None
     assert await framework.run_pre_bind_plugins(context, POD, "n1") is None
     assert calls == ["p1.prebind_preflight", "p2.prebind"]
+
+
+@virtually
+async def test_others_have_their_turn_while_nodes_are_scored() -> None:
+    turns_of_others = 0
+
+    async def other() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    class Slow(Named):
+        def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
+            del context, pod, node
+            compute(TURN_S)
+            return 0, None
+
+    task = asyncio.create_task(other(), name="other")
+    await framework_made_of(Slow()).run_score_plugins(CycleState(), POD, [*NODES, *NODES])
+    task.cancel()
+    assert turns_of_others >= 3
 
 
 # ------------------------------------------------------------ the end of waits

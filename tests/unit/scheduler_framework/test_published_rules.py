@@ -1,6 +1,6 @@
-"""Every rule of the published framework and its tests (reference/kubernetes.md 1.2 to 1.6), with the cases that tell it.
+"""Every rule of the published framework and its tests (reference/kubernetes.md 1.2 to 1.8), with the cases that tell it.
 
-A case is one of the recordings (`A-`, `B-`, `C-`, `D-` of the early package, `M-` of 1.35), or a test beside this file.
+A case is one of the recordings (`A-` to `E-` of the early package, `M-` of 1.35), or a test beside this file.
 """
 
 import re
@@ -96,6 +96,26 @@ RULES: Final[dict[str, dict[str, str]]] = {
         "the pod is in the map before the next one is asked for": "M-permit-010",
         "a cancelled wait leaves nothing behind": "test_a_cancelled_run_leaves_no_waiting_pod_behind test_a_cancelled_wait_leaves_nothing_behind",
         "anything of that in any order": "WaitingPodsMachine",
+    },
+    "1.7 the caller's order": {
+        "after a failure everything is undone, in reverse, and then forgotten and told": (
+            "test_what_is_undone_after_a_failure_and_in_which_order"
+        ),
+        "without a node nothing is undone": "test_a_pod_without_a_node_is_told_why_and_nothing_is_undone",
+        "a pod that is being deleted is passed over": "test_pods_for_which_no_node_is_looked_for",
+        "waiting and binding are beside the next cycle": "test_the_next_cycle_begins_while_a_pod_waits_for_its_permit",
+        "a failed reserve undoes nothing by itself then, and calls unreserve of all today": (
+            "D-chain-005 M-reserve_then_unreserve-001 test_what_is_undone_after_a_failure_and_in_which_order"
+        ),
+        "unreserve is called for plugins that were never reached": "D-chain-004 M-reserve_then_unreserve-001",
+    },
+    "1.8 snapshot": {
+        "empty at first, and each framework has its own": "E-snapshot-001 E-snapshot-004",
+        "what happens in a cycle is not seen in it": "E-snapshot-006 E-snapshot-008 E-snapshot-012",
+        "a new cycle copies what has changed, and keeps the rest": "E-snapshot-009 E-snapshot-010",
+        "what was kept of an earlier one stays": "E-snapshot-007",
+        "nobody can change it": "E-snapshot-014 E-snapshot-015",
+        "the handle shows that of the cycle": "E-snapshot-003 test_plugins_see_the_snapshot_of_the_cycle",
     },
 }
 
