@@ -1,11 +1,14 @@
 """When each pod of a namespace was bound, as a watch shows it."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.kube_parts.programs import awaited
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.watching import watch
+
+DELETED_S: Final = 120.0
+"""How long deleting thousands of pods in one call may take."""
 
 
 class Bindings:
@@ -29,7 +32,7 @@ class Bindings:
 
     def clear(self) -> None:
         """Delete all pods at once, and wait until that was seen."""
-        self._plane.call("DELETE", self._path, {"gracePeriodSeconds": 0})
+        self._plane.call("DELETE", self._path, {"gracePeriodSeconds": 0}, within_s=DELETED_S)
         awaited("all pods are gone", lambda: not self._existing)
         self.bound_s.clear()
 

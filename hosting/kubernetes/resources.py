@@ -46,4 +46,7 @@ VERTICAL_POD_AUTOSCALERS: Final = ResourceType(
 VIRTUAL_MACHINES: Final = ResourceType("vm.neon.tech", "v1", "virtualmachines", "VirtualMachine")
 MIGRATIONS: Final = ResourceType("vm.neon.tech", "v1", "virtualmachinemigrations", "VirtualMachineMigration")
 POOLS: Final = ResourceType(names.GROUP, names.VERSION, "pools", "Pool", is_namespaced=False)
+RESERVATIONS: Final = ResourceType(
+    names.GROUP, names.VERSION, "reservations", "Reservation", is_namespaced=False
+)
 SCALING_POLICIES: Final = ResourceType(names.GROUP, names.VERSION, "scalingpolicies", "ScalingPolicy")

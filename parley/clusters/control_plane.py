@@ -40,6 +40,7 @@ NEEDED: Final = (
     "kubectl",
 )
 KUBECTL_S: Final = 30.0
+CALL_S: Final = 10.0
 
 
 class ControlPlane:
@@ -192,14 +193,21 @@ class ControlPlane:
 
     # ------------------------------------------------------------ use
 
-    def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> bytes:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content: str = "application/json",
+        within_s: float = CALL_S,
+    ) -> bytes:
         """One call as the administrator, with a body of the type `content`. Raises `OSError`, for refusals `HTTPError`."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"Bearer {self._token}")
         request.add_header("Content-Type", content)
         trust = ssl.create_default_context(cafile=str(self.authority))
-        with urllib.request.urlopen(request, timeout=10, context=trust) as response:
+        with urllib.request.urlopen(request, timeout=within_s, context=trust) as response:
             answer: bytes = response.read()
             return answer
 

@@ -124,8 +124,6 @@ class ReservationSpec:
 
 POOL_LABEL: Final = "parley.dev/pool"
 """The label by which a VM belongs to a pool."""
-RESERVATION_ANNOTATION: Final = "parley.dev/reservation"
-"""The annotation with the UID of the reservation whose room a pod was given, written when the pod is bound."""
 
 
 @dataclass(frozen=True, slots=True)

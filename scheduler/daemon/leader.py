@@ -31,6 +31,7 @@ from protocol.wire import PodName
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster, TellFault
 from scheduler.clusters.kubernetes.policies import PolicyStatus
 from scheduler.clusters.kubernetes.pools import KubernetesPools
+from scheduler.clusters.kubernetes.reservations import KubernetesReservations
 from scheduler.clusters.migrator import KubernetesMigrator
 from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
@@ -307,6 +308,9 @@ class _Life:
         self._pools = KubernetesPools(
             api, time.monotonic, rng, logs.logger("pools"), tell_fault=self._tell_fault
         )
+        self._reservations = KubernetesReservations(
+            api, time.monotonic, rng, logs.logger("reservations"), tell_fault=self._tell_fault
+        )
         self._policies = PolicyStatus(api, self._cluster, time.monotonic, logs.logger("policies"))
         self._migrator = KubernetesMigrator(
             api,
@@ -315,6 +319,7 @@ class _Life:
             clock=time.monotonic,
             rng=rng,
             log=logs.logger("migrator"),
+            choose=self._migration_targets,
         )
         sources = Sources(
             self._cluster,
@@ -349,6 +354,10 @@ class _Life:
             return None
         log = logs.logger("extender")
         return ExtenderService(self._scheduling, guard, time.monotonic, log, timeout_s=listener.timeout_s)
+
+    async def _migration_targets(self, wanted: events.MigrationWanted) -> tuple[str, ...]:
+        """Where a VM could go, the best node first. Nobody is asked while pods are not our matter (mode `permits`)."""
+        return await self._scheduling.targets.choose(wanted) if self._scheduling is not None else ()
 
     def _use_profiles(self, profiles: tuple[Profile, ...]) -> None:
         if self._scheduling is not None:
@@ -387,6 +396,7 @@ class _Life:
         """Begin to keep what the core learns from up to date."""
         watches: dict[str, Child] = dict(self._cluster.children())
         watches["watch of pools"] = self._pools.run_watch
+        watches["watch of reservations"] = self._reservations.run_watch
         if isinstance(self._configuration, ConfigMapSource):
             watches["watch of the configuration"] = self._configuration.run
         for name, child in watches.items():
@@ -396,11 +406,14 @@ class _Life:
         """Read everything; the faults."""
         try:
             await self._pools.load()
+            await self._reservations.load()
         except ClusterUnreachableError as error:
             return [str(error)]
         faults = await self.serving.load()
-        if not faults and self._scheduling is not None:
-            self._scheduling.use_default()
+        if not faults:
+            self._reservations.tell(self._report)
+            if self._scheduling is not None:
+                self._scheduling.use_default()
         return faults
 
     def start(self, others: Mapping[str, Child]) -> None:
@@ -409,6 +422,7 @@ class _Life:
             "Events": self._recorder.run,
             "status of policies": self._policies.run,
             "status of pools": lambda: self._pools.run(self.serving.pools),
+            "reservations": lambda: self._reservations.run(self.serving.core.state, self._report),
         }
         self.serving.start({**own, **self._migrator.children(), **others})
         if self._scheduling is not None:

@@ -1,9 +1,9 @@
 """The scheduling framework for one time that this process leads: its profiles, and what their plugins reach."""
 
+import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from hosting import logs, metrics, server
@@ -14,24 +14,23 @@ from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.core.core import Core
-from scheduler.core.reserving import reservations_of
 from scheduler.daemon.own_pods import OwnPods
 from scheduler.daemon.serving import Serving
-from scheduler.framework.core.extended import Reservation
 from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
 from scheduler.framework.cycle.attempt import Extenders
+from scheduler.framework.cycle.migration_targets import MigrationTargets
 from scheduler.framework.extension.extender import FrameworkExtender
+from scheduler.framework.extension.ledger_reservations import LedgerReservations
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
+from scheduler.framework.runtime.assembly import build_frameworks
 from scheduler.framework.runtime.registry import new_registry
 from scheduler.framework.runtime.settings import SchedulingEntry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
-READ_DEADLINE_S: Final = 2.0
-"""How long a read of one pod may take."""
+READ_DEADLINE_S: Final = 1.0
+"""How long a call of kube-scheduler may wait for a read of the cluster."""
 
 
 class LiveScheduling:
@@ -52,11 +51,13 @@ class LiveScheduling:
         self._api = api
         self._supervisor = serving.supervisor
         self._view = PlacingView(cluster, serving.core)
+        self._refresh = serving.service.refresh
+        self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(
             serving.placements,
             serving.births,
             time.monotonic,
-            partial(_reservations, serving.core),
+            LedgerReservations(serving.core.state).on,
             binder=KubernetesBinder(api),
             client_set=api,
         )
@@ -96,9 +97,11 @@ class LiveScheduling:
     def _built(
         self, profiles: Sequence[Profile], defaults: Profile, shared: SharedExtension
     ) -> Mapping[str, FrameworkExtender]:
-        check_profiles(profiles, self._registry, defaults)
         return build_frameworks(
-            profiles, lambda profile: FrameworkExtender(profile, self._registry, shared, defaults=defaults)
+            profiles,
+            self._registry,
+            lambda profile: FrameworkExtender(profile, self._registry, shared, defaults=defaults),
+            defaults,
         )
 
     def use_default(self) -> None:
@@ -161,20 +164,12 @@ class LiveScheduling:
         except KubernetesError as error:
             raise ClusterUnreachableError(str(error)) from None
 
-
-def _reservations(core: Core, node: str) -> tuple[Reservation, ...]:
-    """The reservations of a node now, as plugins see them."""
-    return tuple(
-        Reservation(
-            use.spec.uid,
-            use.spec.name,
-            use.spec.node,
-            use.spec.allocatable,
-            use.allocated,
-            use.spec.owners,
-            use.spec.allocate_once,
-            use.is_open,
-            use.spec.order,
-        )
-        for use in reservations_of(core.state, node)
-    )
+    async def catch_up(self) -> None:
+        """Bring the ledger up to date with what the cluster has accepted by now; as it is, where that takes too long."""
+        try:
+            async with asyncio.timeout(READ_DEADLINE_S):
+                await self._refresh()
+        except TimeoutError:
+            self._log.warning(
+                "the cluster was not read in time: pods may be refused for want of room that is free by now"
+            )

@@ -10,7 +10,7 @@ from scheduler.framework.extension.extender import FrameworkExtender
 
 
 class Scheduling(Assumptions, Protocol):
-    """The scheduler's profiles, and the cluster as it is now. Only `read_pod` waits."""
+    """The scheduler's profiles, and the cluster as it is now. Only `read_pod` and `catch_up` wait."""
 
     def framework_of(self, scheduler_name: str) -> FrameworkExtender:
         """The profile of that name; the extender's default profile where there is none."""
@@ -23,3 +23,6 @@ class Scheduling(Assumptions, Protocol):
 
     async def read_pod(self, pod: PodName) -> Manifest | None:
         """The pod as the API server has it now. Raises `ClusterUnreachableError`."""
+
+    async def catch_up(self) -> None:
+        """Bring the ledger up to date with what the cluster has accepted by now; as it is, where that takes too long."""

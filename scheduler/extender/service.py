@@ -20,6 +20,7 @@ from protocol.values import Value
 from scheduler.extender import messages, verdicts
 from scheduler.extender.binds import Binds, scheduler_name
 from scheduler.extender.messages import (
+    ExtenderArgs,
     ExtenderBindingResult,
     ExtenderFilterResult,
     ExtenderPreemptionArgs,
@@ -166,13 +167,12 @@ class ExtenderService:
 
     async def _filter(self, body: bytes) -> tuple[str, bytes]:
         args = messages.read_args(body)
-        attempt = self._begin(args.pod)
         self._binds.show(args.pod)
-        known = attempt.known(args.node_names)
-        found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
-        if not is_rejected(found.status):
-            _check(found.status)
-        failed = verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        failed = await self._failed_nodes(args)
+        if len(failed) == len(args.node_names):
+            # Nothing asks kube-scheduler to try the pod again soon. It may be ahead of us: a victim's end, such as one of its own.
+            await self._scheduling.catch_up()
+            failed = await self._failed_nodes(args)
         self.stats.drop(failed)
         left = [name for name in args.node_names if name not in failed]
         result = ExtenderFilterResult(
@@ -182,6 +182,15 @@ class ExtenderService:
             failed_and_unresolvable_nodes=verdicts.texts(failed, are_resolvable=False),
         )
         return "ok" if left else "refused", messages.encode(result)
+
+    async def _failed_nodes(self, args: ExtenderArgs) -> dict[str, Status]:
+        """The nodes where the pod cannot be now."""
+        attempt = self._begin(args.pod)
+        known = attempt.known(args.node_names)
+        found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
+        if not is_rejected(found.status):
+            _check(found.status)
+        return verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
 
     def _filter_fails(self, why: str) -> server.Reply:
         return _json(ExtenderFilterResult(error=why))
@@ -210,20 +219,28 @@ class ExtenderService:
 
     async def _preempt(self, body: bytes) -> tuple[str, bytes]:
         args = messages.read_preemption(body)
+        kept = await self._candidates(args)
+        if not kept:
+            await self._scheduling.catch_up()
+            kept = await self._candidates(args)
+        return "ok" if kept else "refused", messages.encode(ExtenderPreemptionResult(kept))
+
+    async def _candidates(self, args: ExtenderPreemptionArgs) -> dict[str, MetaVictims]:
+        """The nodes where the pod could be once the victims are gone."""
         attempt = self._begin(args.pod)
         known = attempt.known(tuple(args.victims))
         result, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
+        if is_rejected(status):
+            return {}
+        _check(status)
         wanted = result.node_names if result is not None else None
         kept = {}
-        if is_success(status):
-            for node in known:
-                if (wanted is None or node.name in wanted) and await self._fits_without(attempt, args, node):
-                    victims = args.victims[node.name]
-                    pods = [MetaPod(uid) for uid in victims.uids]
-                    kept[node.name] = MetaVictims(pods, victims.num_pdb_violations)
-        elif not is_rejected(status):
-            _check(status)
-        return "ok" if kept else "refused", messages.encode(ExtenderPreemptionResult(kept))
+        for node in known:
+            if (wanted is None or node.name in wanted) and await self._fits_without(attempt, args, node):
+                victims = args.victims[node.name]
+                pods = [MetaPod(uid) for uid in victims.uids]
+                kept[node.name] = MetaVictims(pods, victims.num_pdb_violations)
+        return kept
 
     async def _fits_without(self, attempt: _Attempt, args: ExtenderPreemptionArgs, node: NodeInfo) -> bool:
         """Whether the pod could be on the node once the victims have left it."""

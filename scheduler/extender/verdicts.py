@@ -7,11 +7,14 @@ from typing import Final
 from protocol.values import ZERO
 from scheduler.core.model import Kind
 from scheduler.extender.messages import HostPriority
+from scheduler.framework.core.diagnosis import brief
 from scheduler.framework.core.objects import NodeInfo
 from scheduler.framework.core.status import Code, Status, new_status
 
 MAX_EXTENDER_SCORE: Final = 10
 """The best score of an extender; kube-scheduler stretches it to 100."""
+MOST_NODES_IN_FULL: Final = 10
+"""With more nodes than that, reasons are brief."""
 MAX_TEXT: Final = 1024
 """Characters of a reason; kube-scheduler joins those of all nodes to one text."""
 UNKNOWN_NODE: Final = new_status(
@@ -29,12 +32,21 @@ def failed_nodes(
 
 
 def texts(failed: Mapping[str, Status], *, are_resolvable: bool) -> dict[str, str]:
-    """Why nodes are dropped: those where preemption may help, or the others."""
+    """Why nodes are dropped: those where preemption may help, or the others.
+
+    kube-scheduler counts nodes by their whole text and writes all of them to the pod's status: of many nodes each reason is
+    told without what is peculiar to the node.
+    """
+    is_brief = len(failed) > MOST_NODES_IN_FULL
     return {
-        name: (status.message or f"rejected by {status.plugin or 'a plugin'}")[:MAX_TEXT]
+        name: (_text(status, is_brief=is_brief) or f"rejected by {status.plugin or 'a plugin'}")[:MAX_TEXT]
         for name, status in failed.items()
         if (status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE) is are_resolvable
     }
+
+
+def _text(status: Status, *, is_brief: bool) -> str:
+    return ", ".join(map(brief, status.reasons)) if is_brief else status.message
 
 
 def priorities(asked: Iterable[str], totals: Mapping[str, int], best: int) -> list[HostPriority]:

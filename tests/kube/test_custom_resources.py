@@ -114,6 +114,27 @@ BAD_POOLS: Final[list[tuple[str, Manifest, str]]] = [
     ("p", {**UNIT, "replicas": 1}, 'unknown field "spec.replicas"'),
     ("p" * 64, UNIT, "the name must have at most 63 characters"),
 ]
+FOUR: Final = {"resources": {"cpu": 4, "memory": "8Gi"}}
+GOOD_RESERVATIONS: Final[list[Manifest]] = [
+    {**FOUR, "owners": []},
+    {
+        "nodeName": "node-7",
+        "resources": {"cpu": "500m", "memory": "512Mi"},
+        "owners": [{"namespace": "ci", "labelSelector": {"matchLabels": {"job": "nightly"}}}, {}],
+        "allocateOnce": False,
+        "order": 3,
+        "ttlSeconds": 3600,
+    },
+]
+BAD_RESERVATIONS: Final[list[tuple[Manifest, str]]] = [
+    (FOUR, "spec.owners: Required value"),
+    ({"owners": []}, "spec.resources: Required value"),
+    ({"resources": {"cpu": 0, "memory": "1Gi"}, "owners": []}, CPU_RULE),
+    ({"resources": {"cpu": 1, "memory": "lots"}, "owners": []}, MEMORY_RULE),
+    ({**FOUR, "owners": [], "ttlSeconds": 0}, "should be greater than or equal to 1"),
+    ({**FOUR, "owners": [], "order": -1}, "should be greater than or equal to 0"),
+    ({**FOUR, "owners": [{"labels": {"a": "b"}}]}, 'unknown field "spec.owners[0].labels"'),
+]
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +179,15 @@ def test_a_pool_that_makes_none_is_refused_with_the_rule(
     taught: ControlPlane, name: str, spec: Manifest, why: str
 ) -> None:
     assert why in _applied(taught, "Pool", name, spec)
+
+
+@pytest.mark.parametrize("spec", GOOD_RESERVATIONS)
+def test_a_reservation_that_makes_sense_is_taken(taught: ControlPlane, spec: Manifest) -> None:
+    assert _applied(taught, "Reservation", "r", spec) == ""
+
+
+@pytest.mark.parametrize(("spec", "why"), BAD_RESERVATIONS, ids=[why for _, why in BAD_RESERVATIONS])
+def test_a_reservation_that_makes_none_is_refused_with_the_rule(
+    taught: ControlPlane, spec: Manifest, why: str
+) -> None:
+    assert why in _applied(taught, "Reservation", "r", spec)

@@ -334,6 +334,13 @@ POLICY: Final = {
     "metadata": {"name": "web", "namespace": TEAM},
     "spec": {"selector": {"matchLabels": {"app": "web"}}},
 }
+RESERVATION: Final = {
+    "apiVersion": "parley.dev/v1alpha1",
+    "kind": "Reservation",
+    "metadata": {"name": "kept"},
+    "spec": {"resources": {"cpu": 1, "memory": "4Gi"}, "owners": []},
+}
+KEPT: Final = "/apis/parley.dev/v1alpha1/reservations/kept"
 CI: Final = "/apis/parley.dev/v1alpha1/pools/ci?dryRun=All"
 LEADER: Final = {"metadata": {"labels": {"parley.dev/role": "leader", "name": "parley-scheduler"}}}
 
@@ -349,7 +356,9 @@ SCHEDULER_MAY: Final = [
     ("GET", "/api/v1/pods", None),
     ("GET", "/api/v1/nodes", None),
     ("GET", "/apis/parley.dev/v1alpha1/pools", None),
+    ("GET", "/apis/parley.dev/v1alpha1/reservations", None),
     ("GET", "/apis/parley.dev/v1alpha1/scalingpolicies", None),
+    ("PATCH", f"{KEPT}/status", {"status": {"phase": "Available"}}),
     ("PATCH", CI, {"metadata": {"finalizers": ["parley.dev/pool"]}}),
     ("PATCH", "/apis/parley.dev/v1alpha1/pools/ci/status", {"status": {"replicas": 3}}),
     (
@@ -399,6 +408,7 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
     ("DELETE", f"{LEASES}/parley-scheduler", None, RBAC),
     ("POST", f"/apis/coordination.k8s.io/v1/namespaces/{TEAM}/leases?dryRun=All", LEASE, RBAC),
     ("DELETE", "/apis/parley.dev/v1alpha1/pools/ci", None, RBAC),
+    ("PATCH", KEPT, {"spec": {"order": 1}}, RBAC),
     ("PATCH", _machine("on-deployed-0"), MARK, RBAC),
     ("PATCH", CI, {"metadata": {"labels": {"a": "b"}}}, "not a"),
     ("PATCH", CI, {"metadata": {"annotations": {"a": "b"}}}, "may not change annotations"),
@@ -416,7 +426,7 @@ SCHEDULER_MAY_NOT: Final[list[tuple[str, str, Any, str]]] = [
 @pytest.fixture(scope="module")
 def scheduler(deployed: Deployed) -> tuple[Caller, dict[str, str]]:
     """One of the schedulers, with the names of pods; there is an object of each type that schedulers write."""
-    for made in (POOL, POLICY, LEASE, MIGRATION):
+    for made in (POOL, RESERVATION, POLICY, LEASE, MIGRATION):
         deployed.team.plane.kubectl("apply", "--filename=-", stdin=json.dumps(made))
     own, other = deployed.pods_of("parley-scheduler")
     agent = deployed.pods_of("parley-agent")[0]

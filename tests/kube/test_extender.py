@@ -102,21 +102,21 @@ def test_a_node_that_fills_up_before_the_binding_is_refused_and_another_one_is_f
 def test_victims_that_would_not_make_room_are_vetoed(scene: PlacingScene) -> None:
     """On the first node a pod was permitted to grow, which kube-scheduler cannot know yet."""
     grown, other = nodes = scene.add_nodes(2, 2500)
-    created = scene.create(*(_growing(f"on-{node}", node) for node in nodes))
+    created = scene.create(*(_high(_growing(f"on-{node}", node)) for node in nodes))
     scene.create(*(ours(f"victim-{node}", 1000, node=node) for node in nodes))
-    with extender_proxy(scene.start_parley()) as proxy:
+    with extender_proxy(scene.start_parley("--handover", "60")) as proxy:  # longer than the test
         _agent(scene, created[1])
         agent = _agent(scene, created[0])
         agent.ask(1500)
         assert agent.held == 1500
         scene.start_kube_scheduler(proxy.port)
-        scene.create(_high("first"))
+        scene.create(_high(ours("first", 1500)))
         assert scene.placed("first") == other
         (call,) = proxy.of("preempt", "first")
         assert set(call.request["NodeNameToMetaVictims"]) == {grown, other}
         assert set(call.answer["NodeNameToMetaVictims"]) == {other}
 
-        scene.create(_high("second"))
+        scene.create(_high(ours("second", 1500)))
         call = shown_blocking("all victims are vetoed", lambda: proxy.of("preempt", "second"))[0]
         assert call.answer == {"NodeNameToMetaVictims": {}}
         scene.refused("second")
@@ -125,8 +125,8 @@ def test_victims_that_would_not_make_room_are_vetoed(scene: PlacingScene) -> Non
     assert scene.audit() == []
 
 
-def _high(name: str) -> Manifest:
-    manifest = ours(name, 1500)
+def _high(manifest: Manifest) -> Manifest:
+    """The pod as one that may preempt others, and that nobody here preempts."""
     manifest["spec"]["priorityClassName"] = HIGH
     return manifest
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from hosting.kubernetes import names
-from hosting.kubernetes.resources import EVENTS, POOLS, SCALING_POLICIES, Manifest
+from hosting.kubernetes.resources import EVENTS, POOLS, RESERVATIONS, SCALING_POLICIES, Manifest
 from scheduler.clusters.kubernetes.pools import FINALIZER
 from tests.support.kube.asking import Holdings, PodAgent
 from tests.support.kube.objects import MERGE, Objects, pod
@@ -128,3 +128,36 @@ def test_a_pool_is_an_object(parley: ParleyPrograms, objects: Objects, bare_node
     pools = POOLS.path()
     shown_blocking("it is gone", lambda: name not in plane.call("GET", pools).decode())
     shown_blocking("and counts no more", lambda: name not in fetch(port, "/v1/pools").decode())
+
+
+def test_a_reservation_keeps_room_from_a_pod_that_grows(
+    parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]
+) -> None:
+    """Until it is deleted. Its status says so."""
+    plane, name = objects.plane, f"{objects.namespace}-kept"
+    path = RESERVATIONS.path(name=name)
+    reservation: Manifest = {
+        "apiVersion": RESERVATIONS.api_version,
+        "kind": RESERVATIONS.kind,
+        "metadata": {"name": name},
+        "spec": {"resources": {"cpu": 2, "memory": "1Gi"}, "owners": [{}]},
+    }
+    objects.apply(reservation)
+    created = create_pod(objects, pod("p", node=bare_nodes[0], labels={names.ENABLED: "true"}))
+    agent = PodAgent(created, [start_scheduler(parley, objects, "a")], Holdings(4000), 500)
+
+    def phase() -> tuple[str, str]:
+        found: Manifest = json.loads(plane.call("GET", path))
+        status, reason = _conditions(found).get("Ready", ("", ""))
+        return (found.get("status") or {}).get("phase", ""), f"{status} {reason}"
+
+    def is_at(milli: int) -> bool:
+        agent.ask(4000)
+        return agent.held == milli
+
+    shown_blocking("it has no node yet", lambda: phase() == ("Pending", "False NoNode"))
+    plane.call("PATCH", path, {"spec": {"nodeName": bare_nodes[0]}}, MERGE)
+    shown_blocking("its room is kept", lambda: phase() == ("Available", "True Available"))
+    shown_blocking("the pod has the rest", lambda: is_at(2000))
+    plane.call("DELETE", path)
+    shown_blocking("the room is the pod's", lambda: is_at(4000))

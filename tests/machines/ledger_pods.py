@@ -1,13 +1,17 @@
 """Pods that are no VMs: they come without asking the scheduler, which is told later."""
 
+from typing import TYPE_CHECKING
+
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
 from tests.machines.cluster_models import Node, OtherPod
 from tests.machines.core_port import pod_spec
-from tests.machines.ledger_world import World
+
+if TYPE_CHECKING:
+    from tests.machines.ledger_world import World
 
 
-def pod_comes(world: World, node: Node, requests: Resources) -> OtherPod:
+def pod_comes(world: "World", node: Node, requests: Resources) -> OtherPod:
     """A pod begins that the scheduler was not asked about; it is told later."""
     name = f"pod-{world.count()}"
     pod = OtherPod(pod_spec(PodName(name, "default"), name, node.name, requests), node)
@@ -17,7 +21,7 @@ def pod_comes(world: World, node: Node, requests: Resources) -> OtherPod:
     return pod
 
 
-def pod_is_told(world: World, pod: OtherPod) -> None:
+def pod_is_told(world: "World", pod: OtherPod) -> None:
     """The scheduler is told of a pod, or that it has ended."""
     if pod.has_ended:
         world.pods.remove(pod)
@@ -30,7 +34,7 @@ def pod_is_told(world: World, pod: OtherPod) -> None:
     world.ledger_changed(pod.node)
 
 
-def pod_ends(world: World, pod: OtherPod) -> None:
+def pod_ends(world: "World", pod: OtherPod) -> None:
     """A pod has run to its end: it uses nothing more, whether it is still listed or not."""
     pod.has_ended = True
     world.observer.other(pod.node.account, ZERO - pod.spec.requests)

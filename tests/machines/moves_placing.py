@@ -1,6 +1,6 @@
 """What happens to pods that are placed, chosen by small numbers."""
 
-from tests.machines.ledger_world import World
+from tests.machines.ledger_world import BORN, World
 from tests.machines.moves_cluster import POOLS_OF_BIRTHS
 from tests.machines.placing_models import AMOUNTS
 
@@ -20,7 +20,7 @@ def vm_is_placed(world: World, vm: int, amount: int, pool: int, kind: int) -> No
     if all(binding.place != at for binding in world.binder.bindings):
         world.binder.place(
             world.vms[at].node,
-            AMOUNTS[amount],
+            AMOUNTS[amount].max(BORN),
             place=at,
             pool=POOLS_OF_BIRTHS[pool],
             is_other_kind=kind == 0 and POOLS_OF_BIRTHS[pool] is None,

@@ -89,6 +89,11 @@ def memory_is_not_looked_at() -> Patch:
     return mock.patch.object(placement, "_obstacle", obstacle_of_cpu)
 
 
+def lost_binding_kept_for_ever() -> Patch:
+    """Nobody but its binder ends a placement."""
+    return mock.patch.dict(core._HANDLERS, {events.ClusterRead: lambda *_: ()})
+
+
 PLACEMENT_MUTANTS: Final = (
     Mutant(1, assumed_counts_in_no_pool),
     Mutant(2, pool_has_always_room),
@@ -98,4 +103,5 @@ PLACEMENT_MUTANTS: Final = (
     Mutant(6, reservation_given_twice),
     Mutant(7, reservation_grows_without_a_look),
     Mutant(8, memory_is_not_looked_at),
+    Mutant(9, lost_binding_kept_for_ever),
 )

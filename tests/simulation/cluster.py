@@ -36,14 +36,17 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Pod:
-    """A pod that is no VM: placed by a scheduler process, and bound a little later."""
+    """A pod that is no VM: placed by a scheduler process, and bound a little later, or never (`bind_s` None).
+
+    One that is bound when its room may be others' is `is_unseen` until a process is told of it."""
 
     spec: PodSpec
     node: Node
-    bind_s: float = 0.0
+    bind_s: float | None = 0.0
     lasts_s: float = 0.0
     is_bound: bool = False
     has_ended: bool = False
+    is_unseen: bool = False
 
 
 class Watch:
@@ -65,6 +68,7 @@ class Watch:
         for pod in world.placements.pods:
             if pod.is_bound and not pod.has_ended:
                 process.apply(events.PodSeen(pod.spec))
+                world.placements.is_told(pod)
         for vm in world.vms:
             if not world.hiding.is_hidden(vm):
                 self._known.add(vm.spec.uid)
@@ -84,7 +88,12 @@ class Watch:
     def pod_changed(self, pod: Pod) -> None:
         """A pod was bound, or has ended."""
         event = events.PodGone(pod.spec) if pod.has_ended else events.PodSeen(pod.spec)
-        self._later(lambda: self._process.apply(event))
+
+        def tell() -> None:
+            self._world.placements.is_told(pod)
+            self._process.apply(event)
+
+        self._later(tell)
 
     def hidden(self, vm: Vm) -> None:
         """The cluster ceases to show a VM."""
@@ -126,6 +135,7 @@ class Watch:
                 self.tell(vm, reading)
             for pod in pods:
                 if not pod.has_ended:
+                    world.placements.is_told(pod)
                     process.apply(events.PodSeen(pod.spec))
             process.apply(events.ClusterRead(begun_s))
 

@@ -68,7 +68,8 @@ class Coverage:
             self._check(process, vm)
         for pod in self._world.placements.pods:
             kept = process.reserved(pod.spec.holder)
-            if pod.is_bound and not pod.has_ended and (kept is None or pod.spec.requests.exceeds(kept)):
+            is_known = pod.is_bound and not pod.has_ended and not pod.is_unseen
+            if is_known and (kept is None or pod.spec.requests.exceeds(kept)):
                 self.fail(
                     pod.node.name,
                     f"pod {pod.spec.pod.name} of {pod.spec.requests} is bound, its row keeps {kept or ZERO}",

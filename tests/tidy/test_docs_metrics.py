@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from typing import Any, cast
 
 from agent.daemon import status
 from agent.runner.stats import Latencies
@@ -12,7 +13,7 @@ from hosting.server import Server
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.leader import leading_family
-from scheduler.framework.runtime.timing import Timings
+from scheduler.framework.extension.shared import SharedExtension
 from scheduler.permits.metrics import families
 from scheduler.permits.stats import PermitStats
 from scheduler.pools.http.metrics import pool_families
@@ -34,7 +35,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         *families(core, PermitStats(), server),
         leading_family(leads=True),
         *pool_families(core.ledger, service.admission_queue, service.stats),
-        *Timings().families(),
+        *SharedExtension(cast("Any", None), logs.logger("test")).families(),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
         *status.state_families([]),

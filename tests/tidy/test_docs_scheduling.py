@@ -1,6 +1,8 @@
-"""docs/scheduling.md has a row for every shipped plugin, with its points and weights, and one for each of its args."""
+"""docs/scheduling.md has a row for every shipped plugin, with its points and weights, and one for each of its args. Its profiles are
+right, and so is the fault that it shows."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,10 @@ from scheduler.framework.core.plugin import ExtensionPoint, points_of
 from scheduler.framework.core.profile import Profile
 from scheduler.framework.plugins.base import ShippedPlugin
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
+from scheduler.framework.runtime.assembly import ProfileError, check_profiles
 from scheduler.framework.runtime.registry import SHIPPED, new_registry
+from scheduler.framework.runtime.settings import ProfileEntry
+from scheduler.permits.config_file import model_of, read_configuration
 from tests.tidy.repository import ROOT
 from tests.tidy.test_docs_settings import fields
 
@@ -78,6 +83,29 @@ def test_every_arg_has_its_row_with_the_default_that_holds(name: str) -> None:
             assert reader.validate_python(yaml.safe_load(default)) == field.get_default(
                 call_default_factory=True
             ), path
+
+
+@pytest.mark.parametrize("defaults", [EXTENDER_PROFILE, FULL_PROFILE], ids=["extender", "full"])
+def test_the_profiles_of_the_page_are_right(defaults: Profile) -> None:
+    _, _, begun = PAGE.partition("```yaml\nscheduling:")
+    text = f"scheduling:{begun.partition('```')[0]}"
+    configuration = read_configuration(Path("page"), text.encode(), model_of(migrator_present=False))
+    check_profiles(configuration.profiles, new_registry(), defaults)
+    assert [profile.scheduler_name for profile in configuration.profiles] == ["parley-scheduler", "dense"]
+
+
+def test_a_fault_reads_as_on_the_page() -> None:
+    (shown,) = re.findall(r"^scheduling\.profiles.*$", PAGE, re.MULTILINE)
+    wrong = ProfileEntry.model_validate({"plugins": {"score": {"enabled": [{"name": "GrowthHedroom"}]}}})
+    with pytest.raises(ProfileError) as caught:
+        check_profiles([wrong.profile("scheduling.profiles[1]")], new_registry(), FULL_PROFILE)
+    (told,) = caught.value.faults
+    assert told.startswith(shown.removesuffix("…"))
+
+
+def test_every_point_is_on_the_page() -> None:
+    _, _, listed = PAGE.partition("key for each point: ")
+    assert re.findall(r"`(\w+)`", listed.partition(". ")[0]) == [str(point) for point in ExtensionPoint]
 
 
 def test_plugins_with_args_have_a_section() -> None:

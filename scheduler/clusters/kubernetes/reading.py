@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from hosting.kubernetes import objects, pods
+from hosting.kubernetes import names, objects, pods
 from hosting.kubernetes.resources import Manifest
 from hosting.kubernetes.scaling import ScalingPolicy, scaling_of
 from hosting.kubernetes.virtual_machines import VirtualMachine
 from protocol.values import ZERO, Resources
 from protocol.wire import PodName
-from scheduler.core.model import RESERVATION_ANNOTATION, Migration, NodeSpec, PodSpec, VmSpec
+from scheduler.core.model import Migration, NodeSpec, PodSpec, VmSpec
 
 MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What reading an object raises that is not as the API says."""
@@ -146,7 +146,7 @@ def _other(pod: Manifest, at_least: Resources = ZERO) -> FoundPod:
 
 
 def _reservation(pod: Manifest) -> str | None:
-    return objects.annotations(pod).get(RESERVATION_ANNOTATION) or None
+    return objects.annotations(pod).get(names.RESERVATION) or None
 
 
 def _name(pod: Manifest) -> PodName:

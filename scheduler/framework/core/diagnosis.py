@@ -17,6 +17,8 @@ MOST_FAILURES: Final = 50
 """A diagnosis keeps no more groups; the largest ones stay."""
 MOST_PODS: Final = 1000
 """So many pods' diagnoses are kept; the oldest one goes."""
+MOST_IN_FULL: Final = 3
+"""With more different reasons than that, a text for people has of each what stands before its first colon."""
 NO_NODES: Final = "no nodes available to schedule pods"
 """The text where the cluster has no node. Source: kube-scheduler."""
 
@@ -64,12 +66,19 @@ class Diagnosis:
 
 
 def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:
-    """The failures of nodes by (reason, plugin, whether preemption might help), the most frequent first."""
-    counts = Counter(
+    """The failures of nodes by (reason, plugin, whether preemption might help), the most frequent first.
+
+    Reasons may name amounts and holders of their node. Where that makes too many groups, what stands before the first colon of a
+    reason counts as the reason, so that no node is left out.
+    """
+    found = [
         (reason, status.plugin, status.code == Code.UNSCHEDULABLE)
         for status in statuses
         for reason in status.reasons or (str(status.code),)
-    )
+    ]
+    counts = Counter(found)
+    if len(counts) > MOST_FAILURES:
+        counts = Counter((brief(reason), plugin, might_help) for reason, plugin, might_help in found)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
         Failure(reason, plugin, might_help, count)
@@ -87,8 +96,18 @@ def _nodes_text(diagnosis: Diagnosis) -> str:
     counts = Counter[str]()
     for failure in diagnosis.failures:
         counts[failure.reason] += failure.nodes
+    if len(counts) > MOST_IN_FULL:
+        heads = Counter[str]()
+        for reason, count in counts.items():
+            heads[brief(reason)] += count
+        counts = heads
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"{head}: {reasons}." if reasons else f"{head}:"
+
+
+def brief(reason: str) -> str:
+    """What a reason says without what is peculiar to its node: the part before its first colon."""
+    return reason.partition(": ")[0]
 
 
 class DiagnosisStore:

@@ -39,13 +39,13 @@ class HintVerdict:
     failures: tuple[tuple[str, Exception], ...] = ()
 
 
-def registered_events(profile: ResolvedProfile, plugins: Mapping[str, Plugin]) -> RegisteredEvents:
-    """Ask each plugin that can reject once for its events: all of them for a plugin that does not say."""
-    names = dict.fromkeys(name for point in REJECTING_POINTS for name in profile.points[point])
-    return {name: _events_of(plugins[name]) for name in names}
+def plugins_with_events(profile: ResolvedProfile) -> tuple[str, ...]:
+    """The plugins that can reject a pod: those whose events count."""
+    return tuple(dict.fromkeys(name for point in REJECTING_POINTS for name in profile.points[point]))
 
 
-def _events_of(plugin: Plugin) -> tuple[EventWithHint, ...]:
+def events_of(plugin: Plugin) -> tuple[EventWithHint, ...]:
+    """Ask a plugin for its events: all of them for a plugin that does not say. Raises what the plugin raises."""
     return tuple(plugin.events_to_register()) if isinstance(plugin, EnqueueExtensions) else ALL_EVENTS
 
 

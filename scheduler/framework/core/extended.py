@@ -220,23 +220,13 @@ class NextPodPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
-class ReservationPreBindPlugin(Plugin, Protocol):
-    """Before a reservation that was given a node is written. Runs where the plugin is enabled at the pre-bind point."""
-
-    def pre_bind_reservation(
-        self, context: CycleContext, reservation: Reservation, node_name: str
-    ) -> MaybeAwaited[Status | None]:
-        """Anything but Success keeps the reservation from the node."""
-
-
-@runtime_checkable
 class PreBindExtensions(Plugin, Protocol):
     """Writes in one call what the pre-bind plugins changed. Runs where the plugin is enabled at the pre-bind point."""
 
     def apply_patch(
         self, context: CycleContext, original: Mapping[str, Any], modified: Mapping[str, Any]
     ) -> MaybeAwaited[Status | None]:
-        """The manifest of the pod, or of the reservation, as it was and as it is wanted. Skip leaves it to the next plugin, and
+        """The manifest of the pod as it was and as it is wanted. Skip leaves it to the next plugin, and
         Success ends the run. Where all say Skip nothing is written, and that is no failure."""
 
 

@@ -28,6 +28,9 @@ class NominatedPods:
             if not pods:
                 del self._on[node_name]
 
+    def __len__(self) -> int:
+        return len(self._node_of)
+
     def node_of(self, uid: str) -> str | None:
         """The node that the pod hopes for."""
         return self._node_of.get(uid)

@@ -90,7 +90,10 @@ NO_DEFAULTS: Final = Profile("")
 
 @dataclass(frozen=True, slots=True)
 class ProfileFault:
-    """What is wrong with a profile: where, with which value, which rule it breaks, and what would be right."""
+    """What is wrong with a profile: where, with which value, which rule it breaks, and what would be right.
+
+    `remedy` is empty where the rule says everything: it is the text of whoever made a plugin, or of the model of its args.
+    """
 
     path: str
     value: object
@@ -98,7 +101,8 @@ class ProfileFault:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.rule} (found {self.value!r}); {self.remedy}"
+        more = f" (found {self.value!r}); {self.remedy}" if self.remedy else ""
+        return f"{self.path}: {self.rule}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,10 @@ class ResolvedProfile:
     args: Mapping[str, Any] = field(default_factory=dict)
     named_at: Mapping[str, str] = field(default_factory=dict)
     args_at: Mapping[str, str] = field(default_factory=dict)
+
+    def source_of(self, plugin: str) -> str:
+        """Where the configuration says from what a plugin is made: its args, else its name."""
+        return self.args_at.get(plugin, self.named_at.get(plugin, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +184,12 @@ def common_faults(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[P
 
 def _queue_sort_differences(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[ProfileFault]:
     faults: list[ProfileFault] = []
-    sorts = [
+    found = [
         (profile, resolved, resolved.points[ExtensionPoint.QUEUE_SORT]) for profile, resolved in profiles
     ]
+    sorts = [
+        each for each in found if each[2]
+    ]  # where none is known, that is another fault, or not known yet
     for profile, resolved, sort in sorts[1:]:
         _, first_resolved, first = sorts[0]
         where = f'for profile "{profile.scheduler_name}"'

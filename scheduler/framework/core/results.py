@@ -5,7 +5,7 @@ The runtime calls plugins and asks these. Rules and texts are those of the publi
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,6 @@ from scheduler.framework.core.status import (
     Code,
     Status,
     StatusError,
-    code_of,
     error_status,
     is_success,
     new_status,
@@ -105,19 +104,19 @@ class PreFilterRun:
 
     def takes(self, plugin: str, result: PreFilterResult | None, status: Status | None) -> bool:
         """Take an answer. Whether the run goes on."""
-        match code_of(status):
-            case Code.SKIP:
-                self.skipped.add(plugin)
-            case Code.UNSCHEDULABLE if status is not None:
-                self._rejection = status.by(plugin)
-            case _ if status is not None and not is_success(status):
-                self._end = None, PRE_FILTER.outcome(plugin, status)
-            case _ if result is not None and result.node_names is not None:
+        if status is None or is_success(status):
+            if result is not None and result.node_names is not None:
                 self._narrow(plugin, result.node_names)
+        elif status.code == Code.SKIP:
+            self.skipped.add(plugin)
+        elif status.code == Code.UNSCHEDULABLE:
+            self._rejection = status.by(plugin)
+        else:
+            self._end = None, PRE_FILTER.outcome(plugin, status)
         return self._end is None
 
     def _narrow(self, plugin: str, names: frozenset[str]) -> None:
-        self._names = names if self._names is None else self._names & names
+        self._names = frozenset(names if self._names is None else self._names & names)
         self._narrowed_by |= {plugin}
         if not self._names:
             by = sorted(self._narrowed_by)
@@ -165,31 +164,24 @@ class PostFilterRun:
 
 
 def weighted(
-    nodes: Sequence[str], scores: Mapping[str, Mapping[str, int]], weights: Mapping[str, int]
-) -> tuple[list[NodePluginScores], Status | None]:
-    """The scores of each node with their weights, and their sums; or a failure, where one is out of the range.
+    node_name: str, scores: Mapping[str, Mapping[str, int]], weights: Mapping[str, int]
+) -> NodePluginScores | Status:
+    """The scores of a node with their weights, and their sum; or a failure, where one is out of the range.
 
     `scores` are the normalised ones by plugin and node.
     """
-    for name in nodes:
-        for plugin, by_node in scores.items():
-            if not _is_in_range(by_node[name]):
-                return [], error_status(
-                    f"applying score defaultWeights on Score plugins: plugin {quoted(plugin)} returns an invalid score "
-                    f"{by_node[name]}, it should in the range of [{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing"
-                )
-    return [_node_scores(name, scores, weights) for name in nodes], None
-
-
-def _is_in_range(score: object) -> bool:
-    return isinstance(score, int) and MIN_NODE_SCORE <= score <= MAX_NODE_SCORE
-
-
-def _node_scores(
-    name: str, scores: Mapping[str, Mapping[str, int]], weights: Mapping[str, int]
-) -> NodePluginScores:
-    by_plugin = tuple((plugin, by_node[name] * weights[plugin]) for plugin, by_node in scores.items())
-    return NodePluginScores(name, by_plugin, sum(score for _, score in by_plugin))
+    by_plugin, total = [], 0
+    for plugin, by_node in scores.items():
+        score = by_node.get(node_name)  # a normaliser may have lost it
+        if not (isinstance(score, int) and MIN_NODE_SCORE <= score <= MAX_NODE_SCORE):
+            return error_status(
+                f"applying score defaultWeights on Score plugins: plugin {quoted(plugin)} returns an invalid score {score}, "
+                f"it should in the range of [{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing"
+            )
+        weighed = score * weights[plugin]
+        by_plugin.append((plugin, weighed))
+        total += weighed
+    return NodePluginScores(node_name, tuple(by_plugin), total)
 
 
 def pre_flight_failure(plugin: str, status: Status) -> Status:

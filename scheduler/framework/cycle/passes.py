@@ -3,7 +3,6 @@
 The daemon answers agents between two nodes: a pass gives the event loop its turn every few milliseconds.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -19,10 +18,9 @@ from scheduler.framework.core.status import (
     new_status,
 )
 from scheduler.framework.runtime.context import CycleState
+from scheduler.framework.runtime.turns import LoopTurns
 
 NOBODY: Final[frozenset[str]] = frozenset()
-TURN_S: Final = 0.003
-"""How long a pass goes on before others have their turn."""
 
 
 class NodePasses(Protocol):
@@ -68,19 +66,6 @@ class NodesFound:
         return frozenset(found | (self.narrowed_by if not codes else set())) - {""}
 
 
-class _Turns:
-    """Gives the event loop its turn every `TURN_S`."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._until_s = self._loop.time() + TURN_S
-
-    async def give(self) -> None:
-        if self._loop.time() >= self._until_s:
-            await asyncio.sleep(0)
-            self._until_s = self._loop.time() + TURN_S
-
-
 async def find_nodes(
     framework: NodePasses,
     context: CycleState,
@@ -107,7 +92,7 @@ async def find_nodes(
     )
     feasible: list[NodeInfo] = []
     statuses: dict[str, Status] = {}
-    turns, examined = _Turns(), 0
+    turns, examined = LoopTurns(), 0
     for node in _from(nodes, first):
         examined += 1
         if wanted is not None and node.name not in wanted:

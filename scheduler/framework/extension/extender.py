@@ -233,12 +233,14 @@ class FrameworkExtender(SchedulingFramework):
         """
         if self._transformers.filter:
             pod, node, status = await self._transformers.before_filter(context, pod, node)
-            if not is_success(status):
+            if status is not None:
                 return self._judged(pod, node, status)
-        status = await self._filter_with_nominated(context, pod, node)
+        status = None
+        if self._shared.nominations:
+            status = await self._filter_with_nominated(context, pod, node)
         if is_success(status):
             status = await super().run_filter_plugins(context, pod, node)
-        return self._judged(pod, node, status)
+        return self._judged(pod, node, status) if status is not None else None
 
     async def _filter_with_nominated(
         self, context: CycleState, pod: PodInfo, node: NodeInfo
@@ -255,8 +257,8 @@ class FrameworkExtender(SchedulingFramework):
                 return status
         return await super().run_filter_plugins(trial, pod, node)
 
-    def _judged(self, pod: PodInfo, node: NodeInfo, status: Status | None) -> Status | None:
-        if self._shared.flags.filters and status is not None and not is_success(status):
+    def _judged(self, pod: PodInfo, node: NodeInfo, status: Status) -> Status:
+        if self._shared.flags.filters and not is_success(status):
             self._shared.log.info(
                 "node rejected", pod=pod.name, node=node.name, plugin=status.plugin, reason=status.message
             )

@@ -62,7 +62,10 @@ class Transformers:
     ) -> tuple[PodInfo, NodeInfo, Status | None]:
         """The pod and the node that the filters see."""
         for transformer in self.filter:
-            changed, changed_node, status = await answered(transformer.before_filter(context, pod, node))
+            answer = transformer.before_filter(context, pod, node)
+            if not isinstance(answer, tuple):  # called for every node: no detour for what need not be awaited
+                answer = await answer
+            changed, changed_node, status = answer
             if status is not None and not is_success(status):
                 return pod, node, status.by(transformer.name())
             pod = changed if changed is not None else pod

@@ -24,7 +24,7 @@ AlikeSelector: TypeAlias = Callable[[AlikePods], bool]
 
 
 class AlikePodsIndex:
-    """The groups that there are. A group is the same object for as long as anybody counts it, so it can be a key."""
+    """All groups of alike pods. A group is one and the same object for as long as anybody counts it, so it can be a key."""
 
     def __init__(self) -> None:
         self._groups: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], str], AlikePods] = (

@@ -15,7 +15,7 @@ from hosting.settings import Settings, check
 from protocol.values import RESOURCE_NAMES, ZERO, Resources
 from scheduler.core.ledger import amount_of
 from scheduler.core.limits import amount_text
-from scheduler.core.model import Holder
+from scheduler.core.model import Holder, Kind
 from scheduler.framework.core.extended import ExtendedHandle
 from scheduler.framework.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.framework.core.plugin import (
@@ -60,6 +60,9 @@ class LedgerFit(ShippedPlugin):
             _largest
         )
 
+        self._in_doubt: dict[str, tuple[str, float]] = {}
+        """By UID, the node that a pod may be bound to, and until when its room is kept there at least."""
+
     def events_to_register(self) -> Sequence[EventWithHint]:
         """Room that becomes free, nodes that come or change, reservations that come or go."""
         return (
@@ -71,14 +74,21 @@ class LedgerFit(ShippedPlugin):
     def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """A pod that needs nothing of the ledger fits everywhere, also where too much is reserved."""
-        del context, nodes
-        return None, new_status(Code.SKIP) if pod.amount == ZERO else None
+        """A pod that needs nothing of the ledger fits everywhere, also where too much is reserved.
+
+        A pod for which room is kept on a node already may be bound there, for all that was known at the end of its last cycle: then
+        no other node is looked at, until a read of the cluster has ended what is kept.
+        """
+        del context
+        if pod.amount == ZERO:
+            return None, new_status(Code.SKIP)
+        kept = [node.name for node in nodes if own_row(pod, node) is not None]
+        return (PreFilterResult(frozenset(kept)) if kept else None), None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
         """What the other rows of the node leave must hold the pod. What it has on the node already is its own whatever they took."""
         del context
-        own = node.rows.get(pod.holder)
+        own = own_row(pod, node)
         room = node.free if own is None else (node.free + own.reserved).max(own.reserved)
         if pod.amount.fits_in(room):
             return None
@@ -87,7 +97,14 @@ class LedgerFit(ShippedPlugin):
         return self._no_room(pod, node, room)
 
     def reserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
-        """Keep the room, in the ledger and in the pod's pool, until the pod is seen bound, `unreserve`, or its time is over."""
+        """Keep the room, in the ledger and in the pod's pool, until the pod is seen bound, `unreserve`, or its time is over.
+
+        The room of a pod that may be bound to another node is not moved from there.
+        """
+        doubtful, until_s = self._in_doubt.get(pod.uid, (node_name, 0.0))
+        if doubtful != node_name and self._handle.now_s() < until_s:
+            text = f"the pod may be bound to node {doubtful}, because the answer to its binding was lost"
+            return new_status(Code.UNSCHEDULABLE, text)
         nominator = self._handle.get_reservation_nominator()
         reservation = nominator.nominated_reservation(pod, node_name) if nominator is not None else None
         if reservation is not None:
@@ -108,8 +125,17 @@ class LedgerFit(ShippedPlugin):
         kept, in_doubt = find(context, _KEPT), find(context, MAY_BE_BOUND)
         context.delete(_KEPT)
         context.delete(RESERVATION_USED)
-        if kept is not None and not in_doubt:
+        if kept is None:
+            return
+        if in_doubt:
+            self._doubt(pod, kept)
+        else:
             self._handle.placements.forget(pod.holder)
+
+    def _doubt(self, pod: PodInfo, node_name: str) -> None:
+        now_s = self._handle.now_s()
+        self._in_doubt = {uid: each for uid, each in self._in_doubt.items() if each[1] > now_s}
+        self._in_doubt[pod.uid] = (node_name, now_s + self._hold_s)
 
     def _assume(self, context: CycleContext, pod: PodInfo, node_name: str, hold_s: float) -> Status | None:
         reason = self._handle.placements.assume(
@@ -133,11 +159,16 @@ class LedgerFit(ShippedPlugin):
             if needed > left:
                 text = f"Insufficient {resource}: the pod needs {amount_text(resource, needed)}"
                 text += f" and the other holders leave {amount_text(resource, max(left, 0))}"
-                others = [described for holder, described in largest[resource] if holder != pod.holder]
+                others = [described for holder, described in largest[resource] if holder.uid != pod.uid]
                 if others:
                     text += f" (largest: {', '.join(others[:MAX_NAMED])})"
                 texts.append(text)
         return new_status(Code.UNSCHEDULABLE, *texts)
+
+
+def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
+    """What is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
+    return node.rows.get(Holder(Kind.POD, pod.uid)) or node.rows.get(Holder(Kind.VM, pod.uid))
 
 
 def _too_large(pod: PodInfo, node: NodeInfo) -> Status:

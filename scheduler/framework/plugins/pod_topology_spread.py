@@ -20,7 +20,9 @@ from scheduler.framework.core.plugin import (
     EventResource,
     EventWithHint,
     PreFilterResult,
+    QueueingHint,
     RawArgs,
+    SchedulingEvent,
 )
 from scheduler.framework.core.status import Code, Status, new_status
 from scheduler.framework.plugins.alike_pods import AlikeCounts, AlikePodsIndex, is_going, matching
@@ -43,6 +45,8 @@ from scheduler.framework.plugins.spread_constraints import (
 
 THOUSAND: Final = 1000
 """Scores are in thousandths before they are normalised, so that weights can be whole numbers."""
+_NODES: Final = ContextKey("PodTopologySpread/nodes")
+"""All nodes, as the cycle's pre-filter got them."""
 _REQUIRED: Final = ContextKey("PodTopologySpread/required")
 _PREFERRED: Final = ContextKey("PodTopologySpread/preferred")
 
@@ -60,12 +64,10 @@ class _CountedConstraint:
         has_all = len(domains) >= constraint.min_domains
         return cls(constraint, domains, min(domains.values(), default=0) if has_all else 0)
 
-    def moved(self, other: PodInfo, node: NodeInfo, groups: AlikePodsIndex, by: int) -> "_CountedConstraint":
-        """As if `other` came to the node (`by` 1), or left it (-1)."""
+    def moved(self, node: NodeInfo, by: int) -> "_CountedConstraint":
+        """As if the domain of the node had so many such pods more."""
         domain = node_labels(node).get(self.constraint.topology_key)
-        if domain is None or domain not in self.domains or is_going(other):
-            return self
-        if not self.constraint.selects(groups.of(other)):
+        if domain is None or domain not in self.domains:
             return self
         return self.of(self.constraint, {**self.domains, domain: self.domains[domain] + by})
 
@@ -97,13 +99,13 @@ class PodTopologySpread(ShippedPlugin):
     def __init__(self, args: RawArgs, handle: ExtendedHandle) -> None:
         super().__init__(args, handle)
         self._defaults = check(args, PodTopologySpreadArgs).defaults()
-        self._groups = AlikePodsIndex()
-        self._counts: NodeCache[tuple[PodInfo, ...], AlikeCounts] = NodeCache(self._groups.count)
+        self._index = AlikePodsIndex()
+        self._counts: NodeCache[tuple[PodInfo, ...], AlikeCounts] = NodeCache(self._index.count)
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Pods that come or go, and nodes that come, change or go."""
+        """Pods of the namespace that come, change or go, and nodes that do."""
         return (
-            EventWithHint(EventResource.POD, ActionType.ALL),
+            EventWithHint(EventResource.POD, ActionType.ALL, _is_same_namespace),
             EventWithHint(EventResource.NODE, ActionType.ALL),
         )
 
@@ -113,6 +115,7 @@ class PodTopologySpread(ShippedPlugin):
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
         """Counts the pods of each domain. Skip for a pod without such constraints."""
+        context.write(_NODES, nodes)
         required = constraints_of(pod, self._defaults).required
         if not required:
             return None, new_status(Code.SKIP)
@@ -124,16 +127,14 @@ class PodTopologySpread(ShippedPlugin):
 
     def add_pod(self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo) -> Status | None:
         """Counts `other` on that node."""
-        del pod
-        self._move(context, other, node, 1)
+        self._move(context, pod, other, node, 1)
         return None
 
     def remove_pod(
         self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo
     ) -> Status | None:
         """Counts `other` there no more."""
-        del pod
-        self._move(context, other, node, -1)
+        self._move(context, pod, other, node, -1)
         return None
 
     def filter(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> Status | None:
@@ -161,12 +162,15 @@ class PodTopologySpread(ShippedPlugin):
     # ------------------------------------------------------------ constraints that should hold
 
     def pre_score(self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Status | None:
-        """Counts the pods of the domains that the nodes are in, over all nodes. Skip for a pod without such constraints."""
+        """Counts the pods of the domains that the nodes are in, also on nodes that are out. Skip for a pod without such constraints."""
         found = constraints_of(pod, self._defaults)
         if not found.preferred:
             return new_status(Code.SKIP)
         ignored = _ignored(found, nodes)
-        context.write(_PREFERRED, _SpreadScoring(tuple(self._weighed(pod, found, nodes, ignored)), ignored))
+        scored = [node for node in nodes if node.name not in ignored]
+        everywhere = find(context, _NODES) or nodes
+        weighed = tuple(self._weighed(pod, found.preferred, scored, everywhere))
+        context.write(_PREFERRED, _SpreadScoring(weighed, ignored))
         return None
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
@@ -202,10 +206,19 @@ class PodTopologySpread(ShippedPlugin):
 
     # ------------------------------------------------------------ counting
 
-    def _move(self, context: CycleContext, other: PodInfo, node: NodeInfo, by: int) -> None:
-        counted = find(context, _REQUIRED)
-        if counted is not None:
-            context.write(_REQUIRED, tuple(each.moved(other, node, self._groups, by) for each in counted))
+    def _move(self, context: CycleContext, pod: PodInfo, other: PodInfo, node: NodeInfo, by: int) -> None:
+        """As if `other` came to the node (`by` 1), or left it (-1)."""
+        counted: tuple[_CountedConstraint, ...] | None = find(context, _REQUIRED)
+        if counted is None or is_going(other):
+            return
+        alike = self._index.of(other)
+        moved = (
+            each.moved(node, by)
+            if each.constraint.selects(alike) and _counts_for(pod, each.constraint, node)
+            else each
+            for each in counted
+        )
+        context.write(_REQUIRED, tuple(moved))
 
     def _domains(
         self,
@@ -223,11 +236,13 @@ class PodTopologySpread(ShippedPlugin):
         return found
 
     def _weighed(
-        self, pod: PodInfo, found: Constraints, nodes: Sequence[NodeInfo], ignored: frozenset[str]
+        self,
+        pod: PodInfo,
+        preferred: Iterable[Constraint],
+        scored: Sequence[NodeInfo],
+        everywhere: Sequence[NodeInfo],
     ) -> Iterable[_WeighedConstraint]:
-        scored = [node for node in nodes if node.name not in ignored]
-        everywhere = self._handle.node_info_snapshot().values()
-        for each in found.preferred:
+        for each in preferred:
             key, count = each.topology_key, matching(each.selects)
             if key == HOSTNAME:
                 yield _WeighedConstraint(each, _weight(len(scored)), count, None)
@@ -235,6 +250,12 @@ class PodTopologySpread(ShippedPlugin):
             wanted = {node_labels(node)[key] for node in scored if key in node_labels(node)}
             able = (node for node in everywhere if node_labels(node).get(key) in wanted)
             yield _WeighedConstraint(each, _weight(len(wanted)), count, self._domains(pod, each, able, count))
+
+
+def _is_same_namespace(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    about = event.after if event.after is not None else event.before
+    is_other = isinstance(about, PodInfo) and about.pod.namespace != pod.pod.namespace
+    return QueueingHint.SKIP if is_other else QueueingHint.QUEUE
 
 
 def _weight(domains: int) -> int:

@@ -25,6 +25,7 @@ from scheduler.framework.core.plugin import (
 )
 from scheduler.framework.core.status import Code, Status, error_status, new_status
 from scheduler.framework.plugins.base import ShippedPlugin
+from scheduler.framework.plugins.ledger_fit import own_row
 from scheduler.ports import ADMISSION_DEADLINE_S
 
 _FAILED: Final = frozenset({ReasonCode.POOL_FAILED, ReasonCode.PROBE_DEADLINE})
@@ -58,9 +59,12 @@ class PoolAdmission(ShippedPlugin):
     async def pre_filter(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PreFilterResult | None, Status | None]:
-        """Ask the pod's pool. A refusal counts for all nodes, and no preemption on any of them would change it."""
-        del context, nodes
-        if pod.pool is None:
+        """Ask the pod's pool. A refusal counts for all nodes, and no preemption on any of them would change it.
+
+        A pod for which room is kept already, because it may be bound, counts in its pool: nobody is asked again.
+        """
+        del context
+        if pod.pool is None or any(own_row(pod, node) is not None for node in nodes):
             return None, new_status(Code.SKIP)
         deadline_s = self._handle.now_s() + self._deadline_s
         reason = await self._handle.births.admit(pod.manifest, pod.pool, pod.amount, deadline_s)

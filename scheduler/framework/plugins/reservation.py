@@ -23,6 +23,7 @@ from scheduler.framework.core.plugin import (
     CycleContext,
     EventResource,
     EventWithHint,
+    MaybeAwaited,
     PreFilterResult,
     RawArgs,
 )
@@ -90,12 +91,17 @@ class ReservationPlugin(ShippedPlugin):
     ) -> Status | None:
         """Nothing: a node is restored when a filter looks at it."""
 
-    async def before_filter(
+    def before_filter(
         self, context: CycleContext, pod: PodInfo, node: NodeInfo
-    ) -> tuple[PodInfo | None, NodeInfo | None, Status | None]:
+    ) -> MaybeAwaited[tuple[PodInfo | None, NodeInfo | None, Status | None]]:
         """The node with the room of one usable reservation given back: of one that makes the pod fit, where there is any."""
         if not self._has_rows.of(node.name, node.rows):
             return None, None, None
+        return self._restored(context, pod, node)
+
+    async def _restored(
+        self, context: CycleContext, pod: PodInfo, node: NodeInfo
+    ) -> tuple[PodInfo | None, NodeInfo | None, Status | None]:
         usable, status = await self._usable(context, pod, node)
         if not is_success(status):
             return None, None, status

@@ -1,27 +1,26 @@
 """From a profile and a registry to plugins: everything that can be known is checked before any factory runs.
 
-The points of a plugin are known beforehand where its factory is a class, or says in its return annotation what class it makes.
-Of other factories they are known once the plugin is made; then the profile is checked again, and again every fault is told.
+Where the points of a plugin are known only once the plugin is made, the profile is checked again then, and again every fault is told.
 """
 
 import inspect
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, cast
 
-from hosting.registry import RegistryError, at_once
+from hosting.registry import at_once
 from hosting.settings import FaultsError
-from scheduler.framework.core.plugin import ExtensionPoint, Plugin, PluginFactory, points_of
+from scheduler.framework.core.enqueue import RegisteredEvents, events_of, plugins_with_events
+from scheduler.framework.core.plugin import EventWithHint, ExtensionPoint, Plugin, points_of
 from scheduler.framework.core.profile import (
     NO_DEFAULTS,
-    KnownPoints,
     Profile,
     ProfileFault,
     ResolvedProfile,
     common_faults,
     resolve,
 )
+from scheduler.framework.runtime.factories import args_faults, declared, initializing_faults
 from scheduler.framework.runtime.registry import Registry
 
 F = TypeVar("F", bound="Assembled")
@@ -45,56 +44,24 @@ class Assembled(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """The plugins of a profile, made, by their names."""
+    """The plugins of a profile, made, by their names; and the events that they wait for, of those that can reject a pod."""
 
     profile: ResolvedProfile
     plugins: Mapping[str, Plugin]
-
-
-def points_before_it_runs(factory: PluginFactory) -> frozenset[ExtensionPoint] | None:
-    """The points of the plugins that a factory makes, where the factory says; else None.
-
-    A factory says so that is the plugin's class, or that returns one by its annotation. A protocol, or a class that extends no
-    point, says nothing: what is returned may extend more.
-    """
-    if inspect.isclass(factory):
-        return points_of(factory)
-    try:
-        made = typing.get_type_hints(factory).get("return")
-    except Exception:  # noqa: BLE001 - annotations are anybody's code, and may name what cannot be imported
-        return None
-    says_so = inspect.isclass(made) and not getattr(made, "_is_protocol", False)
-    return (points_of(made) or None) if says_so else None
-
-
-def known_points(registry: Registry, profiles: Iterable[Profile]) -> tuple[KnownPoints, list[ProfileFault]]:
-    """The points of what is registered, as far as factories tell; and which factories cannot be loaded.
-
-    Only what a profile enables is loaded.
-    """
-    known: dict[str, frozenset[ExtensionPoint] | None] = dict.fromkeys(registry.names())
-    faults = []
-    for profile in profiles:
-        for name, path in resolve(profile, known).profile.named_at.items():
-            if name not in known:
-                continue
-            try:
-                known[name] = points_before_it_runs(registry.get(name))
-            except RegistryError as error:
-                faults.append(_initializing(path, name, error))
-    return known, faults
+    events: RegisteredEvents = field(default_factory=dict)
 
 
 def check_profiles(profiles: Sequence[Profile], registry: Registry, defaults: Profile = NO_DEFAULTS) -> None:
     """Check the profiles of one scheduler without running a factory. Raises `ProfileError` with every fault."""
-    known, faults = known_points(registry, (defaults, *profiles))
-    resolutions = [resolve(profile, known, defaults) for profile in profiles]
-    for each in resolutions:
-        faults += each.faults
-    resolved = [each.profile for each in resolutions]
+    known = declared(registry, (defaults, *profiles))
+    faults = [*known.faults]
+    resolved = []
+    for profile in profiles:
+        resolution = resolve(profile, known.points, defaults)
+        faults += (*resolution.faults, *args_faults(resolution.profile, known.models))
+        resolved.append(resolution.profile)
     faults += common_faults(list(zip(profiles, resolved, strict=True)))
-    if faults:
-        raise ProfileError(faults)
+    _refuse(faults)
 
 
 def of_profile(
@@ -108,23 +75,30 @@ def of_profile(
 
 
 def _assembled(profile: Profile, registry: Registry, defaults: Profile, handle: object) -> Instances:
-    known, unloaded = known_points(registry, (defaults, profile))
-    before = resolve(profile, known, defaults)
-    if before.faults or unloaded:
-        raise ProfileError((*before.faults, *unloaded))
+    known = declared(registry, (defaults, profile))
+    before = resolve(profile, known.points, defaults)
+    _refuse((*before.faults, *known.faults, *args_faults(before.profile, known.models)))
     plugins, faults = _made(before.profile, registry, handle)
-    if faults:
-        raise ProfileError(faults)
+    _refuse(faults)
     points = {name: points_of(plugin) for name, plugin in plugins.items()}
-    after = resolve(profile, {**known, **points}, defaults)
-    faults = [*after.faults, *_misnamed(after.profile, plugins)]
-    if faults:
-        raise ProfileError(faults)
-    return Instances(after.profile, plugins)
+    after = resolve(profile, {**known.points, **points}, defaults)
+    events, unsaid = _events(after.profile, plugins)
+    _refuse((*after.faults, *_misnamed(after.profile, plugins), *unsaid))
+    return Instances(after.profile, plugins, events)
 
 
-def build_frameworks(profiles: Sequence[Profile], make: Callable[[Profile], F]) -> dict[str, F]:
-    """What `make` builds of each profile, by the profiles' names. Raises `ProfileError` with every fault of all of them."""
+def build_frameworks(
+    profiles: Sequence[Profile],
+    registry: Registry,
+    make: Callable[[Profile], F],
+    defaults: Profile = NO_DEFAULTS,
+) -> dict[str, F]:
+    """What `make` builds of each profile of a scheduler, by the profiles' names; `make` lays each over `defaults` as this does.
+
+    Raises `ProfileError` with every fault of all profiles: those that `check_profiles` finds before anything is built, else those
+    that building shows.
+    """
+    check_profiles(profiles, registry, defaults)
     made: list[F] = []
     faults: list[ProfileFault] = []
     for profile in profiles:
@@ -134,32 +108,48 @@ def build_frameworks(profiles: Sequence[Profile], make: Callable[[Profile], F]) 
             faults += error.found
     if not faults:
         faults = common_faults(list(zip(profiles, [each.profile for each in made], strict=True)))
-    if faults:
-        raise ProfileError(faults)
+    _refuse(faults)
     return {each.profile.scheduler_name: each for each in made}
 
 
-def _initializing(path: str, name: str, error: Exception) -> ProfileFault:
-    rule = f'initializing plugin "{name}": {str(error) or repr(error)}'
-    return ProfileFault(path, name, rule, "its factory must make it from these args")
+def _refuse(faults: Sequence[ProfileFault]) -> None:
+    if faults:
+        raise ProfileError(faults)
 
 
 def _made(
     profile: ResolvedProfile, registry: Registry, handle: object
 ) -> tuple[dict[str, Plugin], list[ProfileFault]]:
     plugins: dict[str, Plugin] = {}
-    faults = []
+    faults: list[ProfileFault] = []
     for name in profile.plugins:
         try:
             plugin = at_once(registry.get(name), profile.args.get(name), handle)
             if not isinstance(plugin, Plugin) or inspect.isclass(plugin):
                 raise TypeError(f"no plugin was made but {plugin!r}")
         except Exception as error:  # noqa: BLE001 - a factory may raise anything; all of it is told
-            where = profile.args_at.get(name, profile.named_at[name])
-            faults.append(_initializing(where, name, error))
+            faults += initializing_faults(profile.source_of(name), name, error)
         else:
             plugins[name] = plugin
     return plugins, faults
+
+
+def _events(
+    profile: ResolvedProfile, plugins: Mapping[str, Plugin]
+) -> tuple[dict[str, tuple[EventWithHint, ...]], list[ProfileFault]]:
+    """The events of the plugins that can reject a pod, each asked once."""
+    events: dict[str, tuple[EventWithHint, ...]] = {}
+    faults: list[ProfileFault] = []
+    for name in plugins_with_events(profile):
+        try:
+            found = cast("tuple[object, ...]", at_once(events_of, plugins[name]))
+            events[name] = tuple(each for each in found if isinstance(each, EventWithHint))
+            if len(events[name]) < len(found):
+                raise TypeError(f"each must be an EventWithHint, in {found!r}")
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; all of it is told
+            rule = f'events of plugin "{name}": {str(error) or repr(error)}'
+            faults.append(ProfileFault(profile.named_at[name], name, rule, ""))
+    return events, faults
 
 
 def _misnamed(profile: ResolvedProfile, plugins: Mapping[str, Plugin]) -> list[ProfileFault]:

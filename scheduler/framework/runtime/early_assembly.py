@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from hosting.registry import at_once
 from scheduler.framework.core.objects import PodInfo
-from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, Plugin, UnreservePlugin
+from scheduler.framework.core.plugin import METHODS, CycleContext, ExtensionPoint, Plugin, UnreservePlugin
 from scheduler.framework.core.profile import PluginArgs, PluginSet, ResolvedProfile
 from scheduler.framework.runtime import early
 from scheduler.framework.runtime.assembly import Instances
@@ -38,37 +38,30 @@ class EarlyPoint(enum.StrEnum):
     BIND = "bind"
 
 
-_METHODS: Final[Mapping[EarlyPoint, tuple[str, ...]]] = MappingProxyType(
+_TODAY: Final[Mapping[EarlyPoint, ExtensionPoint]] = MappingProxyType(
     {
+        EarlyPoint.RESERVE: ExtensionPoint.RESERVE,
+        EarlyPoint.PREBIND: ExtensionPoint.PRE_BIND,
+        EarlyPoint.POSTBIND: ExtensionPoint.POST_BIND,
+        EarlyPoint.PERMIT: ExtensionPoint.PERMIT,
+        EarlyPoint.QUEUE_SORT: ExtensionPoint.QUEUE_SORT,
+        EarlyPoint.PREFILTER: ExtensionPoint.PRE_FILTER,
+        EarlyPoint.FILTER: ExtensionPoint.FILTER,
+        EarlyPoint.POSTFILTER: ExtensionPoint.POST_FILTER,
+        EarlyPoint.SCORE: ExtensionPoint.SCORE,
+        EarlyPoint.BIND: ExtensionPoint.BIND,
+    }
+)
+"""What the points are called today."""
+_METHODS: Final[Mapping[EarlyPoint, tuple[str, ...]]] = MappingProxyType(
+    {early_point: METHODS[point] for early_point, point in _TODAY.items()}
+    | {
         EarlyPoint.RESERVE: ("reserve",),
-        EarlyPoint.PREBIND: ("prebind", "pre_bind"),
-        EarlyPoint.POSTBIND: ("post_bind",),
         EarlyPoint.UNRESERVE: ("unreserve",),
-        EarlyPoint.PERMIT: ("permit",),
-        EarlyPoint.QUEUE_SORT: ("less",),
-        EarlyPoint.PREFILTER: ("pre_filter",),
-        EarlyPoint.FILTER: ("filter",),
-        EarlyPoint.POSTFILTER: ("post_filter",),
-        EarlyPoint.SCORE: ("score",),
-        EarlyPoint.BIND: ("bind",),
+        EarlyPoint.PREBIND: ("prebind", "pre_bind"),
     }
 )
 """What a plugin implements to be enabled at a point: one of these methods."""
-_TODAY: Final[Mapping[ExtensionPoint, EarlyPoint]] = MappingProxyType(
-    {
-        ExtensionPoint.QUEUE_SORT: EarlyPoint.QUEUE_SORT,
-        ExtensionPoint.PRE_FILTER: EarlyPoint.PREFILTER,
-        ExtensionPoint.FILTER: EarlyPoint.FILTER,
-        ExtensionPoint.POST_FILTER: EarlyPoint.POSTFILTER,
-        ExtensionPoint.SCORE: EarlyPoint.SCORE,
-        ExtensionPoint.RESERVE: EarlyPoint.RESERVE,
-        ExtensionPoint.PERMIT: EarlyPoint.PERMIT,
-        ExtensionPoint.PRE_BIND: EarlyPoint.PREBIND,
-        ExtensionPoint.BIND: EarlyPoint.BIND,
-        ExtensionPoint.POST_BIND: EarlyPoint.POSTBIND,
-    }
-)
-"""The points of today that there were."""
 
 Chosen: TypeAlias = Mapping[EarlyPoint, Sequence[str]]
 """The plugins of each point by name, in their order. A plugin that is named twice is called twice."""
@@ -153,7 +146,7 @@ def _made(registry: Registry, name: str, args: object, handle: object) -> Plugin
     try:
         return cast("Plugin", at_once(registry.get(name), args, handle))
     except Exception as error:
-        raise EarlyConfigError(f"error initializing plugin {name}: {error}") from error
+        raise EarlyConfigError(f"error initializing plugin {name}: {str(error) or repr(error)}") from error
 
 
 def _extends(plugin: object, point: EarlyPoint) -> bool:
@@ -172,7 +165,8 @@ def _check(chosen: Chosen, plugins: Mapping[str, Plugin]) -> None:
 
 def _profile(chosen: Chosen, plugins: Mapping[str, Plugin], args: Mapping[str, Any]) -> ResolvedProfile:
     """What was chosen, as a profile of today. It has no name."""
-    points = {point: tuple(chosen[_TODAY[point]]) if point in _TODAY else () for point in ExtensionPoint}
+    points: dict[ExtensionPoint, tuple[str, ...]] = dict.fromkeys(ExtensionPoint, ())
+    points |= {point: tuple(chosen[early_point]) for early_point, point in _TODAY.items()}
     return ResolvedProfile(
         "",
         points,

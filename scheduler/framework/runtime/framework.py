@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from scheduler.framework.core import results
-from scheduler.framework.core.enqueue import RegisteredEvents, registered_events
+from scheduler.framework.core.enqueue import RegisteredEvents
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import (
     CycleContext,
@@ -36,6 +36,7 @@ from scheduler.framework.runtime.answers import answered
 from scheduler.framework.runtime.assembly import Instances
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.timing import RAISED, Timings, outcome_of
+from scheduler.framework.runtime.turns import LoopTurns
 from scheduler.framework.runtime.waiting_pods import WaitingPods
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class SchedulingFramework:
         made = assembled(self)
         self._profile: Final = made.profile
         self._plugins: Final = made.plugins
-        self._events: Final = registered_events(made.profile, made.plugins)
+        self._events: Final = made.events
         self._filters: Final = self._methods(ExtensionPoint.FILTER, "filter")
 
     def now_s(self) -> float:
@@ -255,27 +256,47 @@ class SchedulingFramework:
         self, context: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[list[NodePluginScores], Status | None]:
         """The scores of every node, normalised and with their weights; no scores where a plugin fails."""
-        plugins = self._methods(ExtensionPoint.SCORE, "score", skipped=context.skip_score_plugins)
+        turns, skipped = LoopTurns(), context.skip_score_plugins
+        plugins = self._methods(ExtensionPoint.SCORE, "score", skipped=skipped)
         scores: dict[str, dict[str, int]] = {name: {} for name, _ in plugins}
         for node in nodes:
-            is_timed = self.timings.is_sampled()
-            for name, rate in plugins:
-                if is_timed:
-                    score, status = await self._ask("score", name, rate, context, pod, node)
-                else:
-                    answer = rate(context, pod, node)
-                    score, status = answer if isinstance(answer, tuple) else await answer
-                if status is not None and not is_success(status):
-                    return [], results.SCORE.outcome(name, status)
-                scores[name][node.name] = score
-        normalizers = self._methods(
-            ExtensionPoint.SCORE, "normalize_score", skipped=context.skip_score_plugins
-        )
-        for name, normalize in normalizers:
+            await turns.give()
+            failure = await self._score_node(plugins, scores, context, pod, node)
+            if failure is not None:
+                return [], failure
+        for name, normalize in self._methods(ExtensionPoint.SCORE, "normalize_score", skipped=skipped):
             status = await self._ask("normalizeScore", name, normalize, context, pod, scores[name])
             if status is not None and not is_success(status):
                 return [], results.NORMALIZE.outcome(name, status)
-        return results.weighted([node.name for node in nodes], scores, self._profile.weights)
+        weighted: list[NodePluginScores] = []
+        for node in nodes:
+            await turns.give()
+            sums = results.weighted(node.name, scores, self._profile.weights)
+            if isinstance(sums, Status):
+                return [], sums
+            weighted.append(sums)
+        return weighted, None
+
+    async def _score_node(
+        self,
+        plugins: Iterable[tuple[str, Method]],
+        scores: Mapping[str, dict[str, int]],
+        context: CycleState,
+        pod: PodInfo,
+        node: NodeInfo,
+    ) -> Status | None:
+        """Put the scores of one node into `scores`, by plugin; or the failure of a plugin."""
+        is_timed = self.timings.is_sampled()
+        for name, rate in plugins:
+            if is_timed:
+                score, status = await self._ask("score", name, rate, context, pod, node)
+            else:
+                answer = rate(context, pod, node)
+                score, status = answer if isinstance(answer, tuple) else await answer
+            if status is not None and not is_success(status):
+                return results.SCORE.outcome(name, status)
+            scores[name][node.name] = score
+        return None
 
     # ------------------------------------------------------------ reserving, and the permit
 
@@ -432,7 +453,7 @@ class SchedulingFramework:
         *arguments: object,
         skipped: set[str] | None = None,
     ) -> Status | None:
-        """Ask in order, until one does not succeed. Where Skip has a meaning, `skipped` takes the names of who says so."""
+        """Ask in order, until one does not succeed. Where Skip has a meaning, `skipped` takes the names of the plugins that answer it."""
         for name, method in plugins:
             status = await self._ask(point, name, method, *arguments)
             if skipped is not None and status is not None and status.code == Code.SKIP:

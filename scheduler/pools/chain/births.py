@@ -13,7 +13,7 @@ from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import pools
 from scheduler.core.ledger import Ledger
-from scheduler.core.model import Holder
+from scheduler.core.model import Holder, Kind
 from scheduler.pools.chain.manager import PluginManager
 from scheduler.pools.chain.objects import PoolObjects
 from scheduler.pools.core import births
@@ -42,34 +42,37 @@ class PoolBirths:
         self, pod: Mapping[str, Any], pool: str, amount: Resources, deadline_s: float
     ) -> Reason | None:
         """None where the pool takes the pod, else why not; `pool-failed` where a plugin fails or does not answer in time."""
-        refused = pools.no_room_for(self._ledger, pool, amount, ZERO)
         now, manager = self._objects.pool(pool), self._manager()
+        holder = Holder(Kind.VM, births.uid_of(pod))
+        counted = self._counted(holder, pool)
+        refused = pools.no_room_for(self._ledger, pool, amount, counted)
         if refused is not None or now is None or not manager:
             return refused
-        request = births.request_of(pod, now, amount)
-        state, asked = self._objects.admission_queue.state_of(pool), births.with_birth(now, request)
+        request, asked = births.request_of(pod, now, amount), births.with_birth(now, amount, counted)
+        state = self._objects.admission_queue.state_of(pool)
         refused = births.remembered(state, request, asked, manager.is_awaited, self._clock())
         if refused is not None:
             return refused
         try:
             async with asyncio.timeout(max(deadline_s - self._clock(), 0.0)):
-                refused = await self._ask(manager, now, pod, request, deadline_s)
+                refused = await self._ask(manager, (now, asked), pod, request, deadline_s)
         except TimeoutError:
             return births.failed(pool, "its plugins did not answer in time")
         if refused is None and not self._is_as_asked(manager, now):
             return births.failed(pool, _CHANGED, retry_after_s=0.0)
         # Others may have come meanwhile. What is kept is judged once more, and for good, when room is assumed.
-        return refused or pools.no_room_for(self._ledger, pool, amount, ZERO)
+        return refused or pools.no_room_for(self._ledger, pool, amount, self._counted(holder, pool))
 
     async def _ask(
         self,
         manager: PluginManager,
-        now: Pool,
+        about: tuple[Pool, Pool],
         pod: Mapping[str, Any],
         request: VmRequest,
         deadline_s: float,
     ) -> Reason | None:
-        asked = self._asked(manager, births.with_birth(now, request))
+        """The answers of the chain about the pool as it is now, and with the pod in it."""
+        now, asked = about[0], self._asked(manager, about[1])
         if asked.replicas > now.replicas or asked.amount != ZERO:
             held = now.amount if asked.amount != ZERO else ZERO
             context = Context(Purpose.PROBE, (request,), deadline_s, held=held)
@@ -85,17 +88,19 @@ class PoolBirths:
 
         Others may have got what was left since `admit`. What plugins that must be waited for have said there still counts.
         """
-        now, manager, row = self._objects.pool(pool), self._manager(), self._ledger.row(holder)
-        counted = row.state.firm if row is not None and row.pool == pool else ZERO
+        now, manager, counted = self._objects.pool(pool), self._manager(), self._counted(holder, pool)
         if now is None or not manager or amount.fits_in(counted):
             return None
-        units = amount.units(now.compute_unit) - counted.units(now.compute_unit)
-        then = now.with_replicas(now.replicas + units, now.amount + amount - counted)
-        asked = self._asked(manager, then)
+        asked = self._asked(manager, births.with_birth(now, amount, counted))
         context = Context(Purpose.PROBE, held=now.amount if asked.amount != ZERO else ZERO)
         if manager.still_admits(context, asked, self._objects.members(pool)):
             return None
         return Reason(ReasonCode.POOL, f"pool {pool}: {_TAKEN}", retry_after_s=0.0)
+
+    def _counted(self, holder: Holder, pool: str) -> Resources:
+        """What the pool has of a pod already, because an earlier try has kept its room."""
+        row = self._ledger.row(holder)
+        return row.state.firm if row is not None and row.pool == pool else ZERO
 
     def _is_as_asked(self, manager: PluginManager, asked: Pool) -> bool:
         now = self._objects.find(asked.name)

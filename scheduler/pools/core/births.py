@@ -21,13 +21,18 @@ _CHANGED_POD: Final = (
 )
 
 
+def uid_of(pod: Mapping[str, Any]) -> str:
+    """The UID of a pod; empty where its manifest has none."""
+    return str((pod.get("metadata") or {}).get("uid", ""))
+
+
 def request_of(pod: Mapping[str, Any], pool: Pool, amount: Resources) -> VmRequest:
     """A pod without a node as hooks are told of it: it has nothing yet, and wants `amount`."""
     found = pod.get("metadata") or {}
     labels = {str(name): str(value) for name, value in (found.get("labels") or {}).items()}
     return VmRequest(
         PodName(str(found.get("name", "")), str(found.get("namespace", ""))),
-        str(found.get("uid", "")),
+        uid_of(pod),
         "",
         frozen_texts(labels),
         ZERO,
@@ -37,9 +42,10 @@ def request_of(pod: Mapping[str, Any], pool: Pool, amount: Resources) -> VmReque
     )
 
 
-def with_birth(pool: Pool, request: VmRequest) -> Pool:
-    """The pool with the pod in it. `pool` is as it is now."""
-    return pool.with_replicas(pool.replicas + request.wanted_units, pool.amount + request.wanted)
+def with_birth(pool: Pool, amount: Resources, counted: Resources) -> Pool:
+    """The pool with a pod of `amount` in it. `pool` is as it is now, and has `counted` of that already."""
+    units = max(amount.units(pool.compute_unit) - counted.units(pool.compute_unit), 0)
+    return pool.with_replicas(pool.replicas + units, pool.amount + (amount - counted).max(ZERO))
 
 
 def remembered(

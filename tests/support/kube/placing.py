@@ -19,7 +19,7 @@ from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms
 from tests.support.kube.schedulers import create_pod, leads, start_scheduler
 from tests.support.processes import fetch, free_port
-from tests.support.waiting import shown_blocking
+from tests.support.waiting import PATIENCE_S, shown_blocking
 
 QUICK_RETRIES: Final[Mapping[str, Any]] = {"podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 1}
 """Fields of kube-scheduler's configuration: a pod that found no node is tried again soon."""
@@ -78,7 +78,13 @@ class PlacingScene:
 
     def await_parley(self) -> None:
         """Wait until Parley's scheduler leads, also again after it was killed or paused."""
-        shown_blocking("Parley's scheduler leads", lambda: leads(self.port))
+
+        def look() -> bool:
+            program = self.parley.running["a"]
+            assert program.process.poll() is None, f"Parley's scheduler has ended: {program.text()[-2000:]}"
+            return leads(self.port)
+
+        shown_blocking("Parley's scheduler leads", look)
 
     def start_kube_scheduler(self, port: int, **fields_: Any) -> None:
         """kube-scheduler with the extender at a port, in the place of the one that runs; `fields_` are those of the extender."""
@@ -90,7 +96,7 @@ class PlacingScene:
         """Take nodes and pods away, and print what the programs logged: a test that fails shows that."""
         self.plane.stop_scheduler()
         path = PODS.path(self.objects.namespace)
-        self.plane.call("DELETE", path, {"gracePeriodSeconds": 0})
+        self.plane.call("DELETE", path, {"gracePeriodSeconds": 0}, within_s=PATIENCE_S)
         for name in self.nodes:
             self.plane.call("DELETE", NODES.path(name=name))
         logs = {name: self.parley.text(name) for name in self.parley.running}

@@ -151,6 +151,9 @@ class World:
         """The pods that are, or are about to be, on a node."""
         self.migrating: set[str] = set()
         self.forgotten: list[str] = []
+        self.gone_unseen: list[PodSpec] = []
+        """Pods that have gone, which the ledger does not know yet."""
+        self.caught_up = 0
         self.asked_of: list[str] = []
         """The profiles that were used."""
         self.leader: str | None = None
@@ -268,6 +271,12 @@ class World:
         if not self.api.is_reachable:
             raise ClusterUnreachableError("connection refused")
         return self.api.pods.get(pod)
+
+    async def catch_up(self) -> None:
+        self.caught_up += 1
+        for pod in self.gone_unseen:
+            self.core.apply(events.PodGone(pod))
+        self.gone_unseen.clear()
 
     def assume_pod(self, pod: PodInfo, node_name: str) -> None:
         self.on_node[pod.uid] = pod

@@ -8,6 +8,7 @@ import pytest
 
 from hosting.kubernetes.resources import Manifest
 from hosting.metrics import HistogramFamily
+from scheduler.core.model import PodSpec
 from scheduler.extender.service import PREFIX
 from scheduler.framework.core.plugin import PreFilterResult
 from scheduler.framework.core.status import Code, Status, error_status, new_status
@@ -103,6 +104,22 @@ async def test_filter_goes_by_the_ledger() -> None:
     )
     huge = pod("huge", 5)
     assert list((await world.filter(huge, "c"))["FailedAndUnresolvableNodes"]) == ["c"]
+
+
+@virtually
+async def test_before_no_node_is_left_the_ledger_catches_up() -> None:
+    """kube-scheduler may know already that a pod has gone, such as a victim, and would not soon ask again."""
+    world = World()
+    gone = world.pod_info(world.place("gone", "a", 4))
+    world.place("victim", "b", 1)
+    world.place("grown", "b", 3)
+    assert (await world.filter(pod("p"), "a", "c"))["NodeNames"] == ["c"]
+    assert await preempt(world, pod("p", 2), b=["grown"]) == victims(b=["grown"])
+    assert world.caught_up == 0
+    world.gone_unseen.append(PodSpec(gone.pod, gone.uid, "a", gone.amount))
+    assert (await world.filter(pod("p"), "a"))["NodeNames"] == ["a"]
+    assert await preempt(world, pod("p", 2), b=["victim"]) == {}
+    assert world.caught_up == 2
 
 
 @virtually

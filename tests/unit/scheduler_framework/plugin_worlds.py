@@ -9,7 +9,7 @@ from protocol.values import ZERO, Bounds, Resources
 from protocol.wire import PodName
 from scheduler.core.model import Holder, Kind
 from scheduler.framework.core.extended import ExtendedHandle, Reservation
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+from scheduler.framework.core.objects import NodeInfo, PodInfo, RowInfo
 from scheduler.framework.core.status import Code, Status, code_of
 from scheduler.ports import NotBound
 from tests.support.amounts import cu
@@ -106,14 +106,10 @@ class HandleAsTold:
     births: PoolsAsTold = field(default_factory=PoolsAsTold)
     binder: BinderAsTold | None = field(default_factory=BinderAsTold)
     nominator: NominatorAsTold | None = None
-    snapshot: NodeSnapshot = field(default_factory=NodeSnapshot)
     time_s: float = 1000.0
 
     def get_reservation_nominator(self) -> Any:
         return self.nominator
-
-    def node_info_snapshot(self) -> NodeSnapshot:
-        return self.snapshot
 
     def now_s(self) -> float:
         return self.time_s

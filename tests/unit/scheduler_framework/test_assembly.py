@@ -2,12 +2,25 @@
 
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pytest
+from pydantic import Field
 
+from hosting import settings
+from hosting.settings import Settings
+from scheduler.framework.core.enqueue import ALL_EVENTS
 from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, FilterPlugin, Plugin, QueuedPod
+from scheduler.framework.core.plugin import (
+    ActionType,
+    CycleContext,
+    EventResource,
+    EventWithHint,
+    ExtensionPoint,
+    FilterPlugin,
+    Plugin,
+    QueuedPod,
+)
 from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.framework.core.status import Status
 from scheduler.framework.runtime.assembly import (
@@ -65,6 +78,10 @@ class Fitting(Simple):
         return None
 
 
+class Quiet(Fitting):
+    NAME = "quiet"
+
+
 class Misnamed(Fitting):
     NAME = "somebody"
 
@@ -85,8 +102,14 @@ def unannotated(args, handle):  # type: ignore[no-untyped-def] # what authors wr
     return Fitting(args, handle)
 
 
+class FittingAndRating(Fitting):
+    def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
+        del context, pod, node
+        return 1, None
+
+
 def of_a_protocol(args: Any, handle: Any) -> FilterPlugin:
-    return Fitting(args, handle)
+    return FittingAndRating(args, handle)
 
 
 def annotated(args: Any, handle: Any) -> Fitting:
@@ -125,10 +148,24 @@ def test_each_plugin_is_made_once_from_its_own_args_and_the_handle() -> None:
     assert [*instances.plugins] == ["sort", "bind", "fit"]
 
 
-@pytest.mark.parametrize("factory", [Fitting, annotated, unannotated, of_a_protocol, of_what_there_is_not])
-def test_a_factory_need_not_say_what_it_makes(factory: Callable[..., Plugin]) -> None:
-    instances = of_profile(profile_of("fit"), registry_of(fit=factory))(HANDLE)
-    assert [name for point in instances.profile.points.values() for name in point] == ["fit", "bind", "sort"]
+@pytest.mark.parametrize(
+    ("factory", "scores"),
+    [
+        (Fitting, ()),
+        (annotated, ()),
+        (unannotated, ()),
+        (of_what_there_is_not, ()),
+        (FittingAndRating, ("fit",)),
+        (of_a_protocol, ("fit",)),
+    ],
+)
+def test_a_plugin_is_called_at_every_point_that_it_extends_whatever_its_factory_says(
+    factory: Callable[..., Plugin], scores: tuple[str, ...]
+) -> None:
+    asked = {ExtensionPoint.SCORE: PluginSet(tuple(EnabledPlugin(name) for name in scores))}
+    profile = Profile("p", asked, profile_of("fit").multi_point)
+    points = of_profile(profile, registry_of(fit=factory))(HANDLE).profile.points
+    assert (points[ExtensionPoint.FILTER], points[ExtensionPoint.SCORE]) == (("fit",), scores)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +189,7 @@ def test_every_factory_that_fails_is_named_with_its_cause() -> None:
     args = (PluginArgs("fit", "bad"), PluginArgs("sort", "bad"))
     profile = profile_of("fit", "rate", "none", "kind", args=args)
     assert faults_of(profile, registry) == [
-        (path, f'initializing plugin "{name}": {why}', "its factory must make it from these args")
+        (path, f'initializing plugin "{name}": {why}', "")
         for path, name, why in [
             ("profiles[p].pluginConfig[1].args", "sort", "these args are bad"),
             ("profiles[p].pluginConfig[0].args", "fit", "these args are bad"),
@@ -160,6 +197,38 @@ def test_every_factory_that_fails_is_named_with_its_cause() -> None:
             ("profiles[p].plugins.multiPoint.enabled[5].name", "kind", f"no plugin was made but {Fitting!r}"),
         ]
     ]
+
+
+class RatingArgs(Settings):
+    """The args of `CheckedRating`."""
+
+    share: Annotated[float, Field(ge=0)] = 0.5
+    names: list[str] = Field(default_factory=list)
+
+
+class CheckedRating(Rating):
+    ARGS = RatingArgs
+
+
+def checking(args: Any, handle: Any) -> Rating:
+    settings.check(args, RatingArgs)
+    return Rating(args, handle)
+
+
+@pytest.mark.parametrize(("factory", "made_before"), [(CheckedRating, []), (checking, ["sort", "bind"])])
+def test_args_are_checked_by_their_model_before_any_factory_runs(
+    factory: Callable[..., Plugin], made_before: list[str]
+) -> None:
+    handle: list[tuple[str, object]] = []
+    profile = profile_of("rate", args=(PluginArgs("rate", {"share": -1, "nmaes": []}),))
+    assert faults_of(profile, registry_of(rate=factory), handle) == [
+        (f"profiles[p].pluginConfig[0].args.{field}", f'initializing plugin "rate": {rule}', "")
+        for field, rule in [
+            ("share", "must be at least 0 (found -1)"),
+            ("nmaes", "there is no such setting"),
+        ]
+    ]
+    assert [name for name, _ in handle] == made_before
 
 
 def test_a_factory_that_cannot_be_loaded_is_a_fault_before_any_runs() -> None:
@@ -192,6 +261,44 @@ def test_a_plugin_must_have_the_name_by_which_it_is_registered(
     ]
 
 
+class Eventful(Fitting):
+    """Waits for what its args say, and notes how often that was asked."""
+
+    asked = 0
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        super().__init__(args, handle)
+        self._events = args
+
+    def events_to_register(self) -> list[EventWithHint]:
+        type(self).asked += 1
+        return list(self._events)
+
+
+def test_events_are_collected_once_from_plugins_that_can_reject() -> None:
+    waited = EventWithHint(EventResource.NODE, ActionType.ADD)
+    profile = profile_of("fit", "quiet", args=(PluginArgs("fit", [waited]),))
+    Eventful.asked = 0
+    registry = registry_of(fit=Eventful, quiet=Quiet)
+    framework = SchedulingFramework(of_profile(profile, registry), timings=TIMINGS)
+    framework.enqueue_extensions()
+    assert framework.enqueue_extensions() == {"fit": (waited,), "quiet": ALL_EVENTS}
+    assert Eventful.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [(None, "'NoneType' object is not iterable"), (["Node"], "each must be an EventWithHint, in ('Node',)")],
+)
+def test_events_that_cannot_be_used_are_a_fault(events: Any, why: str) -> None:
+    profile = profile_of("fit", args=(PluginArgs("fit", events),))
+    ((path, rule, _),) = faults_of(profile, registry_of(fit=Eventful))
+    assert (path, rule) == (
+        "profiles[p].plugins.multiPoint.enabled[2].name",
+        f'events of plugin "fit": {why}',
+    )
+
+
 # ------------------------------------------------------------ the profiles of a scheduler
 
 
@@ -212,8 +319,22 @@ def test_profiles_without_a_fault_pass() -> None:
 
 def built(profiles: list[Profile], registry: Registry) -> dict[str, SchedulingFramework]:
     return build_frameworks(
-        profiles, lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS)
+        profiles,
+        registry,
+        lambda profile: SchedulingFramework(of_profile(profile, registry), timings=TIMINGS),
     )
+
+
+def test_nothing_is_made_of_a_good_profile_beside_a_bad_one() -> None:
+    made: list[str] = []
+
+    def factory(args: Any, handle: Any) -> Fitting:
+        made.append("fit")
+        return Fitting(args, handle)
+
+    with pytest.raises(ProfileError):
+        built([profile_of("fit", name="a"), profile_of("fitt", name="b")], registry_of(fit=factory))
+    assert made == []
 
 
 def test_each_profile_has_plugins_of_its_own() -> None:
@@ -224,8 +345,8 @@ def test_each_profile_has_plugins_of_its_own() -> None:
 
 
 def test_what_only_building_shows_is_told_of_all_profiles() -> None:
-    args = (PluginArgs("sort", "bad"),)
-    with pytest.raises(ProfileError) as caught:
+    args = (PluginArgs("bind", "bad"),)
+    with pytest.raises(ProfileError) as caught:  # nothing that could be known before
         built([profile_of(name="a", args=args), profile_of("fit", name="b")], registry_of(fit=Misnamed))
     assert [fault.path for fault in caught.value.found] == [
         "profiles[a].pluginConfig[0].args",

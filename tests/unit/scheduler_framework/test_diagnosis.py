@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.framework.core.diagnosis import Diagnosis, DiagnosisStore, Failure, grouped
+from scheduler.framework.core.diagnosis import MOST_FAILURES, Diagnosis, DiagnosisStore, Failure, grouped
 from scheduler.framework.core.status import Code, Status, new_status
 from scheduler.framework.runtime.context import CycleState
 from tests.support.amounts import cu
@@ -23,6 +23,30 @@ def test_failures_are_grouped_by_reason_plugin_and_whether_preemption_might_help
         Failure("Pending", "Gate", preemption_might_help=False, nodes=1),
         Failure("tainted", "Taints", preemption_might_help=False, nodes=1),
     )
+
+
+def _lacking(index: int) -> Status:
+    return new_status(Code.UNSCHEDULABLE, f"Insufficient cpu: others leave {index}m").by("LedgerFit")
+
+
+def test_reasons_of_many_nodes_leave_out_what_is_peculiar_to_each() -> None:
+    """All nodes count; few of them are told in full."""
+    few, many = (
+        [_lacking(index) for index in range(3)],
+        [_lacking(index) for index in range(MOST_FAILURES + 1)],
+    )
+    assert [failure.nodes for failure in grouped(few)] == [1, 1, 1]
+    assert grouped([*many, TAINT]) == (
+        Failure("Insufficient cpu", "LedgerFit", preemption_might_help=True, nodes=MOST_FAILURES + 1),
+        Failure("tainted", "Taints", preemption_might_help=False, nodes=1),
+    )
+    for statuses, reasons in (
+        (few[:2], "1 Insufficient cpu: others leave 0m, 1 Insufficient cpu: others leave 1m"),
+        ([*few, TAINT], "1 tainted, 3 Insufficient cpu"),
+    ):
+        diagnosis = Diagnosis(POD, 0)
+        diagnosis.rejected({str(at): status for at, status in enumerate(statuses)}, len(statuses))
+        assert diagnosis.text == f"0/{len(statuses)} nodes are available: {reasons}."
 
 
 @pytest.mark.parametrize(

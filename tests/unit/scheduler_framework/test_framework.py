@@ -8,11 +8,12 @@ import pytest
 from hosting.metrics import HistogramFamily
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import CycleContext, QueuedPod
-from scheduler.framework.core.status import Code, Status, code_of, message_of, new_status
+from scheduler.framework.core.status import Code, Status, code_of, error_status, message_of, new_status
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.timing import SAMPLED_EACH
-from tests.support.virtual_time import now_s, turns, virtually
+from scheduler.framework.runtime.turns import TURN_S
+from tests.support.virtual_time import compute, now_s, turns, virtually
 from tests.unit.scheduler_framework.scripted import NS_PER_S, KaputtError, Script
 from tests.unit.scheduler_framework.scripted_v1_35 import framework_made_of, framework_of, node_of, pod_of
 
@@ -92,6 +93,37 @@ async def test_what_is_no_score_fails_the_run(score: Any) -> None:
     assert f'plugin "Untyped" returns an invalid score {score}, it should' in message_of(status)
 
 
+class Forgetful(AsyncRate):
+    """Loses a node when it normalises."""
+
+    def normalize_score(self, context: CycleContext, pod: PodInfo, scores: dict[str, int]) -> None:
+        del context, pod, scores["n1"]
+
+
+@virtually
+async def test_a_score_that_normalising_lost_fails_the_run() -> None:
+    scores, status = await framework_made_of(Forgetful()).run_score_plugins(CycleState(), POD, NODES)
+    assert (scores, code_of(status)) == ([], Code.ERROR)
+    assert "returns an invalid score None" in message_of(status)
+
+
+@virtually
+async def test_a_failure_keeps_what_the_plugin_failed_with() -> None:
+    cause = ConnectionError("no answer")
+
+    class Failing(Named):
+        def bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
+            del context, pod, node_name
+            return error_status(cause)
+
+    status = await framework_made_of(Failing()).run_bind_plugins(CycleState(), POD, "n1")
+    assert status is not None
+    error = status.as_error()
+    assert str(error) == 'running Bind plugin "Failing": no answer'
+    assert error is not None
+    assert error.__cause__ is cause
+
+
 @virtually
 async def test_the_seeds_prebind_takes_part_in_pre_bind() -> None:
     status = await framework_made_of(EarlyBinder()).run_pre_bind_plugins(CycleState(), POD, "n1")
@@ -108,6 +140,28 @@ async def test_a_plugin_without_a_pre_flight_has_something_to_do() -> None:
     assert await framework.run_pre_bind_pre_flights(context, POD, "n1") is None
     assert await framework.run_pre_bind_plugins(context, POD, "n1") is None
     assert calls == ["p1.prebind_preflight", "p2.prebind"]
+
+
+@virtually
+async def test_others_have_their_turn_while_nodes_are_scored() -> None:
+    turns_of_others = 0
+
+    async def other() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    class Slow(Named):
+        def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
+            del context, pod, node
+            compute(TURN_S)
+            return 0, None
+
+    task = asyncio.create_task(other(), name="other")
+    await framework_made_of(Slow()).run_score_plugins(CycleState(), POD, [*NODES, *NODES])
+    task.cancel()
+    assert turns_of_others >= 3
 
 
 # ------------------------------------------------------------ the end of waits

@@ -9,7 +9,7 @@ from protocol.values import ZERO, Resources
 from scheduler.core.model import Kind
 from scheduler.framework.core.extended import Reservation
 from scheduler.framework.core.objects import NodeInfo, PodInfo
-from scheduler.framework.core.plugin import MAX_PERMIT_WAIT_S
+from scheduler.framework.core.plugin import MAX_PERMIT_WAIT_S, PreFilterResult
 from scheduler.framework.core.status import Code
 from scheduler.framework.plugins.default_binder import DefaultBinder
 from scheduler.framework.plugins.ledger_fit import LedgerFit
@@ -62,6 +62,7 @@ def fit(handle: HandleAsTold) -> LedgerFit:
             "Insufficient memory: the pod needs 9Gi, and no more than 8Gi can be reserved on the node at all",
         ),
         (pod("mine", cu(2)), OVER_FULL, Code.SUCCESS, ""),
+        (pod("mine", cu(2), most=cu(4)), OVER_FULL, Code.SUCCESS, ""),
         (
             pod("mine", cu(3, 2)),
             OVER_FULL,
@@ -75,7 +76,15 @@ def fit(handle: HandleAsTold) -> LedgerFit:
             ", ".join(NO_LEDGER),
         ),
     ],
-    ids=["fits", "no room", "larger than the node", "its own row", "grown beyond its own row", "no ledger"],
+    ids=[
+        "fits",
+        "no room",
+        "larger than the node",
+        "its own row",
+        "its own row, before it was known to grow",
+        "grown beyond its own row",
+        "no ledger",
+    ],
 )
 def test_a_pod_fits_in_what_the_other_rows_leave(
     asking: PodInfo, where: NodeInfo, code: Code, message: str
@@ -94,6 +103,13 @@ def test_the_reason_follows_the_rows_of_the_node() -> None:
 def test_who_needs_nothing_is_not_filtered(amount: Resources, code: Code) -> None:
     found, status = fit(HandleAsTold()).pre_filter(Notes(), pod("new", amount), [OVER_FULL])
     assert (found, told(status)) == (None, (code, ""))
+
+
+@pytest.mark.parametrize("most", [None, cu(4)], ids=["as a pod", "as a pod that will be a VM"])
+def test_a_pod_that_may_be_bound_is_tried_on_its_node_alone(most: Resources | None) -> None:
+    nodes = [node("a", cu(8)), node("b", cu(8), [row("new", cu(1))]), node("c", cu(8))]
+    found, status = fit(HandleAsTold()).pre_filter(Notes(), pod("new", cu(1), most=most), nodes)
+    assert (found, status) == (PreFilterResult(frozenset("b")), None)
 
 
 # ------------------------------------------------------------ from the choice to the binding
@@ -157,6 +173,24 @@ async def test_room_stays_kept_while_the_pod_may_be_bound(failure: NotBound, for
     assert told(status) == (Code.ERROR, f"pod default/new was not bound to node a: {failure.message}")
     made.unreserve(context, new, "a")
     assert handle.placements.forgotten == forgotten
+
+
+async def test_the_room_of_a_pod_that_may_be_bound_is_not_moved_before_its_time_is_over() -> None:
+    handle, context, new = (
+        HandleAsTold(binder=BinderAsTold(NotBound("", may_be_bound=True))),
+        Notes(),
+        pod("new", cu(2)),
+    )
+    made = fit(handle)
+    made.reserve(context, new, "a")
+    await DefaultBinder(None, handle.extended).bind(context, new, "a")
+    made.unreserve(context, new, "a")
+    text = "the pod may be bound to node a, because the answer to its binding was lost"
+    assert told(made.reserve(Notes(), new, "b")) == (Code.UNSCHEDULABLE, text)
+    assert handle.placements.kept["uid-new"].node == "a"
+    assert made.reserve(Notes(), new, "a") is None
+    handle.time_s += 10
+    assert made.reserve(Notes(), new, "b") is None
 
 
 async def test_without_a_binder_the_next_plugin_binds() -> None:

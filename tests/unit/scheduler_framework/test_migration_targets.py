@@ -56,7 +56,6 @@ def targets(*nodes: NodeInfo, extra: Profile | None = None) -> MigrationTargets:
     registry.register("Misbehaving", Misbehaving)
     framework = SchedulingFramework(of_profile(extra or Profile("parley"), registry, FULL_PROFILE))
     snapshot = NodeSnapshot({each.name: each for each in nodes})
-    framework.set_snapshot(snapshot)
     profiles: dict[str, Any] = {"parley": framework}
     return MigrationTargets(profiles.__getitem__, lambda: snapshot)
 

@@ -8,7 +8,8 @@ import pytest
 
 from hosting.settings import FaultsError
 from protocol.wire import PodName
-from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
+from scheduler.framework.core.objects import NodeInfo, PodInfo
+from scheduler.framework.core.plugin import ActionType, EventResource, QueueingHint, SchedulingEvent
 from scheduler.framework.core.status import Code
 from scheduler.framework.plugins.node_selectors import HOSTNAME, ZONE
 from scheduler.framework.plugins.pod_topology_spread import PodTopologySpread
@@ -141,6 +142,19 @@ def test_pods_that_come_and_go_on_trial_are_counted() -> None:
     plugin.remove_pod(Notes(), asking, web("web-0"), THREE[0])  # where the filter is left out
 
 
+def test_a_pod_of_another_namespace_changes_nothing() -> None:
+    (of_pods, _) = PodTopologySpread(None, HandleAsTold().extended).events_to_register()
+    assert of_pods.hint is not None
+    other = replace(web("other"), pod=PodName("other", "elsewhere"))
+    for about, hint in (
+        (web("x"), QueueingHint.QUEUE),
+        (other, QueueingHint.SKIP),
+        (None, QueueingHint.QUEUE),
+    ):
+        event = SchedulingEvent(EventResource.POD, ActionType.DELETE, about, None)
+        assert of_pods.hint(web(), event) is hint
+
+
 # ------------------------------------------------------------ constraints that should hold
 
 
@@ -148,9 +162,9 @@ def scored(
     asking: PodInfo, nodes: Sequence[NodeInfo], everywhere: Sequence[NodeInfo] = (), args: Any = None
 ) -> dict[str, int] | None:
     """The normalised scores; None where the plugin leaves them out."""
-    handle, context = HandleAsTold(), Notes()
-    handle.snapshot = NodeSnapshot({each.name: each for each in everywhere or nodes})
-    plugin = PodTopologySpread(args, handle.extended)
+    plugin, context = PodTopologySpread(args, HandleAsTold().extended), Notes()
+    if everywhere:
+        plugin.pre_filter(context, asking, everywhere)
     if told(plugin.pre_score(context, asking, nodes))[0] is Code.SKIP:
         return None
     scores = {each.name: plugin.score(context, asking, each)[0] for each in nodes}

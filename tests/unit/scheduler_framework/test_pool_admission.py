@@ -6,11 +6,20 @@ import pytest
 
 from hosting.settings import FaultsError
 from protocol.reasons import Reason, ReasonCode
+from scheduler.framework.core.objects import RowInfo
 from scheduler.framework.core.plugin import ActionType, EventResource, QueueingHint, SchedulingEvent
 from scheduler.framework.core.status import Code
 from scheduler.framework.plugins.pool_admission import PoolAdmission
 from tests.support.amounts import cu
-from tests.unit.scheduler_framework.plugin_worlds import HandleAsTold, Notes, PoolsAsTold, pod, told
+from tests.unit.scheduler_framework.plugin_worlds import (
+    HandleAsTold,
+    Notes,
+    PoolsAsTold,
+    node,
+    pod,
+    row,
+    told,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +42,15 @@ async def test_a_pod_of_a_pool_is_placed_as_the_pool_says(refusal: ReasonCode | 
     assert handle.births.asked == [("ci", cu(2), 1001.5)]
 
 
-async def test_nobody_is_asked_about_a_pod_of_no_pool() -> None:
-    handle = HandleAsTold()
-    _, status = await PoolAdmission(None, handle.extended).pre_filter(Notes(), pod("new", cu(2)), [])
+@pytest.mark.parametrize(
+    ("pool", "rows"), [(None, []), ("ci", [row("new", cu(2))])], ids=["no pool", "kept already"]
+)
+async def test_nobody_is_asked_about_a_pod_of_no_pool_or_one_that_counts_there(
+    pool: str | None, rows: list[RowInfo]
+) -> None:
+    handle, nodes = HandleAsTold(), [node("a", cu(8)), node("b", cu(8), rows)]
+    asking = pod("new", cu(2), pool=pool)
+    _, status = await PoolAdmission(None, handle.extended).pre_filter(Notes(), asking, nodes)
     assert (told(status), handle.births.asked) == ((Code.SKIP, ""), [])
 
 

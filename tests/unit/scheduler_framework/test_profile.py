@@ -166,6 +166,12 @@ def test_a_profile_is_laid_over_the_defaults(
     assert profile.weights == weights
 
 
+def test_what_the_defaults_disable_at_a_point_stays_disabled() -> None:
+    defaults = Profile("", {SCORE: enabled(disabled=("fit",))}, enabled("sort", "bind", "fit"))
+    points = resolved(Profile("p", {SCORE: enabled("rate")}), defaults).points
+    assert (points[FILTER], points[SCORE]) == (("fit",), ("rate",))
+
+
 def test_args_of_a_profile_go_before_those_of_the_defaults() -> None:
     assert resolved(Profile("p"), DEFAULTS).args == {"fit": {"from": "defaults"}}
     own = Profile("p", args=(PluginArgs("fit", {"from": "profile"}),))
@@ -287,6 +293,13 @@ def test_plugins_are_in_the_order_in_which_they_are_first_named() -> None:
 )
 def test_a_fault_says_where_it_is_and_what_would_be_right(given: Profile, fault: ProfileFault) -> None:
     assert resolve(given, KNOWN).faults == (fault,)
+
+
+@pytest.mark.parametrize(("more", "faults"), [(0, 0), (1, 1)])
+def test_the_largest_sum_of_weights(more: int, faults: int) -> None:
+    largest = 92233720368547758
+    given = profile({SCORE: enabled(("rate", largest - 1), ("fit", 1 + more))})
+    assert len(resolve(given, KNOWN).faults) == faults
 
 
 def test_a_fault_in_one_line() -> None:

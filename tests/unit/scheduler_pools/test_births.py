@@ -24,7 +24,7 @@ from scheduler.pools.core.values import (
 )
 from tests.support.amounts import UNIT, cu
 from tests.support.virtual_time import now_s, turns, virtually
-from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, hangs, raises
+from tests.unit.scheduler_pools.pool_worlds import Doorman, PoolWorld, raises
 
 POD: Mapping[str, Any] = {
     "metadata": {"name": "new", "namespace": "d", "uid": "uid-new", "labels": {"tier": "gold"}},
@@ -68,7 +68,7 @@ class BirthWorld(PoolWorld):
         self.placements = CorePlacements(self.core, self.service.take, now_s, self.births.still_admits)
 
     @classmethod
-    async def begin(cls, *plugins: Doorman, **limits: Any) -> "BirthWorld":
+    async def opened(cls, *plugins: Doorman, **limits: Any) -> "BirthWorld":
         """The world, once its pool is there."""
         world = cls(*plugins)
         await world.objects.create(Pool("bank", UNIT, PoolLimits(**limits)))
@@ -82,6 +82,11 @@ class BirthWorld(PoolWorld):
     def assume(self, units: int = 1, holder: Holder = NEW) -> Reason | None:
         """Keep room for the pod."""
         return self.placements.assume(holder, "d/new", "n1", cu(units), until_s=now_s() + 60, pool="bank")
+
+
+def never(pod: dict[str, Any], pool: Pool) -> Any:
+    """Never answer."""
+    return asyncio.sleep(10_000)
 
 
 def changed(pod: dict[str, Any], pool: Pool) -> PodAdmission:
@@ -106,7 +111,7 @@ CASES: list[tuple[list[Doorman], dict[str, Any], str, Resources, ReasonCode | No
     ([PodDoorman(lambda *_: PodAdmission(error=AppError(429, "later")))], {}, "bank", UNIT, ReasonCode.POOL, "later"),
     ([PodDoorman(lambda *_: 1 / 0)], {}, "bank", UNIT, ReasonCode.POOL_FAILED, "doorman failed"),
     ([PodDoorman(lambda *_: "yes")], {}, "bank", UNIT, ReasonCode.POOL_FAILED, "doorman failed"),
-    ([PodDoorman(hangs)], {}, "bank", UNIT, ReasonCode.POOL_FAILED, "did not answer within 0.5 s"),
+    ([PodDoorman(never)], {}, "bank", UNIT, ReasonCode.POOL_FAILED, "did not answer within 0.5 s"),
     ([PodDoorman(changed)], {}, "bank", UNIT, ReasonCode.POOL_FAILED, "change pods where they are made"),
     ([PodDoorman(lambda pod, _: PodAdmission(pod))], {}, "bank", UNIT, None, ""),
 ]  # fmt: skip
@@ -122,7 +127,7 @@ async def test_a_pod_is_placed_where_its_pool_agrees_and_asking_changes_nothing(
     code: ReasonCode | None,
     message: str,
 ) -> None:
-    world = await BirthWorld.begin(*plugins, **limits)
+    world = await BirthWorld.opened(*plugins, **limits)
     world.queue.members("bank")
     before = world.queue.state_of("bank"), world.core.ledger.generation, world.core.ledger.pool_moves
     refused = await world.admit(amount, pool)
@@ -153,14 +158,14 @@ async def test_a_refusal_has_the_code_of_its_kind(
         plugin.says = raises(error)
     else:
         plugin.pods = lambda *_: PodAdmission(error=error)
-    refused = await (await BirthWorld.begin(plugin)).admit()
+    refused = await (await BirthWorld.opened(plugin)).admit()
     assert refused == Reason(code, f"pool bank: {error.message}", retry_after_s=wait_s)
 
 
 @virtually
 async def test_hooks_are_shown_the_pool_with_the_pod_in_it_and_the_pod_as_it_is() -> None:
     plugin = PodDoorman()
-    world = await BirthWorld.begin(plugin)
+    world = await BirthWorld.opened(plugin)
     assert await world.admit(cu(3)) is None
     (probe,) = plugin.heard
     assert (probe.replicas, probe.names, probe.members) == (5, ("new",), ("old",))
@@ -173,10 +178,10 @@ async def test_hooks_are_shown_the_pool_with_the_pod_in_it_and_the_pod_as_it_is(
 
 @virtually
 async def test_nobody_waits_longer_than_the_deadline() -> None:
-    slow = [PodDoorman(hangs, label=f"slow{at}") for at in range(6)]
+    slow = [PodDoorman(never, label=f"slow{at}") for at in range(6)]
     for each in slow:
         each.pods = lambda *_: asyncio.sleep(0.45, POD_ADMITTED)
-    refused = await (await BirthWorld.begin(*slow)).admit()
+    refused = await (await BirthWorld.opened(*slow)).admit()
     assert refused == Reason(
         ReasonCode.POOL_FAILED, "pool bank: its plugins did not answer in time", retry_after_s=1.0
     )
@@ -186,7 +191,7 @@ async def test_nobody_waits_longer_than_the_deadline() -> None:
 @pytest.mark.parametrize("what", ["the pool is changed", "the pool goes", "the chain is another one"])
 @virtually
 async def test_what_changes_while_it_is_asked_is_asked_again(what: str) -> None:
-    world = await BirthWorld.begin(PodDoorman(delay_s=0.2))
+    world = await BirthWorld.opened(PodDoorman(delay_s=0.2))
     asking = asyncio.create_task(world.admit())
     await turns()
     match what:
@@ -205,7 +210,7 @@ async def test_what_changes_while_it_is_asked_is_asked_again(what: str) -> None:
 @virtually
 async def test_a_pool_that_was_found_full_is_asked_again_only_where_that_costs_nothing(is_slow: bool) -> None:
     plugin = PodDoorman(most=3, delay_s=0.1 if is_slow else 0.0)
-    world = await BirthWorld.begin(plugin)
+    world = await BirthWorld.opened(plugin)
     assert await world.grow("old", 5) == (3, ["pool"])
     asked = len(plugin.heard)
     refused = await world.admit()
@@ -222,7 +227,7 @@ async def test_a_pool_that_was_found_full_is_asked_again_only_where_that_costs_n
 @virtually
 async def test_a_parked_pool_takes_no_pods() -> None:
     plugin = PodDoorman()
-    world = await BirthWorld.begin(plugin)
+    world = await BirthWorld.opened(plugin)
     plugin.says = raises(new_invalid_spec("wrong"))
     await world.grow("old", 5)
     plugin.says = None
@@ -236,7 +241,7 @@ async def test_a_parked_pool_takes_no_pods() -> None:
 
 @virtually
 async def test_two_that_were_admitted_do_not_both_get_what_is_left() -> None:
-    world = await BirthWorld.begin(PodDoorman(most=4))
+    world = await BirthWorld.opened(PodDoorman(most=4))
     assert [await world.admit(cu(2)) for _ in range(2)] == [None, None]
     assert world.assume(2) is None
     refused = world.assume(2, Holder(Kind.VM, "uid-other"))
@@ -249,9 +254,20 @@ async def test_two_that_were_admitted_do_not_both_get_what_is_left() -> None:
     assert world.assume(2, Holder(Kind.VM, "uid-other")) is None
 
 
+@pytest.mark.parametrize("plugins", [(), (PodDoorman(most=4),)], ids=["without plugins", "with plugins"])
+@virtually
+async def test_a_pod_that_is_tried_again_does_not_stand_in_its_own_way(plugins: tuple[Doorman, ...]) -> None:
+    """Its first binding is in doubt, so its room is still kept."""
+    world = await BirthWorld.opened(*plugins, max_units=4)
+    assert await world.admit(cu(2)) is None
+    assert world.assume(2) is None
+    assert await world.admit(cu(2)) is None
+    assert await world.admit(cu(3)) is not None
+
+
 @virtually
 async def test_the_core_has_the_last_word() -> None:
-    world = await BirthWorld.begin(max_units=5)
+    world = await BirthWorld.opened(max_units=5)
     assert await world.admit(cu(3)) is None
     world.born("more", units=2)
     refused = world.assume(3)

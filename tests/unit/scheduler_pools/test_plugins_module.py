@@ -1,27 +1,13 @@
-"""What plugin authors import: every name of the seed, and nothing loaded before it is used."""
+"""What authors of pool plugins import: every name of the seed."""
 
-import ast
 import enum
 import inspect
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from parley import plugins
 from scheduler.pools.chain import manager, plugin, probing, registry
 from scheduler.pools.core import errors, probe, providers, values
-
-ROOT = Path(__file__).parents[3]
-IMPORTS = [
-    (line.module or "", name)
-    for line in ast.parse((ROOT / "parley" / "plugins.pyi").read_text()).body
-    if isinstance(line, ast.ImportFrom)
-    for name in line.names
-]
-LISTED = {name.name: home for home, name in IMPORTS}
 
 SEED = {
     "NewInsufficientResources": ("new_insufficient_resources", errors.new_insufficient_resources),
@@ -92,48 +78,3 @@ def test_every_hook_of_the_seed_is_there(kind: str) -> None:
 )
 def test_every_method_of_the_seeds_manager_is_there(method: str) -> None:
     assert inspect.iscoroutinefunction(getattr(plugins.PluginManager, method))
-
-
-def test_every_name_of_the_list_is_the_one_of_its_home() -> None:
-    assert dir(plugins) == sorted(LISTED)
-    for name, home in LISTED.items():
-        assert getattr(plugins, name) is getattr(sys.modules[home], name)
-
-
-@pytest.mark.parametrize("name", ["NewInternal", "new_internals", "_Loading", "__path__", "", "scheduler"])
-def test_another_name_is_an_attribute_error(name: str) -> None:
-    assert not hasattr(plugins, name)
-    with pytest.raises(AttributeError, match=r"parley\.plugins"):
-        getattr(plugins, name)
-
-
-def test_a_star_gives_every_name() -> None:
-    found: dict[str, Any] = {}
-    exec("from parley.plugins import *", found)
-    assert LISTED.keys() <= found.keys()
-
-
-def test_type_checkers_see_every_name_as_offered() -> None:
-    """Under `mypy --strict` a stub offers only what is imported under its own name again; and none is there twice."""
-    assert all(name.asname == name.name for _, name in IMPORTS)
-    assert len(LISTED) == len(IMPORTS)
-
-
-def test_nothing_of_the_scheduler_is_imported_before_it_is_used() -> None:
-    """In a process of its own, because here everything is loaded."""
-    code = """
-import sys
-import parley.plugins
-loaded = [name for name in sys.modules if name.split(".")[0] in ("scheduler", "hosting", "protocol", "pydantic")]
-assert loaded == [], loaded
-dir(parley.plugins)
-assert "scheduler" not in sys.modules
-parley.plugins.AppError
-assert "scheduler.pools.core.errors" in sys.modules
-assert "scheduler.pools.chain.manager" not in sys.modules
-assert "AppError" in vars(parley.plugins)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,25 @@
+"""What kube-scheduler is told of nodes that are dropped."""
+
+import pytest
+
+from scheduler.extender.verdicts import MOST_NODES_IN_FULL, texts
+from scheduler.framework.core.status import Code, Status, new_status
+
+
+def lacking(index: int) -> Status:
+    return new_status(
+        Code.UNSCHEDULABLE, f"Insufficient cpu: others leave {index}m", "Insufficient memory: 1Gi"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        (MOST_NODES_IN_FULL, "Insufficient cpu: others leave 0m, Insufficient memory: 1Gi"),
+        (MOST_NODES_IN_FULL + 1, "Insufficient cpu, Insufficient memory"),
+    ],
+)
+def test_reasons_of_many_nodes_are_brief(nodes: int, text: str) -> None:
+    found = texts({f"node-{index}": lacking(index) for index in range(nodes)}, are_resolvable=True)
+    assert found["node-0"] == text
+    assert len(found) == nodes
