@@ -38,8 +38,8 @@ class FullWorld(World):
     def __init__(self) -> None:
         super().__init__()
         api, rng = self.server.api(), random.Random(1)
-        view = PlacingView(self.cluster, self.core)
         placements = CorePlacements(self.core, self.core.apply, now_s, lambda *_: None)
+        view = PlacingView(self.cluster, self.core, placements)
         ports = ExtenderPorts(placements, PoolsAsTold(), now_s, binder=KubernetesBinder(api))
         shared = SharedExtension(ports, QUIET)
         extender = FrameworkExtender(Profile(NAME), new_registry(), shared, defaults=FULL_PROFILE)
