@@ -24,7 +24,7 @@ from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.ledger_reservations import LedgerReservations
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
+from scheduler.framework.runtime.assembly import build_frameworks
 from scheduler.framework.runtime.registry import new_registry
 from scheduler.framework.runtime.settings import SchedulingEntry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
@@ -97,9 +97,11 @@ class LiveScheduling:
     def _built(
         self, profiles: Sequence[Profile], defaults: Profile, shared: SharedExtension
     ) -> Mapping[str, FrameworkExtender]:
-        check_profiles(profiles, self._registry, defaults)
         return build_frameworks(
-            profiles, lambda profile: FrameworkExtender(profile, self._registry, shared, defaults=defaults)
+            profiles,
+            self._registry,
+            lambda profile: FrameworkExtender(profile, self._registry, shared, defaults=defaults),
+            defaults,
         )
 
     def use_default(self) -> None:

@@ -151,23 +151,29 @@ class GrowthHeadroom(ShippedPlugin):
         return score // weight, None
 
     def _of_rows(self, rows: Mapping[Holder, RowInfo]) -> Resources:
-        return sum((self._of_row(row) for row in rows.values()), ZERO)
+        cpu = memory = 0
+        for row in rows.values():
+            amount = self._of_row(row)
+            cpu += amount.vcpu_milli
+            memory += amount.memory_bytes
+        return Resources(cpu, memory)
 
     def _of_row(self, row: RowInfo) -> Resources:
-        if row.is_migrating:
+        if row.is_migrating or (row.bounds is None and row.pressure is ZERO):
             return row.reserved
         return likely(row.reserved, row.pressure, row.bounds, self._share_ppm)
 
 
 def likely(kept: Resources, pressure: Resources, bounds: Bounds | None, share_ppm: int) -> Resources:
     """What a holder is likely to want: what it keeps and was denied, and a share of the rest up to its maximum, rounded up."""
-    now = kept + pressure
-    if bounds is None:
-        return now
-    rest = (bounds.max - now).max(ZERO)
-    return now + Resources(
-        -(-rest.vcpu_milli * share_ppm // MILLION), -(-rest.memory_bytes * share_ppm // MILLION)
-    )
+    cpu, memory = kept.vcpu_milli + pressure.vcpu_milli, kept.memory_bytes + pressure.memory_bytes
+    if bounds is not None:
+        most = bounds.max
+        if most.vcpu_milli > cpu:
+            cpu -= (cpu - most.vcpu_milli) * share_ppm // MILLION
+        if most.memory_bytes > memory:
+            memory -= (memory - most.memory_bytes) * share_ppm // MILLION
+    return Resources(cpu, memory)
 
 
 def utilized(wanted: int, capacity: int) -> int:

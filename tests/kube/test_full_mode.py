@@ -1,0 +1,78 @@
+"""Parley's scheduler in the mode `full`, against a real API server: it places and binds the pods that name it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hosting.kubernetes.resources import Manifest
+from parley.clusters.control_plane import ControlPlane
+from parley.clusters.programs import Programs
+from tests.support.kube.objects import Objects, pod
+from tests.support.kube.parley import ParleyPrograms
+from tests.support.kube.placing import PlacingScene, started_kubeless_plane
+from tests.support.waiting import shown_blocking
+
+CLAIM = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+
+
+@pytest.fixture(scope="module")
+def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with started_kubeless_plane(programs, tmp_path_factory.mktemp("kubeless")) as plane:
+        yield plane
+
+
+@pytest.fixture
+def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
+    found = PlacingScene(parley, objects)
+    yield found
+    found.end()
+
+
+def _named(name: str, milli: int, **spec: Any) -> Manifest:
+    """A pod that names our scheduler; `spec` are more fields of its spec."""
+    manifest = pod(name, requests={"cpu": f"{milli}m", "memory": "64Mi"})
+    manifest["spec"] |= {"schedulerName": "parley-scheduler", "terminationGracePeriodSeconds": 0, **spec}
+    return manifest
+
+
+def test_pods_that_name_the_scheduler_are_placed_by_it(scene: PlacingScene) -> None:
+    nodes = scene.add_nodes(2, 2000)
+    scene.start_parley("--mode", "full")
+    names = [f"p{number}" for number in range(8)]
+    scene.create(*(_named(name, 500) for name in names))
+    placed = {name: scene.placed(name) for name in names}
+    assert sorted(placed.values()) == [each for each in sorted(nodes) for _ in range(4)], (
+        "both nodes are full"
+    )
+    scene.await_right_ledger()
+
+    scene.create(_named("late", 500))
+    assert "0/2 nodes are available" in scene.refused("late", "Insufficient cpu")
+    assert "Insufficient cpu" in scene.refused_by_event("late")
+    scene.objects.delete("pods", names[0])
+    assert scene.placed("late") == placed[names[0]], "it is tried again when room becomes free"
+
+    scene.objects.delete("pods", names[1])
+    scene.create(
+        _named("gated", 500, schedulingGates=[{"name": "test/gate"}]), _named("claims", 1, volumes=CLAIM)
+    )
+    assert "spec.volumes[0].persistentVolumeClaim" in scene.refused("claims")
+    assert scene.node_of("gated") == ""
+    scene.objects.patch("pods", "gated", {"spec": {"schedulingGates": None}})
+    assert scene.placed("gated") == placed[names[1]]
+    scene.await_right_ledger()
+
+
+def test_a_scheduler_that_is_killed_in_the_middle_loses_no_pod(scene: PlacingScene) -> None:
+    scene.add_nodes(4, 4000)
+    scene.start_parley("--mode", "full")
+    names = [f"p{number}" for number in range(48)]
+    scene.create(*(_named(name, 250) for name in names))
+    shown_blocking("some are placed", lambda: sum(bool(scene.node_of(name)) for name in names) > 4)
+    scene.parley.kill("a")
+    scene.parley.again("a")
+    scene.await_parley()
+    for name in names:
+        scene.placed(name)
+    scene.await_right_ledger()
