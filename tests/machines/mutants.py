@@ -425,7 +425,7 @@ MUTANTS: Final = (
     Mutant(7, one_hand_over_floor, 421),
     Mutant(8, bounds_cut_below_use),
     Mutant(9, bystander_gets_what_is_pending, 3),
-    Mutant(10, decrease_believed_at_once, 192),
+    Mutant(10, decrease_believed_at_once, 717),
     Mutant(11, targets_left_out, 2),
     Mutant(12, sent_resize_left_out),
     Mutant(13, no_fence),
