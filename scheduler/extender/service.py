@@ -207,7 +207,10 @@ class ExtenderService:
         found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
         if not is_rejected(found.status):
             _check(found.status)
-        return verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        failed = verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        if len(failed) == len(args.node_names):
+            attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
+        return failed
 
     def _filter_fails(self, why: str) -> server.Reply:
         return _json(ExtenderFilterResult(error=why))
