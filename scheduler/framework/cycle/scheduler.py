@@ -217,7 +217,7 @@ class PodScheduler:
         self.queue.failed(pod.uid, Rejection(), self._clock())
         if (
             pod.uid not in self.queue
-        ):  # gone meanwhile: what the attempt has noted of it since is in nobody's way
+        ):  # the pod has gone meanwhile, and the attempt may have noted things since
             shared.gone(pod)
         self._changed.set()
 
