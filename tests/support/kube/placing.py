@@ -69,7 +69,7 @@ class PlacingScene:
         return added
 
     def start_parley(self, *options: str) -> int:
-        """Parley's scheduler as an extender, when it leads; the port of the extender."""
+        """Parley's scheduler as an extender, unless the options say otherwise, when it leads; the port of the extender."""
         port = free_port()
         extender = ("--mode", "extender", "--extender-port", str(port))
         self.port = start_scheduler(self.parley, self.objects, "a", "--first-start", *extender, *options)
