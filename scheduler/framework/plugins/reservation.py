@@ -137,11 +137,19 @@ class ReservationPlugin(ShippedPlugin):
 
     # ------------------------------------------------------------ choosing a node, and a reservation of it
 
-    def pre_score(self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Status | None:
-        """Skip where no node has a reservation for the pod. The lowest order of all nodes makes its node the preferred one."""
-        del pod
-        state = _state(context)
-        usable = [each for node in nodes for each in state.by_node.get(node.name, ())]
+    async def pre_score(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> Status | None:
+        """Skip where no node has a reservation for the pod. The lowest order of all nodes makes its node the preferred one.
+
+        Beside kube-scheduler the filters have run in another call, so nodes may not have been looked at yet. One that cannot be
+        restored counts as a node without reservations: its filter says why.
+        """
+        state, usable = _state(context), list[Reservation]()
+        for node in nodes:
+            if self._has_rows.of(node.name, node.rows):
+                found, _ = await self._usable(context, pod, node)
+                usable += found
         if not usable:
             return new_status(Code.SKIP)
         best = best_reservation([each for each in usable if each.order > 0], {})
