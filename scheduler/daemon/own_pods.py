@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from typing import Final
 
 from hosting import logs, metrics
@@ -38,6 +39,7 @@ class OwnPods:
         guard: LeadershipGuard,
         rng: random.Random,
         supervisor: Supervisor,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         log = logs.logger("scheduling")
         self._supervisor = supervisor
@@ -45,10 +47,8 @@ class OwnPods:
         self._has_started = False
         self._outcomes = PodOutcomes(api, recorder, rng=rng, log=log)
         self._changes = ClusterChanges(cluster, core, view)
-        self._scheduler = PodScheduler(
-            extenders, view, self._outcomes, clock=time.monotonic, rng=rng, guard=guard
-        )
-        self._pods = UnscheduledPods(api, view, self._scheduler, clock=time.monotonic, rng=rng, log=log)
+        self._scheduler = PodScheduler(extenders, view, self._outcomes, clock=clock, rng=rng, guard=guard)
+        self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
 
     def use(self, extenders: Extenders) -> None:
         """The profiles are these from now on."""

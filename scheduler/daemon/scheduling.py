@@ -50,7 +50,7 @@ class LiveScheduling:
         """With `is_full`, pods are bound that name a profile as their scheduler."""
         self._api = api
         self._supervisor = serving.supervisor
-        self._view = PlacingView(cluster, serving.core)
+        self._view = PlacingView(cluster, serving.core, serving.placements)
         self._refresh = serving.service.refresh
         self.targets = MigrationTargets(self.framework_of, self.snapshot)
         ports = ExtenderPorts(

@@ -159,6 +159,7 @@ class Binds:
             finally:
                 if binding.is_in_doubt:
                     _remember(self._doubts, asked.uid, Doubt(asked.node, self._clock() + SETTLES_S))
+            binding.framework.end_cycle(binding.pod)
 
     @asynccontextmanager
     async def _in_time(self, until_s: float) -> AsyncIterator[None]:

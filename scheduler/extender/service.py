@@ -89,11 +89,29 @@ class ExtenderService:
 
     def routes(self) -> tuple[server.Route, ...]:
         """One route for each verb. `urlPrefix` of kube-scheduler's configuration ends in `PREFIX`."""
+        served = self._served
         return (
-            self._route("filter", self._filter, self._filter_fails),
-            self._route("prioritize", self._prioritize, self._prioritize_fails),
-            self._route("preempt", self._preempt, self._preempt_fails),
-            self._route("bind", self._bind, self._bind_fails, MAX_BINDING_BYTES),
+            server.Route(
+                "POST",
+                "/extender/v1/filter",
+                served("filter", self._filter, self._filter_fails),
+                MAX_BODY_BYTES,
+            ),
+            server.Route(
+                "POST",
+                "/extender/v1/prioritize",
+                served("prioritize", self._prioritize, self._prioritize_fails),
+                MAX_BODY_BYTES,
+            ),
+            server.Route(
+                "POST",
+                "/extender/v1/preempt",
+                served("preempt", self._preempt, self._preempt_fails),
+                MAX_BODY_BYTES,
+            ),
+            server.Route(
+                "POST", "/extender/v1/bind", served("bind", self._bind, self._bind_fails), MAX_BINDING_BYTES
+            ),
         )
 
     def families(self) -> tuple[AnyFamily, ...]:
@@ -106,13 +124,12 @@ class ExtenderService:
 
     # ------------------------------------------------------------ any call
 
-    def _route(
+    def _served(
         self,
         verb: str,
         serve: Callable[[bytes], Awaitable[tuple[str, bytes]]],
         fails: Callable[[str], server.Reply],
-        max_body_bytes: int = MAX_BODY_BYTES,
-    ) -> server.Route:
+    ) -> server.Handler:
         async def handle(request: server.Request) -> server.Reply:
             began_s = perf_counter()
             outcome, reply = await self._answer(verb, serve, fails, request.body)
@@ -120,7 +137,7 @@ class ExtenderService:
             self.stats.durations[verb].observe(perf_counter() - began_s)
             return reply
 
-        return server.Route("POST", f"{PREFIX}/{verb}", handle, max_body_bytes)
+        return handle
 
     async def _answer(
         self,
@@ -190,7 +207,10 @@ class ExtenderService:
         found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
         if not is_rejected(found.status):
             _check(found.status)
-        return verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        failed = verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        if len(failed) == len(args.node_names):
+            attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
+        return failed
 
     def _filter_fails(self, why: str) -> server.Reply:
         return _json(ExtenderFilterResult(error=why))

@@ -13,6 +13,7 @@ from hosting.server import Server
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.leader import leading_family
+from scheduler.extender.stats import ExtenderStats
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.permits.metrics import families
 from scheduler.permits.stats import PermitStats
@@ -36,6 +37,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         leading_family(leads=True),
         *pool_families(core.ledger, service.admission_queue, service.stats),
         *SharedExtension(cast("Any", None), logs.logger("test")).families(),
+        *ExtenderStats().families(under_way=0, in_doubt=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
         *status.state_families([]),

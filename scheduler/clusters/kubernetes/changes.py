@@ -25,6 +25,7 @@ class ClusterChanges:
         """Before and after, None where the object was not there."""
         self._room_frees = core.ledger.room_frees
         self._pools = self._state_of_pools()
+        self._reservations = self._state_of_reservations()
         cluster.listen(self._note)
 
     def _note(self, type_: ResourceType, keys: Collection[Key], changes: tuple[Change, ...]) -> None:
@@ -50,7 +51,7 @@ class ClusterChanges:
         return events
 
     def take_freed(self) -> list[SchedulingEvent]:
-        """Whether room became free in the ledger, or a pool gave something back or was changed."""
+        """Whether room became free in the ledger, a pool gave something back or was changed, or reservations came, changed or went."""
         events = []
         ledger = self._core.ledger
         if ledger.room_frees != self._room_frees:
@@ -60,7 +61,17 @@ class ClusterChanges:
         if pools != self._pools:
             self._pools = pools
             events.append(SchedulingEvent(EventResource.POOL, ActionType.UPDATE))
+        reservations = self._state_of_reservations()
+        if reservations != self._reservations:
+            self._reservations = reservations
+            events.append(SchedulingEvent(EventResource.RESERVATION, ActionType.UPDATE))
         return events
+
+    def _state_of_reservations(self) -> dict[str, tuple[object, ...]]:
+        return {
+            each.uid: (each.spec, each.allocated, each.is_used_up, each.reason is None)
+            for each in self._core.state.reservations
+        }
 
     def _state_of_pools(self) -> tuple[int, dict[str, int | None]]:
         ledger = self._core.ledger

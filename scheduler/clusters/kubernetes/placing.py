@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hosting.kubernetes import objects, pods
-from hosting.kubernetes.core.known import Change, Key
+from hosting.kubernetes.core.known import Change, Deleted, Key
 from hosting.kubernetes.resources import NODES, PODS, Manifest, ResourceType
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes import reading
@@ -17,8 +17,10 @@ from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.reading import FoundVm
 from scheduler.core.core import Core
 from scheduler.core.ledger import NodeAccount, Row
+from scheduler.core.model import Holder, Kind
 from scheduler.core.pools import with_pool
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
+from scheduler.ports import Placements
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,9 @@ class _Built:
 class PlacingView:
     """Pods and nodes as plugins see them. No call waits."""
 
-    def __init__(self, cluster: KubernetesCluster, core: Core) -> None:
+    def __init__(self, cluster: KubernetesCluster, core: Core, placements: Placements | None = None) -> None:
+        """`placements` are told of assumed pods that were seen on a node and are gone, before the ledger was told of them at all."""
+        self._placements = placements
         self._cluster = cluster
         self._core = core
         self._node_of: dict[Key, str] = {}
@@ -157,11 +161,20 @@ class PlacingView:
 
     # ------------------------------------------------------------ what has changed
 
-    def _note(self, type_: ResourceType, keys: Collection[Key], _: tuple[Change, ...]) -> None:
+    def _note(self, type_: ResourceType, keys: Collection[Key], changes: tuple[Change, ...]) -> None:
         if type_ is PODS:
             self._changed_pods.update(keys)
+            for change in changes:
+                if isinstance(change, Deleted):
+                    self._forget(objects.uid(change.manifest))
         elif type_ is NODES:
             self._changed_nodes.update(name for _, name in keys)
+
+    def _forget(self, uid: str) -> None:
+        for kind in (Kind.VM, Kind.POD):
+            holder = Holder(kind, uid)
+            if self._placements is not None and holder in self._core.state.placements:
+                self._placements.forget(holder)
 
     def _take_pods(self) -> None:
         """Take up the pods that have changed since the last snapshot."""

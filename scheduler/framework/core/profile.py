@@ -184,12 +184,12 @@ def common_faults(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[P
 
 def _queue_sort_differences(profiles: Sequence[tuple[Profile, ResolvedProfile]]) -> list[ProfileFault]:
     faults: list[ProfileFault] = []
-    found = [
-        (profile, resolved, resolved.points[ExtensionPoint.QUEUE_SORT]) for profile, resolved in profiles
-    ]
+    # Where no queue sort is known, that is another fault, or the plugin is not made yet.
     sorts = [
-        each for each in found if each[2]
-    ]  # where none is known, that is another fault, or not known yet
+        (profile, resolved, sort)
+        for profile, resolved in profiles
+        if (sort := resolved.points[ExtensionPoint.QUEUE_SORT])
+    ]
     for profile, resolved, sort in sorts[1:]:
         _, first_resolved, first = sorts[0]
         where = f'for profile "{profile.scheduler_name}"'

@@ -49,7 +49,7 @@ class LedgerFitArgs(Settings):
 
 
 class LedgerFit(ShippedPlugin):
-    """The plugin. Points: preFilter, filter, reserve, preBind."""
+    """The plugin. Points: preFilter, filter, reserve, preBind, postBind."""
 
     ARGS = LedgerFitArgs
 
@@ -114,6 +114,10 @@ class LedgerFit(ShippedPlugin):
     def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
         """Ask again when the pod's permit has come, because the wait may have been long; from now on only the binding takes time."""
         return self._assume(context, pod, node_name, self._hold_s)
+
+    def post_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+        """The pod is bound: from now on, a read of the cluster that does not show the pod there says that it has gone."""
+        self._assume(context, pod, node_name, 0.0)
 
     def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
         """Give back what this cycle has had kept; nothing where the pod may be bound for all that is known."""

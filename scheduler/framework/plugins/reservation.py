@@ -137,15 +137,24 @@ class ReservationPlugin(ShippedPlugin):
 
     # ------------------------------------------------------------ choosing a node, and a reservation of it
 
-    def pre_score(self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Status | None:
-        """Skip where no node has a reservation for the pod. The lowest order of all nodes makes its node the preferred one."""
-        del pod
-        state = _state(context)
-        usable = [each for node in nodes for each in state.by_node.get(node.name, ())]
+    async def pre_score(
+        self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
+    ) -> Status | None:
+        """Skip where no node has a reservation for the pod. The lowest order of all nodes makes its node the preferred one.
+
+        Beside kube-scheduler nodes are scored in a call of its own, in which no filter has looked at them.
+        """
+        usable: list[Reservation] = []
+        for node in nodes:
+            if self._has_rows.of(node.name, node.rows):
+                found, status = await self._usable(context, pod, node)
+                if not is_success(status):
+                    return status
+                usable += found
         if not usable:
             return new_status(Code.SKIP)
         best = best_reservation([each for each in usable if each.order > 0], {})
-        state.preferred_node = best.node if best is not None else None
+        _state(context).preferred_node = best.node if best is not None else None
         return None
 
     async def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:

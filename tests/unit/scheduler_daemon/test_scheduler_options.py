@@ -22,6 +22,15 @@ _ON = ("--kubernetes", "--lease", "ns/parley")
         ((*_ON, "--state", "d"), "--state: not with --kubernetes"),
         ((*_ON, "--config", "c.yaml", "--config-map", "ns/c"), "only one of --config and --config-map"),
         ((*_ON, "--host", "0.0.0.0"), "is a wildcard"),
+        (("--cluster", "c.yaml", "--extender-port", "1"), "--extender-port: only with --kubernetes"),
+        ((*_ON, "--extender-port", "1", "--mode", "permits"), "--extender-port: not with --mode permits"),
+        ((*_ON, "--extender-key", "k.pem"), "--extender-client-ca: only with --extender-port"),
+        (
+            (*_ON, "--extender-port", "1", "--extender-host", "10.0.0.7"),
+            "10.0.0.7 is called by other machines",
+        ),
+        ((*_ON, "--extender-port", "1", "--extender-key", "k.pem"), "are needed, all three"),
+        ((*_ON, "--extender-port", "1", "--extender-timeout", "0"), "0.0 is not in the range"),
         ((*_ON, "--kubeconfig", "absent.yaml"), "the credentials for Kubernetes cannot be used"),
     ],
 )

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from hosting.settings import FaultsError
 from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.serving import Serving, ServingOptions, Sources
+from scheduler.framework.core.profile import Profile
 from scheduler.permits.config_file import Configuration, model_of, read_configuration
 from tests.support.virtual_time import virtually
 from tests.unit.scheduler_permits.service_worlds import INSTANCE, FakeCluster
@@ -44,4 +46,20 @@ async def test_a_configuration_that_cannot_be_taken_up_is_a_fault_of_each_load()
         faults = await serving.load()
         assert len(faults) == 1
         assert "ghost" in faults[0]
+    await serving.close()
+
+
+@virtually
+async def test_profiles_that_cannot_be_used_keep_a_configuration_from_being_taken_up() -> None:
+    """As a whole, with the place of each fault; rules are not taken without the profiles beside them."""
+
+    def refuses(profiles: tuple[Profile, ...]) -> None:
+        raise FaultsError([f"{profiles[0].path}: there is no such plugin"])
+
+    described = Described(b"growth: {recommendOnly: true}")
+    cluster = FakeCluster(Core(SchedulerConfig(INSTANCE)))
+    serving = Serving(OPTIONS, Sources(cluster, described, dict, use_profiles=refuses))
+    (fault,) = await serving.load()
+    assert fault.splitlines() == ["rules.yaml: 1 fault", "  scheduling.profiles[0]: there is no such plugin"]
+    assert not serving.core.state.rules.growth.recommend_only
     await serving.close()

@@ -159,8 +159,8 @@ class World:
         self.leader: str | None = None
         """Who leads instead of us."""
         log, self.lines = recorded()
-        shared = SharedExtension(ExtenderPorts(self, NoBirths(), now_s, binder=self.api), log)
-        self.profiles = {name: self._framework(name, shared) for name in ("default-scheduler", "spread")}
+        self.shared = SharedExtension(ExtenderPorts(self, NoBirths(), now_s, binder=self.api), log)
+        self.profiles = {name: self._framework(name, self.shared) for name in ("default-scheduler", "spread")}
         self.service = ExtenderService(self, self, now_s, log, timeout_s=timeout_s)
 
     def _framework(self, name: str, shared: SharedExtension) -> FrameworkExtender:

@@ -320,3 +320,18 @@ async def test_the_end_waits_for_binds_under_way() -> None:
     assert now_s() == 4
     assert await asyncio.gather(*calls) == ["", "no answer within 4 s"]
     assert (world.node_of("a"), world.node_of("b")) == ("a", "b")
+
+
+@virtually
+async def test_why_a_pod_had_no_node_is_remembered_until_it_is_bound() -> None:
+    """As it is in a cycle of our own."""
+    world = World()
+    world.says["filter"] = lambda *_: NO
+    made = world.create("p")
+    await world.filter(made, "a", "b")
+    found = world.shared.diagnoses.of("default", "p")
+    assert found is not None
+    assert "2 not here" in found.text
+    world.says.clear()
+    assert await world.bind(made, "a") == ""
+    assert world.shared.diagnoses.of("default", "p") is None

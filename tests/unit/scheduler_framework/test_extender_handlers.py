@@ -8,6 +8,7 @@ import structlog.testing
 
 from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.core.status import Status
+from scheduler.framework.runtime.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import ERROR, ExtenderWorld, Told, told
 from tests.unit.scheduler_framework.plugin_worlds import pod
@@ -140,3 +141,15 @@ def test_the_last_nominator_counts() -> None:
     world = ExtenderWorld([told("A", *methods), told("B", *methods), told("C", "reserve")])
     assert world.extender.get_reservation_nominator() is world.made["B"]
     assert ExtenderWorld([told("C", "reserve")]).extender.get_reservation_nominator() is None
+
+
+def test_nothing_is_left_of_a_pod_that_is_gone() -> None:
+    world = ExtenderWorld([])
+    world.shared.dequeued(POD)
+    world.shared.nominations.nominate(POD, "a")
+    world.extender.record_rejection(CycleState(), POD, {})
+    world.shared.gone(POD)
+    assert len(world.shared.monitor) == 0
+    assert world.shared.nominations.node_of(POD.uid) is None
+    assert list(world.shared.nominations.on("a")) == []
+    assert world.shared.diagnoses.newest(1) == ()

@@ -1,0 +1,43 @@
+"""What the ledger tells pods that no node took: room that became free, and reservations that came, changed or went."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.clusters.kubernetes.changes import ClusterChanges
+from scheduler.core import events
+from scheduler.framework.core.plugin import EventResource
+from tests.support.amounts import cu
+from tests.unit.scheduler_core.core_worlds import World
+
+LEDGER, RESERVATION = EventResource.LEDGER, EventResource.RESERVATION
+
+
+class NoWatches:
+    """A cluster in which nothing changes."""
+
+    def listen(self, listener: object) -> None:
+        """Nobody is told of anything."""
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        (lambda _: None, []),
+        (lambda world: world.other_pod("one", cu(1)), []),
+        (lambda world: world.apply(events.PodGone(world.standing)), [LEDGER]),
+        (lambda world: world.reserve(cu(1), uid="new"), [RESERVATION]),
+        (lambda world: world.other_pod("user", cu(1), reservation="r1"), [LEDGER, RESERVATION]),
+        (lambda world: world.apply(events.ReservationGone("r1")), [LEDGER, RESERVATION]),
+    ],
+)
+def test_what_happened_is_told_once(happens: Callable[[Any], object], told: list[EventResource]) -> None:
+    world: Any = World(cu(8))
+    world.standing = world.other_pod("standing", cu(1))
+    world.reserve(cu(2), allocate_once=False)
+    nothing: Any = NoWatches()
+    changes = ClusterChanges(nothing, world.core, nothing)
+    happens(world)
+    assert [event.resource for event in changes.take_freed()] == told
+    assert changes.take_freed() == []

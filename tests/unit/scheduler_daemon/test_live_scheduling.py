@@ -1,0 +1,84 @@
+"""The profiles over a live core: which one a pod has, which changes count, and what is read for kube-scheduler."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from hosting import logs
+from hosting.kubernetes.recorder import EventRecorder
+from hosting.kubernetes.resources import PODS
+from protocol.wire import PodName
+from scheduler.daemon.scheduling import LiveScheduling
+from scheduler.daemon.serving import Serving, Sources
+from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
+from scheduler.framework.runtime.assembly import ProfileError
+from scheduler.ports import ClusterUnreachableError, SoleScheduler
+from tests.support.servers import Certain
+from tests.support.virtual_time import now_s, virtually
+from tests.unit.scheduler_clusters.kube_manifests import pod
+from tests.unit.scheduler_clusters.kube_worlds import World
+from tests.unit.scheduler_daemon.test_serving import OPTIONS
+
+FIRST, SECOND = Profile("first"), Profile("second")
+UNUSABLE = Profile("third", multi_point=PluginSet((EnabledPlugin("Ghost"),)), path="scheduling.profiles[0]")
+
+
+@asynccontextmanager
+async def live(world: World) -> AsyncIterator[LiveScheduling]:
+    serving = Serving(OPTIONS, Sources(world.cluster, None, dict))
+    try:
+        api = world.server.api()
+        recorder = EventRecorder(
+            api, "parley.dev/scheduler", instance="", clock=now_s, rng=Certain(), log=logs.logger("test")
+        )
+        yield LiveScheduling(
+            api,
+            world.cluster,
+            serving,
+            recorder=recorder,
+            guard=SoleScheduler(),
+            rng=Certain(),
+            is_full=False,
+        )
+    finally:
+        await serving.close()
+
+
+@virtually
+async def test_a_pod_has_the_profile_that_it_names_or_the_first_one() -> None:
+    async with live(World()) as scheduling:
+        scheduling.use((FIRST, SECOND))
+        found = [scheduling.framework_of(name).profile_name for name in ("second", "default-scheduler")]
+        assert found == ["second", "first"]
+    async with live(World()) as scheduling:
+        scheduling.use_default()
+        assert scheduling.framework_of("any").profile_name == "parley-scheduler"
+
+
+@virtually
+async def test_changed_profiles_count_unless_they_have_faults() -> None:
+    async with live(World()) as scheduling:
+        with pytest.raises(ProfileError, match="Ghost"):
+            scheduling.use((UNUSABLE,))
+        scheduling.use((FIRST,))
+        with pytest.raises(ProfileError, match="Ghost"):
+            scheduling.use((UNUSABLE,))
+        scheduling.use_default()
+        assert scheduling.framework_of("any").profile_name == "first"
+        scheduling.use((SECOND,))
+        assert scheduling.framework_of("any").profile_name == "second"
+
+
+@virtually
+async def test_a_pod_is_read_as_the_api_server_has_it() -> None:
+    world = World()
+    world.put(PODS, pod("p"))
+    async with live(world) as scheduling:
+        found = await scheduling.read_pod(PodName("p", "default"))
+        assert found is not None
+        assert found["metadata"]["name"] == "p"
+        assert await scheduling.read_pod(PodName("absent", "default")) is None
+        world.server.is_down = True
+        with pytest.raises(ClusterUnreachableError):
+            await scheduling.read_pod(PodName("p", "default"))
