@@ -1,7 +1,7 @@
-"""Parley's scheduler in the mode `full`, against a real API server: it places and binds the pods that name it."""
+"""Parley's scheduler places pods that name it, on a real API server, while kube-scheduler is away."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -10,12 +10,16 @@ from hosting.kubernetes.resources import Manifest
 from parley.clusters.control_plane import ControlPlane
 from parley.clusters.programs import Programs
 from tests.support.kube.asking import Holdings, PodAgent
+from tests.support.kube.growing import RoomWatch
 from tests.support.kube.objects import Objects, pod
 from tests.support.kube.parley import ParleyPrograms
 from tests.support.kube.placing import PlacingScene, started_kubeless_plane
 from tests.support.waiting import shown_blocking
 
-CLAIM = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+OURS: Final = "parley-scheduler"
+ROOM_MILLI: Final = 4000
+PODS: Final = 80
+CLAIM: Final = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +31,24 @@ def control_plane(programs: Programs, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture
 def scene(parley: ParleyPrograms, objects: Objects) -> Iterator[PlacingScene]:
     found = PlacingScene(parley, objects)
+    found.plane.stop_scheduler()
     yield found
     found.end()
 
 
 def _named(name: str, milli: int, **spec: Any) -> Manifest:
-    """A pod that names our scheduler; `spec` are more fields of its spec."""
+    """A pod that names Parley's scheduler; `spec` are more fields of its spec."""
     manifest = pod(name, requests={"cpu": f"{milli}m", "memory": "64Mi"})
-    manifest["spec"] |= {"schedulerName": "parley-scheduler", "terminationGracePeriodSeconds": 0, **spec}
+    manifest["spec"] |= {"schedulerName": OURS, "terminationGracePeriodSeconds": 0, **spec}
     return manifest
 
 
 def test_pods_that_name_the_scheduler_are_placed_by_it(scene: PlacingScene) -> None:
     nodes = scene.add_nodes(2, 2000)
     scene.start_parley("--mode", "full")
-    first = [f"p{number}" for number in range(8)]
-    scene.create(*(_named(name, 500) for name in first))
-    placed = {name: scene.placed(name) for name in first}
+    early = [f"p{number}" for number in range(8)]
+    scene.create(*(_named(name, 500) for name in early))
+    placed = {name: scene.placed(name) for name in early}
     assert sorted(placed.values()) == [each for each in sorted(nodes) for _ in range(4)], (
         "both nodes are full"
     )
@@ -52,31 +57,17 @@ def test_pods_that_name_the_scheduler_are_placed_by_it(scene: PlacingScene) -> N
     scene.create(_named("late", 500))
     assert "0/2 nodes are available" in scene.refused("late", "Insufficient cpu")
     assert "Insufficient cpu" in scene.refused_by_event("late")
-    scene.objects.delete("pods", first[0])
-    assert scene.placed("late") == placed[first[0]], "it is tried again when room becomes free"
+    scene.objects.delete("pods", early[0])
+    assert scene.placed("late") == placed[early[0]], "it is tried again when room becomes free"
 
-    scene.objects.delete("pods", first[1])
+    scene.objects.delete("pods", early[1])
     scene.create(
         _named("gated", 500, schedulingGates=[{"name": "test/gate"}]), _named("claims", 1, volumes=CLAIM)
     )
     assert "spec.volumes[0].persistentVolumeClaim" in scene.refused("claims")
     assert scene.node_of("gated") == ""
     scene.objects.patch("pods", "gated", {"spec": {"schedulingGates": None}})
-    assert scene.placed("gated") == placed[first[1]]
-    scene.await_right_ledger()
-
-
-def test_a_scheduler_that_is_killed_in_the_middle_loses_no_pod(scene: PlacingScene) -> None:
-    scene.add_nodes(4, 4000)
-    scene.start_parley("--mode", "full")
-    wanted = [f"p{number}" for number in range(48)]
-    scene.create(*(_named(name, 250) for name in wanted))
-    shown_blocking("some are placed", lambda: sum(bool(scene.node_of(name)) for name in wanted) > 4)
-    scene.parley.kill("a")
-    scene.parley.again("a")
-    scene.await_parley()
-    for name in wanted:
-        scene.placed(name)
+    assert scene.placed("gated") == placed[early[1]]
     scene.await_right_ledger()
 
 
@@ -84,20 +75,37 @@ def test_a_pod_waits_for_room_that_a_permit_holds_and_comes_in_when_it_is_given_
     scene: PlacingScene,
 ) -> None:
     """Nothing happens at the API server then: only the ledger knows."""
-    (node,) = scene.add_nodes(1, 4000)
+    (node,) = scene.add_nodes(1, ROOM_MILLI)
     (created,) = scene.create(
         pod("grown", node=node, requests={"cpu": "500m", "memory": "64Mi"}, labels={names.ENABLED: "true"})
     )
     scene.start_parley("--mode", "full", "--handover", "60")  # longer than the test
-    agent = PodAgent(created, [scene.port], Holdings(4000), 500)
+    agent = PodAgent(created, [scene.port], Holdings(ROOM_MILLI), 500)
 
     def is_grown() -> bool:
         agent.ask(3500)
         return agent.held == 3500
 
     shown_blocking("the pod is permitted to grow", is_grown)
-    scene.create(_named("late", 1000))
-    scene.refused("late", "Insufficient cpu")
+    scene.create(_named("late", 1000), pod("not-ours"))
+    assert "Insufficient cpu" in scene.refused("late")
     agent.ask(500)
     assert scene.placed("late") == node
+    assert scene.node_of("not-ours") == ""
     assert scene.audit() == []
+
+
+def test_killed_while_it_binds_it_loses_no_pod(scene: PlacingScene) -> None:
+    scene.add_nodes(10, ROOM_MILLI)
+    room = RoomWatch(scene.plane, scene.objects.namespace, ROOM_MILLI)
+    scene.start_parley("--mode", "full")
+    created = scene.create(*(_named(f"pod-{number}", 200) for number in range(PODS)))
+    shown_blocking("some are placed", lambda: len(room.bound()) >= PODS // 4)
+    scene.parley.kill("a")
+    scene.parley.again("a")
+    more = scene.create(*(_named(f"more-{number}", 200) for number in range(PODS)))
+    shown_blocking("all pods are placed", lambda: len(room.bound()) == 2 * PODS)
+    scene.await_right_ledger()
+    assert room.faults == []
+    left = {each["metadata"]["uid"] for each in scene.objects.list("pods")}
+    assert left == {each["metadata"]["uid"] for each in created + more}

@@ -389,7 +389,8 @@ class FrameworkHandle(Protocol):
     """What plugins may ask of the framework; their factories get it, and keep it. Source: seed 001."""
 
     def node_info_snapshot(self) -> NodeSnapshot:
-        """The nodes as they were when the cycle began. What runs after Reserve must not rely on it."""
+        """The nodes as they were when the cycle began; outside of a cycle, as they were in the newest one. What runs after Reserve
+        must not rely on it."""
 
     def iterate_over_waiting_pods(self, callback: Callable[[WaitingPod], object]) -> None:
         """Call `callback` for every pod that waits now. It may allow, reject, and whatever else it likes."""

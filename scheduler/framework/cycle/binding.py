@@ -14,8 +14,8 @@ from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.plugins.notes import MAY_BE_BOUND, find
 from scheduler.framework.runtime.context import CycleState
 
-UNRESERVE_S: Final = 5.0
-"""How long plugins may take to give back what they keep."""
+PRE_FLIGHT_S: Final = 10.0
+"""How long plugins may take to say whether they have anything to do before the pod is bound."""
 POST_BIND_S: Final = 5.0
 """How long plugins may take once the pod is bound."""
 
@@ -34,7 +34,7 @@ class Binding:
     """One pod on its way to a node. Call `reserve`, `wait`, `prepare` and `bind` in a block `async with`, as long as each succeeds.
 
     What is not bound when the block ends, however that ends, is undone: all that was kept is given back, in reverse order. Whoever calls
-    has the deadlines, inside of the block: to give back takes its own time.
+    has the deadlines, inside of the block. `wait` needs none: what is asked before the wait has its own, and so has each wait.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Binding:
 
     async def wait(self) -> Status | None:
         """Wait for the permit."""
-        status = await self.framework.run_pre_bind_pre_flights(self._context, self.pod, self.node_name)
+        async with asyncio.timeout(PRE_FLIGHT_S):
+            status = await self.framework.run_pre_bind_pre_flights(self._context, self.pod, self.node_name)
         if status is not None and status.code is not Code.SKIP and not is_success(status):
             return status
         return await self.framework.wait_on_permit(self.pod)
@@ -100,22 +101,24 @@ class Binding:
             return error_status("no plugin of the profile binds pods")
         if is_success(status):
             self._is_bound = True
-            run = self.framework.run_post_bind_plugins(self._context, self.pod, self.node_name)
-            await self._contained("post-bind failed", run, POST_BIND_S)
+            await self._contained("post-bind failed", self._post_bind())
         return status
+
+    async def _post_bind(self) -> None:
+        async with asyncio.timeout(POST_BIND_S):
+            await self.framework.run_post_bind_plugins(self._context, self.pod, self.node_name)
 
     async def _undo(self) -> None:
         run = self.framework.run_reserve_plugins_unreserve(self._context, self.pod, self.node_name)
         try:
-            await self._contained("unreserve failed", run, UNRESERVE_S)
+            await self._contained("unreserve failed", run)
         finally:
             if not self.is_in_doubt:
                 self._assumptions.forget_pod(self.pod, self.node_name)
 
-    async def _contained(self, said: str, run: Awaitable[None], within_s: float) -> None:
-        """Whatever a plugin does here, the others and the caller go on."""
+    async def _contained(self, said: str, run: Awaitable[None]) -> None:
+        """Whatever a plugin does here, the caller goes on."""
         try:
-            async with asyncio.timeout(within_s):
-                await run
+            await run
         except Exception as error:  # noqa: BLE001 - see above
             self._log.error(said, pod=self.pod.name, node=self.node_name, error=repr(error), exc_info=error)

@@ -215,6 +215,10 @@ class PodScheduler:
         except Exception as error:
             shared.log.error("a failure was not handled", pod=pod.name, error=repr(error), exc_info=error)
         self.queue.failed(pod.uid, Rejection(), self._clock())
+        if (
+            pod.uid not in self.queue
+        ):  # gone meanwhile: what the attempt has noted of it since is in nobody's way
+            shared.gone(pod)
         self._changed.set()
 
     # ------------------------------------------------------------ what the queue goes by
@@ -231,12 +235,13 @@ class PodScheduler:
         for plugin in framework.pre_enqueue_plugins() if framework is not None else ():
             try:
                 status = plugin.pre_enqueue(pod)
+                is_open = is_success(status)
             except Exception as error:
                 self._extenders.shared.log.error(
                     "a pre-enqueue plugin failed", pod=pod.name, error=repr(error), exc_info=error
                 )
-                status = error_status(repr(error))
-            if status is not None and not is_success(status):
+                status, is_open = error_status(repr(error)), False
+            if status is not None and not is_open:
                 return status.by(plugin.name())
         return None
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from scheduler.framework.core.plugin import ContextData
 from scheduler.framework.runtime.locks import ReadWriteLock
+from scheduler.framework.runtime.waiting_pods import WaitingEntry
 
 NOT_FOUND: Final = "not found"
 """The text of `NotFoundError`. Source: seed 001, `NotFound`."""
@@ -84,7 +85,8 @@ class PluginContext:
 class CycleState(PluginContext):
     """The context of one cycle, with what the newer runs note in it. Source: reference/kubernetes.md 1.3.
 
-    The skip sets name the plugins that have nothing to do at a point. None: no run has set the skip set.
+    The skip sets name the plugins that have nothing to do at a point. None: no run has set the skip set. `permit_wait` is the wait
+    that the permit run of this cycle has begun.
     """
 
     def __init__(self) -> None:
@@ -92,9 +94,13 @@ class CycleState(PluginContext):
         self.skip_filter_plugins: frozenset[str] | None = None
         self.skip_score_plugins: frozenset[str] | None = None
         self.skip_pre_bind_plugins: frozenset[str] | None = None
+        self.permit_wait: WaitingEntry | None = None
 
     def clone(self) -> "CycleState":
-        """Another state with the same content, whose lock is free. A value with a method `clone` is cloned, any other is shared."""
+        """Another state with the same content, whose lock is free and which waits for no permit.
+
+        A value with a method `clone` is cloned, any other is shared.
+        """
         copy = CycleState()
         for key, value in self._data.items():
             clone = getattr(value, "clone", None)

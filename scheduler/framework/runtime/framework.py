@@ -4,10 +4,12 @@ What becomes of their answers is decided in `scheduler.framework.core.results`. 
 where a plugin's answer must be awaited; what a plugin raises goes through, and the caller has the deadline.
 """
 
+import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from scheduler.framework.core import results
 from scheduler.framework.core.enqueue import RegisteredEvents
@@ -42,6 +44,8 @@ from scheduler.framework.runtime.waiting_pods import WaitingPods
 T = TypeVar("T")
 P = ParamSpec("P")
 Method: TypeAlias = Callable[..., Any]
+UNRESERVE_S: Final = 5.0
+"""How long one plugin may take to give back what it keeps."""
 
 
 def timed(
@@ -90,6 +94,7 @@ class SchedulingFramework:
         self.timings: Final = timings if timings is not None else Timings()
         self._clock_s: Final = now_s
         self._snapshot = NodeSnapshot()
+        self._snapshots: Final[WeakKeyDictionary[asyncio.Task[Any], NodeSnapshot]] = WeakKeyDictionary()
         made = assembled(self)
         self._profile: Final = made.profile
         self._plugins: Final = made.plugins
@@ -147,12 +152,16 @@ class SchedulingFramework:
     # ------------------------------------------------------------ what plugins ask for (FrameworkHandle)
 
     def node_info_snapshot(self) -> NodeSnapshot:
-        """The nodes as they were when the cycle began."""
-        return self._snapshot
+        """The nodes as they were when the cycle of this task began; in a task without a cycle, those of the newest cycle."""
+        task = _current_task()
+        return self._snapshot if task is None else self._snapshots.get(task, self._snapshot)
 
     def set_snapshot(self, snapshot: NodeSnapshot) -> None:
-        """A cycle begins: plugins are shown these nodes from now on."""
+        """A cycle begins in this task: its plugins are shown these nodes from now on, whatever cycles begin in other tasks."""
         self._snapshot = snapshot
+        task = _current_task()
+        if task is not None:
+            self._snapshots[task] = snapshot
 
     def iterate_over_waiting_pods(self, callback: Callable[[WaitingPod], object]) -> None:
         """Call `callback` for every pod that waits for its permit."""
@@ -310,12 +319,24 @@ class SchedulingFramework:
 
     @timed("unreserve")
     async def run_reserve_plugins_unreserve(self, context: CycleState, pod: PodInfo, node_name: str) -> None:
-        """All plugins, in reverse order, also those whose `reserve` was not called. The pod waits for no permit any more."""
-        waiting = self.waiting_pods.get(pod.uid)
-        if waiting is not None and waiting.get_pod() is pod:  # and no later pod of that UID
-            self.waiting_pods.discard(waiting)
+        """All plugins, in reverse order, also those whose `reserve` was not called. The wait that `run_permit` began is over.
+
+        A plugin that raises, or takes longer than `UNRESERVE_S`, does not keep the others from being called. Their failures are
+        raised afterwards: one as it is, several as a group.
+        """
+        if context.permit_wait is not None:
+            self.waiting_pods.discard(context.permit_wait)
+        failures: list[Exception] = []
         for name, unreserve in reversed(self._methods(ExtensionPoint.RESERVE, "unreserve")):
-            await self._ask("unreserve", name, unreserve, context, pod, node_name)
+            try:
+                async with asyncio.timeout(UNRESERVE_S):
+                    await self._ask("unreserve", name, unreserve, context, pod, node_name)
+            except Exception as error:  # noqa: BLE001 - a plugin's own; what the others keep must be given back all the same
+                failures.append(error)
+        if failures:
+            raise (
+                failures[0] if len(failures) == 1 else ExceptionGroup("plugins failed to unreserve", failures)
+            )
 
     @timed("permit")
     async def run_permit(self, context: CycleState, pod: PodInfo, node_name: str) -> Status | None:
@@ -328,7 +349,7 @@ class SchedulingFramework:
             elif status is not None and not is_success(status):
                 return results.PERMIT.outcome(name, status)
         if waits_s:
-            self.waiting_pods.add(pod, waits_s)
+            context.permit_wait = self.waiting_pods.add(pod, waits_s)
         return results.asked_to_wait(pod.pod.name, waits_s)
 
     def will_wait_on_permit(self, pod: PodInfo) -> bool:
@@ -460,4 +481,12 @@ class SchedulingFramework:
                 skipped.add(name)
             elif status is not None and not is_success(status):
                 return rule.outcome(name, status)
+        return None
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    """The task that runs; None outside of an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
         return None

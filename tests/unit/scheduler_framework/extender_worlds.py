@@ -58,6 +58,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """What each method answers where a test does not say otherwise."""
 NATIVE: Mapping[str, ExtensionPoint] = {
+    "pre_enqueue": ExtensionPoint.PRE_ENQUEUE,
     "pre_filter": ExtensionPoint.PRE_FILTER,
     "filter": ExtensionPoint.FILTER,
     "post_filter": ExtensionPoint.POST_FILTER,

@@ -1,6 +1,7 @@
 """The modern runtime beside the recorded cases: plain and asynchronous plugins, what it notes and counts, the end of waits."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -10,7 +11,7 @@ from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import CycleContext, QueuedPod
 from scheduler.framework.core.status import Code, Status, code_of, error_status, message_of, new_status
 from scheduler.framework.runtime.context import CycleState
-from scheduler.framework.runtime.framework import SchedulingFramework
+from scheduler.framework.runtime.framework import UNRESERVE_S, SchedulingFramework
 from scheduler.framework.runtime.timing import SAMPLED_EACH
 from scheduler.framework.runtime.turns import TURN_S
 from tests.support.virtual_time import compute, now_s, turns, virtually
@@ -167,15 +168,15 @@ async def test_others_have_their_turn_while_nodes_are_scored() -> None:
 # ------------------------------------------------------------ the end of waits
 
 
-async def waiting_framework() -> SchedulingFramework:
+async def waiting_framework(context: CycleState) -> SchedulingFramework:
     framework = framework_of([plugin("p1", permit=WAIT, reserve=OK)], [])
-    assert code_of(await framework.run_permit(CycleState(), POD, "n1")) == Code.WAIT
+    assert code_of(await framework.run_permit(context, POD, "n1")) == Code.WAIT
     return framework
 
 
 @virtually
 async def test_a_run_that_is_cancelled_leaves_no_waiting_pod() -> None:
-    framework = await waiting_framework()
+    framework = await waiting_framework(CycleState())
     waiting = asyncio.create_task(framework.wait_on_permit(POD))
     await turns()
     waiting.cancel()
@@ -187,11 +188,40 @@ async def test_a_run_that_is_cancelled_leaves_no_waiting_pod() -> None:
 
 @virtually
 async def test_a_pod_that_is_unreserved_waits_no_longer() -> None:
-    framework = await waiting_framework()
-    await framework.run_reserve_plugins_unreserve(CycleState(), pod_of("pod-1", "u1"), "n1")
-    assert framework.will_wait_on_permit(POD)  # another pod of that UID
+    """Also where it was changed since, as transformers change pods. What another cycle has begun goes on."""
+    context, changed = CycleState(), replace(POD, priority=7)
+    framework = await waiting_framework(context)
     await framework.run_reserve_plugins_unreserve(CycleState(), POD, "n1")
+    assert framework.will_wait_on_permit(POD)
+    await framework.run_reserve_plugins_unreserve(context, changed, "n1")
     assert not framework.will_wait_on_permit(POD)
+
+
+@virtually
+async def test_no_plugin_keeps_the_others_from_giving_back_what_they_keep() -> None:
+    """Neither one that raises nor one that hangs."""
+    given_back: list[str] = []
+
+    class Raises(Named):
+        def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+            del context, pod, node_name
+            raise KaputtError
+
+    class Hangs(Named):
+        async def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+            del context, pod, node_name
+            await asyncio.Event().wait()
+
+    class Keeps(Named):
+        def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
+            del context, node_name
+            given_back.append(pod.uid)
+
+    framework = framework_made_of(Keeps(), Hangs(), Raises())
+    with pytest.raises(ExceptionGroup) as failed:
+        await framework.run_reserve_plugins_unreserve(CycleState(), POD, "n1")
+    assert [type(each) for each in failed.value.exceptions] == [KaputtError, TimeoutError]
+    assert (given_back, now_s()) == (["u1"], UNRESERVE_S)
 
 
 # ------------------------------------------------------------ the queue and the snapshot
@@ -212,6 +242,21 @@ async def test_plugins_see_the_snapshot_of_the_cycle() -> None:
     snapshot = NodeSnapshot({"n1": NODES[0]}, generation=3)
     framework.set_snapshot(snapshot)
     assert framework.node_info_snapshot() is snapshot
+
+
+@virtually
+async def test_cycles_side_by_side_have_each_their_own_snapshot() -> None:
+    """As two calls of kube-scheduler have, of which each gives the other its turn between two nodes."""
+    framework = framework_made_of()
+    shown = [NodeSnapshot({"n1": NODES[0]}, generation) for generation in (1, 2)]
+
+    async def cycle(snapshot: NodeSnapshot) -> NodeSnapshot:
+        framework.set_snapshot(snapshot)
+        await asyncio.sleep(1)
+        return framework.node_info_snapshot()
+
+    assert [each.generation for each in await asyncio.gather(*map(cycle, shown))] == [1, 2]
+    assert framework.node_info_snapshot() is shown[1], "the newest one, for who is in no cycle"
 
 
 # ------------------------------------------------------------ durations

@@ -21,6 +21,7 @@ from scheduler.framework.core.plugin import (
 from scheduler.framework.core.queue import QueuePool
 from scheduler.framework.core.status import Code, new_status
 from scheduler.framework.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Extenders, enough
+from scheduler.framework.cycle.binding import PRE_FLIGHT_S
 from scheduler.framework.cycle.ports import CycleFailure
 from scheduler.framework.cycle.scheduler import PodScheduler
 from scheduler.framework.plugins.notes import MAY_BE_BOUND
@@ -121,7 +122,7 @@ _BOUND = [*_PREPARED, "B.bind", "A.post_bind", "B.post_bind"]
         ({"bind": NO}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no"),
         ({"bind": RuntimeError("boom")}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: boom"),
         ({"bind": new_status(Code.SKIP)}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no plugin of the profile binds pods"),
-        ({"unreserve": RuntimeError("boom"), "bind": NO}, [*_PREPARED, "B.bind", "B.unreserve", "forgotten", "woken", "failed"], QueuePool.BACKOFF, "SchedulerError: no"),
+        ({"unreserve": RuntimeError("boom"), "bind": NO}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no"),
     ],
     ids=[
         "bound", "post-bind raises", "reserve says no", "reserve fails", "reserve raises", "permit says no", "permit fails", "permit runs out",
@@ -249,7 +250,12 @@ async def test_a_pod_in_doubt_whose_room_is_gone_was_not_bound() -> None:
 
 @pytest.mark.parametrize(
     ("method", "seconds"),
-    [("filter", SCHEDULING_DEADLINE_S), ("reserve", SCHEDULING_DEADLINE_S), ("pre_bind", BINDING_DEADLINE_S)],
+    [
+        ("filter", SCHEDULING_DEADLINE_S),
+        ("reserve", SCHEDULING_DEADLINE_S),
+        ("pre_bind_pre_flight", PRE_FLIGHT_S),
+        ("pre_bind", BINDING_DEADLINE_S),
+    ],
 )
 @virtually
 async def test_a_plugin_that_hangs_fails_one_pod(method: str, seconds: float) -> None:
@@ -257,7 +263,7 @@ async def test_a_plugin_that_hangs_fails_one_pod(method: str, seconds: float) ->
         if args[1].uid == "a":
             await asyncio.Event().wait()
 
-    world = SchedulerWorld(told("P", "unreserve", **{"reserve": None, method: hang}))
+    world = SchedulerWorld(told("P", "unreserve", **{"reserve": None, "pre_bind": None, method: hang}))
     async with running(world, pod("a", priority=1), pod("b")):
         await asyncio.sleep(seconds + 0.1)
         assert "SchedulerError: the plugins have not answered in time" in world.told
@@ -308,6 +314,37 @@ async def test_a_node_that_post_filter_makes_room_on_is_kept_for_the_pod() -> No
     world = SchedulerWorld(told("F", filter=NO, post_filter=(PostFilterResult("n2"), None)))
     async with running(world):
         assert world.shared.nominations.node_of("a") == "n2"
+
+
+@pytest.mark.parametrize("phase", ["while its node is looked for", "while it waits for its permit"])
+@virtually
+async def test_nothing_is_kept_for_a_pod_that_goes_during_its_attempt(phase: str) -> None:
+    """Neither a node that it hopes for, from which others would have to stay away for ever, nor a diagnosis."""
+    looks = "node" in phase
+
+    async def post_filter(*_: object) -> tuple[PostFilterResult, None]:
+        await asyncio.sleep(1.0)
+        return PostFilterResult("n2"), None
+
+    world = SchedulerWorld(
+        told("F", "reserve", "unreserve", filter=NO if looks else None, post_filter=post_filter),
+        told("P", permit=(WAIT, 60.0)),
+    )
+    if not looks:
+        world.shared.nominations.nominate(pod(), "n1")
+    async with running(world):
+        world.scheduler.pod_gone("a")
+        await asyncio.sleep(2.0)
+        assert (len(world.shared.nominations), world.shared.diagnoses.newest(1)) == (0, ())
+        assert (len(world.shared.monitor), world.place()) == (0, None)
+
+
+@pytest.mark.parametrize("answer", [False, "no", RuntimeError("boom")], ids=["a bool", "a text", "raises"])
+@virtually
+async def test_a_gate_that_answers_with_no_status_keeps_its_pod_back_and_nothing_else(answer: Any) -> None:
+    world = SchedulerWorld(told("G", pre_enqueue=answer))
+    async with running(world):
+        assert world.place() is QueuePool.GATED
 
 
 @pytest.mark.parametrize(
