@@ -87,11 +87,13 @@ class LiveScheduling:
         if tuple(profiles) == self._profiles:
             return
         shared = SharedExtension(self.shared.surroundings, self._log, before=self.shared)
-        own = self._built(profiles, FULL_PROFILE, shared) if self._own_pods is not None else {}
-        self._frameworks = self._built(profiles, EXTENDER_PROFILE, shared)
-        self.shared, self._profiles = shared, tuple(profiles)
-        if self._own_pods is not None:
+        if self._own_pods is None:
+            self._frameworks = self._built(profiles, EXTENDER_PROFILE, shared)
+        else:  # these profiles are for our own pods: they name plugins that kube-scheduler has itself
+            own = self._built(profiles, FULL_PROFILE, shared)
+            self._frameworks = self._built(SchedulingEntry().all_profiles(), EXTENDER_PROFILE, shared)
             self._own_pods.use(Extenders(own, shared))
+        self.shared, self._profiles = shared, tuple(profiles)
         self._log.info("profiles", names=[profile.scheduler_name for profile in profiles])
 
     def _built(

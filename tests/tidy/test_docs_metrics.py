@@ -1,5 +1,6 @@
 """docs/operations.md lists exactly the metrics that the programs serve."""
 
+import random
 import re
 import uuid
 from typing import Any, cast
@@ -14,6 +15,8 @@ from scheduler.core.core import Core
 from scheduler.core.state import SchedulerConfig
 from scheduler.daemon.leader import leading_family
 from scheduler.extender.stats import ExtenderStats
+from scheduler.framework.cycle.attempt import Extenders
+from scheduler.framework.cycle.scheduler import PodScheduler
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.permits.metrics import families
 from scheduler.permits.stats import PermitStats
@@ -32,11 +35,16 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
     server = Server(logs.logger("test"), ())
     core = Core(SchedulerConfig(uuid.UUID(int=1)))
     service = PoolService(core, core.apply, lambda: 0.0, logs.logger("test"))
+    shared = SharedExtension(cast("Any", None), logs.logger("test"))
+    scheduler = PodScheduler(
+        Extenders({}, shared), cast("Any", None), cast("Any", None), clock=lambda: 0.0, rng=random.Random(1)
+    )
     served = [
         *families(core, PermitStats(), server),
         leading_family(leads=True),
         *pool_families(core.ledger, service.admission_queue, service.stats),
-        *SharedExtension(cast("Any", None), logs.logger("test")).families(),
+        *shared.families(),
+        *scheduler.families(),
         *ExtenderStats().families(under_way=0, in_doubt=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
