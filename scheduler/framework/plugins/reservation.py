@@ -142,19 +142,18 @@ class ReservationPlugin(ShippedPlugin):
     ) -> Status | None:
         """Skip where no node has a reservation for the pod. The lowest order of all nodes makes its node the preferred one.
 
-        Beside kube-scheduler nodes are scored in a call of its own, in which no filter has looked at them.
+        Beside kube-scheduler the filters have run in another call, so nodes may not have been looked at yet. One that cannot be
+        restored counts as a node without reservations: its filter says why.
         """
-        usable: list[Reservation] = []
+        state, usable = _state(context), list[Reservation]()
         for node in nodes:
             if self._has_rows.of(node.name, node.rows):
-                found, status = await self._usable(context, pod, node)
-                if not is_success(status):
-                    return status
+                found, _ = await self._usable(context, pod, node)
                 usable += found
         if not usable:
             return new_status(Code.SKIP)
         best = best_reservation([each for each in usable if each.order > 0], {})
-        _state(context).preferred_node = best.node if best is not None else None
+        state.preferred_node = best.node if best is not None else None
         return None
 
     async def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:

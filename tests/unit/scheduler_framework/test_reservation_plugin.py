@@ -237,7 +237,7 @@ async def test_a_plugin_that_cannot_restore_a_node_speaks_for_that_node() -> Non
     assert await world.filtered(POD) == {"n1": ("Unschedulable", "no")}
 
 
-@pytest.mark.parametrize("is_filtered", [True, False])
+@pytest.mark.parametrize("is_filtered", [True, False], ids=["in one cycle", "in a call of its own"])
 @pytest.mark.parametrize(
     ("reservations", "scores"),
     [
@@ -252,8 +252,7 @@ async def test_a_plugin_that_cannot_restore_a_node_speaks_for_that_node() -> Non
 async def test_nodes_with_a_reservation_for_the_pod_are_better(
     reservations: dict[str, dict[str, Any]], scores: dict[str, int], is_filtered: bool
 ) -> None:
-    """By the best reservation; the one of the lowest order makes all others small. Also where nodes are scored in a cycle of its own,
-    as beside kube-scheduler."""
+    """By the best reservation; the one of the lowest order makes all others small. kube-scheduler's prioritize runs no filters."""
     world, context = World("n2", "n3"), CycleState()
     for node, described in reservations.items():
         world.core.reserve(uid=node, node=node, owners=DB, **described)
@@ -261,7 +260,7 @@ async def test_nodes_with_a_reservation_for_the_pod_are_better(
     if is_filtered:
         assert await world.filtered(POD, context) == {}
     else:
-        await world.extender.run_pre_filter_plugins(context, POD, nodes)
+        assert await world.extender.run_pre_filter_plugins(context, POD, nodes) == (None, None)
     assert await world.extender.run_pre_score_plugins(context, POD, nodes) is None
     found, _ = await world.extender.run_score_plugins(context, POD, nodes)
     assert {each.name: each.total for each in found} == scores
