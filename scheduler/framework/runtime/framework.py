@@ -286,7 +286,7 @@ class SchedulingFramework:
             weighted.append(sums)
         return weighted, None
 
-    async def _score(  # noqa: PLR0913 - what a run goes by
+    async def _score(
         self,
         plugins: Sequence[tuple[str, Method]],
         scores: Mapping[str, dict[str, int]],
