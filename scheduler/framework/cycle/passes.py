@@ -99,7 +99,8 @@ async def find_nodes(
         if wanted is not None and node.name not in wanted:
             statuses[node.name] = not_wanted
             continue
-        await turns.give()
+        if turns.is_due:
+            await turns.give()
         status = await framework.run_filter_plugins(context, pod, node)
         if is_success(status):
             feasible.append(node)
