@@ -16,6 +16,8 @@ ADMISSION_DEADLINE_S: Final = 2.0
 """How long a request may wait for its pool, from its arrival."""
 MIGRATE_DEADLINE_S: Final = 5.0
 """How long starting a migration may take."""
+BINDING_SETTLES_S: Final = 60.0
+"""So long after it was sent, a request to bind a pod takes no effect any more: the API server ends requests by then."""
 
 
 class ClusterUnreachableError(Exception):

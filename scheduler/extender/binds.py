@@ -21,13 +21,14 @@ from scheduler.framework.core.status import Status, is_success, message_of
 from scheduler.framework.cycle.binding import Binding
 from scheduler.framework.cycle.passes import find_nodes
 from scheduler.framework.runtime.context import CycleState
-from scheduler.ports import ClusterUnreachableError, LeadershipGuard, NotLeadingError
+from scheduler.ports import BINDING_SETTLES_S, ClusterUnreachableError, LeadershipGuard, NotLeadingError
 
 T = TypeVar("T")
 MAX_BINDS: Final = 256
 """Binds under way at once."""
-SETTLES_S: Final = 60.0
-"""After that, a request to bind that was sent takes no effect any more: the API server ends requests by then."""
+BINDER_S: Final = 4.0
+"""A call that binds has ended by then, answered or not."""
+ENDING: Final = "this scheduler is ending"
 MAX_REMEMBERED: Final = 1024
 """Pods that are remembered for each of the reasons to."""
 
@@ -74,6 +75,7 @@ class Binds:
         self._bound: dict[str, str] = {}
         """The nodes of the pods that were bound last: a pod never leaves its node."""
         self._doubts: dict[str, Doubt] = {}
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._binds)
@@ -95,13 +97,15 @@ class Binds:
         """
         bind = self._binds.get(asked.uid)
         if bind is None:
+            if self._is_closed:
+                return ENDING
             if len(self._binds) >= MAX_BINDS:
                 return f"{MAX_BINDS} pods are being bound; try again"
             bind = self._begin(asked)
         elif bind.node != asked.node:
             return f"the pod is being bound to node {bind.node}, not to {asked.node}"
         await asyncio.wait({bind.task})
-        return "this scheduler is ending" if bind.task.cancelled() else bind.task.result()
+        return ENDING if bind.task.cancelled() else bind.task.result()
 
     def _begin(self, asked: ExtenderBindingArgs) -> Bind:
         task = asyncio.create_task(self._run(asked), name=f"bind of pod {asked.uid}")
@@ -109,12 +113,13 @@ class Binds:
         bind = self._binds[asked.uid] = Bind(asked.node, task)
         return bind
 
-    async def close(self, within_s: float) -> None:
-        """Let the binds under way end; those that take longer than `within_s` are cancelled."""
+    async def close(self) -> None:
+        """Begin no bind any more, and let those under way end. One that takes longer than it may is cancelled."""
+        self._is_closed = True
         tasks = [bind.task for bind in self._binds.values()]
         if not tasks:
             return
-        _, late = await asyncio.wait(tasks, timeout=within_s)
+        _, late = await asyncio.wait(tasks, timeout=self._plugins_s + BINDER_S)
         for task in late:
             task.cancel()
         if late:
@@ -158,7 +163,7 @@ class Binds:
                 _check(await binding.bind())
             finally:
                 if binding.is_in_doubt:
-                    _remember(self._doubts, asked.uid, Doubt(asked.node, self._clock() + SETTLES_S))
+                    _remember(self._doubts, asked.uid, Doubt(asked.node, self._clock() + BINDING_SETTLES_S))
             binding.framework.end_cycle(binding.pod)
 
     @asynccontextmanager

@@ -130,8 +130,8 @@ class ExtenderService:
         )
 
     async def close(self) -> None:
-        """Let binds under way end, as long as a caller would wait for them."""
-        await self._binds.close(self._answer_s)
+        """Begin no bind any more, and let those under way end: whoever leads next must find them bound, or not."""
+        await self._binds.close()
 
     # ------------------------------------------------------------ any call
 

@@ -35,7 +35,11 @@ class UnscheduledPods:
         self._watches: dict[str, Reflector] = {}
 
     def follow(self, names: Iterable[str]) -> Mapping[str, Child]:
-        """Watch the pods for these schedulers as well: what must run for those that are new."""
+        """Watch the pods for these schedulers as well: what must run for those that are new.
+
+        Pods are offered once more: those of a name that comes again were dropped while it was nobody's.
+        """
+        self._has_refused = True
         fresh = {name: self._watch(name) for name in names if name not in self._watches}
         self._watches |= fresh
         return {f"watch of pods for {name}": watch.run for name, watch in fresh.items()}

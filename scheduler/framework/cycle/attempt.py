@@ -84,6 +84,8 @@ class Attempt:
         """The node that was chosen; empty before."""
         self.examined = 0
         """How many nodes were judged."""
+        self.is_sending = False
+        """Whether the call that binds is under way."""
         self._rng = rng
         self._guard = guard
 
@@ -157,10 +159,13 @@ class Attempt:
         limit = asyncio.timeout(BINDING_DEADLINE_S)
         try:
             self._guard.check(0)
+            self.is_sending = True
             async with limit:
                 return await binding.bind()
         except Exception as error:  # noqa: BLE001 - a plugin's own: whatever it raises
             return self._fault(error, limit)
+        finally:
+            self.is_sending = False
 
     def _keep_room(self) -> None:
         """Keep the room of a pod in doubt. It may be gone, where a read has shown that the pod is not bound."""

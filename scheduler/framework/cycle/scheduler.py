@@ -28,6 +28,8 @@ from scheduler.ports import LeadershipGuard, SoleScheduler
 MAX_BINDING: Final = 1000
 """Pods that wait for their permit or are being bound. With so many no cycle begins, so a group whose pods wait for each other must
 be smaller."""
+END_S: Final = 5.0
+"""How long calls that bind may take to end when the scheduler ends. The binder's own deadline is shorter."""
 FAILURE_DEADLINE_S: Final = 30.0
 """How long what plugins do about a failure may take."""
 
@@ -62,6 +64,8 @@ class PodScheduler:
         self.queue: Final = PodQueue(self._less, self._gate, self._events_of)
         self._on_their_way: dict[str, _OnItsWay] = {}
         """By UID."""
+        self._bound: set[str] = set()
+        """By UID, the pods that were bound and are still shown without a node."""
         self._changed = asyncio.Event()
         self._first = 0
         self._attempts: Counter[str] = Counter()
@@ -76,7 +80,12 @@ class PodScheduler:
         self.activate([pod.uid for pod in self.queue.pods()])
 
     def pod_seen(self, pod: PodInfo) -> bool:
-        """There is a pod without a node, or it was changed. Whether the queue has it now: a full queue takes no more."""
+        """There is a pod without a node, or it was changed. False: a full queue has not taken it.
+
+        A change that was made before the pod was bound may be shown after that: the pod is not placed a second time.
+        """
+        if pod.uid in self._bound:
+            return True
         is_taken = self.queue.add(pod, self._clock())
         self._changed.set()
         return is_taken
@@ -85,6 +94,7 @@ class PodScheduler:
         """A pod is gone, or has a node: it waits for nothing any more, a permit included."""
         queued = self.queue.find(uid)
         self.queue.delete(uid)
+        self._bound.discard(uid)
         on_its_way = self._on_their_way.get(uid)
         if on_its_way is not None:
             on_its_way.attempt.framework.reject_waiting_pod(uid)
@@ -110,7 +120,7 @@ class PodScheduler:
     # ------------------------------------------------------------ cycles
 
     async def run(self) -> None:
-        """Schedule until cancelled. Then nobody waits for a permit any more; a binding that was sent may still be carried out."""
+        """Schedule until cancelled. Bindings that were sent are awaited then; of one without an answer in time nobody knows what becomes."""
         for uid in self.queue.in_flight():  # a fault of ours has ended their cycle, and this is run again
             self.queue.failed(uid, None, self._clock())
         try:
@@ -124,11 +134,20 @@ class PodScheduler:
                     await self._cycle(queued)
                     await asyncio.sleep(0)  # agents have their turn between two cycles
         finally:
-            tasks = [each.task for each in self._on_their_way.values()]
-            for task in tasks:
+            await self._end()
+
+    async def _end(self) -> None:
+        """Nobody waits for a permit any more. Calls that bind are let end: whoever leads next must find the pods bound, or not."""
+        ways = tuple(self._on_their_way.values())
+        for each in ways:
+            if not each.attempt.is_sending:
+                each.task.cancel()
+        if ways:
+            _, late = await asyncio.wait([each.task for each in ways], timeout=END_S)
+            for task in late:
                 task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+            if late:
+                await asyncio.wait(late)
 
     async def _room_for_another(self) -> None:
         while len(self._on_their_way) >= MAX_BINDING:
@@ -195,7 +214,9 @@ class PodScheduler:
             self.happened([SchedulingEvent(EventResource.POD, ActionType.DELETE, before=pod)])
             await self._failed(shared, pod, failure)
             return
-        self.queue.delete(pod.uid)
+        if pod.uid in self.queue:
+            self._bound.add(pod.uid)
+            self.queue.delete(pod.uid)
         shared.nominations.remove(pod.uid)
         self._attempts["scheduled"] += 1
         self._reporter.scheduled(pod, attempt.node_name)
@@ -217,7 +238,7 @@ class PodScheduler:
         self.queue.failed(pod.uid, Rejection(), self._clock())
         if (
             pod.uid not in self.queue
-        ):  # gone meanwhile: what the attempt has noted of it since is in nobody's way
+        ):  # the pod has gone meanwhile, and the attempt may have noted things since
             shared.gone(pod)
         self._changed.set()
 
@@ -255,6 +276,10 @@ class PodScheduler:
         """The metrics."""
         counts = self.queue.counts()
         pods = tuple(((pool.value,), float(counts[pool])) for pool in QueuePool)
+        faults = (
+            (("hint",), float(self.queue.hint_faults_total)),
+            (("less",), float(self.queue.order_faults_total)),
+        )
         attempts = tuple(((each,), float(count)) for each, count in sorted(self._attempts.items()))
         return (
             Family(
@@ -269,6 +294,9 @@ class PodScheduler:
                 "Pods that the queue has not taken, because it was full, each time they were seen",
                 (),
                 (((), float(self.queue.refused_total)),),
+            ),
+            Family(
+                "counter", "parley_scheduler_queue_plugin_faults", "Answers of plugins to the queue that were of no use", ("call",), faults
             ),
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ The filter goes by the nodes of the cycle, in which the room of reservations tha
 in the end is `reserve`, which asks the live ledger.
 """
 
+import contextlib
 import heapq
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
@@ -30,8 +31,11 @@ from scheduler.framework.core.plugin import (
 )
 from scheduler.framework.core.status import Code, Status, new_status
 from scheduler.framework.plugins.base import NodeCache, ShippedPlugin
-from scheduler.framework.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
+from scheduler.framework.plugins.notes import EARLIER, MAY_BE_BOUND, RESERVATION_USED, find
+from scheduler.ports import BINDING_SETTLES_S, NotLeadingError
 
+PRE_BIND_S: Final = 60.0
+"""How long the plugins may take between the renewal of what is kept and the call that binds."""
 MAX_NAMED: Final = 3
 """How many of the holders in the way a reason names, the largest first."""
 _KEPT: Final = ContextKey("LedgerFit/kept")
@@ -41,8 +45,9 @@ _KEPT: Final = ContextKey("LedgerFit/kept")
 class LedgerFitArgs(Settings):
     """The args of `LedgerFit`.
 
-    `hold_s` is how long (seconds) room is kept for a pod that is being bound, beyond the wait for its permit: after that a read of the
-    cluster which does not show the pod on its node gives the room back. It must cover the call that binds.
+    `hold_s` is how long (seconds) room is kept for a pod that is being bound, beyond the wait for its permit and what is done before
+    the call that binds: after that a read of the cluster which does not show the pod on its node gives the room back. Where the answer to
+    the call is lost, room is kept for as long as the API server may still carry the call out.
     """
 
     hold_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(60.0, alias="holdSeconds")
@@ -77,9 +82,10 @@ class LedgerFit(ShippedPlugin):
         """A pod that needs nothing of the ledger fits everywhere, also where too much is reserved.
 
         A pod for which room is kept on a node already may be bound there, for all that was known at the end of its last cycle: then
-        no other node is looked at, until a read of the cluster has ended what is kept.
+        no other node is looked at, until a read of the cluster has ended what is kept; and what is kept survives the end of this cycle.
         """
-        del context
+        if pod.uid in self._in_doubt and self._handle.now_s() < self._in_doubt[pod.uid][1]:
+            context.write(MAY_BE_BOUND, EARLIER)
         if pod.amount == ZERO:
             return None, new_status(Code.SKIP)
         kept = [node.name for node in nodes if own_row(pod, node) is not None]
@@ -113,7 +119,7 @@ class LedgerFit(ShippedPlugin):
 
     def pre_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> Status | None:
         """Ask again when the pod's permit has come, because the wait may have been long; from now on only the binding takes time."""
-        return self._assume(context, pod, node_name, self._hold_s)
+        return self._assume(context, pod, node_name, PRE_BIND_S + self._hold_s)
 
     def post_bind(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
         """The pod is bound: from now on, a read of the cluster that does not show the pod there says that it has gone."""
@@ -122,20 +128,27 @@ class LedgerFit(ShippedPlugin):
     def unreserve(self, context: CycleContext, pod: PodInfo, node_name: str) -> None:
         """Give back what this cycle has had kept; nothing where the pod may be bound for all that is known."""
         del node_name
-        kept, in_doubt = find(context, _KEPT), find(context, MAY_BE_BOUND)
+        kept, doubt = find(context, _KEPT), find(context, MAY_BE_BOUND)
+        if not doubt:
+            self._in_doubt.pop(pod.uid, None)
+        if kept is not None:
+            if doubt:
+                self._keep_in_doubt(context, pod, kept, is_new=doubt != EARLIER)
+            else:
+                self._handle.placements.forget(pod.holder)
         context.delete(_KEPT)
         context.delete(RESERVATION_USED)
-        if kept is None:
-            return
-        if in_doubt:
-            self._doubt(pod, kept)
-        else:
-            self._handle.placements.forget(pod.holder)
 
-    def _doubt(self, pod: PodInfo, node_name: str) -> None:
+    def _keep_in_doubt(self, context: CycleContext, pod: PodInfo, node_name: str, *, is_new: bool) -> None:
+        """Keep the room until the call that binds takes no effect any more; `is_new` says that this cycle has sent one."""
         now_s = self._handle.now_s()
+        _, until_s = self._in_doubt.get(pod.uid, (node_name, now_s))
+        if is_new:
+            until_s = now_s + BINDING_SETTLES_S
         self._in_doubt = {uid: each for uid, each in self._in_doubt.items() if each[1] > now_s}
-        self._in_doubt[pod.uid] = (node_name, now_s + self._hold_s)
+        self._in_doubt[pod.uid] = (node_name, until_s)
+        with contextlib.suppress(NotLeadingError):  # who does not lead keeps nothing that counts
+            self._assume(context, pod, node_name, until_s - now_s)
 
     def _assume(self, context: CycleContext, pod: PodInfo, node_name: str, hold_s: float) -> Status | None:
         reason = self._handle.placements.assume(

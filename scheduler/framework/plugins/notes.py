@@ -7,7 +7,9 @@ from scheduler.framework.core.plugin import ContextKey, CycleContext
 RESERVATION_USED: Final = ContextKey("parley.dev/reservation-used")
 """The UID of the reservation whose room was kept for the pod. `LedgerFit` writes it, `DefaultBinder` tells the pod."""
 MAY_BE_BOUND: Final = ContextKey("parley.dev/may-be-bound")
-"""True while nobody knows whether the pod was bound. `DefaultBinder` writes it; what was kept for the pod stays then."""
+"""Something while nobody knows whether the pod was bound: what was kept for the pod stays then. `DefaultBinder` writes True around
+its call; `LedgerFit` writes `EARLIER` where a cycle before has left that open."""
+EARLIER: Final = "earlier"
 
 
 def find(context: CycleContext, key: str) -> Any:

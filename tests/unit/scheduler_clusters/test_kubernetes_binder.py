@@ -1,5 +1,6 @@
 """Binding pods through the API server: what is definite, and what nobody knows."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,7 @@ from hosting.kubernetes import names
 from hosting.kubernetes.resources import PODS
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import BIND_DEADLINE_S, KubernetesBinder
-from scheduler.ports import NotBound
+from scheduler.ports import BINDING_SETTLES_S, NotBound
 from tests.support.kube_api import FakeApiServer, lists, writes
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_clusters.kube_manifests import pod
@@ -88,3 +89,25 @@ async def test_a_pod_is_told_by_an_annotation_which_reservation_it_uses() -> Non
     uid = server.get(PODS, "default", "a")["metadata"]["uid"]
     assert await KubernetesBinder(server.api()).bind(POD, uid, "n1", {names.RESERVATION: "r"}) is None
     assert server.get(PODS, "default", "a")["metadata"]["annotations"][names.RESERVATION] == "r"
+
+
+@pytest.mark.parametrize("ends", ["its deadline", "its caller"])
+@virtually
+async def test_a_refusal_says_nothing_of_a_request_that_may_still_be_carried_out(ends: str) -> None:
+    """Until then, however often it is refused meanwhile."""
+    server = _server()
+    uid = server.get(PODS, "default", "a")["metadata"]["uid"]
+    binder = KubernetesBinder(server.api())
+    server.fail("hang", writes)
+    call = asyncio.create_task(binder.bind(POD, uid, "n1", {}))
+    await asyncio.sleep(1.0)
+    if ends == "its caller":
+        call.cancel()
+    await asyncio.wait([call])
+    lost_s = now_s()
+    for waits_s, in_doubt in ((0, True), (30, True), (BINDING_SETTLES_S - 30, False)):
+        await asyncio.sleep(waits_s)
+        server.fail("status", writes, status=403)
+        refused = await binder.bind(POD, uid, "n1", {})
+        assert refused is not None
+        assert refused.may_be_bound is in_doubt, now_s() - lost_s

@@ -58,7 +58,8 @@ class FullWorld(World):
             supervisor=self.supervisor,
             clock=now_s,
         )
-        self.own.use(Extenders({NAME: extender}, shared))
+        self.extenders = Extenders({NAME: extender}, shared)
+        self.own.use(self.extenders)
 
     def waiting(self, name: str, cpu: str = "2", **spec: Any) -> None:
         """A pod that names us and has no node."""
@@ -159,6 +160,17 @@ async def test_an_api_server_that_loses_answers_has_no_pod_bound_twice_or_lost(w
     await world.goes_on(30)
     assert [world.node_of(name) for name in ("a", "b")] == ["n1", "n1"]
     assert world.reserved() == Resources(4000, 2 * 2**30)
+
+
+@in_world
+async def test_pods_of_a_profile_that_comes_again_are_placed(world: FullWorld) -> None:
+    world.own.use(Extenders({}, world.extenders.shared))
+    world.waiting("a")
+    await world.goes_on()
+    assert world.node_of("a") == ""
+    world.own.use(world.extenders)
+    await world.goes_on()
+    assert world.node_of("a") == "n1"
 
 
 @in_world

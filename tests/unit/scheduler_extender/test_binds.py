@@ -266,6 +266,26 @@ async def test_room_is_given_back_when_a_read_after_its_time_shows_that_the_pod_
 
 
 @virtually
+async def test_a_later_try_that_sends_nothing_leaves_the_room_of_a_lost_request_alone() -> None:
+    """The first request may be carried out after the second try has failed."""
+    world = World()
+
+    async def is_lost(_: PodName, __: str) -> NotBound | None:
+        return LOST
+
+    world.api.when_bound = is_lost
+    asked = world.create("p", 4)
+    assert LOST.message in await world.bind(asked, "a")
+    for point, answer in (("permit", (NO, 0.0)), ("reserve", NO)):
+        world.says[point] = lambda *_, says=answer: says
+        await asyncio.sleep(10)
+        assert await world.bind(asked, "a") == "Obedient: not here"
+        world.see()
+        assert world.node_of("p") == "a"
+        assert (await world.filter(world.create("q"), "a"))["NodeNames"] == []
+
+
+@virtually
 async def test_a_time_out_of_the_api_server_leaves_the_pod_in_doubt() -> None:
     """Also where whatever binds raises."""
     world = World()
@@ -306,7 +326,8 @@ async def test_binds_at_once_are_bounded() -> None:
 
 @virtually
 async def test_the_end_waits_for_binds_under_way() -> None:
-    """As long as a caller would; what was sent and is not answered then stays in the ledger."""
+    """As long as a request may take; what was sent and is not answered then stays in the ledger. No other one begins, also for a call
+    that came in before the end and was read after it."""
     world = World()
 
     async def slow(pod: PodName, node: str) -> NotBound | None:
@@ -317,8 +338,10 @@ async def test_the_end_waits_for_binds_under_way() -> None:
     calls = [asyncio.create_task(world.bind(world.create(node), node)) for node in "ab"]
     await turns()
     await world.service.close()
-    assert now_s() == 4
+    assert now_s() == 2 + binds.BINDER_S
     assert await asyncio.gather(*calls) == ["", "no answer within 4 s"]
+    assert await world.bind(world.create("late"), "c") == "this scheduler is ending"
+    assert [node for _, node in world.api.sent] == ["a", "b"]
     assert (world.node_of("a"), world.node_of("b")) == ("a", "b")
 
 

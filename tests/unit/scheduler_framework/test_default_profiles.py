@@ -27,6 +27,7 @@ POINTS = {
         ExtensionPoint.RESERVE: "LedgerFit",
         ExtensionPoint.PRE_BIND: "LedgerFit",
         ExtensionPoint.BIND: "DefaultBinder",
+        ExtensionPoint.POST_BIND: "LedgerFit",
     },
     "extender": {
         ExtensionPoint.QUEUE_SORT: "PrioritySort",
@@ -37,6 +38,7 @@ POINTS = {
         ExtensionPoint.RESERVE: "LedgerFit",
         ExtensionPoint.PRE_BIND: "LedgerFit",
         ExtensionPoint.BIND: "DefaultBinder",
+        ExtensionPoint.POST_BIND: "LedgerFit",
     },
 }
 

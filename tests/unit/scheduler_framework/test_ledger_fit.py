@@ -12,8 +12,9 @@ from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import MAX_PERMIT_WAIT_S, PreFilterResult
 from scheduler.framework.core.status import Code
 from scheduler.framework.plugins.default_binder import DefaultBinder
-from scheduler.framework.plugins.ledger_fit import LedgerFit
-from scheduler.ports import NotBound
+from scheduler.framework.plugins.ledger_fit import PRE_BIND_S, LedgerFit
+from scheduler.framework.plugins.notes import MAY_BE_BOUND
+from scheduler.ports import BINDING_SETTLES_S, NotBound
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.plugin_worlds import (
     NO_ROOM,
@@ -125,7 +126,7 @@ def test_room_is_kept_over_the_wait_for_a_permit_and_then_for_the_binding() -> N
     }
     handle.time_s = 1100
     assert made.pre_bind(context, new, "a") is None
-    assert handle.placements.kept["uid-new"].until_s == 1110
+    assert handle.placements.kept["uid-new"].until_s == 1100 + PRE_BIND_S + 10
 
 
 @pytest.mark.parametrize("at", ["reserve", "pre_bind"])
@@ -189,8 +190,33 @@ async def test_the_room_of_a_pod_that_may_be_bound_is_not_moved_before_its_time_
     assert told(made.reserve(Notes(), new, "b")) == (Code.UNSCHEDULABLE, text)
     assert handle.placements.kept["uid-new"].node == "a"
     assert made.reserve(Notes(), new, "a") is None
-    handle.time_s += 10
+    handle.time_s += BINDING_SETTLES_S
     assert made.reserve(Notes(), new, "b") is None
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+async def test_a_later_cycle_that_fails_leaves_the_room_of_a_lost_binding_alone(where: str) -> None:
+    """For as long as the lost request may be carried out, and no longer: tries that send nothing do not prolong that."""
+    handle, new = HandleAsTold(binder=BinderAsTold(NotBound("", may_be_bound=True))), pod("new", cu(2))
+    made, first = fit(handle), Notes()
+    made.reserve(first, new, "a")
+    made.pre_bind(first, new, "a")
+    await DefaultBinder(None, handle.extended).bind(first, new, "a")
+    handle.time_s = 1020
+    made.unreserve(first, new, "a")
+    over_s = 1020 + BINDING_SETTLES_S
+    for now_s in (1030, 1070):
+        handle.time_s, later = now_s, Notes()
+        made.pre_filter(later, new, [node("a", cu(8))])
+        made.reserve(later, new, where)
+        made.unreserve(later, new, where)
+        assert later.get(MAY_BE_BOUND), "whoever forgets pods leaves this one alone, too"
+        assert (handle.placements.forgotten, handle.placements.kept["uid-new"].until_s) == ([], over_s)
+    handle.time_s, later = over_s, Notes()
+    made.pre_filter(later, new, [node("a", cu(8))])
+    made.reserve(later, new, where)
+    made.unreserve(later, new, where)
+    assert handle.placements.forgotten == ["uid-new"]
 
 
 async def test_without_a_binder_the_next_plugin_binds() -> None:

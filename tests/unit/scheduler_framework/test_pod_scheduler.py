@@ -23,7 +23,7 @@ from scheduler.framework.core.status import Code, new_status
 from scheduler.framework.cycle.attempt import BINDING_DEADLINE_S, SCHEDULING_DEADLINE_S, Extenders, enough
 from scheduler.framework.cycle.binding import PRE_FLIGHT_S
 from scheduler.framework.cycle.ports import CycleFailure
-from scheduler.framework.cycle.scheduler import PodScheduler
+from scheduler.framework.cycle.scheduler import END_S, PodScheduler
 from scheduler.framework.plugins.notes import MAY_BE_BOUND
 from tests.support.virtual_time import now_s, turns, virtually
 from tests.unit.scheduler_framework.extender_worlds import ExtenderWorld, Told, told
@@ -232,6 +232,46 @@ async def test_a_pod_that_may_be_bound_keeps_its_room_until_that_is_known() -> N
         assert (world.told, tries) == (["a on n1"], 3)
         assert "B.unreserve" not in world.called()
         assert world.placements.kept, "its room was kept on"
+
+
+@virtually
+async def test_a_change_that_is_shown_after_the_binding_places_the_pod_no_second_time() -> None:
+    """A second attempt that fails would give back the room of a pod that is bound and not yet seen so."""
+    world = SchedulerWorld(told("B", "reserve", "unreserve", bind=None), nodes=["n1"])
+    async with running(world):
+        assert world.told == ["a on n1"]
+        world.called()
+        assert world.scheduler.pod_seen(pod(resourceVersion="100"))
+        await turns(50)
+        assert (world.called(), world.place()) == ([], None)
+        world.scheduler.pod_gone("a")
+        assert world.scheduler.pod_seen(pod("b"))
+        await turns(50)
+        assert world.told == ["a on n1", "b on n1"]
+
+
+@virtually
+async def test_the_end_waits_for_bindings_that_were_sent_and_for_no_permit() -> None:
+    """Else whoever leads next reads the cluster before the pod is bound, and gives its room away."""
+
+    async def bind(_: object, pod: PodInfo, __: str) -> None:
+        await asyncio.sleep(2.0 if pod.uid == "sent" else 3600.0)
+
+    undone: list[str] = []
+    world = SchedulerWorld(
+        told(
+            "B",
+            "reserve",
+            unreserve=lambda _, pod, __: undone.append(pod.uid),
+            permit=lambda _, pod, __: (WAIT if pod.uid == "waits" else None, 60.0),
+            bind=bind,
+        ),
+        nodes=["n1"],
+    )
+    async with running(world, pod("sent"), pod("hangs"), pod("waits")):
+        assert world.told == []
+    assert now_s() == END_S
+    assert (undone, world.told) == (["waits", "hangs"], ["sent on n1"])
 
 
 @virtually
