@@ -65,6 +65,8 @@ def hint_of(
                 continue
             try:
                 hint = waited.hint(pod, event) if waited.hint is not None else QueueingHint.QUEUE
+                if not isinstance(hint, QueueingHint):
+                    raise TypeError(f"a hint must be a QueueingHint, not {hint!r}")
             except Exception as error:  # noqa: BLE001 - a hint is anybody's code
                 failures.append((name, error))
                 hint = QueueingHint.QUEUE

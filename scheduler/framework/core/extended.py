@@ -7,7 +7,7 @@ only where their plugin is enabled there; reservation plugins in the order in wh
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from protocol.values import ZERO, Resources
 from scheduler.core.model import Holder, Kind, ReservationOwner
@@ -249,6 +249,10 @@ class APIServiceProvider(Plugin, Protocol):
         """Asked once for each plugin's name, when the plugin was built."""
 
 
+PLAIN_EXTENDED_METHODS: Final = ("next_pod", "nominated_reservation", "delete_nominated_reservation")
+"""As `PLAIN_METHODS`, of the framework extender."""
+
+
 class SchedulerCache(Protocol):
     """The pods that were given a node and are not seen there yet. Whoever forgets one calls `ExtendedHandle.forget_pod`."""
 
@@ -280,10 +284,10 @@ PluginToReservationScores: TypeAlias = Mapping[str, Mapping[str, int]]
 """By plugin and UID of the reservation, with weights. Source: seed 002."""
 
 ErrorHandlerFilter: TypeAlias = Callable[[PodInfo, Status], bool]
-"""Sees a pod that could not be scheduled; True ends the chain. Source: seed 002, `RegisterErrorHandlerFilters`."""
+"""Sees a pod that could not be scheduled; True ends the chain. Is no coroutine. Source: seed 002, `RegisterErrorHandlerFilters`."""
 
 ForgetPodHandler: TypeAlias = Callable[[PodInfo, str], object]
-"""Is told, with the node, of a pod that was assumed and will not be bound. Source: seed 002."""
+"""Is told, with the node, of a pod that was assumed and will not be bound. Is no coroutine. Source: seed 002."""
 
 
 class ExtendedHandle(FrameworkHandle, Protocol):
@@ -305,10 +309,16 @@ class ExtendedHandle(FrameworkHandle, Protocol):
     def register_error_handler_filters(
         self, pre: ErrorHandlerFilter | None, post: ErrorHandlerFilter | None
     ) -> None:
-        """`pre` runs before the default handling of a failure, which it may prevent; `post` after it."""
+        """`pre` runs before the default handling of a failure, which it may prevent; `post` after it.
+
+        Raises `ValueError` for a coroutine function.
+        """
 
     def register_forget_pod_handler(self, handler: ForgetPodHandler) -> None:
-        """`handler` is called for each pod that was assumed and is forgotten; all handlers are, whatever one raises."""
+        """`handler` is called for each pod that was assumed and is forgotten; all handlers are, whatever one raises.
+
+        Raises `ValueError` for a coroutine function.
+        """
 
     def forget_pod(self, pod: PodInfo, node_name: str) -> None:
         """The pod was assumed on that node and will not be bound: give its room back, and tell every handler."""

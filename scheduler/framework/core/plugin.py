@@ -1,7 +1,7 @@
 """What plugins implement: one method for each extension point. Sources: seed 001, reference/kubernetes.md 1.9.
 
-A plugin takes part in a point by having its method; nothing is registered. Any method but `less`, `pre_enqueue` and the hints
-may be a coroutine. `None` in place of a status is Success. What a plugin raises goes through to the caller of the run.
+A plugin takes part in a point by having its method; nothing is registered. Any method may be a coroutine, but not those of
+`PLAIN_METHODS`, and no hint. `None` in place of a status is Success. What a plugin raises goes through to the caller of the run.
 """
 
 import enum
@@ -352,6 +352,11 @@ METHODS: Final[Mapping[ExtensionPoint, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """What a plugin implements to take part in a point: one of these methods at least."""
+
+
+PLAIN_METHODS: Final = ("less", "pre_enqueue")
+"""Nobody waits for the answers of these methods, so none of them may be a coroutine. What is asked only once, when a plugin
+is made, must not be one either."""
 
 
 def points_of(plugin: object) -> frozenset[ExtensionPoint]:

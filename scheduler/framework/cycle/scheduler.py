@@ -238,7 +238,7 @@ class PodScheduler:
         self.queue.failed(pod.uid, Rejection(), self._clock())
         if (
             pod.uid not in self.queue
-        ):  # gone meanwhile: what the attempt has noted of it since is in nobody's way
+        ):  # the pod has gone meanwhile, and the attempt may have noted things since
             shared.gone(pod)
         self._changed.set()
 
@@ -276,6 +276,10 @@ class PodScheduler:
         """The metrics."""
         counts = self.queue.counts()
         pods = tuple(((pool.value,), float(counts[pool])) for pool in QueuePool)
+        faults = (
+            (("hint",), float(self.queue.hint_faults_total)),
+            (("less",), float(self.queue.order_faults_total)),
+        )
         attempts = tuple(((each,), float(count)) for each, count in sorted(self._attempts.items()))
         return (
             Family(
@@ -290,6 +294,9 @@ class PodScheduler:
                 "Pods that the queue has not taken, because it was full, each time they were seen",
                 (),
                 (((), float(self.queue.refused_total)),),
+            ),
+            Family(
+                "counter", "parley_scheduler_queue_plugin_faults", "Answers of plugins to the queue that were of no use", ("call",), faults
             ),
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from hosting.registry import at_once
 from scheduler.framework.core.debugging import score_table
 from scheduler.framework.core.diagnosis import DIAGNOSIS_KEY, Diagnosis
 from scheduler.framework.core.extended import (
@@ -31,10 +32,11 @@ from scheduler.framework.core.plugin import (
     CycleContext,
     ExtensionPoint,
     NodePluginScores,
+    Plugin,
     PostFilterResult,
     PreFilterResult,
 )
-from scheduler.framework.core.profile import NO_DEFAULTS, Profile
+from scheduler.framework.core.profile import NO_DEFAULTS, Profile, ProfileFault
 from scheduler.framework.core.status import (
     Code,
     Status,
@@ -47,8 +49,9 @@ from scheduler.framework.extension.reserving import ReservationPlugins
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.framework.extension.transforming import Transformers
 from scheduler.framework.runtime.answers import answered
-from scheduler.framework.runtime.assembly import of_profile
+from scheduler.framework.runtime.assembly import ProfileError, of_profile
 from scheduler.framework.runtime.context import CycleState, NotFoundError
+from scheduler.framework.runtime.factories import initializing_faults
 from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.framework.runtime.registry import Registry
 from scheduler.ports import Binder, Births, Placements
@@ -83,7 +86,17 @@ class FrameworkExtender(SchedulingFramework):
         self._reservations: Final = ReservationPlugins.among(made)
         self._finder: Final = next((each for each in made if isinstance(each, FindOneNodePlugin)), None)
         self._preferrer: Final = next((each for each in made if isinstance(each, PreferNodesPlugin)), None)
-        shared.take_up(made)
+        faults = [fault for plugin in made for fault in self._taken_up(plugin)]
+        if faults:
+            raise ProfileError(faults)
+
+    def _taken_up(self, plugin: Plugin) -> list[ProfileFault]:
+        """Why what all profiles share cannot take the plugin up."""
+        try:
+            at_once(self._shared.take_up, plugin)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; all of it is told
+            return initializing_faults(self.profile.named_at[plugin.name()], plugin.name(), error)
+        return []
 
     # ------------------------------------------------------------ what plugins ask for (ExtendedHandle)
 

@@ -4,12 +4,23 @@ A plugin's handler that raises is logged and counts as one that said False: no h
 Source: reference/koordinator.md 1.8.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from hosting.logs import Logger
 from scheduler.framework.core.extended import ErrorHandlerFilter, ForgetPodHandler
 from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.core.status import Status
+
+H = TypeVar("H", bound=Callable[..., object])
+
+
+def _plain(handler: H) -> H:
+    """The handler. A coroutine would count as True, and do nothing."""
+    if inspect.iscoroutinefunction(handler):
+        raise ValueError(f"handler {handler!r} must not be a coroutine function: nobody waits for it")
+    return handler
 
 
 class ErrorHandlers:
@@ -21,11 +32,11 @@ class ErrorHandlers:
         self._post: list[ErrorHandlerFilter] = []
 
     def register(self, pre: ErrorHandlerFilter | None, post: ErrorHandlerFilter | None) -> None:
-        """Add a pair; either may be None."""
+        """Add a pair; either may be None. Raises `ValueError` for a coroutine function."""
         if pre is not None:
-            self._pre.append(pre)
+            self._pre.append(_plain(pre))
         if post is not None:
-            self._post.append(post)
+            self._post.append(_plain(post))
 
     async def handle(self, pod: PodInfo, status: Status, default: Callable[[], Awaitable[None]]) -> None:
         """The pre filters until one says True, `default` unless one did, then the post filters until one says True.
@@ -43,7 +54,7 @@ class ErrorHandlers:
 
     def _says_true(self, each: ErrorHandlerFilter, pod: PodInfo, status: Status) -> bool:
         try:
-            return each(pod, status)
+            return each(pod, status) is True
         except Exception:  # noqa: BLE001 - a plugin's own: whatever it raises
             self._log.exception("an error handler filter of a plugin failed", pod=pod.name)
             return False
@@ -57,8 +68,8 @@ class ForgetHandlers:
         self._handlers: list[ForgetPodHandler] = []
 
     def register(self, handler: ForgetPodHandler) -> None:
-        """Add a handler."""
-        self._handlers.append(handler)
+        """Add a handler. Raises `ValueError` for a coroutine function."""
+        self._handlers.append(_plain(handler))
 
     def forget(self, pod: PodInfo, node_name: str, give_back: Callable[[], None]) -> None:
         """Give the pod's room back, and call every handler, also where that raises; what it raises goes on to the caller."""

@@ -79,12 +79,12 @@ class SharedExtension:
 
     # ------------------------------------------------------------ while the extenders are built
 
-    def take_up(self, plugins: Sequence[Plugin]) -> None:
-        """The plugins of one profile were built. Of all profiles, the first plugin that says whose turn it is counts."""
-        for plugin in plugins:
-            self._services.add(plugin)
-            if self._next_pod is None and isinstance(plugin, NextPodPlugin):
-                self._next_pod = plugin
+    def take_up(self, plugin: Plugin) -> None:
+        """A plugin was built. Of all profiles, the first plugin that says whose turn it is counts. Raises what its `endpoints` does,
+        and `ValueError` for pages that cannot be served."""
+        self._services.add(plugin)
+        if self._next_pod is None and isinstance(plugin, NextPodPlugin):
+            self._next_pod = plugin
 
     def use_scheduler(self, adapter: SchedulerAdapter) -> None:
         """The extenders were built; from now on plugins may ask for the scheduler."""
@@ -105,7 +105,10 @@ class SharedExtension:
         if self._next_pod is None:
             return None
         try:
-            return self._next_pod.next_pod()
+            pod = self._next_pod.next_pod()
+            if not isinstance(pod, PodInfo | None):
+                raise TypeError(f"next_pod must return a PodInfo or None, not {pod!r}")
+            return pod
         except Exception:
             self.log.exception("next_pod of a plugin failed", plugin=self._next_pod.name())
             return None

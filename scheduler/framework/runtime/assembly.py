@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar, cast
 from hosting.registry import at_once
 from hosting.settings import FaultsError
 from scheduler.framework.core.enqueue import RegisteredEvents, events_of, plugins_with_events
-from scheduler.framework.core.plugin import EventWithHint, ExtensionPoint, Plugin, points_of
+from scheduler.framework.core.extended import PLAIN_EXTENDED_METHODS
+from scheduler.framework.core.plugin import PLAIN_METHODS, EventWithHint, ExtensionPoint, Plugin, points_of
 from scheduler.framework.core.profile import (
     NO_DEFAULTS,
     Profile,
@@ -83,7 +84,9 @@ def _assembled(profile: Profile, registry: Registry, defaults: Profile, handle: 
     points = {name: points_of(plugin) for name, plugin in plugins.items()}
     after = resolve(profile, {**known.points, **points}, defaults)
     events, unsaid = _events(after.profile, plugins)
-    _refuse((*after.faults, *_misnamed(after.profile, plugins), *unsaid))
+    _refuse(
+        (*after.faults, *_misnamed(after.profile, plugins), *_coroutines(after.profile, plugins), *unsaid)
+    )
     return Instances(after.profile, plugins, events)
 
 
@@ -150,6 +153,21 @@ def _events(
             rule = f'events of plugin "{name}": {str(error) or repr(error)}'
             faults.append(ProfileFault(profile.named_at[name], name, rule, ""))
     return events, faults
+
+
+def _coroutines(profile: ResolvedProfile, plugins: Mapping[str, Plugin]) -> list[ProfileFault]:
+    """Methods that are coroutines although nobody waits for their answers."""
+    return [
+        ProfileFault(
+            profile.named_at[name],
+            f"{name}.{method}",
+            f"{method} of plugin {name} is a coroutine, and nobody waits for its answer",
+            "make the method a plain one",
+        )
+        for name, plugin in plugins.items()
+        for method in (*PLAIN_METHODS, *PLAIN_EXTENDED_METHODS)
+        if inspect.iscoroutinefunction(getattr(plugin, method, None))
+    ]
 
 
 def _misnamed(profile: ResolvedProfile, plugins: Mapping[str, Plugin]) -> list[ProfileFault]:

@@ -261,6 +261,28 @@ def test_a_plugin_must_have_the_name_by_which_it_is_registered(
     ]
 
 
+class Dreaming(Sorting):
+    async def less(self, first: QueuedPod, second: QueuedPod) -> bool:  # type: ignore[override] # the fault
+        return first.since_s < second.since_s
+
+    async def next_pod(self) -> PodInfo | None:
+        return None
+
+
+def test_a_coroutine_that_nobody_would_wait_for_is_a_fault() -> None:
+    registry = Registry()
+    registry.register("sort", Dreaming)
+    registry.register("bind", Binding)
+    assert faults_of(profile_of(), registry) == [
+        (
+            "profiles[p].plugins.multiPoint.enabled[0].name",
+            f"{method} of plugin sort is a coroutine, and nobody waits for its answer",
+            "make the method a plain one",
+        )
+        for method in ("less", "next_pod")
+    ]
+
+
 class Eventful(Fitting):
     """Waits for what its args say, and notes how often that was asked."""
 

@@ -1,7 +1,7 @@
 """Which events bring a rejected pod back into the queue."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -62,6 +62,13 @@ def test_an_event_of_everything_is_what_any_plugin_waits_for() -> None:
     event = SchedulingEvent(ANY, ALL)
     registered = {"fit": (EventWithHint(EventResource.POOL, ADD),)}
     assert hint_of(registered, POD, event, {"fit"}).hint is QueueingHint.QUEUE
+
+
+@pytest.mark.parametrize("answer", [True, None, "skip"])
+def test_a_hint_that_is_no_hint_queues_and_is_told(answer: Any) -> None:
+    """To take it for Skip would leave the pod where it is until nobody remembers why."""
+    verdict = hint_of({"fit": (EventWithHint(NODE, ADD, lambda *_: answer),)}, POD, ADDED, {"fit"})
+    assert (verdict.hint, len(verdict.failures)) == (QueueingHint.QUEUE, 1)
 
 
 def test_a_hint_that_fails_queues_and_is_told() -> None:

@@ -100,6 +100,24 @@ def test_every_forget_handler_runs_also_where_giving_back_fails_or_another_handl
     assert told_of[2:] == ["first default/p b", "last default/p b"]
 
 
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda extender, handler: extender.register_error_handler_filters(handler, None),
+        lambda extender, handler: extender.register_error_handler_filters(None, handler),
+        lambda extender, handler: extender.register_forget_pod_handler(handler),
+    ],
+)
+def test_handlers_that_nobody_would_wait_for_are_refused(register: Callable[..., None]) -> None:
+    """A coroutine would count as True: the failure of every pod would be taken over, and nothing done about it."""
+
+    async def handler(*_: object) -> bool:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="must not be a coroutine function"):
+        register(ExtenderWorld([]).extender, handler)
+
+
 def test_the_scheduler_can_be_asked_for_once_the_plugins_are_built() -> None:
     """A plugin that keeps what it got while it was made would keep nothing."""
     found: list[object] = []
@@ -125,6 +143,7 @@ def test_the_scheduler_can_be_asked_for_once_the_plugins_are_built() -> None:
         ([told("A", "reserve", next_pod=POD), told("B", "reserve", next_pod=pod("other"))], [POD]),
         ([told("A", "reserve", "next_pod"), told("B", "reserve", next_pod=POD)], [None]),
         ([told("A", "reserve", next_pod=BrokenError())], [None]),
+        ([told("A", "reserve", next_pod="default/p")], [None]),
     ],
 )
 def test_only_the_first_plugin_is_asked_whose_turn_it_is(

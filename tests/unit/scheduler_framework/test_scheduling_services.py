@@ -10,6 +10,7 @@ from hosting.server import Reply, Request, Route
 from scheduler.framework.core.debugging import score_table
 from scheduler.framework.core.extended import Endpoint, Reservation
 from scheduler.framework.core.plugin import NodePluginScores
+from scheduler.framework.runtime.assembly import ProfileError
 from scheduler.framework.runtime.context import CycleState
 from tests.support.amounts import cu
 from tests.unit.scheduler_framework.extender_worlds import FILTERED, ExtenderWorld, told
@@ -133,8 +134,13 @@ async def test_every_route_is_listed_by_its_method() -> None:
     "endpoints", [(Endpoint("state", broken),), (Endpoint("/a", broken), Endpoint("/a", broken))]
 )
 def test_a_path_that_cannot_be_served_stops_the_start(endpoints: tuple[Endpoint, ...]) -> None:
-    with pytest.raises(ValueError, match="must begin with a slash and be there once"):
-        ExtenderWorld([told("A", "reserve", endpoints=endpoints)])
+    """With every fault, as all that is wrong with a profile."""
+    others = told("B", "reserve", endpoints=RuntimeError("no pages"))
+    with pytest.raises(ProfileError) as failed:
+        ExtenderWorld([told("A", "reserve", endpoints=endpoints), others])
+    first, second = failed.value.faults
+    assert "must begin with a slash and be there once" in first
+    assert second == 'profile.plugins.reserve.enabled[1].name: initializing plugin "B": no pages'
 
 
 HERE: dict[str, Any] = {"peer": "127.0.0.1"}
