@@ -424,6 +424,8 @@ class _Life:
             "status of pools": lambda: self._pools.run(self.serving.pools),
             "reservations": lambda: self._reservations.run(self.serving.core.state, self._report),
         }
+        if self._scheduling is not None and self.extender is not None:
+            own["room for refused pods"] = self._scheduling.tell_of_room(self.extender.refused)
         self.serving.start({**own, **self._migrator.children(), **others})
         if self._scheduling is not None:
             self._scheduling.start()

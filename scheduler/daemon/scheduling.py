@@ -10,12 +10,15 @@ from hosting import logs, metrics, server
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
+from hosting.supervisor import Child
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.own_pods import OwnPods
+from scheduler.daemon.room_freed import RoomFreed
 from scheduler.daemon.serving import Serving
+from scheduler.extender.refused import RefusedPods
 from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
 from scheduler.framework.cycle.attempt import Extenders
@@ -48,7 +51,7 @@ class LiveScheduling:
         is_full: bool,
     ) -> None:
         """With `is_full`, pods are bound that name a profile as their scheduler."""
-        self._api = api
+        self._api, self._cluster, self._core, self._rng = api, cluster, serving.core, rng
         self._supervisor = serving.supervisor
         self._view = PlacingView(cluster, serving.core, serving.placements)
         self._refresh = serving.service.refresh
@@ -137,6 +140,12 @@ class LiveScheduling:
         """The metrics of the framework, and of the pods that are placed here."""
         own = self._own_pods.families() if self._own_pods is not None else ()
         return (*self.shared.families(), *own)
+
+    def tell_of_room(self, refused: RefusedPods) -> Child:
+        """What has kube-scheduler try refused pods again when there is room for them."""
+        return RoomFreed(
+            self._api, self._cluster, self._core, refused, clock=time.monotonic, rng=self._rng
+        ).run
 
     # ------------------------------------------------------------ what the extender asks for
 
