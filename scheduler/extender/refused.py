@@ -58,9 +58,9 @@ class RefusedPods:
     def happened(self, events: Iterable[SchedulingEvent], largest: Resources, now_s: float) -> None:
         """These events may help pods; `largest` is the room of `largest_room`."""
         self._largest = largest
-        for event in events:
-            self.looks += 1
-            self._queue.move(event, now_s)
+        happened = tuple(events)
+        self.looks += len(happened)
+        self._queue.move(happened, now_s)
 
     def due(self, most: int, now_s: float) -> list[PodInfo]:
         """The pods, at most so many, that kube-scheduler is to be told of now; each must be settled by `told` or `failed`.

@@ -103,8 +103,9 @@ class PodScheduler:
 
     def happened(self, events: Iterable[SchedulingEvent]) -> None:
         """Something has happened that may help pods."""
-        for event in events:
-            self.queue.move(event, self._clock())
+        happened = tuple(events)
+        if happened:
+            self.queue.move(happened, self._clock())
             self._changed.set()
 
     def activate(self, uids: Sequence[str]) -> None:

@@ -141,9 +141,9 @@ async def test_what_is_undone_after_a_failure_and_in_which_order(
     world.shared.forget_handlers.register(lambda *_: world.calls.append("forgotten"))
     move = world.scheduler.queue.move
 
-    def moved(event: SchedulingEvent, at_s: float) -> None:
+    def moved(events: Sequence[SchedulingEvent], at_s: float) -> None:
         world.calls.append("woken")
-        move(event, at_s)
+        move(events, at_s)
 
     monkeypatch.setattr(world.scheduler.queue, "move", moved)
     async with running(world):
