@@ -88,6 +88,8 @@ class ExtenderService:
         self._answer_s = timeout_s * IN_TIME
         self._binds = Binds(scheduling, guard, clock, log, self._answer_s / 2)
         self._trials = itertools.count(-1, -1)
+        self._filtered: _Attempt | None = None
+        """The last filter that left nodes: kube-scheduler asks for their scores next."""
         self.stats = ExtenderStats()
         self.refused: Final = RefusedPods(self._events_of)
 
@@ -227,6 +229,8 @@ class ExtenderService:
         failed = verdicts.failed_nodes(args.node_names, attempt.nodes, found.statuses)
         if len(failed) == len(args.node_names):
             attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
+        else:
+            self._filtered = attempt
         return attempt.pod, failed
 
     def _filter_fails(self, why: str) -> server.Reply:
@@ -236,16 +240,32 @@ class ExtenderService:
 
     async def _prioritize(self, body: bytes) -> tuple[str, bytes]:
         args = messages.read_args(body)
-        attempt = self._begin(args.pod)
+        attempt = self._resumed(args.pod) or await self._pre_filtered(args)
         known = attempt.known(args.node_names)
-        _, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
-        _check(status)
         scored = await score_nodes(attempt.framework, attempt.context, attempt.pod, known)
         _check(scored.status)
         skipped = attempt.context.skip_score_plugins or ()
         weights = attempt.framework.score_weights().items()
         best = MAX_NODE_SCORE * sum(weight for plugin, weight in weights if plugin not in skipped)
         return "ok", messages.encode(verdicts.priorities(args.node_names, scored.scores, best))
+
+    def _resumed(self, manifest: Manifest) -> _Attempt | None:
+        """The attempt of the filter before, once, with what its pre-filter has noted; None for another pod or other nodes than then."""
+        attempt, self._filtered = self._filtered, None
+        if attempt is None or attempt.pod.manifest != manifest:
+            return None
+        is_current = self._scheduling.snapshot() is attempt.nodes
+        if not is_current or self._scheduling.framework_of(scheduler_name(manifest)) is not attempt.framework:
+            return None
+        attempt.framework.set_snapshot(attempt.nodes)
+        return attempt
+
+    async def _pre_filtered(self, args: ExtenderArgs) -> _Attempt:
+        attempt = self._begin(args.pod)
+        known = attempt.known(args.node_names)
+        _, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
+        _check(status)
+        return attempt
 
     def _prioritize_fails(self, why: str) -> server.Reply:
         """No opinion on any node."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from hosting.kubernetes import names
-from hosting.kubernetes.resources import EVENTS, POOLS, RESERVATIONS, SCALING_POLICIES, Manifest
+from hosting.kubernetes.resources import EVENTS, LEASES, POOLS, RESERVATIONS, SCALING_POLICIES, Manifest
 from scheduler.clusters.kubernetes.pools import FINALIZER
 from tests.support.kube.asking import Holdings, PodAgent
 from tests.support.kube.objects import MERGE, Objects, pod

@@ -178,6 +178,28 @@ async def test_without_an_opinion_no_node_is_preferred(says: dict[str, Says]) ->
     assert now_s() <= 4
 
 
+@pytest.mark.parametrize(
+    ("asked", "are_nodes_changed", "pre_filters"),
+    [(pod("p"), False, 1), (pod("p"), True, 2), (pod("q"), False, 2), (pod("p", priority=1), False, 2)],
+    ids=["the same pod", "other nodes", "another pod", "a pod that was changed"],
+)
+@virtually
+async def test_scores_go_by_the_pre_filter_of_the_filter_while_nothing_has_changed(
+    asked: Manifest, are_nodes_changed: bool, pre_filters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    before = world.snapshot()
+    monkeypatch.setattr(world, "snapshot", lambda: before)
+    await world.filter(pod("p"), "a", "b")
+    if are_nodes_changed:
+        after = before.with_changes({}, before.generation + 1)
+        monkeypatch.setattr(world, "snapshot", lambda: after)
+    assert await world.prioritize(asked, "a", "b") == {"a": 0, "b": 0}
+    assert world.called.count("pre_filter") == pre_filters
+    await world.prioritize(pod("p"), "a", "b")
+    assert world.called.count("pre_filter") == pre_filters + 1, "the notes of a filter serve once"
+
+
 # ------------------------------------------------------------ preempt
 
 
