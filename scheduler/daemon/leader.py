@@ -413,7 +413,7 @@ class _Life:
         if not faults:
             self._reservations.tell(self._report)
             if self._scheduling is not None:
-                self._scheduling.use_default()
+                self._scheduling.prepare()
         return faults
 
     def start(self, others: Mapping[str, Child]) -> None:

@@ -66,7 +66,7 @@ class _Attempt:
 
     def known(self, names: "tuple[str, ...]") -> list[NodeInfo]:
         """The nodes of these names that the ledger knows."""
-        return [self.nodes[name] for name in names if name in self.nodes]
+        return self.nodes.named(names)
 
 
 class ExtenderService:
@@ -224,7 +224,7 @@ class ExtenderService:
         found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
         if not is_rejected(found.status):
             _check(found.status)
-        failed = verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        failed = verdicts.failed_nodes(args.node_names, attempt.nodes, found.statuses)
         if len(failed) == len(args.node_names):
             attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
         return attempt.pod, failed

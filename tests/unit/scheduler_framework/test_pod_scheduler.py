@@ -350,6 +350,33 @@ async def test_error_filters_stand_around_what_is_done_by_default(pre: bool) -> 
 
 
 @virtually
+async def test_a_plugin_reaches_the_queue_and_the_cache_of_the_scheduler_around_it() -> None:
+    """Such as one that waits for a group of pods: it knows which are on their way, and gives the others their turn."""
+    waits_for_nothing: tuple[EventWithHint, ...] = ()
+    is_open = False
+    world = SchedulerWorld(
+        told(
+            "G",
+            "reserve",
+            "unreserve",
+            filter=lambda _, pod, __: None if is_open or pod.uid == "a" else NO,
+            permit=(WAIT, 60.0),
+            events_to_register=lambda *_: waits_for_nothing,
+        )
+    )
+    async with running(world, pod("a", priority=1), pod("b")):
+        around = world.handle.scheduler()
+        assert [around.get_cache().is_assumed_pod(uid) for uid in ("a", "b")] == [True, False]
+        around.get_scheduling_queue().move_all(SchedulingEvent(EventResource.NODE, ActionType.ADD))
+        await asyncio.sleep(20.0)
+        assert world.place("b") is QueuePool.UNSCHEDULABLE, "no event was waited for"
+        is_open = True
+        around.get_scheduling_queue().activate([pod("b")])
+        await turns(20)
+        assert around.get_cache().is_assumed_pod("b")
+
+
+@virtually
 async def test_a_node_that_post_filter_makes_room_on_is_kept_for_the_pod() -> None:
     world = SchedulerWorld(told("F", filter=NO, post_filter=(PostFilterResult("n2"), None)))
     async with running(world):
