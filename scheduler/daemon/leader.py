@@ -24,6 +24,7 @@ from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child
 from hosting.tls import TlsError
 from protocol.extension import AGENT_HEADER
@@ -37,13 +38,13 @@ from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.leader_label import LeaderLabel
-from scheduler.daemon.scheduling import LiveScheduling
+from scheduler.daemon.scheduling import LiveScheduling, check_usable
 from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
 from scheduler.extender.listener import ExtenderListener, ListenerSettings
 from scheduler.extender.service import ExtenderService
 from scheduler.framework.core.profile import Profile
 from scheduler.permits.answers import not_leader
-from scheduler.permits.config_file import ConfigFile
+from scheduler.permits.config_file import ConfigFile, Configuration
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
 T = TypeVar("T")
@@ -226,7 +227,7 @@ class KubernetesProgram:
                 await _cluster(self._api, self._rng).prove_readable()
                 configuration = _configuration(self._api, self._options, self._rng)
                 if configuration is not None:
-                    await configuration.refresh()
+                    self._check(configuration, await configuration.refresh())
             except UNREADABLE as error:
                 self._faults.failed(error)
                 failures += 1
@@ -235,6 +236,16 @@ class KubernetesProgram:
                 self._is_ready = True
                 self._faults.worked()
                 return True
+
+    def _check(self, source: ConfigurationSource, read: Configuration | None) -> None:
+        """Whoever led with profiles that cannot be used would serve nobody, and keep others from leading. Raises `SettingsError`."""
+        mode = self._options["mode"]
+        if read is None or mode == "permits":
+            return
+        try:
+            check_usable(read.profiles, is_full=mode == "full")
+        except FaultsError as error:
+            raise SettingsError(source.path, error.faults) from None
 
     async def _lead(
         self, elector: LeaseElector, leadership: Leadership, ending: "asyncio.Task[None]"

@@ -24,13 +24,18 @@ from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.ledger_reservations import LedgerReservations
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension
 from scheduler.framework.plugins.profiles import EXTENDER_PROFILE, FULL_PROFILE
-from scheduler.framework.runtime.assembly import build_frameworks
+from scheduler.framework.runtime.assembly import build_frameworks, check_profiles
 from scheduler.framework.runtime.registry import new_registry
 from scheduler.framework.runtime.settings import SchedulingEntry
 from scheduler.ports import ClusterUnreachableError, LeadershipGuard
 
 READ_DEADLINE_S: Final = 1.0
 """How long a call of kube-scheduler may wait for a read of the cluster."""
+
+
+def check_usable(profiles: Sequence[Profile], *, is_full: bool) -> None:
+    """Check profiles before a process leads, as far as that goes without making plugins. Raises `ProfileError` with every fault."""
+    check_profiles(profiles, new_registry(), FULL_PROFILE if is_full else EXTENDER_PROFILE)
 
 
 class LiveScheduling:
