@@ -12,6 +12,7 @@ from scheduler.extender.listener import ListenerSettings
 from scheduler.extender.service import HTTP_TIMEOUT_S
 
 F = TypeVar("F", bound=Callable[..., Any])
+LOOPBACK: Final = "127.0.0.1"
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -46,7 +47,7 @@ def extender_options(command: F) -> F:
             ),
             click.option(
                 "--extender-host",
-                default="127.0.0.1",
+                default=LOOPBACK,
                 show_default=True,
                 help="Address to listen on for them. Beyond this machine's own, the next three are needed.",
             ),
@@ -82,6 +83,8 @@ def listener_settings(options: ExtenderOptions) -> ListenerSettings | None:
             raise click.UsageError(
                 "--extender-certificate, --extender-key, --extender-client-ca: only with --extender-port"
             )
+        if options["extender_host"] != LOOPBACK:
+            raise click.UsageError("--extender-host: only with --extender-port")
         return None
     if options["mode"] == "permits":
         raise click.UsageError("--extender-port: not with --mode permits")
@@ -90,4 +93,5 @@ def listener_settings(options: ExtenderOptions) -> ListenerSettings | None:
             port, options["extender_host"], files if files.paths() else None, options["extender_timeout_s"]
         )
     except ValueError as error:
-        raise click.UsageError(f"--extender-host: {error}") from None
+        needed = "--extender-certificate, --extender-key, --extender-client-ca"
+        raise click.UsageError(f"--extender-host: {error} ({needed})") from None

@@ -38,7 +38,7 @@ from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.leader_label import LeaderLabel
-from scheduler.daemon.scheduling import LiveScheduling, prove_profiles
+from scheduler.daemon.scheduling import LiveScheduling, check_usable
 from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
 from scheduler.extender.listener import ExtenderListener, ListenerSettings
 from scheduler.extender.service import ExtenderService
@@ -227,7 +227,7 @@ class KubernetesProgram:
                 await _cluster(self._api, self._rng).prove_readable()
                 configuration = _configuration(self._api, self._options, self._rng)
                 if configuration is not None:
-                    self._prove_profiles(await configuration.refresh(), configuration.path)
+                    self._check(configuration, await configuration.refresh())
             except UNREADABLE as error:
                 self._faults.failed(error)
                 failures += 1
@@ -237,15 +237,15 @@ class KubernetesProgram:
                 self._faults.worked()
                 return True
 
-    def _prove_profiles(self, found: Configuration | None, path: Path) -> None:
-        """Raises `SettingsError`: a leader that could not take its profiles up would keep others from leading."""
+    def _check(self, source: ConfigurationSource, read: Configuration | None) -> None:
+        """Whoever led with profiles that cannot be used would serve nobody, and keep others from leading. Raises `SettingsError`."""
         mode = self._options["mode"]
-        if found is None or mode == "permits":
+        if read is None or mode == "permits":
             return
         try:
-            prove_profiles(found.profiles, is_full=mode == "full")
+            check_usable(read.profiles, is_full=mode == "full")
         except FaultsError as error:
-            raise SettingsError(path, error.faults) from None
+            raise SettingsError(source.path, error.faults) from None
 
     async def _lead(
         self, elector: LeaseElector, leadership: Leadership, ending: "asyncio.Task[None]"

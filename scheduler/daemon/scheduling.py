@@ -36,8 +36,8 @@ READ_DEADLINE_S: Final = 1.0
 """How long a call of kube-scheduler may wait for a read of the cluster."""
 
 
-def prove_profiles(profiles: Sequence[Profile], *, is_full: bool) -> None:
-    """Check configured profiles without making a plugin, before anything is led. Raises `ProfileError` with every fault."""
+def check_usable(profiles: Sequence[Profile], *, is_full: bool) -> None:
+    """Check profiles before a process leads, as far as that goes without making plugins. Raises `ProfileError` with every fault."""
     check_profiles(profiles, new_registry(), FULL_PROFILE if is_full else EXTENDER_PROFILE)
 
 

@@ -20,6 +20,7 @@ from scheduler.extender.ports import Scheduling
 from scheduler.framework.core.status import Status, is_success, message_of
 from scheduler.framework.cycle.binding import Binding
 from scheduler.framework.cycle.passes import find_nodes
+from scheduler.framework.runtime.answers import fault_text
 from scheduler.framework.runtime.context import CycleState
 from scheduler.ports import BINDING_SETTLES_S, ClusterUnreachableError, LeadershipGuard, NotLeadingError
 
@@ -136,7 +137,7 @@ class Binds:
             self._log.error(
                 "bind failed", pod=_text(asked), node=asked.node, error=repr(error), exc_info=error
             )
-            said = f"internal error: {error!r}"
+            said = f"internal error: {fault_text(error)}"
         else:
             self._shown.pop(asked.uid, None)
             self._doubts.pop(asked.uid, None)

@@ -38,6 +38,7 @@ from scheduler.framework.core.plugin import MAX_NODE_SCORE
 from scheduler.framework.core.status import Status, is_rejected, is_success, message_of
 from scheduler.framework.cycle.passes import find_nodes, score_nodes
 from scheduler.framework.extension.extender import FrameworkExtender
+from scheduler.framework.runtime.answers import fault_text
 from scheduler.framework.runtime.context import CycleState
 from scheduler.ports import LeadershipGuard, NotLeadingError
 
@@ -178,14 +179,14 @@ class ExtenderService:
             return "failed", fails(str(error))
         except Exception as error:  # noqa: BLE001 - a fault in one call, or of a plugin, must not end the daemon
             self._log.error("call failed by our fault", verb=verb, error=repr(error), exc_info=error)
-            return "failed", fails(f"internal error: {error!r}")
+            return "failed", fails(f"internal error: {fault_text(error)}")
         return outcome, server.Reply(200, answer)
 
     def _begin(self, manifest: Manifest) -> _Attempt:
         try:
             pod = self._scheduling.pod_info(manifest)
         except ValueError as error:
-            raise CannotSayError(f"the pod cannot be read: {error}") from None
+            raise CannotSayError(str(error)) from None
         framework, nodes = (
             self._scheduling.framework_of(scheduler_name(manifest)),
             self._scheduling.snapshot(),

@@ -157,7 +157,8 @@ class KubernetesCluster:
             around = self._around(pod, room)
             description = reading.describe(pod, around)
         except reading.MALFORMED as error:
-            raise ValueError(f"the pod cannot be read: {error if str(error) else repr(error)}") from None
+            why = f"there is no {error}" if isinstance(error, KeyError) else str(error) or repr(error)
+            raise ValueError(f"the pod cannot be read: {why}") from None
         if around.machine_name is not None and around.machine is None:
             raise ValueError(f"there is no VirtualMachine {around.machine_name}")
         return description

@@ -27,6 +27,7 @@ from scheduler.framework.cycle.ports import CycleFailure, PlacingPort
 from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.framework.plugins.notes import MAY_BE_BOUND, RESERVATION_USED, find
+from scheduler.framework.runtime.answers import fault_text
 from scheduler.framework.runtime.context import CycleState
 from scheduler.ports import LeadershipGuard
 
@@ -203,7 +204,7 @@ class Attempt:
         self.shared.log.error(
             "a plugin failed", pod=self.pod.name, node=self.node_name, error=repr(error), exc_info=error
         )
-        return error_status(error if str(error) else repr(error))
+        return error_status(fault_text(error))
 
 
 async def _agreed(answer: Awaitable[Status | None]) -> None:

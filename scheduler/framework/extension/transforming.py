@@ -16,7 +16,7 @@ from scheduler.framework.core.extended import (
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, Plugin, PreFilterResult
 from scheduler.framework.core.status import Status, is_success
-from scheduler.framework.runtime.answers import answered, first_failure
+from scheduler.framework.runtime.answers import answered, blame, blaming, first_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Transformers:
     async def before_pre_filter(self, context: CycleContext, pod: PodInfo) -> tuple[PodInfo, Status | None]:
         """The pod that the pre-filter plugins see."""
         for transformer in self.pre_filter:
-            changed, status = await answered(transformer.before_pre_filter(context, pod))
+            with blaming(transformer, "before_pre_filter"):
+                changed, status = await answered(transformer.before_pre_filter(context, pod))
             if status is not None and not is_success(status):
                 return pod, status.by(transformer.name())
             pod = changed if changed is not None else pod
@@ -62,10 +63,16 @@ class Transformers:
     ) -> tuple[PodInfo, NodeInfo, Status | None]:
         """The pod and the node that the filters see."""
         for transformer in self.filter:
-            answer = transformer.before_filter(context, pod, node)
-            if not isinstance(answer, tuple):  # called for every node: no detour for what need not be awaited
-                answer = await answer
-            changed, changed_node, status = answer
+            try:
+                answer = transformer.before_filter(context, pod, node)
+                if not isinstance(
+                    answer, tuple
+                ):  # called for every node: no detour for what need not be awaited
+                    answer = await answer
+                changed, changed_node, status = answer
+            except Exception as error:
+                blame(error, transformer.name(), "before_filter")
+                raise
             if status is not None and not is_success(status):
                 return pod, node, status.by(transformer.name())
             pod = changed if changed is not None else pod
@@ -77,7 +84,8 @@ class Transformers:
     ) -> tuple[PodInfo, Sequence[NodeInfo], Status | None]:
         """The pod and the nodes that are scored."""
         for transformer in self.score:
-            changed, changed_nodes, status = await answered(transformer.before_score(context, pod, nodes))
+            with blaming(transformer, "before_score"):
+                changed, changed_nodes, status = await answered(transformer.before_score(context, pod, nodes))
             if status is not None and not is_success(status):
                 return pod, nodes, status.by(transformer.name())
             pod = changed if changed is not None else pod

@@ -34,7 +34,7 @@ from scheduler.framework.core.plugin import (
 from scheduler.framework.core.profile import ResolvedProfile
 from scheduler.framework.core.status import Code, Status, is_success, new_status
 from scheduler.framework.runtime import early
-from scheduler.framework.runtime.answers import answered
+from scheduler.framework.runtime.answers import answered, blame
 from scheduler.framework.runtime.assembly import Instances
 from scheduler.framework.runtime.context import CycleState
 from scheduler.framework.runtime.timing import RAISED, Timings, outcome_of
@@ -218,16 +218,16 @@ class SchedulingFramework:
     async def run_filter_plugins(self, context: CycleState, pod: PodInfo, node: NodeInfo) -> Status | None:
         """Whether the pod can be on the node: None, else the word of the first plugin that says no, or its failure."""
         skipped = context.skip_filter_plugins or ()
-        is_timed = self.timings.is_sampled()
+        is_timed, asked = self.timings.is_sampled(), (context, pod, node)
         for name, judge in self._filters:
             if name in skipped:
                 continue
-            if is_timed:
-                status = await self._ask("filter", name, judge, context, pod, node)
-            else:
-                status = judge(context, pod, node)
-                if status is not None and not isinstance(status, Status):
-                    status = await status
+            try:
+                answer = self._ask("filter", name, judge, *asked) if is_timed else judge(*asked)
+                status = answer if answer is None or isinstance(answer, Status) else await answer
+            except Exception as error:
+                blame(error, name, "filter")
+                raise
             if status is not None and not is_success(status):
                 return results.FILTER.outcome(name, status)
         return None
@@ -299,13 +299,14 @@ class SchedulingFramework:
         for node in nodes:
             if turns.is_due:
                 await turns.give()
-            is_timed = self.timings.is_sampled()
+            is_timed, asked = self.timings.is_sampled(), (context, pod, node)
             for name, rate in plugins:
-                if is_timed:
-                    score, status = await self._ask("score", name, rate, context, pod, node)
-                else:
-                    answer = rate(context, pod, node)
+                try:
+                    answer = self._ask("score", name, rate, *asked) if is_timed else rate(*asked)
                     score, status = answer if isinstance(answer, tuple) else await answer
+                except Exception as error:
+                    blame(error, name, "score")
+                    raise
                 if status is not None and not is_success(status):
                     return results.SCORE.outcome(name, status)
                 scores[name][node.name] = score
@@ -467,6 +468,9 @@ class SchedulingFramework:
             answer = await answered(method(*arguments))
             ended = outcome_of(answer)
             return answer
+        except Exception as error:
+            blame(error, plugin, point)
+            raise
         finally:
             self.timings.plugin(plugin, point, ended, self.now_s() - started_s)
 

@@ -10,7 +10,7 @@ from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.placing import PlacingView
-from scheduler.daemon.scheduling import LiveScheduling
+from scheduler.daemon.scheduling import LiveScheduling, check_usable
 from scheduler.daemon.serving import Serving, Sources
 from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
@@ -70,6 +70,13 @@ async def test_changed_profiles_count_unless_they_have_faults() -> None:
         assert scheduling.framework_of("any").profile_name == "first"
         scheduling.use((SECOND,))
         assert scheduling.framework_of("any").profile_name == "second"
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["extender", "full"])
+def test_profiles_with_faults_are_known_before_anybody_leads(is_full: bool) -> None:
+    check_usable([FIRST, SECOND], is_full=is_full)
+    with pytest.raises(ProfileError, match="Ghost"):
+        check_usable([FIRST, UNUSABLE], is_full=is_full)
 
 
 @virtually

@@ -25,6 +25,7 @@ _ON = ("--kubernetes", "--lease", "ns/parley")
         (("--cluster", "c.yaml", "--extender-port", "1"), "--extender-port: only with --kubernetes"),
         ((*_ON, "--extender-port", "1", "--mode", "permits"), "--extender-port: not with --mode permits"),
         ((*_ON, "--extender-key", "k.pem"), "--extender-client-ca: only with --extender-port"),
+        ((*_ON, "--extender-host", "10.0.0.7"), "--extender-host: only with --extender-port"),
         (
             (*_ON, "--extender-port", "1", "--extender-host", "10.0.0.7"),
             "10.0.0.7 is called by other machines",

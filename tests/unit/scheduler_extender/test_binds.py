@@ -54,7 +54,10 @@ NOT_BOUND: dict[str, tuple[dict[str, Says], str]] = {
         {"pre_bind": lambda *_: error_status("no volume")},
         'running PreBind plugin "Obedient": no volume',
     ),
-    "a plugin raises": ({"pre_bind": _raises}, "internal error: OSError('disk full')"),
+    "a plugin raises": (
+        {"pre_bind": _raises},
+        "internal error: plugin \"Obedient\" failed at preBind: OSError('disk full')",
+    ),
     "a plugin hangs": ({"pre_bind": _hangs}, "the pod was not ready to be bound after 2 s"),
 }
 
@@ -294,7 +297,9 @@ async def test_a_time_out_of_the_api_server_leaves_the_pod_in_doubt() -> None:
         raise TimeoutError
 
     world.api.when_bound = fails
-    assert await world.bind(world.create("p"), "a") == "internal error: TimeoutError()"
+    assert await world.bind(world.create("p"), "a") == (
+        'internal error: plugin "DefaultBinder" failed at bind: TimeoutError()'
+    )
     assert world.node_of("p") == "a"
 
 

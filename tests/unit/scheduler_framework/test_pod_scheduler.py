@@ -99,6 +99,10 @@ def _two(**answers: Any) -> tuple[Told, Told]:
     return told("A", *ALL), told("B", *own, **binder, **answers)
 
 
+def _raised(plugin: str, point: str) -> str:
+    return f"SchedulerError: plugin \"{plugin}\" failed at {point}: RuntimeError('boom')"
+
+
 _RESERVED = ["A.reserve", "B.reserve", "assume"]
 _UNDONE = ["B.unreserve", "A.unreserve", "forgotten", "woken", "failed"]
 _PERMITTED = [*_RESERVED, "A.permit", "B.permit"]
@@ -113,14 +117,14 @@ _BOUND = [*_PREPARED, "B.bind", "A.post_bind", "B.post_bind"]
         ({"post_bind": RuntimeError("late")}, _BOUND, None, "a on n1"),
         ({"reserve": NO}, ["A.reserve", "B.reserve", *_UNDONE], QueuePool.UNSCHEDULABLE, "Unschedulable: no"),
         ({"reserve": BROKEN}, ["A.reserve", "B.reserve", *_UNDONE], QueuePool.BACKOFF, 'SchedulerError: running Reserve plugin "B": broken'),
-        ({"reserve": RuntimeError("boom")}, ["A.reserve", "B.reserve", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"reserve": RuntimeError("boom")}, ["A.reserve", "B.reserve", *_UNDONE], QueuePool.BACKOFF, _raised("B", "reserve")),
         ({"permit": (NO, 0.0)}, [*_PERMITTED, *_UNDONE], QueuePool.UNSCHEDULABLE, "Unschedulable: no"),
         ({"permit": (BROKEN, 0.0)}, [*_PERMITTED, *_UNDONE], QueuePool.BACKOFF, 'SchedulerError: running Permit plugin "B": broken'),
         ({"permit": (WAIT, 0.0)}, [*_PERMITTED, *_UNDONE], QueuePool.UNSCHEDULABLE, "Unschedulable: rejected due to timeout after waiting 0s at plugin B"),
         ({"pre_bind": NO}, [*_PREPARED, *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no"),
-        ({"pre_bind": RuntimeError("boom")}, [*_PREPARED, *_UNDONE], QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"pre_bind": RuntimeError("boom")}, [*_PREPARED, *_UNDONE], QueuePool.BACKOFF, _raised("B", "preBind")),
         ({"bind": NO}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no"),
-        ({"bind": RuntimeError("boom")}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"bind": RuntimeError("boom")}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, _raised("B", "bind")),
         ({"bind": new_status(Code.SKIP)}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no plugin of the profile binds pods"),
         ({"unreserve": RuntimeError("boom"), "bind": NO}, [*_PREPARED, "B.bind", *_UNDONE], QueuePool.BACKOFF, "SchedulerError: no"),
     ],
@@ -158,7 +162,7 @@ async def test_what_is_undone_after_a_failure_and_in_which_order(
         ({"filter": LATER}, QueuePool.UNSCHEDULABLE, "Unschedulable: 0/2 nodes are available: 2 later."),
         ({"pre_filter": (None, NEVER)}, QueuePool.UNSCHEDULABLE, "Unschedulable: 0/2 nodes are available: never."),
         ({"filter": BROKEN}, QueuePool.BACKOFF, 'SchedulerError: running "F" filter plugin: broken'),
-        ({"filter": RuntimeError("boom")}, QueuePool.BACKOFF, "SchedulerError: boom"),
+        ({"filter": RuntimeError("boom")}, QueuePool.BACKOFF, _raised("F", "filter")),
         ({"score": (101, None)}, QueuePool.BACKOFF, "SchedulerError: "),
         ({"filter": None, "nominate_reservation": (None, BROKEN), "nominated_reservation": None, "delete_nominated_reservation": None}, QueuePool.BACKOFF, "SchedulerError: "),
     ],
