@@ -244,10 +244,14 @@ class FrameworkExtender(SchedulingFramework):
 
         Only pods of this pod's priority or a higher one count. What before_filter says instead of Success is the node's status.
         """
-        if self._transformers.filter:
-            pod, node, status = await self._transformers.before_filter(context, pod, node)
-            if status is not None:
-                return self._judged(pod, node, status)
+        for transformer in self._transformers.filter:
+            answer = transformer.before_filter(context, pod, node)
+            # Called for every node: no detour for what need not be awaited.
+            changed, changed_node, status = answer if isinstance(answer, tuple) else await answer
+            if status is not None and not is_success(status):
+                return self._judged(pod, node, status.by(transformer.name()))
+            pod = changed if changed is not None else pod
+            node = changed_node if changed_node is not None else node
         status = None
         if self._shared.nominations:
             status = await self._filter_with_nominated(context, pod, node)

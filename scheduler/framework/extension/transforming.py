@@ -57,21 +57,6 @@ class Transformers:
             for transformer in self.pre_filter
         )
 
-    async def before_filter(
-        self, context: CycleContext, pod: PodInfo, node: NodeInfo
-    ) -> tuple[PodInfo, NodeInfo, Status | None]:
-        """The pod and the node that the filters see."""
-        for transformer in self.filter:
-            answer = transformer.before_filter(context, pod, node)
-            if not isinstance(answer, tuple):  # called for every node: no detour for what need not be awaited
-                answer = await answer
-            changed, changed_node, status = answer
-            if status is not None and not is_success(status):
-                return pod, node, status.by(transformer.name())
-            pod = changed if changed is not None else pod
-            node = changed_node if changed_node is not None else node
-        return pod, node, None
-
     async def before_score(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]
     ) -> tuple[PodInfo, Sequence[NodeInfo], Status | None]:
