@@ -5,6 +5,7 @@ are reported, and what was read before stays in force.
 """
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -52,8 +53,10 @@ class _Contexts:
 class Tls:
     """The contexts of servers and clients. Call `load` once before anything else, and `refresh` from time to time."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, tell_refused: Callable[[str], None] | None = None) -> None:
+        """`tell_refused` is told why a handshake with a client of the server failed, which asyncio keeps to itself."""
         self._files = files
+        self._tell_refused = tell_refused
         self._stamp: _Stamp | None = None
         self._now: _Contexts | None = None
         self._listening: ssl.SSLContext | None = None
@@ -66,6 +69,8 @@ class Tls:
             # A listening socket keeps its context: this one gives every new connection the context that was read last.
             self._listening = _server(self._files)
             self._listening.sni_callback = self._hand_on
+            if self._tell_refused is not None:
+                self._listening.sslobject_class = _telling(self._tell_refused)
 
     def _hand_on(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         del name, context
@@ -133,6 +138,25 @@ def _server(files: TlsFiles) -> ssl.SSLContext:
         _trust(context, files.client_ca)
     _show(context, files)
     return context
+
+
+def _telling(tell: Callable[[str], None]) -> type[ssl.SSLObject]:
+    """Connections that tell why their handshake failed."""
+
+    class TellingConnection(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (
+                ssl.SSLWantReadError,
+                ssl.SSLWantWriteError,
+            ):  # no failures: more is to be read or written
+                raise
+            except ssl.SSLError as error:
+                tell(_why(error))
+                raise
+
+    return TellingConnection
 
 
 def _trust(context: ssl.SSLContext, authorities: Path) -> None:

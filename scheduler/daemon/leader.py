@@ -24,6 +24,7 @@ from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.lease import Leadership, LeaseElector, LeaseTimes
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import Manifest, ResourceType
+from hosting.settings import FaultsError, SettingsError
 from hosting.supervisor import Child
 from hosting.tls import TlsError
 from protocol.extension import AGENT_HEADER
@@ -37,13 +38,13 @@ from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.leader_label import LeaderLabel
-from scheduler.daemon.scheduling import LiveScheduling
+from scheduler.daemon.scheduling import LiveScheduling, prove_profiles
 from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
 from scheduler.extender.listener import ExtenderListener, ListenerSettings
 from scheduler.extender.service import ExtenderService
 from scheduler.framework.core.profile import Profile
 from scheduler.permits.answers import not_leader
-from scheduler.permits.config_file import ConfigFile
+from scheduler.permits.config_file import ConfigFile, Configuration
 from scheduler.ports import ClusterUnreachableError, NotLeadingError
 
 T = TypeVar("T")
@@ -226,7 +227,7 @@ class KubernetesProgram:
                 await _cluster(self._api, self._rng).prove_readable()
                 configuration = _configuration(self._api, self._options, self._rng)
                 if configuration is not None:
-                    await configuration.refresh()
+                    self._prove_profiles(await configuration.refresh(), configuration.path)
             except UNREADABLE as error:
                 self._faults.failed(error)
                 failures += 1
@@ -235,6 +236,16 @@ class KubernetesProgram:
                 self._is_ready = True
                 self._faults.worked()
                 return True
+
+    def _prove_profiles(self, found: Configuration | None, path: Path) -> None:
+        """Raises `SettingsError`: a leader that could not take its profiles up would keep others from leading."""
+        mode = self._options["mode"]
+        if found is None or mode == "permits":
+            return
+        try:
+            prove_profiles(found.profiles, is_full=mode == "full")
+        except FaultsError as error:
+            raise SettingsError(path, error.faults) from None
 
     async def _lead(
         self, elector: LeaseElector, leadership: Leadership, ending: "asyncio.Task[None]"
@@ -413,7 +424,7 @@ class _Life:
         if not faults:
             self._reservations.tell(self._report)
             if self._scheduling is not None:
-                self._scheduling.use_default()
+                self._scheduling.prepare()
         return faults
 
     def start(self, others: Mapping[str, Child]) -> None:
@@ -424,6 +435,8 @@ class _Life:
             "status of pools": lambda: self._pools.run(self.serving.pools),
             "reservations": lambda: self._reservations.run(self.serving.core.state, self._report),
         }
+        if self._scheduling is not None and self.extender is not None:
+            own["room for refused pods"] = self._scheduling.tell_of_room(self.extender.refused)
         self.serving.start({**own, **self._migrator.children(), **others})
         if self._scheduling is not None:
             self._scheduling.start()

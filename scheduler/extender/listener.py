@@ -6,6 +6,7 @@ named for that, and without one the port is there for this machine only.
 
 import asyncio
 import random
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,6 +22,8 @@ from scheduler.extender.stats import VERBS
 
 LOOK_AT_FILES_S: Final = 30.0
 """How often certificates are looked at."""
+TELL_REFUSED_EACH_S: Final = 10.0
+"""How often connections without a certificate that is believed are told of, with their number since."""
 MARGIN_S: Final = 1.0
 """How much longer than kube-scheduler waits a call is let go on, while its body is sent."""
 
@@ -54,7 +57,9 @@ class ExtenderListener:
         self._settings = settings
         self._log = log
         self._supervisor = Supervisor(log, random.Random())
-        self._tls = Tls(settings.files) if settings.files is not None else None
+        self._tls = Tls(settings.files, self._tell_refused) if settings.files is not None else None
+        self._refused = 0
+        self._told_refused_s = -TELL_REFUSED_EACH_S
         limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S)
         self.server = Server(log, self._not_leading(), limits=limits)
 
@@ -80,6 +85,14 @@ class ExtenderListener:
     def answer_from(self, routes: tuple[Route, ...] | None) -> None:
         """Answer by these routes, those of an `ExtenderService`, from now on; None: this process does not lead."""
         self.server.route(tuple(map(_guarded, routes)) if routes is not None else self._not_leading())
+
+    def _tell_refused(self, why: str) -> None:
+        """kube-scheduler is told of a certificate that is not believed as the end of the connection, and nothing more."""
+        self._refused += 1
+        now_s = time.monotonic()
+        if now_s - self._told_refused_s >= TELL_REFUSED_EACH_S:
+            self._log.warning("connections refused", why=why, count=self._refused)
+            self._refused, self._told_refused_s = 0, now_s
 
     async def _follow_files(self) -> None:
         faults = FaultLog(

@@ -358,3 +358,32 @@ async def test_calls_and_dropped_nodes_are_counted() -> None:
         if isinstance(family, HistogramFamily)
     }
     assert sum(durations["parley_scheduler_extender_seconds"][0][1].counts) == 3
+
+
+# ------------------------------------------------------------ what is remembered
+
+
+def _victims(node: str, *uids: str) -> dict[str, Any]:
+    return {node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}}
+
+
+@virtually
+async def test_refused_pods_are_remembered_until_they_are_bound() -> None:
+    """By filter and by preempt; a pod with a node left is not refused."""
+    world = World()
+    fills = [world.place(f"fills-{node}", node, 4) for node in "ab"]
+    small, large = world.create("small", 1), world.create("large", 2)
+    await world.filter(small, "a", "c")
+    assert len(world.service.refused) == 0
+    await world.filter(large, "a", "b")
+    assert len(world.service.refused) == 1
+    body = {"Pod": world.create("first", 4.5), "NodeNameToVictims": None}
+    victims = _victims("a", fills[0]["metadata"]["uid"])
+    assert await world.ask("preempt", {**body, "NodeNameToMetaVictims": victims}) == {
+        "NodeNameToMetaVictims": {}
+    }
+    assert len(world.service.refused) == 2
+    assert await world.bind(large, "a") != ""
+    assert len(world.service.refused) == 2
+    assert await world.bind(large, "c") == ""
+    assert len(world.service.refused) == 1

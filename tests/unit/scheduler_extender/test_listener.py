@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hosting.client import Answered, HttpClient, Unanswered
+from hosting.logs import Logger
 from hosting.server import Reply, Request, Route
 from hosting.tls import Tls, TlsError, TlsFiles
 from scheduler.extender.listener import ExtenderListener, ListenerSettings
@@ -27,9 +28,9 @@ BIND = (Route("POST", f"{PREFIX}/bind", _binds),)
 
 @asynccontextmanager
 async def listening(
-    settings: ListenerSettings, routes: tuple[Route, ...] | None = BIND
+    settings: ListenerSettings, routes: tuple[Route, ...] | None = BIND, log: Logger | None = None
 ) -> AsyncIterator[int]:
-    listener = ExtenderListener(settings, recorded()[0])
+    listener = ExtenderListener(settings, log or recorded()[0])
     port = await listener.open()
     listener.answer_from(routes)
     try:
@@ -51,11 +52,12 @@ def status(found: Answered | Unanswered) -> int | str:
 
 
 async def test_other_machines_need_a_certificate_of_the_authority(tmp_path: Path) -> None:
-    """Also one of another authority is refused, and none at all, and plain HTTP."""
+    """Also one of another authority is refused, and none at all, and plain HTTP. The log says why, and not for each call."""
+    log, entries = recorded()
     server, clients, other = (Authority(tmp_path / name, name) for name in ("server", "clients", "other"))
     shown = server.issue(tmp_path / "server")
     files = TlsFiles(shown.certificate, shown.key, client_ca=clients.ca)
-    async with listening(ListenerSettings(0, "127.0.0.1", files)) as port:
+    async with listening(ListenerSettings(0, "127.0.0.1", files), log=log) as port:
 
         async def called_with(client: TlsFiles) -> int | str:
             tls = loaded(TlsFiles(client.certificate, client.key, server.ca))
@@ -66,6 +68,8 @@ async def test_other_machines_need_a_certificate_of_the_authority(tmp_path: Path
         assert await called_with(shown) != 200
         assert await called_with(TlsFiles()) != 200
         assert status(await ask(f"http://127.0.0.1:{port}")) != 200
+    refused = [each for each in entries if each["event"] == "connections refused"]
+    assert [(each["why"], each["count"]) for each in refused] == [("certificate verify failed", 1)]
 
 
 async def test_web_pages_are_refused_and_without_a_core_nobody_is_answered() -> None:
