@@ -54,7 +54,8 @@ def priorities(asked: Iterable[str], totals: Mapping[str, int], best: int) -> li
 
     Nodes without a total have 0, the same as kube-scheduler takes for hosts that are left out.
     """
-    return [HostPriority(name, _scaled(totals.get(name, 0), best)) for name in asked]
+    scores = {total: _scaled(total, best) for total in {0, *totals.values()}}  # many nodes are alike
+    return [HostPriority(name, scores[totals.get(name, 0)]) for name in asked]
 
 
 def _scaled(total: int, best: int) -> int:

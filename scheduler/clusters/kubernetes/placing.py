@@ -55,15 +55,16 @@ class PlacingView:
         """
         manifest = manifest if isinstance(manifest, dict) else dict(manifest)
         name, uid = PodName(objects.name(manifest), objects.namespace(manifest)), objects.uid(manifest)
-        found = (
-            self._cluster.described((name.namespace, name.name), uid) or self._cluster.describe(manifest)
-        ).found
-        amount, bounds, pool = pods.holds(manifest), None, None
+        told = self._cluster.described((name.namespace, name.name), uid)
+        found = (told or self._cluster.describe(manifest)).found
+        bounds, pool = None, None
         if isinstance(found, FoundVm):
-            amount = amount.max(found.size).max(found.target)
+            amount = pods.holds(manifest).max(found.size).max(found.target)
             bounds, pool = found.spec.bounds, with_pool(found.spec, self._core.state.rules).pool
-        else:
-            amount = amount.max(found.spec.requests)
+        elif told is None:
+            amount = found.spec.requests
+        else:  # what was told may be older than the manifest
+            amount = pods.holds(manifest).max(found.spec.requests)
         priority = int(manifest["spec"].get("priority") or 0)
         return PodInfo(name, uid, amount, bounds, pool, priority, objects.labels(manifest), manifest)
 

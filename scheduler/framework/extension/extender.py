@@ -48,7 +48,7 @@ from scheduler.framework.core.status import (
 from scheduler.framework.extension.reserving import ReservationPlugins
 from scheduler.framework.extension.shared import SharedExtension
 from scheduler.framework.extension.transforming import Transformers
-from scheduler.framework.runtime.answers import answered
+from scheduler.framework.runtime.answers import answered, blame
 from scheduler.framework.runtime.assembly import ProfileError, of_profile
 from scheduler.framework.runtime.context import CycleState, NotFoundError
 from scheduler.framework.runtime.factories import initializing_faults
@@ -244,10 +244,18 @@ class FrameworkExtender(SchedulingFramework):
 
         Only pods of this pod's priority or a higher one count. What before_filter says instead of Success is the node's status.
         """
-        if self._transformers.filter:
-            pod, node, status = await self._transformers.before_filter(context, pod, node)
-            if status is not None:
-                return self._judged(pod, node, status)
+        for transformer in self._transformers.filter:
+            try:
+                answer = transformer.before_filter(context, pod, node)
+                # Called for every node: no detour for what need not be awaited.
+                changed, changed_node, status = answer if isinstance(answer, tuple) else await answer
+            except Exception as error:
+                blame(error, transformer.name(), "before_filter")
+                raise
+            if status is not None and not is_success(status):
+                return self._judged(pod, node, status.by(transformer.name()))
+            pod = changed if changed is not None else pod
+            node = changed_node if changed_node is not None else node
         status = None
         if self._shared.nominations:
             status = await self._filter_with_nominated(context, pod, node)

@@ -16,7 +16,7 @@ from scheduler.framework.core.extended import (
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import CycleContext, ExtensionPoint, Plugin, PreFilterResult
 from scheduler.framework.core.status import Status, is_success
-from scheduler.framework.runtime.answers import answered, blame, blaming, first_failure
+from scheduler.framework.runtime.answers import answered, blaming, first_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +57,6 @@ class Transformers:
             (transformer, transformer.after_pre_filter(context, pod, result))
             for transformer in self.pre_filter
         )
-
-    async def before_filter(
-        self, context: CycleContext, pod: PodInfo, node: NodeInfo
-    ) -> tuple[PodInfo, NodeInfo, Status | None]:
-        """The pod and the node that the filters see."""
-        for transformer in self.filter:
-            try:
-                answer = transformer.before_filter(context, pod, node)
-                if not isinstance(
-                    answer, tuple
-                ):  # called for every node: no detour for what need not be awaited
-                    answer = await answer
-                changed, changed_node, status = answer
-            except Exception as error:
-                blame(error, transformer.name(), "before_filter")
-                raise
-            if status is not None and not is_success(status):
-                return pod, node, status.by(transformer.name())
-            pod = changed if changed is not None else pod
-            node = changed_node if changed_node is not None else node
-        return pod, node, None
 
     async def before_score(
         self, context: CycleContext, pod: PodInfo, nodes: Sequence[NodeInfo]

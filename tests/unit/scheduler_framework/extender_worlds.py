@@ -14,7 +14,7 @@ from scheduler.framework.extension.extender import FrameworkExtender
 from scheduler.framework.extension.shared import ExtenderPorts, SharedExtension, no_reservations
 from scheduler.framework.runtime.registry import Registry
 from scheduler.ports import Placements
-from tests.support.servers import QUIET
+from tests.unit.hosting.raw_peers import Lines, recorded
 from tests.unit.scheduler_framework.plugin_worlds import BinderAsTold, LedgerAsTold, PoolsAsTold
 
 FILTERED = new_status(Code.UNSCHEDULABLE, "no")
@@ -142,6 +142,7 @@ class ExtenderWorld:
     calls: list[str] = field(default_factory=list)
     placements: BreakableLedger = field(default_factory=BreakableLedger)
     made: dict[str, Plugin] = field(default_factory=dict)
+    lines: Lines = field(init=False)
 
     def __post_init__(self) -> None:
         surroundings = ExtenderPorts(
@@ -152,7 +153,8 @@ class ExtenderWorld:
             BinderAsTold(),
             "the client",
         )
-        self.shared = SharedExtension(surroundings, QUIET)
+        log, self.lines = recorded()
+        self.shared = SharedExtension(surroundings, log)
         self.registry = Registry()
         self.registry.register("Sort", lambda _, __: Sort())
         for each in self.plugins:

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-import structlog.testing
 
 from hosting.server import Reply, Request, Route
 from scheduler.framework.core.debugging import score_table
@@ -169,13 +168,13 @@ async def test_debug_output_is_switched_from_this_machine_while_the_scheduler_ru
 async def test_the_debug_output_names_rejections_and_the_best_nodes() -> None:
     world = ExtenderWorld([told("A", filter=FILTERED, score=(7, None))])
     context = CycleState()
-    with structlog.testing.capture_logs() as lines:
-        await world.extender.run_filter_plugins(context, POD, NODE)
-        await world.extender.run_score_plugins(context, POD, [NODE])
-        assert lines == []
-        world.shared.flags.scores, world.shared.flags.filters = 1, True
-        await world.extender.run_filter_plugins(context, POD, NODE)
-        await world.extender.run_score_plugins(context, POD, [NODE])
+    lines = world.lines
+    await world.extender.run_filter_plugins(context, POD, NODE)
+    await world.extender.run_score_plugins(context, POD, [NODE])
+    assert lines == []
+    world.shared.flags.scores, world.shared.flags.filters = 1, True
+    await world.extender.run_filter_plugins(context, POD, NODE)
+    await world.extender.run_score_plugins(context, POD, [NODE])
     rejected, scored = lines
     assert (rejected["node"], rejected["plugin"], rejected["reason"]) == ("a", "A", "no")
     assert scored["table"].splitlines()[1:] == ["#  node  score  A", "0  a     7      7"]
