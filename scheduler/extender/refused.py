@@ -22,8 +22,11 @@ from scheduler.framework.core.queue import (
 )
 from scheduler.framework.core.status import Code, Status, new_status
 
-MAX_REFUSED: Final = 2000
-"""Pods that are remembered. Those beyond wait until kube-scheduler tries them on its own, which is after 5 minutes."""
+MAX_REFUSED: Final = 500
+"""Pods that are remembered: an event is held against each of them, some 25 µs, while agents wait.
+
+Those beyond wait until kube-scheduler tries them on its own, which is after 5 minutes.
+"""
 VICTIMS: Final = "victims"
 """The reason of pods for which others would have to go: how much is free now says nothing of them."""
 NO_ROOM: Final = new_status(Code.UNSCHEDULABLE, "no node has that much room").by("LedgerFit")
