@@ -25,7 +25,6 @@ from scheduler.core.ledger import Cause, RowState
 from scheduler.core.state import CoreState
 from scheduler.core.vms import VmRecord
 from tests.machines import mutants as of_the_ledger
-from tests.machines import mutants_of_placements as of_placements
 from tests.simulation.driver import LENGTH_S
 from tests.simulation.vms import UNIT, Vm
 
@@ -239,7 +238,6 @@ MUTANTS: Final = (
     SimulationMutant(new_right_after_a_restart),
     SimulationMutant(unheard_life_forgotten),
     SimulationMutant(placement_ends_by_the_clock, 1026),
-    SimulationMutant(of_placements.any_read_ends_placements),
     SimulationMutant(permit_below_use, 12),
     SimulationMutant(pending_floor_leaks),
     SimulationMutant(of_the_ledger.own_floor_is_headroom),
