@@ -232,7 +232,7 @@ class SimulationMutant:
 
 
 MUTANTS: Final = (
-    SimulationMutant(row_falls_too_early_at_silence, 1),
+    SimulationMutant(row_falls_too_early_at_silence, 3),
     SimulationMutant(claim_ignored, 24),
     SimulationMutant(hand_over_floor_dropped, 14),
     SimulationMutant(new_right_after_a_restart),
@@ -254,6 +254,6 @@ MUTANTS: Final = (
     SimulationMutant(wish_without_an_end, length_s=SHORT_S),
     SimulationMutant(every_downscale_refused, length_s=SHORT_S),
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
-    SimulationMutant(write_is_blind, 47),
-    SimulationMutant(write_leaves_late, 10),
+    SimulationMutant(write_is_blind, 55),
+    SimulationMutant(write_leaves_late, 14),
 )
