@@ -25,7 +25,6 @@ from scheduler.core.ledger import Cause, RowState
 from scheduler.core.state import CoreState
 from scheduler.core.vms import VmRecord
 from tests.machines import mutants as of_the_ledger
-from tests.machines import mutants_of_placements as of_placements
 from tests.simulation.driver import LENGTH_S
 from tests.simulation.vms import UNIT, Vm
 
@@ -233,13 +232,12 @@ class SimulationMutant:
 
 
 MUTANTS: Final = (
-    SimulationMutant(row_falls_too_early_at_silence, 1),
+    SimulationMutant(row_falls_too_early_at_silence, 3),
     SimulationMutant(claim_ignored, 24),
     SimulationMutant(hand_over_floor_dropped, 14),
     SimulationMutant(new_right_after_a_restart),
     SimulationMutant(unheard_life_forgotten),
     SimulationMutant(placement_ends_by_the_clock, 1026),
-    SimulationMutant(of_placements.any_read_ends_placements),
     SimulationMutant(permit_below_use, 12),
     SimulationMutant(pending_floor_leaks),
     SimulationMutant(of_the_ledger.own_floor_is_headroom),
@@ -256,6 +254,6 @@ MUTANTS: Final = (
     SimulationMutant(wish_without_an_end, length_s=SHORT_S),
     SimulationMutant(every_downscale_refused, length_s=SHORT_S),
     SimulationMutant(nobody_is_resumed, length_s=SHORT_S),
-    SimulationMutant(write_is_blind, 47),
-    SimulationMutant(write_leaves_late, 10),
+    SimulationMutant(write_is_blind, 55),
+    SimulationMutant(write_leaves_late, 14),
 )
