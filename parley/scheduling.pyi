@@ -110,9 +110,12 @@ from scheduler.framework.runtime.context import NOT_FOUND as NOT_FOUND
 from scheduler.framework.runtime.context import CycleState as CycleState
 from scheduler.framework.runtime.context import NotFoundError as NotFoundError
 from scheduler.framework.runtime.context import PluginContext as PluginContext
+from scheduler.framework.runtime.early_assembly import EarlyConfigError as EarlyConfigError
+from scheduler.framework.runtime.early_assembly import EarlyPoint as EarlyPoint
 from scheduler.framework.runtime.early_assembly import new_framework as new_framework
 from scheduler.framework.runtime.early_assembly import new_framework_of_all as new_framework_of_all
 from scheduler.framework.runtime.framework import SchedulingFramework as SchedulingFramework
+from scheduler.framework.runtime.locks import LockError as LockError
 from scheduler.framework.runtime.registry import PLUGIN_GROUP as PLUGIN_GROUP
 from scheduler.framework.runtime.registry import Registry as Registry
 from scheduler.framework.runtime.registry import new_registry as new_registry

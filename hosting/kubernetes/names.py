@@ -32,6 +32,9 @@ EVICT: Final = "parley.dev/evict-when-stuck"
 """Annotation: "true" lets a pod be evicted that was denied what it needs for long."""
 DENIED: Final = "parley.dev/Denied"
 """Type of a pod's condition: the pod should have more than is permitted, and has been so for a while."""
+ROOM_FREED: Final = "parley.dev/RoomFreed"
+"""Type of the condition by which kube-scheduler is made to try a pod again: since we refused the pod, room has become free that
+kube-scheduler does not see."""
 
 RESERVATION: Final = "parley.dev/reservation"
 """Annotation that the scheduler gives a pod when it binds it: the UID of the reservation whose room the pod uses."""

@@ -210,6 +210,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeAccount] = {}
+        self._by_change: dict[str, NodeAccount] = {}
+        """The same accounts, those that were changed last at the end."""
         self._rows: dict[Holder, Row] = {}
         self._pools: dict[str, PoolAccount] = {}
         self._changed_pools: set[str] = set()
@@ -221,6 +223,8 @@ class Ledger:
         """How often any pool gave something back, also pools that are gone."""
         self.generation = 0
         """How many changes of nodes and of rows on nodes there were so far; also a node that goes is one."""
+        self.nodes_gone = 0
+        """How many nodes have gone so far."""
         self.room_frees = 0
         """How often room may have become free on any node: a row fell or left, or the capacity of a node was changed."""
 
@@ -266,13 +270,27 @@ class Ledger:
     def remove_node(self, name: str) -> None:
         """Forget a node."""
         if self._nodes.pop(name, None) is not None:
+            self._by_change.pop(name, None)
             self.generation += 1
+            self.nodes_gone += 1
 
     def touch(self, name: str) -> None:
         """Something of a node was changed, or of what is known of a holder of one of its rows."""
         account = self._nodes.get(name)
         if account is not None:
-            self.generation = account.generation = self.generation + 1
+            self._note_change(account)
+
+    def changed_since(self, generation: int) -> Iterator[NodeAccount]:
+        """The accounts that were changed after that generation."""
+        for account in reversed(self._by_change.values()):
+            if account.generation <= generation:
+                return
+            yield account
+
+    def _note_change(self, account: NodeAccount) -> None:
+        self.generation = account.generation = self.generation + 1
+        self._by_change.pop(account.capacity.name, None)
+        self._by_change[account.capacity.name] = account
 
     # ------------------------------------------------------------ pools
 
@@ -423,7 +441,7 @@ class Ledger:
         if account is None:
             return
         excess = account.excess if cause is not None else ZERO
-        self.generation = account.generation = self.generation + 1
+        self._note_change(account)
         if reserved is not before:
             account.reserved += reserved - before
             if before.exceeds(reserved):

@@ -38,7 +38,7 @@ from scheduler.core import events
 from scheduler.daemon.config_map import ConfigMapSource
 from scheduler.daemon.extender import ExtenderOptions
 from scheduler.daemon.leader_label import LeaderLabel
-from scheduler.daemon.scheduling import LiveScheduling, check_usable
+from scheduler.daemon.scheduling import LiveScheduling, prove_profiles
 from scheduler.daemon.serving import UNREADABLE, ConfigurationSource, Serving, ServingOptions, Sources
 from scheduler.extender.listener import ExtenderListener, ListenerSettings
 from scheduler.extender.service import ExtenderService
@@ -227,7 +227,7 @@ class KubernetesProgram:
                 await _cluster(self._api, self._rng).prove_readable()
                 configuration = _configuration(self._api, self._options, self._rng)
                 if configuration is not None:
-                    self._check(configuration, await configuration.refresh())
+                    self._prove_profiles(await configuration.refresh(), configuration.path)
             except UNREADABLE as error:
                 self._faults.failed(error)
                 failures += 1
@@ -237,15 +237,15 @@ class KubernetesProgram:
                 self._faults.worked()
                 return True
 
-    def _check(self, source: ConfigurationSource, read: Configuration | None) -> None:
-        """Whoever led with profiles that cannot be used would serve nobody, and keep others from leading. Raises `SettingsError`."""
+    def _prove_profiles(self, found: Configuration | None, path: Path) -> None:
+        """Raises `SettingsError`: a leader that could not take its profiles up would keep others from leading."""
         mode = self._options["mode"]
-        if read is None or mode == "permits":
+        if found is None or mode == "permits":
             return
         try:
-            check_usable(read.profiles, is_full=mode == "full")
+            prove_profiles(found.profiles, is_full=mode == "full")
         except FaultsError as error:
-            raise SettingsError(source.path, error.faults) from None
+            raise SettingsError(path, error.faults) from None
 
     async def _lead(
         self, elector: LeaseElector, leadership: Leadership, ending: "asyncio.Task[None]"
@@ -424,7 +424,7 @@ class _Life:
         if not faults:
             self._reservations.tell(self._report)
             if self._scheduling is not None:
-                self._scheduling.use_default()
+                self._scheduling.prepare()
         return faults
 
     def start(self, others: Mapping[str, Child]) -> None:
@@ -435,6 +435,8 @@ class _Life:
             "status of pools": lambda: self._pools.run(self.serving.pools),
             "reservations": lambda: self._reservations.run(self.serving.core.state, self._report),
         }
+        if self._scheduling is not None and self.extender is not None:
+            own["room for refused pods"] = self._scheduling.tell_of_room(self.extender.refused)
         self.serving.start({**own, **self._migrator.children(), **others})
         if self._scheduling is not None:
             self._scheduling.start()

@@ -10,7 +10,7 @@ from hosting import logs, metrics
 from hosting.kubernetes.api import KubernetesApi
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.supervisor import Supervisor
-from scheduler.clusters.kubernetes.changes import ClusterChanges
+from scheduler.clusters.kubernetes.changes import ClusterChanges, LedgerChanges
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.outcomes import PodOutcomes
 from scheduler.clusters.kubernetes.placing import PlacingView
@@ -46,7 +46,7 @@ class OwnPods:
         self._names: tuple[str, ...] = ()
         self._has_started = False
         self._outcomes = PodOutcomes(api, recorder, rng=rng, log=log)
-        self._changes = ClusterChanges(cluster, core, view)
+        self._changes, self._ledger = ClusterChanges(cluster, view), LedgerChanges(core)
         self._scheduler = PodScheduler(extenders, view, self._outcomes, clock=clock, rng=rng, guard=guard)
         self._pods = UnscheduledPods(api, view, self._scheduler, clock=clock, rng=rng, log=log)
 
@@ -81,4 +81,4 @@ class OwnPods:
     async def _follow_room(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            self._scheduler.happened(self._changes.take_freed())
+            self._scheduler.happened(self._ledger.take())

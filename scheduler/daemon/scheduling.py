@@ -10,12 +10,15 @@ from hosting import logs, metrics, server
 from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
+from hosting.supervisor import Child
 from protocol.wire import PodName
 from scheduler.clusters.kubernetes.binder import KubernetesBinder
 from scheduler.clusters.kubernetes.cluster import KubernetesCluster
 from scheduler.clusters.kubernetes.placing import PlacingView
 from scheduler.daemon.own_pods import OwnPods
+from scheduler.daemon.room_freed import RoomFreed
 from scheduler.daemon.serving import Serving
+from scheduler.extender.refused import RefusedPods
 from scheduler.framework.core.objects import NodeSnapshot, PodInfo
 from scheduler.framework.core.profile import Profile
 from scheduler.framework.cycle.attempt import Extenders
@@ -33,8 +36,8 @@ READ_DEADLINE_S: Final = 1.0
 """How long a call of kube-scheduler may wait for a read of the cluster."""
 
 
-def check_usable(profiles: Sequence[Profile], *, is_full: bool) -> None:
-    """Check profiles before a process leads, as far as that goes without making plugins. Raises `ProfileError` with every fault."""
+def prove_profiles(profiles: Sequence[Profile], *, is_full: bool) -> None:
+    """Check configured profiles without making a plugin, before anything is led. Raises `ProfileError` with every fault."""
     check_profiles(profiles, new_registry(), FULL_PROFILE if is_full else EXTENDER_PROFILE)
 
 
@@ -53,7 +56,7 @@ class LiveScheduling:
         is_full: bool,
     ) -> None:
         """With `is_full`, pods are bound that name a profile as their scheduler."""
-        self._api = api
+        self._api, self._cluster, self._core, self._rng = api, cluster, serving.core, rng
         self._supervisor = serving.supervisor
         self._view = PlacingView(cluster, serving.core, serving.placements)
         self._refresh = serving.service.refresh
@@ -111,10 +114,15 @@ class LiveScheduling:
             defaults,
         )
 
-    def use_default(self) -> None:
-        """Without a configuration there is one profile, unless there is one already."""
+    def prepare(self) -> None:
+        """Called when the cluster was read and before anybody is answered.
+
+        Without a configuration there is one profile, unless there is one already. All nodes and pods are described now: of 10,000 pods that
+        takes most of a second, in which agents would have no answer.
+        """
         if not self._profiles:
             self.use(SchedulingEntry().all_profiles())
+        self.snapshot()
 
     # ------------------------------------------------------------ what goes on
 
@@ -137,6 +145,12 @@ class LiveScheduling:
         """The metrics of the framework, and of the pods that are placed here."""
         own = self._own_pods.families() if self._own_pods is not None else ()
         return (*self.shared.families(), *own)
+
+    def tell_of_room(self, refused: RefusedPods) -> Child:
+        """What has kube-scheduler try refused pods again when there is room for them."""
+        return RoomFreed(
+            self._api, self._cluster, self._core, refused, clock=time.monotonic, rng=self._rng
+        ).run
 
     # ------------------------------------------------------------ what the extender asks for
 

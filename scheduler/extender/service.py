@@ -30,7 +30,9 @@ from scheduler.extender.messages import (
     MetaVictims,
 )
 from scheduler.extender.ports import Scheduling
+from scheduler.extender.refused import VICTIMS, RefusedPods
 from scheduler.extender.stats import ExtenderStats
+from scheduler.framework.core.enqueue import RegisteredEvents
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.plugin import MAX_NODE_SCORE
 from scheduler.framework.core.status import Status, is_rejected, is_success, message_of
@@ -65,7 +67,7 @@ class _Attempt:
 
     def known(self, names: "tuple[str, ...]") -> list[NodeInfo]:
         """The nodes of these names that the ledger knows."""
-        return [self.nodes[name] for name in names if name in self.nodes]
+        return self.nodes.named(names)
 
 
 class ExtenderService:
@@ -82,11 +84,15 @@ class ExtenderService:
     ) -> None:
         self._scheduling = scheduling
         self._guard = guard
+        self._clock = clock
         self._log = log
         self._answer_s = timeout_s * IN_TIME
         self._binds = Binds(scheduling, guard, clock, log, self._answer_s / 2)
         self._trials = itertools.count(-1, -1)
+        self._filtered: _Attempt | None = None
+        """The last filter that left nodes: kube-scheduler asks for their scores next."""
         self.stats = ExtenderStats()
+        self.refused: Final = RefusedPods(self._events_of)
 
     def routes(self) -> tuple[server.Route, ...]:
         """One route for each verb. `urlPrefix` of kube-scheduler's configuration ends in `PREFIX`."""
@@ -117,7 +123,14 @@ class ExtenderService:
 
     def families(self) -> tuple[AnyFamily, ...]:
         """The metrics."""
-        return tuple(self.stats.families(under_way=len(self._binds), in_doubt=self._binds.in_doubt))
+        return tuple(
+            self.stats.families(
+                under_way=len(self._binds),
+                in_doubt=self._binds.in_doubt,
+                refused=len(self.refused),
+                told=self.refused.told_total,
+            )
+        )
 
     async def close(self) -> None:
         """Begin no bind any more, and let those under way end: whoever leads next must find them bound, or not."""
@@ -181,16 +194,22 @@ class ExtenderService:
         framework.set_snapshot(nodes)
         return _Attempt(pod, framework, CycleState(), nodes)
 
+    def _events_of(self, pod: PodInfo) -> RegisteredEvents:
+        return self._scheduling.framework_of(scheduler_name(dict(pod.manifest))).enqueue_extensions()
+
     # ------------------------------------------------------------ filter
 
     async def _filter(self, body: bytes) -> tuple[str, bytes]:
         args = messages.read_args(body)
         self._binds.show(args.pod)
-        failed = await self._failed_nodes(args)
+        looks = self.refused.looks
+        pod, failed = await self._failed_nodes(args)
         if len(failed) == len(args.node_names):
-            # Nothing asks kube-scheduler to try the pod again soon. It may be ahead of us: a victim's end, such as one of its own.
+            # kube-scheduler may be ahead of us: a victim's end, such as one of its own. Another attempt would be a second later.
             await self._scheduling.catch_up()
-            failed = await self._failed_nodes(args)
+            pod, failed = await self._failed_nodes(args)
+        if len(failed) == len(args.node_names):
+            self.refused.refused(pod, {each.plugin for each in failed.values()}, looks, self._clock())
         self.stats.drop(failed)
         left = [name for name in args.node_names if name not in failed]
         result = ExtenderFilterResult(
@@ -201,17 +220,19 @@ class ExtenderService:
         )
         return "ok" if left else "refused", messages.encode(result)
 
-    async def _failed_nodes(self, args: ExtenderArgs) -> dict[str, Status]:
-        """The nodes where the pod cannot be now."""
+    async def _failed_nodes(self, args: ExtenderArgs) -> tuple[PodInfo, dict[str, Status]]:
+        """The pod, and the nodes where the pod cannot be now."""
         attempt = self._begin(args.pod)
         known = attempt.known(args.node_names)
         found = await find_nodes(attempt.framework, attempt.context, attempt.pod, known)
         if not is_rejected(found.status):
             _check(found.status)
-        failed = verdicts.failed_nodes(args.node_names, attempt.nodes.keys(), found.statuses)
+        failed = verdicts.failed_nodes(args.node_names, attempt.nodes, found.statuses)
         if len(failed) == len(args.node_names):
             attempt.framework.record_rejection(attempt.context, attempt.pod, failed)
-        return failed
+        else:
+            self._filtered = attempt
+        return attempt.pod, failed
 
     def _filter_fails(self, why: str) -> server.Reply:
         return _json(ExtenderFilterResult(error=why))
@@ -220,16 +241,32 @@ class ExtenderService:
 
     async def _prioritize(self, body: bytes) -> tuple[str, bytes]:
         args = messages.read_args(body)
-        attempt = self._begin(args.pod)
+        attempt = self._resumed(args.pod) or await self._pre_filtered(args)
         known = attempt.known(args.node_names)
-        _, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
-        _check(status)
         scored = await score_nodes(attempt.framework, attempt.context, attempt.pod, known)
         _check(scored.status)
         skipped = attempt.context.skip_score_plugins or ()
         weights = attempt.framework.score_weights().items()
         best = MAX_NODE_SCORE * sum(weight for plugin, weight in weights if plugin not in skipped)
         return "ok", messages.encode(verdicts.priorities(args.node_names, scored.scores, best))
+
+    def _resumed(self, manifest: Manifest) -> _Attempt | None:
+        """The attempt of the filter before, once, with what its pre-filter has noted; None for another pod or other nodes than then."""
+        attempt, self._filtered = self._filtered, None
+        if attempt is None or attempt.pod.manifest != manifest:
+            return None
+        is_current = self._scheduling.snapshot() is attempt.nodes
+        if not is_current or self._scheduling.framework_of(scheduler_name(manifest)) is not attempt.framework:
+            return None
+        attempt.framework.set_snapshot(attempt.nodes)
+        return attempt
+
+    async def _pre_filtered(self, args: ExtenderArgs) -> _Attempt:
+        attempt = self._begin(args.pod)
+        known = attempt.known(args.node_names)
+        _, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
+        _check(status)
+        return attempt
 
     def _prioritize_fails(self, why: str) -> server.Reply:
         """No opinion on any node."""
@@ -240,19 +277,22 @@ class ExtenderService:
 
     async def _preempt(self, body: bytes) -> tuple[str, bytes]:
         args = messages.read_preemption(body)
-        kept = await self._candidates(args)
+        looks = self.refused.looks
+        pod, kept = await self._candidates(args)
         if not kept:
             await self._scheduling.catch_up()
-            kept = await self._candidates(args)
+            pod, kept = await self._candidates(args)
+        if not kept:
+            self.refused.refused(pod, {VICTIMS}, looks, self._clock())
         return "ok" if kept else "refused", messages.encode(ExtenderPreemptionResult(kept))
 
-    async def _candidates(self, args: ExtenderPreemptionArgs) -> dict[str, MetaVictims]:
-        """The nodes where the pod could be once the victims are gone."""
+    async def _candidates(self, args: ExtenderPreemptionArgs) -> tuple[PodInfo, dict[str, MetaVictims]]:
+        """The pod, and the nodes where the pod could be once the victims are gone."""
         attempt = self._begin(args.pod)
         known = attempt.known(tuple(args.victims))
         result, status = await attempt.framework.run_pre_filter_plugins(attempt.context, attempt.pod, known)
         if is_rejected(status):
-            return {}
+            return attempt.pod, {}
         _check(status)
         wanted = result.node_names if result is not None else None
         kept = {}
@@ -261,7 +301,7 @@ class ExtenderService:
                 victims = args.victims[node.name]
                 pods = [MetaPod(uid) for uid in victims.uids]
                 kept[node.name] = MetaVictims(pods, victims.num_pdb_violations)
-        return kept
+        return attempt.pod, kept
 
     async def _fits_without(self, attempt: _Attempt, args: ExtenderPreemptionArgs, node: NodeInfo) -> bool:
         """Whether the pod could be on the node once the victims have left it."""
@@ -286,6 +326,8 @@ class ExtenderService:
     async def _bind(self, body: bytes) -> tuple[str, bytes]:
         asked = messages.read_binding(body)
         said = await self._binds.bind(asked)
+        if not said:
+            self.refused.gone(asked.uid)
         return "refused" if said else "ok", messages.encode(ExtenderBindingResult(said))
 
     def _bind_fails(self, why: str) -> server.Reply:

@@ -28,8 +28,8 @@ class ExtenderStats:
             code = status.code
             self.dropped[status.plugin, str(code) if isinstance(code, Code) else "unknown"] += 1
 
-    def families(self, *, under_way: int, in_doubt: int) -> Iterator[AnyFamily]:
-        """Every metric with its samples now; `under_way` and `in_doubt` are numbers of binds."""
+    def families(self, *, under_way: int, in_doubt: int, refused: int, told: int) -> Iterator[AnyFamily]:
+        """Every metric with its samples now: numbers of binds, of pods that wait for room, and how often kube-scheduler was told of some."""
         yield Family(
             "counter",
             "parley_scheduler_extender_calls",
@@ -56,4 +56,18 @@ class ExtenderStats:
             "Binds for which room is kept: under way, or ended without that anybody knows whether the pod was bound",
             ("state",),
             ((("under-way",), float(under_way)), (("in-doubt",), float(in_doubt))),
+        )
+        yield Family(
+            "gauge",
+            "parley_scheduler_extender_refused_pods",
+            "Pods that were refused and wait for something to happen that helps",
+            (),
+            (((), float(refused)),),
+        )
+        yield Family(
+            "counter",
+            "parley_scheduler_extender_room_freed",
+            "How often kube-scheduler was told to try a refused pod again",
+            (),
+            (((), float(told)),),
         )

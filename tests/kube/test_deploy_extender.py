@@ -12,6 +12,7 @@ import pytest
 import trustme
 import yaml
 
+from hosting.kubernetes import names
 from hosting.kubernetes.resources import PODS, Manifest
 from parley.clusters.programs import Programs
 from tests.support.kube.deployed import DEPLOY, TEAM, Deployed, started_deployment
@@ -25,6 +26,23 @@ def deployed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> It
     """A cluster for this module."""
     with started_deployment(programs, tmp_path_factory.mktemp("deployed")) as found:
         yield found
+
+
+def _conditions(type_: str) -> Manifest:
+    return {"conditions": [{"type": type_, "status": "True"}]}
+
+
+ROOM: Final = _conditions(names.ROOM_FREED)
+STATUSES: Final[list[tuple[str, Manifest, Manifest, str]]] = [
+    ("waiting", {}, ROOM, ""),
+    ("waiting", {}, _conditions("PodScheduled"), ""),
+    ("waiting", {}, _conditions("Ready"), "conditions PodScheduled and those whose type begins"),
+    ("waiting", {}, {"phase": "Failed"}, "conditions PodScheduled and those whose type begins"),
+    ("waiting", {}, {"nominatedNodeName": "any"}, "conditions PodScheduled and those whose type begins"),
+    ("waiting", {"labels": {"app": "web"}}, ROOM, "may not change its labels"),
+    ("on-{here}", {}, ROOM, "pods that have no node only"),
+]
+"""What a scheduler with the right to bind writes to a pod's status, and why that is refused."""
 
 
 def test_an_overlay_may_have_the_extender(deployed: Deployed, tmp_path: Path) -> None:
@@ -57,6 +75,10 @@ def test_an_overlay_may_have_the_extender(deployed: Deployed, tmp_path: Path) ->
     deployed.plane.kubectl("apply", f"--filename={rights}")
     deployed.system.shown("the right", lambda: scheduler.call("POST", path, binding)[0] == 201 or None)
     assert scheduler.call("GET", f"/api/v1/namespaces/{TEAM}/pods/waiting", None)[0] == 200
+    for name, metadata, status, refusal in STATUSES:
+        path = f"/api/v1/namespaces/{TEAM}/pods/{name.format(here=deployed.here)}/status?dryRun=All"
+        code, text = scheduler.call("PATCH", path, {"metadata": metadata, "status": status})
+        assert (code, refusal in text) == (422 if refusal else 200, True), (name, metadata, status, text)
     deployed.plane.kubectl("delete", f"--filename={rights}")
 
 

@@ -1,5 +1,6 @@
 """Parley's scheduler places pods that name it, on a real API server, while kube-scheduler is away."""
 
+import signal
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -95,13 +96,14 @@ def test_a_pod_waits_for_room_that_a_permit_holds_and_comes_in_when_it_is_given_
     assert scene.audit() == []
 
 
-def test_killed_while_it_binds_it_loses_no_pod(scene: PlacingScene) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_ended_while_it_binds_it_loses_no_pod(how: signal.Signals, scene: PlacingScene) -> None:
     scene.add_nodes(10, ROOM_MILLI)
     room = RoomWatch(scene.plane, scene.objects.namespace, ROOM_MILLI)
     scene.start_parley("--mode", "full")
     created = scene.create(*(_named(f"pod-{number}", 200) for number in range(PODS)))
     shown_blocking("some are placed", lambda: len(room.bound()) >= PODS // 4)
-    scene.parley.kill("a")
+    scene.parley.running.pop("a").end(how)
     scene.parley.again("a")
     more = scene.create(*(_named(f"more-{number}", 200) for number in range(PODS)))
     shown_blocking("all pods are placed", lambda: len(room.bound()) == 2 * PODS)

@@ -1,17 +1,18 @@
 """What the scheduler reads from objects of its own, and writes to them: its ConfigMap, Pools, ScalingPolicies, the leader's label."""
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from hosting.kubernetes import names
-from hosting.kubernetes.resources import EVENTS, POOLS, RESERVATIONS, SCALING_POLICIES, Manifest
+from hosting.kubernetes.resources import EVENTS, LEASES, POOLS, RESERVATIONS, SCALING_POLICIES, Manifest
 from scheduler.clusters.kubernetes.pools import FINALIZER
 from tests.support.kube.asking import Holdings, PodAgent
 from tests.support.kube.objects import MERGE, Objects, pod
 from tests.support.kube.parley import ParleyPrograms
-from tests.support.kube.schedulers import create_pod, start_scheduler
+from tests.support.kube.schedulers import create_pod, leads, start_scheduler
 from tests.support.processes import fetch
 from tests.support.waiting import shown_blocking
 
@@ -84,6 +85,19 @@ def test_a_config_map_and_policies_are_read_and_shown(
     shown_blocking("the leader has its label", lambda: labels().get(names.ROLE) == names.LEADER)
     assert parley.running["a"].end() == 0
     assert names.ROLE not in labels()
+
+
+def test_who_cannot_use_the_profiles_does_not_stand_for_election(
+    parley: ParleyPrograms, objects: Objects, tmp_path: Path
+) -> None:
+    """A leader that could not would keep all others from leading."""
+    rules = tmp_path / "config.yaml"
+    rules.write_text("scheduling: {profiles: [{plugins: {multiPoint: {enabled: [{name: Ghost}]}}}]}")
+    port = start_scheduler(parley, objects, "a", "--config", str(rules))
+    shown_blocking("the fault is told", lambda: "Ghost" in parley.text("a"))
+    assert json.loads(objects.plane.call("GET", LEASES.path(objects.namespace)))["items"] == []
+    rules.write_text("growth: {stop: false}")
+    shown_blocking("it leads", lambda: leads(port))
 
 
 def test_a_pool_is_an_object(parley: ParleyPrograms, objects: Objects, bare_nodes: list[str]) -> None:

@@ -45,7 +45,7 @@ def test_the_documented_metrics_are_those_that_are_served() -> None:
         *pool_families(core.ledger, service.admission_queue, service.stats),
         *shared.families(),
         *scheduler.families(),
-        *ExtenderStats().families(under_way=0, in_doubt=0),
+        *ExtenderStats().families(under_way=0, in_doubt=0, refused=0, told=0),
         *KubernetesApi(ApiCredentials(), user_agent="test").families(),
         *status.families([], 0),
         *status.state_families([]),

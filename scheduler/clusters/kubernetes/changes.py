@@ -18,14 +18,10 @@ from scheduler.framework.core.plugin import ActionType, EventResource, Schedulin
 class ClusterChanges:
     """Collects changes. Of one object only its last state counts, beside the one that was given out before."""
 
-    def __init__(self, cluster: KubernetesCluster, core: Core, view: PlacingView) -> None:
-        self._core = core
+    def __init__(self, cluster: KubernetesCluster, view: PlacingView) -> None:
         self._view = view
         self._collected: dict[tuple[ResourceType, Key], tuple[Manifest | None, Manifest | None]] = {}
         """Before and after, None where the object was not there."""
-        self._room_frees = core.ledger.room_frees
-        self._pools = self._state_of_pools()
-        self._reservations = self._state_of_reservations()
         cluster.listen(self._note)
 
     def _note(self, type_: ResourceType, keys: Collection[Key], changes: tuple[Change, ...]) -> None:
@@ -50,7 +46,39 @@ class ClusterChanges:
                 events += self._events(type_, before, after)
         return events
 
-    def take_freed(self) -> list[SchedulingEvent]:
+    def _events(
+        self, type_: ResourceType, before: Manifest | None, after: Manifest | None
+    ) -> list[SchedulingEvent]:
+        resource = EventResource.POD if type_ is PODS else EventResource.NODE
+        was, is_ = self._shown(type_, before), self._shown(type_, after)
+        if before is not None and after is not None:
+            if objects.uid(before) != objects.uid(after):
+                return [
+                    SchedulingEvent(resource, ActionType.DELETE, before=was),
+                    SchedulingEvent(resource, ActionType.ADD, after=is_),
+                ]
+            counts = _what_counts(before) != _what_counts(after)
+            return [SchedulingEvent(resource, ActionType.UPDATE, was, is_)] if counts else []
+        if before is not None:
+            return [SchedulingEvent(resource, ActionType.DELETE, before=was)]
+        return [SchedulingEvent(resource, ActionType.ADD, after=is_)] if after is not None else []
+
+    def _shown(self, type_: ResourceType, manifest: Manifest | None) -> Any:
+        if manifest is None or type_ is not PODS:
+            return manifest
+        return self._view.as_far_as_readable(manifest)
+
+
+class LedgerChanges:
+    """What becomes free, or changes, in the ledger alone, seen by its counts since the last look."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._room_frees = core.ledger.room_frees
+        self._pools = self._state_of_pools()
+        self._reservations = self._state_of_reservations()
+
+    def take(self) -> list[SchedulingEvent]:
         """Whether room became free in the ledger, a pool gave something back or was changed, or reservations came, changed or went."""
         events = []
         ledger = self._core.ledger
@@ -78,28 +106,6 @@ class ClusterChanges:
         return ledger.frees, {
             pool.name: pool.spec.generation if pool.spec is not None else None for pool in ledger.pools()
         }
-
-    def _events(
-        self, type_: ResourceType, before: Manifest | None, after: Manifest | None
-    ) -> list[SchedulingEvent]:
-        resource = EventResource.POD if type_ is PODS else EventResource.NODE
-        was, is_ = self._shown(type_, before), self._shown(type_, after)
-        if before is not None and after is not None:
-            if objects.uid(before) != objects.uid(after):
-                return [
-                    SchedulingEvent(resource, ActionType.DELETE, before=was),
-                    SchedulingEvent(resource, ActionType.ADD, after=is_),
-                ]
-            counts = _what_counts(before) != _what_counts(after)
-            return [SchedulingEvent(resource, ActionType.UPDATE, was, is_)] if counts else []
-        if before is not None:
-            return [SchedulingEvent(resource, ActionType.DELETE, before=was)]
-        return [SchedulingEvent(resource, ActionType.ADD, after=is_)] if after is not None else []
-
-    def _shown(self, type_: ResourceType, manifest: Manifest | None) -> Any:
-        if manifest is None or type_ is not PODS:
-            return manifest
-        return self._view.as_far_as_readable(manifest)
 
 
 def _living(pod: Manifest | None) -> Manifest | None:

@@ -9,7 +9,7 @@ from typing import Final
 from hosting.backoff import Backoff
 from hosting.fault_log import FaultLog
 from hosting.kubernetes import objects
-from hosting.kubernetes.api import KubernetesApi, KubernetesError, RefusedError
+from hosting.kubernetes.api import CALL_DEADLINE_S, KubernetesApi, KubernetesError, RefusedError
 from hosting.kubernetes.patches import STRATEGIC_PATCH
 from hosting.kubernetes.recorder import EventRecorder
 from hosting.kubernetes.resources import PODS, Manifest
@@ -87,13 +87,13 @@ class PodOutcomes:
                 continue
             uid, (pod, condition) = next(iter(self._waiting.items()))
             try:
-                await self._write(pod, condition)
+                await write_condition(self._api, pod, condition)
             except KubernetesError as error:
                 self._faults.failed(error)
                 failures += 1
                 await asyncio.sleep(_BACKOFF.delay_s(failures, self._rng))
-                if isinstance(error, RefusedError) and not error.is_overloaded and error.status < 500:
-                    self._done(uid, condition)  # it would be refused again
+                if is_final(error):
+                    self._done(uid, condition)
             else:
                 failures = 0
                 self._faults.worked()
@@ -103,20 +103,29 @@ class PodOutcomes:
         if (found := self._waiting.get(uid)) is not None and found[1] is condition:
             del self._waiting[uid]
 
-    async def _write(self, pod: PodInfo, condition: Manifest) -> None:
-        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        try:
-            await self._api.patch(
-                PODS,
-                pod.pod.namespace,
-                pod.pod.name,
-                body,
-                content_type=STRATEGIC_PATCH,
-                subresource="status",
-            )
-        except RefusedError as error:
-            if not (error.is_not_found or error.is_conflict):  # else the pod is gone
-                raise
+
+async def write_condition(
+    api: KubernetesApi, pod: PodInfo, condition: Manifest, deadline_s: float = CALL_DEADLINE_S
+) -> None:
+    """Write one condition of a pod; nothing where the pod is gone, or another one has its name. Raises `KubernetesError`."""
+    try:
+        await api.patch(
+            PODS,
+            pod.pod.namespace,
+            pod.pod.name,
+            {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}},
+            content_type=STRATEGIC_PATCH,
+            subresource="status",
+            deadline_s=deadline_s,
+        )
+    except RefusedError as error:
+        if not (error.is_not_found or error.is_conflict):
+            raise
+
+
+def is_final(error: KubernetesError) -> bool:
+    """Whether the same write would be refused again."""
+    return isinstance(error, RefusedError) and not error.is_overloaded and error.status < 500
 
 
 def _regarding(pod: PodInfo) -> Manifest:

@@ -5,7 +5,7 @@ changed since the last one are built anew; the others are the same values.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hosting.kubernetes import objects, pods
@@ -21,14 +21,6 @@ from scheduler.core.model import Holder, Kind
 from scheduler.core.pools import with_pool
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo, RowInfo
 from scheduler.ports import Placements
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """A node as it was shown last, and the generation of its account then."""
-
-    info: NodeInfo
-    generation: int
 
 
 class PlacingView:
@@ -47,9 +39,9 @@ class PlacingView:
         """The pods of each node, by UID, that the cluster may not show yet."""
         self._changed_pods: set[Key] = set(cluster.pods())
         self._changed_nodes: set[str] = set()
-        self._built: dict[str, _Built] = {}
         self._snapshot = NodeSnapshot()
         self._seen_generation = -1
+        self._seen_gone = 0
         cluster.listen(self._note)
 
     # ------------------------------------------------------------ pods
@@ -96,31 +88,40 @@ class PlacingView:
     def snapshot(self) -> NodeSnapshot:
         """Every node that both the ledger and the cluster know, as it is now: the snapshot of before where nothing has changed."""
         self._take_pods()
-        manifests, before, ledger = self._cluster.nodes(), self._snapshot, self._core.ledger
+        before, ledger = self._snapshot, self._core.ledger
         if self._seen_generation == ledger.generation and not self._changed_nodes:
             return before
-        nodes: dict[str, NodeInfo] = {}
-        generation = before.generation
-        for account in ledger.nodes():
-            name = account.capacity.name
-            manifest = manifests.get(("", name))
-            if manifest is None:
-                continue
-            built = self._built.get(name)
-            if built is None or built.generation != account.generation or name in self._changed_nodes:
+        changed, generation = dict[str, NodeInfo](), before.generation
+        names = {account.capacity.name for account in ledger.changed_since(self._seen_generation)}
+        have_others = self._seen_gone != ledger.nodes_gone
+        for name in sorted(names | self._changed_nodes):
+            info = self._built(name, generation + 1)
+            have_others = have_others or (info is not None) != (name in before)
+            if info is not None:
                 generation += 1
-                info = self._build(account, manifest, generation)
-                built = self._built[name] = _Built(info, account.generation)
-            nodes[name] = built.info
+                changed[name] = info
         self._changed_nodes.clear()
-        self._seen_generation = ledger.generation
-        if generation == before.generation and len(nodes) == len(before):
-            return before
-        self._forget_others(nodes)
-        self._snapshot = NodeSnapshot(nodes, max(generation, before.generation + 1))
+        self._seen_generation, self._seen_gone = ledger.generation, ledger.nodes_gone
+        if have_others:
+            self._snapshot = self._of_all_nodes(changed, max(generation, before.generation + 1))
+        elif changed:
+            self._snapshot = before.with_changes(changed, generation)
         return self._snapshot
 
-    def _build(self, account: NodeAccount, manifest: Manifest, generation: int) -> NodeInfo:
+    def _of_all_nodes(self, changed: Mapping[str, NodeInfo], generation: int) -> NodeSnapshot:
+        """The snapshot where nodes have come or gone: those that have not `changed` are as they were."""
+        before, manifests = self._snapshot, self._cluster.nodes()
+        names = [account.capacity.name for account in self._core.ledger.nodes()]
+        nodes = {name: changed.get(name) or before[name] for name in names if ("", name) in manifests}
+        for name in before.keys() - nodes:
+            self._assumed.pop(name, None)
+        return NodeSnapshot(nodes, generation)
+
+    def _built(self, name: str, generation: int) -> NodeInfo | None:
+        """A node as it is now; None unless both the ledger and the cluster know it."""
+        account, manifest = self._core.ledger.node(name), self._cluster.nodes().get(("", name))
+        if account is None or manifest is None:
+            return None
         return NodeInfo(
             account.capacity.name,
             account.capacity.reservable,
@@ -153,11 +154,6 @@ class PlacingView:
         for pod in (*shown, *assumed.values()):
             row = rows.get(pod.holder)
             yield replace(pod, amount=row.reserved) if row is not None else pod
-
-    def _forget_others(self, nodes: Collection[str]) -> None:
-        for name in self._built.keys() - nodes:
-            del self._built[name]
-            self._assumed.pop(name, None)
 
     # ------------------------------------------------------------ what has changed
 

@@ -75,7 +75,15 @@ def hint_of(
     return HintVerdict(QueueingHint.SKIP, tuple(failures))
 
 
+def is_waited_for(registered: RegisteredEvents, event: SchedulingEvent, rejected_by: Collection[str]) -> bool:
+    """Whether `hint_of` may say `QUEUE` of some pod that these plugins rejected."""
+    return (
+        not rejected_by
+        or any(name not in registered for name in rejected_by)
+        or any(_is_meant(waited, event) for name in rejected_by for waited in registered[name])
+    )
+
+
 def _is_meant(waited: EventWithHint, event: SchedulingEvent) -> bool:
-    resources = {waited.resource, event.resource}
-    is_same = len(resources) == 1 or EventResource.ANY in resources
-    return is_same and bool(waited.action & event.action)
+    is_same = waited.resource is event.resource or EventResource.ANY in (waited.resource, event.resource)
+    return is_same and bool(waited.action.value & event.action.value)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from protocol.values import ZERO, Resources
 from scheduler.core.model import Holder, Kind, ReservationOwner
+from scheduler.framework.core.diagnosis import Diagnosis
 from scheduler.framework.core.objects import NodeInfo, PodInfo
 from scheduler.framework.core.plugin import (
     CycleContext,
@@ -325,6 +326,9 @@ class ExtendedHandle(FrameworkHandle, Protocol):
 
     def reservations(self, node_name: str) -> Sequence[Reservation]:
         """The reservations of a node now."""
+
+    def diagnosis(self, context: CycleContext, pod: PodInfo) -> Diagnosis:
+        """What this cycle has found out so far of why the pod has no node; `suggest` adds what somebody could do."""
 
     @property
     def placements(self) -> Any:

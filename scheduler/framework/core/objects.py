@@ -4,7 +4,7 @@ A snapshot never changes. What runs after Reserve (Permit, PreBind, Bind) must n
 (`scheduler.ports.Placements`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -96,6 +96,18 @@ class NodeSnapshot(Mapping[str, NodeInfo]):
     def __init__(self, nodes: Mapping[str, NodeInfo] = NO_MANIFEST, generation: int = 0) -> None:
         self._nodes: Final = dict(nodes)
         self.generation: Final = generation
+
+    def named(self, names: Iterable[str]) -> list[NodeInfo]:
+        """The nodes of these names, in that order, without those that there are not."""
+        nodes = self._nodes
+        return [nodes[name] for name in names if name in nodes]
+
+    def with_changes(self, changed: Mapping[str, NodeInfo], generation: int) -> "NodeSnapshot":
+        """These nodes at a later moment: some of them have changed since."""
+        return NodeSnapshot({**self._nodes, **changed}, generation)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
 
     def __getitem__(self, name: str) -> NodeInfo:
         return self._nodes[name]

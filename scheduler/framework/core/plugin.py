@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from protocol.values import Value
 from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.status import Status
 
@@ -258,8 +259,7 @@ class ScoreExtensions(Plugin, Protocol):
         """Change `scores` (by node) in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodePluginScores:
+class NodePluginScores(Value, frozen=True):
     """A node's scores, by plugin and with their weights, and their sum."""
 
     name: str

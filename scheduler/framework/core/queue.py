@@ -17,10 +17,10 @@ import enum
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from scheduler.framework.core.enqueue import RegisteredEvents, hint_of
+from scheduler.framework.core.enqueue import RegisteredEvents, hint_of, is_waited_for
 from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.core.plugin import (
     ActionType,
@@ -104,6 +104,15 @@ class _QueueEntry:
         return self.failed_s + backoff_s(self.queued.attempts)
 
 
+@dataclass(slots=True)
+class _Alike:
+    """Pods that wait for the same events, because the same plugins of the same profile have rejected them."""
+
+    registered: RegisteredEvents
+    plugins: frozenset[str]
+    entries: list[_QueueEntry] = field(default_factory=list)
+
+
 def backoff_s(attempts: int) -> float:
     """How long a pod waits after so many failures."""
     return min(INITIAL_BACKOFF_S * 2.0 ** min(attempts - 1, 10), MAX_BACKOFF_S) if attempts > 0 else 0.0
@@ -115,12 +124,15 @@ def by_priority(first: QueuedPod, second: QueuedPod) -> bool:
 
 
 class _TurnKey:
-    """A place in the order of the active pool. Whoever came first is first among equals."""
+    """A place in the order of the active pool. Whoever came first is first among equals.
 
-    __slots__ = ("entry", "less", "ticket")
+    The pod counts as it was when it got the place: a heap has no order any more where a place that was left moves in it.
+    """
+
+    __slots__ = ("entry", "less", "queued", "ticket")
 
     def __init__(self, entry: _QueueEntry, less: Less) -> None:
-        self.entry, self.less, self.ticket = entry, less, entry.ticket
+        self.entry, self.less, self.queued, self.ticket = entry, less, entry.queued, entry.ticket
 
     @property
     def is_current(self) -> bool:
@@ -128,7 +140,7 @@ class _TurnKey:
         return self.entry.ticket == self.ticket
 
     def __lt__(self, other: "_TurnKey") -> bool:
-        mine, others = self.entry.queued, other.entry.queued
+        mine, others = self.queued, other.queued
         if self.less(mine, others):
             return True
         return self.ticket < other.ticket and not self.less(others, mine)
@@ -287,15 +299,41 @@ class PodQueue:
 
     # ------------------------------------------------------------ what moves pods
 
-    def move(self, event: SchedulingEvent, now_s: float) -> None:
-        """Something has happened: pods that it may help leave the unschedulable pool, and gates are tried again."""
+    def move(self, events: Sequence[SchedulingEvent], now_s: float) -> None:
+        """Things have happened, one after the other: pods that they may help leave the unschedulable pool, and gates are tried again.
+
+        Most pods wait for none of them. So the pods that the same plugins have rejected are looked at only for the events of those.
+        """
         if self._in_flight:
-            self._events.append(event)
-            self._events_seen += 1
-        for entry in list(self._parked.values()):
-            wake = self._wake(entry, event)
-            if wake is not _Wake.NOTHING:
-                self._requeue(entry, now_s, at_once=wake is _Wake.AT_ONCE)
+            self._events.extend(events)
+            self._events_seen += len(events)
+        groups: dict[tuple[int, frozenset[str]], _Alike] = {}
+        for entry in self._parked.values():
+            self._join(groups, entry)
+        for event in events:
+            gated: list[_QueueEntry] = []
+            for group in groups.values():
+                if group.entries and is_waited_for(group.registered, event, group.plugins):
+                    group.entries = [each for each in group.entries if self._stays(each, event, now_s, gated)]
+            for entry in gated:
+                self._join(groups, entry)
+
+    def _join(self, groups: dict[tuple[int, frozenset[str]], "_Alike"], entry: _QueueEntry) -> None:
+        registered, plugins = self._events_of(entry.pod), entry.queued.rejected_by
+        key = id(registered), plugins
+        groups.setdefault(key, _Alike(registered, plugins)).entries.append(entry)
+
+    def _stays(
+        self, entry: _QueueEntry, event: SchedulingEvent, now_s: float, gated: list[_QueueEntry]
+    ) -> bool:
+        """Whether a pod goes on waiting as before. One that a gate stops joins `gated`."""
+        wake = self._wake(entry, event)
+        if wake is _Wake.NOTHING:
+            return True
+        self._requeue(entry, now_s, at_once=wake is _Wake.AT_ONCE)
+        if entry.pod.uid in self._parked:
+            gated.append(entry)
+        return False
 
     def activate(self, uids: Sequence[str], now_s: float) -> None:
         """Give these pods their turn as soon as possible, whatever they wait for but their gates."""

@@ -5,7 +5,7 @@ The runtime calls plugins and asks these. Rules and texts are those of the publi
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -164,21 +164,21 @@ class PostFilterRun:
 
 
 def weighted(
-    node_name: str, scores: Mapping[str, Mapping[str, int]], weights: Mapping[str, int]
+    node_name: str, scores: Iterable[tuple[str, Mapping[str, int], int]]
 ) -> NodePluginScores | Status:
     """The scores of a node with their weights, and their sum; or a failure, where one is out of the range.
 
-    `scores` are the normalised ones by plugin and node.
+    `scores` are, for each plugin, its name, the normalised scores of its nodes, and its weight.
     """
     by_plugin, total = [], 0
-    for plugin, by_node in scores.items():
+    for plugin, by_node, weight in scores:
         score = by_node.get(node_name)  # a normaliser may have lost it
         if not (isinstance(score, int) and MIN_NODE_SCORE <= score <= MAX_NODE_SCORE):
             return error_status(
                 f"applying score defaultWeights on Score plugins: plugin {quoted(plugin)} returns an invalid score {score}, "
                 f"it should in the range of [{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing"
             )
-        weighed = score * weights[plugin]
+        weighed = score * weight
         by_plugin.append((plugin, weighed))
         total += weighed
     return NodePluginScores(node_name, tuple(by_plugin), total)

@@ -15,6 +15,7 @@ from scheduler.framework.core.objects import NodeInfo, NodeSnapshot, PodInfo
 from scheduler.framework.core.status import message_of
 from scheduler.framework.cycle.passes import NodePasses, find_nodes, score_nodes
 from scheduler.framework.runtime.context import CycleState
+from scheduler.framework.runtime.framework import SchedulingFramework
 from scheduler.ports import MigratorError
 
 CHOICE_DEADLINE_S: Final = 2.0
@@ -25,7 +26,7 @@ class MigrationTargets:
     """Chooses by a profile's plugins and the nodes as `snapshot` shows them; `framework_of` takes the name of a scheduler."""
 
     def __init__(
-        self, framework_of: Callable[[str], NodePasses], snapshot: Callable[[], NodeSnapshot]
+        self, framework_of: Callable[[str], SchedulingFramework], snapshot: Callable[[], NodeSnapshot]
     ) -> None:
         self._framework_of = framework_of
         self._snapshot = snapshot
@@ -36,6 +37,7 @@ class MigrationTargets:
         pod = leaving(nodes, wanted)
         others = [node for node in nodes.values() if node.name != wanted.node]
         framework = self._framework_of(str((pod.manifest.get("spec") or {}).get("schedulerName", "")))
+        framework.set_snapshot(nodes)
         try:
             async with asyncio.timeout(CHOICE_DEADLINE_S):
                 return await _ranked(framework, pod, others)

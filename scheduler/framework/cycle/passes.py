@@ -84,7 +84,8 @@ async def find_nodes(
     if not is_success(status):
         assert status is not None
         everywhere = dict.fromkeys((node.name for node in nodes), status) if is_rejected(status) else {}
-        return NodesFound(statuses=everywhere, status=status)
+        by = result.narrowed_by if result is not None else NOBODY
+        return NodesFound(statuses=everywhere, status=status, narrowed_by=by)
     wanted, narrowed_by = (result.node_names, result.narrowed_by) if result is not None else (None, NOBODY)
     not_wanted = new_status(
         Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
@@ -98,7 +99,8 @@ async def find_nodes(
         if wanted is not None and node.name not in wanted:
             statuses[node.name] = not_wanted
             continue
-        await turns.give()
+        if turns.is_due:
+            await turns.give()
         status = await framework.run_filter_plugins(context, pod, node)
         if is_success(status):
             feasible.append(node)

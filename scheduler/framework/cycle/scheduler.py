@@ -103,8 +103,9 @@ class PodScheduler:
 
     def happened(self, events: Iterable[SchedulingEvent]) -> None:
         """Something has happened that may help pods."""
-        for event in events:
-            self.queue.move(event, self._clock())
+        happened = tuple(events)
+        if happened:
+            self.queue.move(happened, self._clock())
             self._changed.set()
 
     def activate(self, uids: Sequence[str]) -> None:
@@ -329,11 +330,6 @@ class _Adapter:
 
     def is_assumed_pod(self, uid: str) -> bool:
         return self.scheduler.on_its_way(uid) is not None
-
-    def forget_pod(self, pod: PodInfo) -> None:
-        attempt = self.scheduler.on_its_way(pod.uid)
-        if attempt is not None:
-            attempt.shared.forget_pod(attempt.pod, attempt.node_name)
 
     def activate(self, pods: Sequence[PodInfo]) -> None:
         self.scheduler.activate([pod.uid for pod in pods])

@@ -31,7 +31,6 @@ from pydantic import Field
 from hosting.amounts import share
 from hosting.settings import Settings, check
 from protocol.values import ZERO, Bounds, Resources
-from scheduler.core.ledger import amount_of
 from scheduler.core.model import Holder
 from scheduler.framework.core.extended import ExtendedHandle
 from scheduler.framework.core.objects import NodeInfo, PodInfo, RowInfo
@@ -132,8 +131,11 @@ class GrowthHeadroom(ShippedPlugin):
         super().__init__(args, handle)
         read = check(args, GrowthHeadroomArgs)
         self._share_ppm = read.growth_share_ppm
-        self._points = read.scoring_strategy.points()
-        self._weights = tuple((each.name, each.weight) for each in read.scoring_strategy.resources)
+        points = read.scoring_strategy.points()
+        self._scores = tuple(shaped(points, utilization) for utilization in range(MAX_UTILIZATION + 1))
+        """By utilization."""
+        weights = {each.name: each.weight for each in read.scoring_strategy.resources}
+        self._cpu_weight, self._memory_weight = weights.get("cpu", 0), weights.get("memory", 0)
         self._rows: NodeCache[Mapping[Holder, RowInfo], Resources] = NodeCache(self._of_rows)
 
     def score(self, context: CycleContext, pod: PodInfo, node: NodeInfo) -> tuple[int, Status | None]:
@@ -143,12 +145,10 @@ class GrowthHeadroom(ShippedPlugin):
         own = own_row(pod, node)
         if own is not None:
             total = total - self._of_row(own)
-        score = weight = 0
-        for resource, each in self._weights:
-            utilization = utilized(amount_of(total, resource), amount_of(node.reservable, resource))
-            score += each * shaped(self._points, utilization)
-            weight += each
-        return score // weight, None
+        cpu = self._scores[utilized(total.vcpu_milli, node.reservable.vcpu_milli)]
+        memory = self._scores[utilized(total.memory_bytes, node.reservable.memory_bytes)]
+        score = cpu * self._cpu_weight + memory * self._memory_weight
+        return score // (self._cpu_weight + self._memory_weight), None
 
     def _of_rows(self, rows: Mapping[Holder, RowInfo]) -> Resources:
         cpu = memory = 0
@@ -159,13 +159,15 @@ class GrowthHeadroom(ShippedPlugin):
         return Resources(cpu, memory)
 
     def _of_row(self, row: RowInfo) -> Resources:
-        if row.is_migrating or (row.bounds is None and row.pressure is ZERO):
+        if row.is_migrating:
             return row.reserved
         return likely(row.reserved, row.pressure, row.bounds, self._share_ppm)
 
 
 def likely(kept: Resources, pressure: Resources, bounds: Bounds | None, share_ppm: int) -> Resources:
     """What a holder is likely to want: what it keeps and was denied, and a share of the rest up to its maximum, rounded up."""
+    if bounds is None and pressure is ZERO:
+        return kept
     cpu, memory = kept.vcpu_milli + pressure.vcpu_milli, kept.memory_bytes + pressure.memory_bytes
     if bounds is not None:
         most = bounds.max

@@ -6,6 +6,7 @@ in the end is `reserve`, which asks the live ledger.
 """
 
 import contextlib
+import functools
 import heapq
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
@@ -181,7 +182,15 @@ class LedgerFit(ShippedPlugin):
 
 def own_row(pod: PodInfo, node: NodeInfo) -> RowInfo | None:
     """What is kept for the pod on a node already. It may have been kept before the pod was known to grow, or while it was."""
-    return node.rows.get(Holder(Kind.POD, pod.uid)) or node.rows.get(Holder(Kind.VM, pod.uid))
+    as_pod, as_vm = _holders(pod.uid)
+    rows = node.rows
+    return rows.get(as_pod) or rows.get(as_vm)
+
+
+@functools.lru_cache(maxsize=256)
+def _holders(uid: str) -> tuple[Holder, Holder]:
+    """Whose the pod's row may be. Asked for every node; a few pods are looked at in one moment."""
+    return Holder(Kind.POD, uid), Holder(Kind.VM, uid)
 
 
 def _too_large(pod: PodInfo, node: NodeInfo) -> Status:

@@ -149,6 +149,8 @@ def _events(
             events[name] = tuple(each for each in found if isinstance(each, EventWithHint))
             if len(events[name]) < len(found):
                 raise TypeError(f"each must be an EventWithHint, in {found!r}")
+            if any(inspect.iscoroutinefunction(each.hint) for each in events[name]):
+                raise TypeError("a hint is a coroutine, and nobody waits for its answer")
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; all of it is told
             rule = f'events of plugin "{name}": {str(error) or repr(error)}'
             faults.append(ProfileFault(profile.named_at[name], name, rule, ""))

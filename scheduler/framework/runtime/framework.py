@@ -268,44 +268,48 @@ class SchedulingFramework:
         turns, skipped = LoopTurns(), context.skip_score_plugins
         plugins = self._methods(ExtensionPoint.SCORE, "score", skipped=skipped)
         scores: dict[str, dict[str, int]] = {name: {} for name, _ in plugins}
-        for node in nodes:
-            await turns.give()
-            failure = await self._score_node(plugins, scores, context, pod, node)
-            if failure is not None:
-                return [], failure
+        failure = await self._score(plugins, scores, turns, context, pod, nodes)
+        if failure is not None:
+            return [], failure
         for name, normalize in self._methods(ExtensionPoint.SCORE, "normalize_score", skipped=skipped):
             status = await self._ask("normalizeScore", name, normalize, context, pod, scores[name])
             if status is not None and not is_success(status):
                 return [], results.NORMALIZE.outcome(name, status)
         weighted: list[NodePluginScores] = []
+        by_plugin = [(name, by_node, self._profile.weights[name]) for name, by_node in scores.items()]
         for node in nodes:
-            await turns.give()
-            sums = results.weighted(node.name, scores, self._profile.weights)
+            if turns.is_due:
+                await turns.give()
+            sums = results.weighted(node.name, by_plugin)
             if isinstance(sums, Status):
                 return [], sums
             weighted.append(sums)
         return weighted, None
 
-    async def _score_node(
+    async def _score(
         self,
-        plugins: Iterable[tuple[str, Method]],
+        plugins: Sequence[tuple[str, Method]],
         scores: Mapping[str, dict[str, int]],
+        turns: LoopTurns,
         context: CycleState,
         pod: PodInfo,
-        node: NodeInfo,
+        nodes: Iterable[NodeInfo],
     ) -> Status | None:
-        """Put the scores of one node into `scores`, by plugin; or the failure of a plugin."""
-        is_timed, asked = self.timings.is_sampled(), (context, pod, node)
-        for name, rate in plugins:
-            try:
-                answer = self._ask("score", name, rate, *asked) if is_timed else rate(*asked)
-                score, status = answer if isinstance(answer, tuple) else await answer
-            except Exception as error:
-                blame(error, name, "score")
-                raise
-            if status is not None and not is_success(status):
-                return results.SCORE.outcome(name, status)
-            scores[name][node.name] = score
+        """Put the scores of all nodes into `scores`, by plugin; or the failure of a plugin."""
+        for node in nodes:
+            if turns.is_due:
+                await turns.give()
+            is_timed, asked = self.timings.is_sampled(), (context, pod, node)
+            for name, rate in plugins:
+                try:
+                    answer = self._ask("score", name, rate, *asked) if is_timed else rate(*asked)
+                    score, status = answer if isinstance(answer, tuple) else await answer
+                except Exception as error:
+                    blame(error, name, "score")
+                    raise
+                if status is not None and not is_success(status):
+                    return results.SCORE.outcome(name, status)
+                scores[name][node.name] = score
         return None
 
     # ------------------------------------------------------------ reserving, and the permit

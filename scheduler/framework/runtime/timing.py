@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from hosting.metrics import AnyFamily, Durations, HistogramFamily
-from scheduler.framework.core.status import Code, Status, code_of
+from scheduler.framework.core.status import Code, Status
 
 SAMPLED_EACH: Final = 10
 """Of what is called for each node, the share that is timed."""
+
+SUCCEEDED: Final = str(Code.SUCCESS)
+"""How an answer without a status is counted."""
 
 RAISED: Final = str(Code.ERROR)
 """How a call that raises is counted, or one that is cancelled."""
@@ -19,10 +22,11 @@ RAISED: Final = str(Code.ERROR)
 
 def outcome_of(answer: object) -> str:
     """The name of the status in a plugin's answer, or in what a run returns: the answer itself, or a part of it."""
-    parts = answer if isinstance(answer, tuple) else (answer,)
-    status = next((part for part in parts if isinstance(part, Status)), None)
-    code = code_of(status)
-    return str(code) if isinstance(code, Code) else str(Code.ERROR)
+    if isinstance(answer, tuple):
+        answer = next((part for part in answer if isinstance(part, Status)), None)
+    if not isinstance(answer, Status):
+        return SUCCEEDED
+    return str(answer.code) if isinstance(answer.code, Code) else str(Code.ERROR)
 
 
 class Timings:

@@ -14,8 +14,12 @@ class LoopTurns:
         self._loop = asyncio.get_running_loop()
         self._until_s = self._loop.time() + TURN_S
 
+    @property
+    def is_due(self) -> bool:
+        """Asked between two nodes: whether others should have their turn."""
+        return self._loop.time() >= self._until_s
+
     async def give(self) -> None:
-        """Called between two nodes: let others go on, where it is time."""
-        if self._loop.time() >= self._until_s:
-            await asyncio.sleep(0)
-            self._until_s = self._loop.time() + TURN_S
+        """Let others go on."""
+        await asyncio.sleep(0)
+        self._until_s = self._loop.time() + TURN_S

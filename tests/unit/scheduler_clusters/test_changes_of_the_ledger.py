@@ -5,20 +5,13 @@ from typing import Any
 
 import pytest
 
-from scheduler.clusters.kubernetes.changes import ClusterChanges
+from scheduler.clusters.kubernetes.changes import LedgerChanges
 from scheduler.core import events
 from scheduler.framework.core.plugin import EventResource
 from tests.support.amounts import cu
 from tests.unit.scheduler_core.core_worlds import World
 
 LEDGER, RESERVATION = EventResource.LEDGER, EventResource.RESERVATION
-
-
-class NoWatches:
-    """A cluster in which nothing changes."""
-
-    def listen(self, listener: object) -> None:
-        """Nobody is told of anything."""
 
 
 @pytest.mark.parametrize(
@@ -36,8 +29,7 @@ def test_what_happened_is_told_once(happens: Callable[[Any], object], told: list
     world: Any = World(cu(8))
     world.standing = world.other_pod("standing", cu(1))
     world.reserve(cu(2), allocate_once=False)
-    nothing: Any = NoWatches()
-    changes = ClusterChanges(nothing, world.core, nothing)
+    changes = LedgerChanges(world.core)
     happens(world)
-    assert [event.resource for event in changes.take_freed()] == told
-    assert changes.take_freed() == []
+    assert [event.resource for event in changes.take()] == told
+    assert changes.take() == []

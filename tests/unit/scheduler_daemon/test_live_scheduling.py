@@ -7,17 +7,19 @@ import pytest
 
 from hosting import logs
 from hosting.kubernetes.recorder import EventRecorder
-from hosting.kubernetes.resources import PODS
+from hosting.kubernetes.resources import PODS, Manifest
 from protocol.wire import PodName
-from scheduler.daemon.scheduling import LiveScheduling, check_usable
+from scheduler.clusters.kubernetes.placing import PlacingView
+from scheduler.daemon.scheduling import LiveScheduling, prove_profiles
 from scheduler.daemon.serving import Serving, Sources
+from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.core.profile import EnabledPlugin, PluginSet, Profile
 from scheduler.framework.runtime.assembly import ProfileError
 from scheduler.ports import ClusterUnreachableError, SoleScheduler
 from tests.support.servers import Certain
 from tests.support.virtual_time import now_s, virtually
 from tests.unit.scheduler_clusters.kube_manifests import pod
-from tests.unit.scheduler_clusters.kube_worlds import World
+from tests.unit.scheduler_clusters.kube_worlds import World, opened
 from tests.unit.scheduler_daemon.test_serving import OPTIONS
 
 FIRST, SECOND = Profile("first"), Profile("second")
@@ -52,7 +54,7 @@ async def test_a_pod_has_the_profile_that_it_names_or_the_first_one() -> None:
         found = [scheduling.framework_of(name).profile_name for name in ("second", "default-scheduler")]
         assert found == ["second", "first"]
     async with live(World()) as scheduling:
-        scheduling.use_default()
+        scheduling.prepare()
         assert scheduling.framework_of("any").profile_name == "parley-scheduler"
 
 
@@ -64,17 +66,38 @@ async def test_changed_profiles_count_unless_they_have_faults() -> None:
         scheduling.use((FIRST,))
         with pytest.raises(ProfileError, match="Ghost"):
             scheduling.use((UNUSABLE,))
-        scheduling.use_default()
+        scheduling.prepare()
         assert scheduling.framework_of("any").profile_name == "first"
         scheduling.use((SECOND,))
         assert scheduling.framework_of("any").profile_name == "second"
 
 
+@virtually
+async def test_what_is_there_is_described_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many pods that takes long, and nobody would be answered meanwhile."""
+    world = World()
+    world.put(PODS, pod("p"))
+    described: list[str] = []
+    describe = PlacingView.as_far_as_readable
+
+    def noted(view: PlacingView, manifest: Manifest) -> PodInfo:
+        described.append(manifest["metadata"]["name"])
+        return describe(view, manifest)
+
+    monkeypatch.setattr(PlacingView, "as_far_as_readable", noted)
+    async with opened(world), live(world) as scheduling:
+        await world.refresh()
+        scheduling.prepare()
+        assert described == ["p"]
+        scheduling.snapshot()
+        assert described == ["p"]
+
+
 @pytest.mark.parametrize("is_full", [False, True], ids=["extender", "full"])
 def test_profiles_with_faults_are_known_before_anybody_leads(is_full: bool) -> None:
-    check_usable([FIRST, SECOND], is_full=is_full)
+    prove_profiles([FIRST, SECOND], is_full=is_full)
     with pytest.raises(ProfileError, match="Ghost"):
-        check_usable([FIRST, UNUSABLE], is_full=is_full)
+        prove_profiles([FIRST, UNUSABLE], is_full=is_full)
 
 
 @virtually

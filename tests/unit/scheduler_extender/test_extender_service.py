@@ -178,6 +178,28 @@ async def test_without_an_opinion_no_node_is_preferred(says: dict[str, Says]) ->
     assert now_s() <= 4
 
 
+@pytest.mark.parametrize(
+    ("asked", "are_nodes_changed", "pre_filters"),
+    [(pod("p"), False, 1), (pod("p"), True, 2), (pod("q"), False, 2), (pod("p", priority=1), False, 2)],
+    ids=["the same pod", "other nodes", "another pod", "a pod that was changed"],
+)
+@virtually
+async def test_scores_go_by_the_pre_filter_of_the_filter_while_nothing_has_changed(
+    asked: Manifest, are_nodes_changed: bool, pre_filters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    before = world.snapshot()
+    monkeypatch.setattr(world, "snapshot", lambda: before)
+    await world.filter(pod("p"), "a", "b")
+    if are_nodes_changed:
+        after = before.with_changes({}, before.generation + 1)
+        monkeypatch.setattr(world, "snapshot", lambda: after)
+    assert await world.prioritize(asked, "a", "b") == {"a": 0, "b": 0}
+    assert world.called.count("pre_filter") == pre_filters
+    await world.prioritize(pod("p"), "a", "b")
+    assert world.called.count("pre_filter") == pre_filters + 1, "the notes of a filter serve once"
+
+
 # ------------------------------------------------------------ preempt
 
 
@@ -339,3 +361,32 @@ async def test_calls_and_dropped_nodes_are_counted() -> None:
         if isinstance(family, HistogramFamily)
     }
     assert sum(durations["parley_scheduler_extender_seconds"][0][1].counts) == 3
+
+
+# ------------------------------------------------------------ what is remembered
+
+
+def _victims(node: str, *uids: str) -> dict[str, Any]:
+    return {node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}}
+
+
+@virtually
+async def test_refused_pods_are_remembered_until_they_are_bound() -> None:
+    """By filter and by preempt; a pod with a node left is not refused."""
+    world = World()
+    fills = [world.place(f"fills-{node}", node, 4) for node in "ab"]
+    small, large = world.create("small", 1), world.create("large", 2)
+    await world.filter(small, "a", "c")
+    assert len(world.service.refused) == 0
+    await world.filter(large, "a", "b")
+    assert len(world.service.refused) == 1
+    body = {"Pod": world.create("first", 4.5), "NodeNameToVictims": None}
+    victims = _victims("a", fills[0]["metadata"]["uid"])
+    assert await world.ask("preempt", {**body, "NodeNameToMetaVictims": victims}) == {
+        "NodeNameToMetaVictims": {}
+    }
+    assert len(world.service.refused) == 2
+    assert await world.bind(large, "a") != ""
+    assert len(world.service.refused) == 2
+    assert await world.bind(large, "c") == ""
+    assert len(world.service.refused) == 1

@@ -18,12 +18,29 @@ _NAMES_FIRST: Final = "published defect: factories ran before the names were che
 _NO_FACTORY: Final = "a factory that cannot be called is refused at once, not when a framework is built"
 _OWN_ARGS: Final = "published defect: each plugin with an entry got the args of the last entry"
 _NO_ERROR: Final = "the newest era holds: Wait and Skip (5, which nobody knew then) are no errors"
+_NO_CALLS: Final[Mapping[str, list[str]]] = {
+    point: [] for point in ("permit", "postbind", "prebind", "reserve", "unreserve")
+}
 _IMMUTABLE: Final = "a snapshot is an immutable value; a new cycle shows a new one"
 
 
 def _refused(why: str, error: str, *run: str) -> Deviation:
     """A framework that is not built."""
     return Deviation(why, {"error": error, "factories_run_sorted": [*run]})
+
+
+def _own_args(seen: Mapping[str, object]) -> Deviation:
+    """A framework in which every plugin with args reserves."""
+    return Deviation(
+        _OWN_ARGS,
+        {
+            "error": None,
+            "factories_run_sorted": [*seen],
+            "config_seen_by_factories": seen,
+            "calls": {**_NO_CALLS, "reserve": [f"{name}.reserve" for name in seen]},
+            "has_queue_sort_function": False,
+        },
+    )
 
 
 def _no_error(code: int, *messages: str) -> list[Deviation]:
@@ -61,15 +78,13 @@ DEVIATIONS: Final[Mapping[str, Deviation]] = {
         {
             "error": None,
             "factories_run_sorted": ["b"],
-            "calls": {"permit": [], "postbind": [], "prebind": [], "reserve": ["b.reserve"], "unreserve": []},
+            "config_seen_by_factories": {"b": None},
+            "calls": {**_NO_CALLS, "reserve": ["b.reserve"]},
+            "has_queue_sort_function": False,
         },
     ),
-    "A-new_framework_configured-067": Deviation(
-        _OWN_ARGS, {"error": None, "config_seen_by_factories": {"a": "args-a", "b": None}}
-    ),
-    "A-new_framework_configured-068": Deviation(
-        _OWN_ARGS, {"error": None, "config_seen_by_factories": {"a": "args-a", "b": "args-b", "c": None}}
-    ),
+    "A-new_framework_configured-067": _own_args({"a": "args-a", "b": None}),
+    "A-new_framework_configured-068": _own_args({"a": "args-a", "b": "args-b", "c": None}),
     **{f"B-status-{number:03}": deviation for number, deviation in (*_WAIT, *_SKIP)},
     "B-constants-001": Deviation(
         "a code is written by its name: numbers differ between the eras",

@@ -257,6 +257,7 @@ class Waits:
         self._framework = framework_of(given["plugins"], self.calls)
         self._pods = {pod["name"]: pod_of(pod["name"], pod["uid"]) for pod in given["pods"]}
         self._node = given["node"]
+        self._contexts = {name: CycleState() for name in self._pods}
         self._held: dict[str, Any] = {}
         self._tasks: dict[str, asyncio.Task[tuple[Status | None, float]]] = {}
         self._began_s: dict[str, float] = {}
@@ -273,12 +274,13 @@ class Waits:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for pod in self._pods.values():
-            await self._framework.run_reserve_plugins_unreserve(CycleState(), pod, self._node)
+        for name, pod in self._pods.items():
+            await self._framework.run_reserve_plugins_unreserve(self._contexts[name], pod, self._node)
 
     async def _permit(self, step: Script) -> Outcome:
         pod = self._pods[step["pod"]]
-        return {"status": told(await self._framework.run_permit(CycleState(), pod, self._node))}
+        context = self._contexts[step["pod"]]
+        return {"status": told(await self._framework.run_permit(context, pod, self._node))}
 
     def _wait_on_permit(self, step: Script) -> None:
         async def wait() -> tuple[Status | None, float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import pytest
 from pydantic import Field
@@ -18,8 +18,11 @@ from scheduler.framework.core.plugin import (
     EventWithHint,
     ExtensionPoint,
     FilterPlugin,
+    HintFunction,
     Plugin,
     QueuedPod,
+    QueueingHint,
+    SchedulingEvent,
 )
 from scheduler.framework.core.profile import EnabledPlugin, PluginArgs, PluginSet, Profile
 from scheduler.framework.core.status import Status
@@ -308,9 +311,20 @@ def test_events_are_collected_once_from_plugins_that_can_reject() -> None:
     assert Eventful.asked == 1
 
 
+async def dreams(pod: PodInfo, event: SchedulingEvent) -> QueueingHint:
+    raise AssertionError(f"{pod} {event}")
+
+
 @pytest.mark.parametrize(
     ("events", "why"),
-    [(None, "'NoneType' object is not iterable"), (["Node"], "each must be an EventWithHint, in ('Node',)")],
+    [
+        (None, "'NoneType' object is not iterable"),
+        (["Node"], "each must be an EventWithHint, in ('Node',)"),
+        (
+            [EventWithHint(EventResource.NODE, ActionType.ADD, cast("HintFunction", dreams))],
+            "a hint is a coroutine, and nobody waits for its answer",
+        ),
+    ],
 )
 def test_events_that_cannot_be_used_are_a_fault(events: Any, why: str) -> None:
     profile = profile_of("fit", args=(PluginArgs("fit", events),))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import structlog.testing
 
+from scheduler.framework.core.extended import ExtendedHandle
 from scheduler.framework.core.objects import PodInfo
 from scheduler.framework.core.status import Status
 from scheduler.framework.runtime.context import CycleState
@@ -132,7 +133,9 @@ def test_the_scheduler_can_be_asked_for_once_the_plugins_are_built() -> None:
     world.shared.use_scheduler(adapter)
     found.append(look(world))
     assert found == [adapter]
-    assert world.handle.client_set() == "the client"
+    handle: ExtendedHandle = world.extender
+    assert world.handle is handle
+    assert handle.client_set() == "the client"
     assert (world.handle.now_s(), world.handle.placements) == (1000.0, world.placements)
 
 

@@ -70,6 +70,15 @@ async def test_a_vm_goes_where_its_likely_growth_has_most_room() -> None:
     assert await targets(*nodes).choose(WANTED) == ("c", "b")
 
 
+async def test_plugins_see_the_nodes_that_the_choice_goes_by() -> None:
+    """Not those of a cycle that was before."""
+    framework = SchedulingFramework(of_profile(Profile("parley"), new_registry(), FULL_PROFILE))
+    framework.set_snapshot(NodeSnapshot())
+    now = NodeSnapshot({each.name: each for each in (HERE, other("b", 0))})
+    await MigrationTargets(lambda _: framework, lambda: now).choose(WANTED)
+    assert framework.node_info_snapshot() is now
+
+
 @pytest.mark.parametrize(
     ("nodes", "why"),
     [

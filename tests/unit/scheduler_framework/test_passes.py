@@ -112,6 +112,17 @@ async def test_the_plugins_that_keep_a_pod_from_any_node_are_named() -> None:
 
 
 @virtually
+async def test_plugins_whose_nodes_have_none_in_common_are_named() -> None:
+    """The status is nobody's word then. Without a name any event would count as one that may help."""
+    none_left = (
+        PreFilterResult(frozenset(), frozenset({"Named", "Zoned"})),
+        new_status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE),
+    )
+    found = await find_nodes(Scripted(pre_filter=none_left), CycleState(), POD, NODES)
+    assert sorted(found.rejected_by()) == ["Named", "Zoned"]
+
+
+@virtually
 async def test_the_search_begins_where_told_and_ends_when_it_has_enough() -> None:
     found = await find_nodes(Scripted({"n3": NO}), CycleState(), POD, NODES, enough=2, first=6)
     assert [node.name for node in found.feasible] == ["n2", "n0"]

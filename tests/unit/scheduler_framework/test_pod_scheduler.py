@@ -145,9 +145,9 @@ async def test_what_is_undone_after_a_failure_and_in_which_order(
     world.shared.forget_handlers.register(lambda *_: world.calls.append("forgotten"))
     move = world.scheduler.queue.move
 
-    def moved(event: SchedulingEvent, at_s: float) -> None:
+    def moved(events: Sequence[SchedulingEvent], at_s: float) -> None:
         world.calls.append("woken")
-        move(event, at_s)
+        move(events, at_s)
 
     monkeypatch.setattr(world.scheduler.queue, "move", moved)
     async with running(world):
@@ -351,6 +351,33 @@ async def test_error_filters_stand_around_what_is_done_by_default(pre: bool) -> 
         assert seen == ["before", "after"]
         assert world.place() is QueuePool.UNSCHEDULABLE, "the pod is not lost"
         assert bool(world.told) is not pre
+
+
+@virtually
+async def test_a_plugin_reaches_the_queue_and_the_cache_of_the_scheduler_around_it() -> None:
+    """Such as one that waits for a group of pods: it knows which are on their way, and gives the others their turn."""
+    waits_for_nothing: tuple[EventWithHint, ...] = ()
+    is_open = False
+    world = SchedulerWorld(
+        told(
+            "G",
+            "reserve",
+            "unreserve",
+            filter=lambda _, pod, __: None if is_open or pod.uid == "a" else NO,
+            permit=(WAIT, 60.0),
+            events_to_register=lambda *_: waits_for_nothing,
+        )
+    )
+    async with running(world, pod("a", priority=1), pod("b")):
+        around = world.handle.scheduler()
+        assert [around.get_cache().is_assumed_pod(uid) for uid in ("a", "b")] == [True, False]
+        around.get_scheduling_queue().move_all(SchedulingEvent(EventResource.NODE, ActionType.ADD))
+        await asyncio.sleep(20.0)
+        assert world.place("b") is QueuePool.UNSCHEDULABLE, "no event was waited for"
+        is_open = True
+        around.get_scheduling_queue().activate([pod("b")])
+        await turns(20)
+        assert around.get_cache().is_assumed_pod("b")
 
 
 @virtually

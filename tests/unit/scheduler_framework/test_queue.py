@@ -139,12 +139,39 @@ def test_an_event_moves_whom_it_may_help(
     pods.add(pod(), 0.0)
     pods.pop(0.0)
     if is_early:
-        pods.move(event, 0.1)
+        pods.move([event], 0.1)
     pods.failed("a", rejection, 0.2)
     if not is_early:
         assert pods.pool_of("a") is QueuePool.UNSCHEDULABLE
-        pods.move(event, 0.3)
+        pods.move([event], 0.3)
     assert pods.pool_of("a") is pool
+
+
+def test_a_pod_that_was_changed_has_its_turn_by_what_it_is_now() -> None:
+    pods = queue()
+    for name, priority in (("a", 0), ("a", 0), ("b", 1), ("a", 2)):
+        pods.add(pod(name, priority), 0.0)
+    assert popped(pods, 0.0) == ["a", "b"]
+
+
+def test_an_event_looks_only_at_pods_that_wait_for_it() -> None:
+    """Else a few hundred events would keep agents waiting for seconds, where many pods have no node."""
+    looked_at: list[str] = []
+
+    def events_of(pod: PodInfo) -> RegisteredEvents:
+        looked_at.append(pod.uid)
+        return WAIT_FOR
+
+    pods = PodQueue(by_priority, gate, events_of)
+    for name, plugin in (("a", "Skips"), ("b", "Never")):
+        pods.add(pod(name), 0.0)
+        pods.pop(0.0)
+        pods.failed(name, rejected(plugin), 0.0)
+    looked_at.clear()
+    pods.move([POD_DELETED] * 5 + [NODE_ADDED] * 2, 0.1)
+    assert (looked_at.count("a"), looked_at.count("b")) == (3, 1), (
+        "once to see what it waits for, and for each such event"
+    )
 
 
 def test_an_event_before_the_cycle_is_no_reason_to_try_again() -> None:
@@ -152,7 +179,7 @@ def test_an_event_before_the_cycle_is_no_reason_to_try_again() -> None:
     for name in ("a", "b"):
         pods.add(pod(name), 0.0)
     pods.pop(0.0)
-    pods.move(NODE_ADDED, 0.1)
+    pods.move([NODE_ADDED], 0.1)
     pods.pop(0.2)
     for name, pool in (("b", QueuePool.UNSCHEDULABLE), ("a", QueuePool.BACKOFF)):
         pods.failed(name, rejected("Fit"), 0.3)
@@ -164,7 +191,7 @@ def test_a_pod_whose_events_are_not_all_kept_is_tried_again() -> None:
     pods.add(pod(), 0.0)
     pods.pop(0.0)
     for _ in range(3):
-        pods.move(POD_DELETED, 0.1)
+        pods.move([POD_DELETED], 0.1)
     pods.failed("a", rejected("Fit"), 0.2)
     assert pods.pool_of("a") is QueuePool.BACKOFF
 
@@ -174,7 +201,7 @@ def test_a_late_event_finds_the_back_off_over() -> None:
     pods.add(pod(), 0.0)
     pods.pop(0.0)
     pods.failed("a", rejected("Fit"), 0.0)
-    pods.move(NODE_ADDED, 5.0)
+    pods.move([NODE_ADDED], 5.0)
     assert pods.pool_of("a") is QueuePool.ACTIVE
 
 
@@ -193,7 +220,7 @@ def test_nobody_waits_for_an_event_for_ever() -> None:
     [
         (lambda pods: pods.add(pod(), 2.0), QueuePool.ACTIVE),
         (lambda pods: pods.add(pod(gate="another"), 2.0), QueuePool.GATED),
-        (lambda pods: pods.move(POD_DELETED, 2.0), QueuePool.GATED),
+        (lambda pods: pods.move([POD_DELETED], 2.0), QueuePool.GATED),
         (lambda pods: pods.activate(["a"], 2.0), QueuePool.GATED),
         (lambda pods: pods.flush(MAX_UNSCHEDULABLE_S + 1), QueuePool.GATED),
     ],

@@ -76,7 +76,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(event=EVENTS)
     def happen(self, event: SchedulingEvent) -> None:
-        self.pods.move(event, self.now_s)
+        self.pods.move([event], self.now_s)
         for events in self.since.values():
             events.append(event)
 

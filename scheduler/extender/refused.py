@@ -1,0 +1,114 @@
+"""The pods that were refused here, until kube-scheduler should try them again: computes only.
+
+kube-scheduler tries a pod again when something happens that kube-scheduler sees: not when a VM's permit falls, a pool is raised, or room
+that was kept is given back. What may help a pod is decided as in full mode, by the queue and the events that plugins wait for.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from protocol.values import ZERO, Resources
+from scheduler.core.core import Core
+from scheduler.core.model import Holder, Kind
+from scheduler.framework.core.objects import PodInfo
+from scheduler.framework.core.plugin import SchedulingEvent
+from scheduler.framework.core.queue import (
+    MAX_UNSCHEDULABLE_S,
+    EventsOf,
+    PodQueue,
+    QueuePool,
+    Rejection,
+    by_priority,
+)
+from scheduler.framework.core.status import Code, Status, new_status
+
+MAX_REFUSED: Final = 2000
+"""Pods that are remembered. Those beyond wait until kube-scheduler tries them on its own, which is after 5 minutes."""
+VICTIMS: Final = "victims"
+"""The reason of pods for which others would have to go: how much is free now says nothing of them."""
+NO_ROOM: Final = new_status(Code.UNSCHEDULABLE, "no node has that much room").by("LedgerFit")
+
+
+class RefusedPods:
+    """The pods, by UID, in the order of their priority and then of their refusal."""
+
+    def __init__(self, events_of: EventsOf, *, max_pods: int = MAX_REFUSED) -> None:
+        """`events_of`: what the plugins of a pod's profile wait for."""
+        self._queue = PodQueue(by_priority, self._gate, events_of, max_pods=max_pods)
+        self._largest = ZERO
+        self.looks = 0
+        """How often something has happened. Whoever begins to judge a pod keeps the number for `refused`."""
+        self.told_total = 0
+        """How often kube-scheduler was told to try a pod again."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def refused(self, pod: PodInfo, reasons: Collection[str], looks: int, now_s: float) -> None:
+        """A pod was refused, by these plugins or for want of `VICTIMS`. What happened since `looks` may have been missed by them."""
+        if not self._queue.add(pod, now_s):
+            return
+        self._queue.take(pod.uid)
+        self._queue.failed(pod.uid, Rejection(frozenset(reasons)) if looks == self.looks else None, now_s)
+
+    def gone(self, uid: str) -> None:
+        """The pod has a node, may have one, or is no more."""
+        self._queue.delete(uid)
+
+    def happened(self, events: Iterable[SchedulingEvent], largest: Resources, now_s: float) -> None:
+        """These events may help pods; `largest` is the room of `largest_room`."""
+        self._largest = largest
+        happened = tuple(events)
+        self.looks += len(happened)
+        self._queue.move(happened, now_s)
+
+    def due(self, most: int, now_s: float) -> list[PodInfo]:
+        """The pods, at most so many, that kube-scheduler is to be told of now; each must be settled by `told` or `failed`.
+
+        No pod is due within a second of its refusal, or five minutes after it: by then kube-scheduler has tried the pod anyway.
+        """
+        for pod in list(self._queue.pods()):
+            queued = self._queue.find(pod.uid)
+            if queued is not None and queued.since_s + MAX_UNSCHEDULABLE_S <= now_s:
+                self._queue.delete(pod.uid)
+        found: list[PodInfo] = []
+        while len(found) < most and (queued := self._queue.pop(now_s)) is not None:
+            if self._gate(queued.pod) is None:
+                found.append(queued.pod)
+            else:  # others have taken the room meanwhile
+                self._queue.failed(queued.pod.uid, Rejection(queued.rejected_by), now_s)
+        return found
+
+    def told(self, uid: str) -> None:
+        """kube-scheduler knows. A pod that was refused once more since then stays remembered for that."""
+        self.told_total += 1
+        if self._queue.pool_of(uid) is QueuePool.IN_FLIGHT:
+            self._queue.delete(uid)
+
+    def failed(self, uids: Iterable[str], now_s: float) -> None:
+        """kube-scheduler could not be told of these pods: they are due again after a back-off."""
+        for uid in uids:
+            self._queue.failed(uid, None, now_s)
+
+    def recover(self, now_s: float) -> None:
+        """Whoever told kube-scheduler has been interrupted."""
+        self.failed(self._queue.in_flight(), now_s)
+
+    def _gate(self, pod: PodInfo) -> Status | None:
+        queued = self._queue.find(pod.uid)
+        waits_for_victims = queued is not None and VICTIMS in queued.rejected_by
+        return None if waits_for_victims or pod.amount.fits_in(self._largest) else NO_ROOM
+
+
+def largest_room(core: Core) -> Resources:
+    """No node of the ledger has more room for a pod than this, of each resource; what reservations keep counts as room."""
+    kept: dict[str, Resources] = {}
+    for reservation in core.state.reservations:
+        row = core.ledger.row(Holder(Kind.RESERVATION, reservation.uid))
+        if row is not None:
+            kept[row.node] = kept.get(row.node, ZERO) + row.reserved
+    largest = ZERO
+    for account in core.ledger.nodes():
+        capacity = account.capacity
+        largest = largest.max(capacity.reservable - account.reserved + kept.get(capacity.name, ZERO))
+    return largest
