@@ -152,7 +152,11 @@ class KubernetesProgram:
         return server.text(200, "ok")
 
     async def _readyz(self, _: server.Request) -> server.Reply:
-        return server.text(200, "ok") if self._is_ready else server.text(503, "the cluster was not read yet")
+        return (
+            server.text(200, "ok")
+            if self._is_ready
+            else server.text(503, "cluster and configuration were not read yet, or have faults")
+        )
 
     def _families(self) -> list[metrics.AnyFamily]:
         life = self._life
@@ -182,11 +186,12 @@ class KubernetesProgram:
 
     async def _opened(self) -> bool:
         """Listen for kube-scheduler, where that is wanted; whether it worked."""
+        if self._listener is None:
+            return True
         try:
-            if self._listener is not None:
-                await self._listener.open()
+            await self._listener.open()
         except (OSError, TlsError) as error:
-            click.echo(f"cannot listen for kube-scheduler: {error}", err=True)
+            click.echo(f"cannot listen for kube-scheduler on {self._listener.address}: {error}", err=True)
             return False
         return True
 

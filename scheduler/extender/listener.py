@@ -63,6 +63,11 @@ class ExtenderListener:
         limits = ServerLimits(request_deadline_s=settings.timeout_s + MARGIN_S)
         self.server = Server(log, self._not_leading(), limits=limits)
 
+    @property
+    def address(self) -> str:
+        """Host and port, as they were asked for."""
+        return endpoint(self._settings.host, self._settings.port)
+
     async def open(self) -> int:
         """Listen; the port. Raises `OSError`, and `TlsError` for certificates that cannot be used."""
         settings, tls = self._settings, self._tls

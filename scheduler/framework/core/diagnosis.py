@@ -61,8 +61,9 @@ class Diagnosis:
     @property
     def text(self) -> str:
         """One text for an event: `0/5 nodes are available: 3 Insufficient cpu, 2 Insufficient memory.` and what follows."""
-        parts = [_nodes_text(self), self.post_filter_message, self.suggestion]
-        return " ".join(part for part in parts if part)
+        parts = [part for part in (_nodes_text(self), self.post_filter_message, self.suggestion) if part]
+        sentences = [f"{part.removesuffix('.')}." for part in parts[:-1]]
+        return " ".join((*sentences, *parts[-1:]))
 
 
 def grouped(statuses: Iterable[Status]) -> tuple[Failure, ...]:

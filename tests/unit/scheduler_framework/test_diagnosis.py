@@ -63,7 +63,7 @@ def test_reasons_of_many_nodes_leave_out_what_is_peculiar_to_each() -> None:
                 "post_filter_message": "preemption: none would help",
                 "suggestion": "wait for the batch jobs to end",
             },
-            "0/1 nodes are available: 1 Insufficient cpu. preemption: none would help wait for the batch jobs to end",
+            "0/1 nodes are available: 1 Insufficient cpu. preemption: none would help. wait for the batch jobs to end",
         ),
     ],
 )
@@ -112,7 +112,7 @@ async def test_a_cycle_keeps_what_it_found_out_until_the_pod_is_bound() -> None:
     assert status.reasons == ("no victims", "ask for less")
     found = world.shared.diagnoses.of("default", "p")
     assert found is world.extender.diagnosis(context, POD)
-    assert found.text == "0/1 nodes are available: 1 Insufficient cpu. no victims ask for less"
+    assert found.text == "0/1 nodes are available: 1 Insufficient cpu. no victims. ask for less"
     world.extender.end_cycle(POD)
     assert world.shared.diagnoses.of("default", "p") is None
 
