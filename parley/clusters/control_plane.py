@@ -1,5 +1,6 @@
 """A control plane on loopback: etcd, kube-apiserver with TLS and RBAC, kube-controller-manager, kube-scheduler."""
 
+import http.client
 import json
 import secrets
 import signal
@@ -208,7 +209,12 @@ class ControlPlane:
         request.add_header("Content-Type", content)
         trust = ssl.create_default_context(cafile=str(self.authority))
         with urllib.request.urlopen(request, timeout=within_s, context=trust) as response:
-            answer: bytes = response.read()
+            try:
+                answer: bytes = response.read()
+            except (
+                http.client.HTTPException
+            ) as error:  # the API server was killed in the middle of its answer
+                raise ConnectionResetError(f"{method} {path}: {error!r}") from None
             return answer
 
     def ready_nodes(self) -> set[str]:

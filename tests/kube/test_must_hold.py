@@ -138,8 +138,11 @@ def test_two_agents_of_one_node_under_load_never_hold_more_than_there_is(
             scene.agent(node, stateDirectory=str(parley.directory / f"state-{node}-{number}"))
             scene.goes_on()
             assert parley.running.pop("earlier").end() == 0
-        held = scene.held(node)
-        assert held.overcommits == []
-        assert held.largest[node].vcpu_milli > ROOM.vcpu_milli * 0.85, "there was hardly any load"
+
+        def is_nearly_full() -> bool:
+            return scene.held(node).largest[node].vcpu_milli > ROOM.vcpu_milli * 0.85
+
+        shown_blocking("both loads were high", is_nearly_full)
+        assert scene.held(node).overcommits == []
         assert scene.onlooker.faults == []
         assert scene.audit() == []
