@@ -77,10 +77,11 @@ def selects(selector: Mapping[str, Any], found: Mapping[str, str]) -> bool:
     wanted = selector.get("matchLabels") or {}
     if any(found.get(key) != value for key, value in wanted.items()):
         return False
-    return all(_holds(expression, found) for expression in selector.get("matchExpressions") or ())
+    return all(expression_holds(expression, found) for expression in selector.get("matchExpressions") or ())
 
 
-def _holds(expression: Mapping[str, Any], found: Mapping[str, str]) -> bool:
+def expression_holds(expression: Mapping[str, Any], found: Mapping[str, str]) -> bool:
+    """Whether an expression of a label selector holds for these labels. An operator that is not known matches nothing."""
     value, values = found.get(str(expression.get("key"))), expression.get("values") or ()
     match expression.get("operator"):
         case "In":

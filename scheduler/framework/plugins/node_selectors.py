@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from hosting.kubernetes.objects import expression_holds
 from scheduler.framework.core.objects import NodeInfo
 
 Taint: TypeAlias = Mapping[str, Any]
@@ -81,22 +82,12 @@ def term_matches(term: Mapping[str, Any], node_name: str, labels: Mapping[str, s
 
 
 def _holds(expression: Mapping[str, Any], found: Mapping[str, str]) -> bool:
-    value, values = found.get(str(expression.get("key"))), expression.get("values") or ()
-    match expression.get("operator"):
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return value is None or value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return _is_above(value, next(iter(values), None))
-        case "Lt":
-            return _is_above(next(iter(values), None), value)
-        case _:
-            return False
+    """As an expression of a label selector, with two operators more."""
+    operator = expression.get("operator")
+    if operator not in {"Gt", "Lt"}:
+        return expression_holds(expression, found)
+    value, bound = found.get(str(expression.get("key"))), next(iter(expression.get("values") or ()), None)
+    return _is_above(value, bound) if operator == "Gt" else _is_above(bound, value)
 
 
 def _is_above(first: str | None, second: str | None) -> bool:
