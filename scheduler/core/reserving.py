@@ -5,8 +5,6 @@ node, and is tried again with each read of the cluster. So a reservation never m
 is changed first and the reservation's after it: in between more is reserved than is used, and never less.
 """
 
-from dataclasses import dataclass
-
 from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events, limits
@@ -14,32 +12,6 @@ from scheduler.core.ledger import RowState, Verdict
 from scheduler.core.model import Holder, ReservationSpec
 from scheduler.core.reservations import ReservationAccount
 from scheduler.core.state import CoreState
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationUse:
-    """A reservation as it is now: what pods have taken of it (`allocated`), what its row keeps, and why that is not all
-    (`reason`). One that is not `is_open` serves nobody any more."""
-
-    spec: ReservationSpec
-    allocated: Resources
-    kept: Resources
-    is_open: bool
-    reason: Reason | None = None
-
-
-def reservations_of(core: CoreState, node: str) -> tuple[ReservationUse, ...]:
-    """The reservations on a node."""
-    found = []
-    for account in core.reservations:
-        if account.spec is not None and account.spec.node == node:
-            row = core.ledger.row(account.holder)
-            kept = row.reserved if row is not None else ZERO
-            found.append(
-                ReservationUse(account.spec, account.allocated, kept, account.is_open, account.reason)
-            )
-    return tuple(found)
-
 
 # ------------------------------------------------------------ what the cluster shows
 

@@ -1,15 +1,16 @@
 """Room that is kept for pods which are still to come: when it is kept, who takes it, and when it comes back."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from protocol.reasons import ReasonCode
+from protocol.reasons import Reason, ReasonCode
 from protocol.values import ZERO, Resources
 from scheduler.core import events
 from scheduler.core.ledger import Cause, Floor, OverCause, RowState
 from scheduler.core.model import Holder, Kind, PodSpec, ReservationSpec
-from scheduler.core.reserving import ReservationUse, reservations_of
+from scheduler.core.state import CoreState
 from tests.support.amounts import UNIT, cu
 from tests.unit.scheduler_core.core_worlds import World, pod
 
@@ -23,6 +24,31 @@ def kept(world: World) -> Resources | None:
     """What the reservation's row keeps; None where it has none."""
     row = world.core.ledger.row(ROW)
     return row.reserved if row is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationUse:
+    """A reservation as it is now: what pods have taken of it (`allocated`), what its row keeps, and why that is not all
+    (`reason`). One that is not `is_open` serves nobody any more."""
+
+    spec: ReservationSpec
+    allocated: Resources
+    kept: Resources
+    is_open: bool
+    reason: Reason | None = None
+
+
+def reservations_of(core: CoreState, node: str) -> tuple[ReservationUse, ...]:
+    """The reservations on a node."""
+    found = []
+    for account in core.reservations:
+        if account.spec is not None and account.spec.node == node:
+            row = core.ledger.row(account.holder)
+            kept = row.reserved if row is not None else ZERO
+            found.append(
+                ReservationUse(account.spec, account.allocated, kept, account.is_open, account.reason)
+            )
+    return tuple(found)
 
 
 def use(world: World, node: str = "n1") -> ReservationUse:
