@@ -18,7 +18,7 @@ from tests.support.kube.fixtures import MakeHollowNodes
 from tests.support.kube.objects import Objects
 from tests.support.kube.parley import ParleyPrograms
 from tests.support.kube.schedulers import leads
-from tests.support.kube.under_load import HANDOVER_S, ROOM, UnderLoad, watched
+from tests.support.kube.under_load import HANDOVER_S, UnderLoad, is_nearly_full, watched
 from tests.support.waiting import shown_blocking
 
 CUT_S: Final = float(HANDOVER_S) + 5
@@ -31,9 +31,10 @@ def seed() -> int:
 
 
 def _nothing_is_wrong(scene: UnderLoad) -> None:
+    """Also says that there was load: without, nothing would have been tried. Nothing fails any more, so load comes by itself."""
+    shown_blocking("a node was nearly full", lambda: is_nearly_full(scene.most_used()))
     assert scene.faults() == []
     assert scene.onlooker.looks > 20
-    assert scene.most_used().vcpu_milli > ROOM.vcpu_milli * 0.85, "there was hardly any load"
     assert scene.audit() == []
 
 
@@ -138,11 +139,7 @@ def test_two_agents_of_one_node_under_load_never_hold_more_than_there_is(
             scene.agent(node, stateDirectory=str(parley.directory / f"state-{node}-{number}"))
             scene.goes_on()
             assert parley.running.pop("earlier").end() == 0
-
-        def is_nearly_full() -> bool:
-            return scene.held(node).largest[node].vcpu_milli > ROOM.vcpu_milli * 0.85
-
-        shown_blocking("both loads were high", is_nearly_full)
+        shown_blocking("both loads were high", lambda: is_nearly_full(scene.held(node).largest[node]))
         assert scene.held(node).overcommits == []
         assert scene.onlooker.faults == []
         assert scene.audit() == []

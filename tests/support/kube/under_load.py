@@ -45,6 +45,11 @@ QUICK_HANDOVER_S: Final = "6"
 SHOWN_LINES: Final = 25
 
 
+def is_nearly_full(used: Resources) -> bool:
+    """Whether a node that has `ROOM` is so full that a wrong permit would show."""
+    return used.vcpu_milli > ROOM.vcpu_milli * 0.85
+
+
 class Onlooker:
     """Lists the pods of a namespace again and again. `faults` are moments in which pods were larger than their node."""
 
