@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hosting.cgroups.tree import CgroupTree, PodGroup
 from informant.core.report import Reading
 from informant.guest.findings import Finding
-from informant.guest.kubelet import CgroupTree, PodGroup
 from informant.guest.pod import PodSource, node_bytes
 
 LOOK_S: Final = 0.25

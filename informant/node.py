@@ -12,13 +12,13 @@ import click
 
 from hosting import lifecycle, logs
 from hosting.addresses import AddressError, Advertised, advertised, endpoint
+from hosting.cgroups.tree import CgroupTree
 from hosting.client import HttpClient
 from hosting.server import Server, ServerLimits
 from hosting.settings import SettingsError, load
 from hosting.supervisor import Supervisor
 from informant import diagnose_pods
 from informant.guest import protection
-from informant.guest.kubelet import CgroupTree
 from informant.guest.pod import node_bytes
 from informant.service.pods import NodeInformant
 from informant.settings import NodeSettings

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from hosting.cgroups.group_files import stalls
 from informant.core.limits import PERIOD_US, Control
 from informant.core.report import CgroupReading
 
@@ -151,18 +152,6 @@ class FileCgroup:
             return (self.path / name).read_text()
         except (OSError, UnicodeDecodeError):
             return ""
-
-
-def stalls(resource: str, text: str) -> dict[str, float]:
-    """The totals of a pressure file in seconds, as `cpu_waiting` and `cpu_stalled`; lines that are none are left out."""
-    found = {}
-    for line in text.splitlines():
-        kind, _, fields = line.partition(" ")
-        name = {"some": "waiting", "full": "stalled"}.get(kind)
-        total = fields.rpartition("total=")[2]
-        if name is not None and total.isdecimal():
-            found[f"{resource}_{name}"] = int(total) / 1e6
-    return found
 
 
 def _number(text: str) -> int | None:

@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from hosting.cgroups.group_files import stalls
 from informant.core.report import Reading
 from informant.core.workload import Workload
-from informant.guest.cgroup import Cgroup, stalls
+from informant.guest.cgroup import Cgroup
 from protocol.values import Resources
 
 GIB = 2**30

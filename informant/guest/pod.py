@@ -4,16 +4,15 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from hosting.cgroups.group_files import GroupFiles, LimitReading, open_files
+from hosting.cgroups.kept_files import value
+from hosting.cgroups.tree import PodGroup
 from informant.core.containers import POD, ContainerReading, Containers
 from informant.core.load import DampedLoad
 from informant.core.report import PodReading, Reading
-from informant.guest.kept_files import value
-from informant.guest.kubelet import PodGroup
-from informant.guest.pod_files import GroupFiles, open_files
 from protocol.values import Resources
 from protocol.wire import MoreResources
 
@@ -100,7 +99,7 @@ class PodSource:
     def read(self) -> Reading:
         """The pod now. Raises `OSError` where its group is gone."""
         use, busy_s = self._files.memory(), self._files.busy_s()
-        pod = replace(self._files.limits(), used_bytes=use.needed_bytes)
+        pod = _reading(self._files.limits(), use.needed_bytes)
         self._containers = self._containers.seen(pod, self._read_containers(pod))
         totals = self._containers.totals()
         now_s, wanted_s = self._clock(), busy_s + totals.throttled_s
@@ -150,7 +149,7 @@ class PodSource:
                 each = files.limits()
                 is_own = each.max_bytes is not None and each.max_bytes != pod.max_bytes
                 used = files.memory().needed_bytes if is_own else pod.used_bytes
-                found[name] = replace(each, used_bytes=used)
+                found[name] = _reading(each, used)
         return found
 
     def changed(self) -> MoreResources:
@@ -163,6 +162,20 @@ class PodSource:
             files.close()
         self._inside.clear()
         self._watch.follow(())
+
+
+def _reading(limits: LimitReading, used_bytes: int) -> ContainerReading:
+    return ContainerReading(
+        limits.quota_cpus,
+        limits.period_s,
+        limits.periods,
+        limits.throttled,
+        limits.throttled_s,
+        limits.max_bytes,
+        used_bytes,
+        limits.hits,
+        limits.kills,
+    )
 
 
 def _is_limited(group: ContainerReading) -> bool:

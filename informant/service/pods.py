@@ -9,13 +9,13 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from hosting.cgroups.tree import CgroupTree, PodGroup
 from hosting.client import HttpClient
 from hosting.logs import Logger
 from hosting.server import HangUp, Reply, Request, Route, text
 from hosting.supervisor import Child, Supervisor
 from informant.core import report
 from informant.guest import protection
-from informant.guest.kubelet import CgroupTree, PodGroup
 from informant.guest.pod import PodSource
 from informant.service.informant import CONTENT_TYPE, Informant
 from informant.service.limits import Guest

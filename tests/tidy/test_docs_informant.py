@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hosting import logs
+from hosting.cgroups.tree import CgroupTree
 from hosting.client import HttpClient
 from hosting.settings import Settings, load
-from informant.guest.kubelet import CgroupTree
 from informant.guest.machine import ProcSource
 from informant.guest.watching import PollingSource
 from informant.service.informant import Informant

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from hosting.cgroups.group_files import stalls
 from informant.core.limits import Control
 from informant.core.report import CgroupReading
 from informant.guest import cgroup as cgroups
-from informant.guest.cgroup import CgroupError, FileCgroup, find, stalls
+from informant.guest.cgroup import CgroupError, FileCgroup, find
 from tests.support.waiting import shown_blocking
 from tests.unit.hosting.raw_peers import PATIENCE_S
 from tests.unit.informant.cgroup_tree import (

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from hosting.cgroups.tree import CgroupTree
 from informant import diagnose_pods
-from informant.guest.kubelet import CgroupTree
 from informant.program import main
 from tests.support.virtual_time import virtually
 from tests.unit.informant.pod_trees import MIB, UID, made_pod

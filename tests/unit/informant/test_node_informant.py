@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
+from hosting.cgroups.tree import CgroupTree
 from hosting.server import Reply, Request
-from informant.guest.kubelet import CgroupTree
 from informant.service.pods import NodeInformant
 from informant.settings import NodeSettings
 from protocol import exporter

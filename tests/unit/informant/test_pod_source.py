@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hosting.cgroups.tree import CgroupTree
 from informant.core.containers import POD
-from informant.guest.kubelet import CgroupTree
 from informant.guest.pod import PodSource, node_bytes
 from protocol.values import Resources
 from protocol.wire import MoreResources

@@ -1,13 +1,11 @@
-"""The control files of a pod's groups in both versions of cgroups, as figures. All files are only read."""
+"""The control files of a group in both versions of cgroups, as figures. All files are only read."""
 
 import errno
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from informant.core.containers import ContainerReading
-from informant.guest.cgroup import stalls
-from informant.guest.kept_files import KeptFiles, number, value
-from informant.guest.kubelet import PodGroup
+from hosting.cgroups.kept_files import KeptFiles, number, value
+from hosting.cgroups.tree import PodGroup
 
 _UNLIMITED: Final = 2**60
 """cgroup v1 writes "no limit" as the largest number of whole pages."""
@@ -21,6 +19,24 @@ class MemoryUse:
     needed_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class LimitReading:
+    """The limits of a group and how often they held its tasks back; None where there is no limit.
+
+    `throttled` of `periods` had tasks waiting because the CPU limit was used up, for `throttled_s` in all. `hits` counts how often
+    the memory limit was reached, `kills` the tasks killed for lack of memory.
+    """
+
+    quota_cpus: float | None
+    period_s: float
+    periods: int
+    throttled: int
+    throttled_s: float
+    max_bytes: int | None
+    hits: int
+    kills: int
+
+
 class GroupFiles(Protocol):
     """The files of one group."""
 
@@ -31,8 +47,8 @@ class GroupFiles(Protocol):
         """The CPU time that the group has used."""
         ...
 
-    def limits(self) -> ContainerReading:
-        """The limits of the group, with its counters; memory in use is left out. Raises `OSError` where the group is gone."""
+    def limits(self) -> LimitReading:
+        """The limits of the group, with its counters. Raises `OSError` where the group is gone."""
         ...
 
     def memory(self) -> MemoryUse:
@@ -40,7 +56,7 @@ class GroupFiles(Protocol):
         ...
 
     def pressure_s(self) -> dict[str, float]:
-        """The time spent waiting, as in `Reading`; empty where the kernel does not tell."""
+        """The time spent waiting in seconds, as `stalls` names it; empty where the kernel does not tell."""
         ...
 
     def counters(self) -> tuple[int, int]:
@@ -83,12 +99,12 @@ class FilesV1(_Files):
     def busy_s(self) -> float:
         return (number(self._cpuacct.read("cpuacct.usage")) or 0) / 1e9
 
-    def limits(self) -> ContainerReading:
+    def limits(self) -> LimitReading:
         stat = self._cpu.read("cpu.stat")
         period_us = number(self._cpu.read("cpu.cfs_period_us")) or 100_000
         quota_us = number(self._cpu.read("cpu.cfs_quota_us"))  # -1: none
         most = self._amount("memory.limit_in_bytes")
-        return ContainerReading(
+        return LimitReading(
             quota_cpus=quota_us / period_us if quota_us else None,
             period_s=period_us / 1e6,
             periods=value(stat, b"nr_periods "),
@@ -119,12 +135,12 @@ class FilesV2(_Files):
     def busy_s(self) -> float:
         return value(self._cpu.read("cpu.stat"), b"usage_usec ") / 1e6
 
-    def limits(self) -> ContainerReading:
+    def limits(self) -> LimitReading:
         stat, events = self._cpu.read("cpu.stat"), self._memory.read("memory.events")
         own = self._memory.read("memory.events.local") or events
         quota, _, period = self._cpu.read("cpu.max").partition(b" ")
         quota_us, period_us = number(quota), number(period) or 100_000
-        return ContainerReading(
+        return LimitReading(
             quota_cpus=quota_us / period_us if quota_us else None,
             period_s=period_us / 1e6,
             periods=value(stat, b"nr_periods "),
@@ -153,3 +169,15 @@ class FilesV2(_Files):
 def open_files(group: PodGroup) -> GroupFiles:
     """The files of a group, which the caller closes."""
     return FilesV2(group) if group.is_v2 else FilesV1(group)
+
+
+def stalls(resource: str, text: str) -> dict[str, float]:
+    """The totals of a pressure file in seconds, as `cpu_waiting` and `cpu_stalled`; lines that are none are left out."""
+    found = {}
+    for line in text.splitlines():
+        kind, _, fields = line.partition(" ")
+        name = {"some": "waiting", "full": "stalled"}.get(kind)
+        total = fields.rpartition("total=")[2]
+        if name is not None and total.isdecimal():
+            found[f"{resource}_{name}"] = int(total) / 1e6
+    return found

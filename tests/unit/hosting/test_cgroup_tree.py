@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from informant.guest.kubelet import CgroupTree, PodGroup
+from hosting.cgroups.tree import CgroupTree, PodGroup
 from tests.unit.informant.pod_trees import UID, made_pod
 
 WITH_UNDERSCORES: Final = UID.replace("-", "_")
