@@ -1,0 +1,46 @@
+"""What the agent asks of plugins of its own types. A plugin that is away, hangs or lies raises `PluginError`."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from agent.core.model import Sample, Vm
+from agent.core.policies.values import Goal, Load, Sizing
+from agent.core.ports import VmBackend
+
+
+class PluginError(Exception):
+    """A plugin gave no usable answer: not registered, late, failed, overloaded, or an answer that breaks its rules.
+
+    The text names the plugin and says what happened, for people.
+    """
+
+
+class MetricsSource(Protocol):
+    """Tells the load of VMs instead of their exporter (type `MetricsSource`)."""
+
+    async def read(self, vm: Vm) -> Sample:
+        """A reading of the VM now. Raises `PluginError`."""
+
+
+class OutsidePolicy(Protocol):
+    """Turns load into a goal (type `Policy`)."""
+
+    async def goal(self, vm: Vm, load: Load, sizing: Sizing, args: Mapping[str, Any]) -> Goal:
+        """The goal for this load; `args` are those of the agent's settings. Raises `PluginError`."""
+
+
+class PluginCatalogue(Protocol):
+    """The plugins that are registered now, by type and name. Raises nothing: what is not there fails when it is called."""
+
+    def metrics_source(self, name: str) -> MetricsSource:
+        """The metrics source of that name, whether or not it is registered now."""
+
+    def policy(self, name: str) -> OutsidePolicy:
+        """The policy of that name, whether or not it is registered now."""
+
+    def resizer(self, name: str) -> VmBackend:
+        """The resizer of that name (type `Resizer`) as a back end, whether or not it is registered now; its calls raise
+        `BackendError` while the plugin is away."""
+
+    def is_registered(self, plugin_type: str, name: str) -> bool:
+        """Whether a plugin of that type and name is registered now."""

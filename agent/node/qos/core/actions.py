@@ -1,0 +1,92 @@
+"""What a strategy may do to the node, and what it says about it."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+UNLIMITED: Final = -1
+"""No CPU limit, as cgroup v1 writes it; the executor writes `max` in v2."""
+
+
+class CgroupResource(enum.StrEnum):
+    """What is set in a cgroup, whatever its file is called in the two versions."""
+
+    CPU_QUOTA_US = "cpu-quota-us"
+    """For each period of 100 ms; `UNLIMITED` for none."""
+    CPU_BURST_US = "cpu-burst-us"
+    CPU_SHARES = "cpu-shares"
+    """As in cgroup v1, from 2 to 262144."""
+    CPUSET_CPUS = "cpuset-cpus"
+    """A list such as `0-3,8`."""
+    MEMORY_MIN_BYTES = "memory-min-bytes"
+    MEMORY_LOW_BYTES = "memory-low-bytes"
+    MEMORY_HIGH_BYTES = "memory-high-bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupUpdate:
+    """One value for one cgroup. `group` is the path below the cgroup root (below each hierarchy in v1), such as
+    `kubepods/besteffort`. `reason` is for people."""
+
+    group: str
+    resource: CgroupResource
+    value: int | str
+    reason: str
+
+
+class WriteResult(enum.StrEnum):
+    """What became of an update."""
+
+    WRITTEN = "written"
+    UNCHANGED = "unchanged"
+    """The file says so already."""
+    RECOMMENDED = "recommended"
+    """The strategy only recommends; nothing was written."""
+    GONE = "gone"
+    """The group is not there any more."""
+    UNSUPPORTED = "unsupported"
+    """This kernel or version of cgroups has no such file."""
+    FAILED = "failed"
+    """The write failed, or reading back shows something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutcome:
+    """An update and what became of it. `found` is what the file said afterwards; `error` is for people."""
+
+    update: CgroupUpdate
+    result: WriteResult
+    found: str = ""
+    error: str = ""
+
+
+class EvictResult(enum.StrEnum):
+    """What became of an eviction."""
+
+    EVICTED = "evicted"
+    RECOMMENDED = "recommended"
+    REFUSED = "refused"
+    """A disruption budget forbids it now, or the pod is another one by now."""
+    UNAVAILABLE = "unavailable"
+    """There is no API server to ask."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictOutcome:
+    """What became of an eviction; `message` is for people."""
+
+    result: EvictResult
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyDecision:
+    """What a strategy decided in one round and why. `reason` is a short code, counted in metrics; `message` is for people; `inputs`
+    are the figures that the decision was made of. A round in which nothing was to be done is told as well."""
+
+    reason: str
+    message: str
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    is_action: bool = False

@@ -1,0 +1,91 @@
+"""What the states informer knows: the node, its pods, VMs and scaling policies, as immutable values."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.values import Resources
+
+
+class ObjectType(enum.StrEnum):
+    """The kinds of objects for which callbacks are registered and sent."""
+
+    NODE = "Node"
+    ALL_PODS = "AllPods"
+    ALL_VMS = "AllVMs"
+    SCALING_POLICIES = "ScalingPolicies"
+
+
+class QosClass(enum.StrEnum):
+    """How much a pod's work may be held back for others'. From the label `parley.dev/qos-class`, else from Kubernetes' own class:
+    BestEffort there is best effort here, all else is latency sensitive."""
+
+    LATENCY_SENSITIVE = "LS"
+    BEST_EFFORT = "BE"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The node as its object (or the settings) says."""
+
+    name: str
+    capacity: Resources
+    allocatable: Resources
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """One container of a pod. A limit of 0 is none. `id` is the runtime's, without its prefix; empty before the container runs."""
+
+    name: str
+    requests: Resources
+    limits: Resources
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """One pod of the node. `kubernetes_class` is `Guaranteed`, `Burstable` or `BestEffort`."""
+
+    namespace: str
+    name: str
+    uid: str
+    qos: QosClass
+    kubernetes_class: str
+    priority: int
+    requests: Resources
+    limits: Resources
+    containers: tuple[ContainerState, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    is_finished: bool = False
+    is_ending: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`, as logs and people name the pod."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class VmState:
+    """One VM of the agent: `namespace/name`, and its amounts as the runner knows them."""
+
+    name: str
+    pod_uid: str
+    size: Resources
+    target: Resources
+    held: Resources
+    desired: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPolicyState:
+    """One ScalingPolicy object that matters to the node."""
+
+    namespace: str
+    name: str
+    spec: Mapping[str, Any]
