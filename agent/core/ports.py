@@ -102,8 +102,8 @@ class InformantPeer(Protocol):
 class ExporterPeer(Protocol):
     """Serves the load of the VM as metrics. Every call has a deadline, and every outcome is an event."""
 
-    async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
-        """Read the metrics on `port`."""
+    async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
+        """Read the metrics of `vm`, which its informant says are on `port`."""
 
 
 class PolicyPeer(Protocol):

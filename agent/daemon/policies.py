@@ -145,7 +145,7 @@ class PolicyRegistry(FactoryRegistry[Factory]):
         """With plugins, `plugin:NAME` is a policy whatever the name is: the plugin may register at any time."""
         rule = "a name is made of a-z, 0-9, dot and hyphen, at most 63"
         super().__init__("policy", _NAME.fullmatch, rule)
-        self._has_plugins = has_plugins
+        self.has_plugins = has_plugins
 
     def build(self, name: str, args: Mapping[str, Any]) -> Policy:
         """The policy of that name. Raises `FaultsError` for bad args, `RegistryError` for all else."""
@@ -163,7 +163,7 @@ class PolicyRegistry(FactoryRegistry[Factory]):
         return policy if isinstance(policy, _OURS) else Guarded(name, policy)
 
     def _plugin(self, name: str, args: Mapping[str, Any]) -> Policy:
-        if not self._has_plugins:
+        if not self.has_plugins:
             raise RegistryError(f"policy {PREFIX + name!r}: needs plugins.directory in the agent's settings")
         if not name or not name.isprintable() or " " in name:
             raise RegistryError(

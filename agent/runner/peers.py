@@ -56,7 +56,7 @@ class Performer:
             case events.AnnounceUpscale(amount):
                 return await self._peers.informant.announce_upscale(amount)
             case events.ReadMetrics(port):
-                return await self._peers.exporter.read(port)
+                return await self._peers.exporter.read(vm, port)
             case events.AskPolicies(load, sizing):
                 assert self._peers.policies is not None, "a policy that nobody can ask"
                 return await self._peers.policies.ask(vm, load, sizing)

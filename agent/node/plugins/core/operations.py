@@ -29,7 +29,9 @@ class AlreadyExecuting:
     def text(self, _zero_ns: int = 0) -> str:
         """The published message."""
         name = quoted(self.socket_path)
-        return f"Failed to create operation with name {name}. An operation with that name is already executing."
+        return (
+            f"Failed to create operation with name {name}. An operation with that name is already executing."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class BackingOff:
     def text(self, zero_ns: int = 0) -> str:
         """The published message. `zero_ns` is the time, in nanoseconds since 1970, at which the caller's clock showed 0."""
         failed, until = (
-            instant(zero_ns + round(at_s * 1e9)) for at_s in (self.failed_at_s, self.failed_at_s + self.wait_s)
+            instant(zero_ns + round(at_s * 1e9))
+            for at_s in (self.failed_at_s, self.failed_at_s + self.wait_s)
         )
         return (
             f"Failed to create operation with name {quoted(self.socket_path)}. An operation with that name failed at {failed}. "

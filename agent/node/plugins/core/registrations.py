@@ -51,7 +51,9 @@ class Registrations:
     def follow(self, desired: Sequence[PluginInfo], now_s: float) -> list[Registration]:
         """Enter the sockets that are new, the oldest first, and drop those that are gone and for which nothing is left to be done.
         Returns what was entered."""
-        entered = [self._enter(plugin, now_s) for plugin in desired if plugin.socket_path not in self._sockets]
+        entered = [
+            self._enter(plugin, now_s) for plugin in desired if plugin.socket_path not in self._sockets
+        ]
         there = {plugin.socket_path for plugin in desired}
         for path, registration in list(self._sockets.items()):
             if path not in there and (registration.state, RegistrationEvent.GONE) in TABLE:
