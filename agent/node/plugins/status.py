@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from agent.node.plugins.core.plugin_state import PluginState as PluginState
+from agent.node.plugins.core.plugin_state import PluginState
+
+__all__ = ["CallFigures", "PluginState", "PluginStatus"]
 
 
 @dataclass(frozen=True, slots=True)

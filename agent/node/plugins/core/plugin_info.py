@@ -7,7 +7,11 @@ from agent.node.plugins.core.quoting import instant, quoted
 
 
 class RegistrationError(Exception):
-    """A step of a registration failed. The text is for people and for the plugin."""
+    """A step of a registration failed. The text is the published one; `plain` says the same in plain words."""
+
+    def __init__(self, text: str, plain: str = "") -> None:
+        super().__init__(text)
+        self.plain = plain or text
 
 
 @dataclass(frozen=True, slots=True)

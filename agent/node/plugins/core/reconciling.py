@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from agent.node.plugins.core.plugin_info import PluginInfo
-from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld
+from agent.node.plugins.core.worlds import Worlds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,18 @@ class Register:
 Operation: TypeAlias = Unregister | Register
 
 
-def plan(
-    desired: DesiredStateOfWorld, actual: ActualStateOfWorld, lost: Collection[str]
-) -> tuple[Operation, ...]:
+def plan(worlds: Worlds, lost: Collection[str]) -> tuple[Operation, ...]:
     """First every plugin that must end: not desired, created anew at its path, or without a server. Then every desired plugin
     that is not there with this very identity. `lost` are the UUIDs of the plugins whose server has gone."""
-    wanted = {plugin.socket_path: plugin.uuid for plugin in desired.get_plugins_to_register()}
+    wanted = {plugin.socket_path: plugin.uuid for plugin in worlds.desired.get_plugins_to_register()}
     ending = tuple(
         Unregister(plugin, is_lost=wanted.get(plugin.socket_path) == plugin.uuid)
-        for plugin in actual.get_registered_plugins()
+        for plugin in worlds.actual.get_registered_plugins()
         if wanted.get(plugin.socket_path) != plugin.uuid or plugin.uuid in lost
     )
     beginning = tuple(
         Register(plugin)
-        for plugin in desired.get_plugins_to_register()
-        if not actual.plugin_exists_with_correct_uuid(plugin)
+        for plugin in worlds.desired.get_plugins_to_register()
+        if not worlds.actual.plugin_exists_with_correct_uuid(plugin)
     )
     return ending + beginning

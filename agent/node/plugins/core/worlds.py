@@ -86,8 +86,20 @@ class ActualStateOfWorld:
         return known is not None and known.uuid == plugin.uuid
 
 
-def total_plugins(actual: ActualStateOfWorld, desired: DesiredStateOfWorld) -> dict[tuple[str, str], int]:
+@dataclass(frozen=True, slots=True)
+class Worlds:
+    """The two worlds of one plugin manager."""
+
+    desired: DesiredStateOfWorld
+    actual: ActualStateOfWorld
+
+
+def total_plugins(worlds: Worlds) -> dict[tuple[str, str], int]:
     """The samples of the published gauge `plugin_manager_total_plugins`, by socket path and state."""
-    known = [(plugin.socket_path, "actual_state_of_world") for plugin in actual.get_registered_plugins()]
-    wanted = [(plugin.socket_path, "desired_state_of_world") for plugin in desired.get_plugins_to_register()]
+    known = [
+        (plugin.socket_path, "actual_state_of_world") for plugin in worlds.actual.get_registered_plugins()
+    ]
+    wanted = [
+        (plugin.socket_path, "desired_state_of_world") for plugin in worlds.desired.get_plugins_to_register()
+    ]
     return dict.fromkeys(known + wanted, 1)
