@@ -7,6 +7,8 @@ VERSION: Final = "v1alpha1"
 
 ENABLED: Final = "parley.dev/enabled"
 """Label of a pod: "true" has it scaled, "false" keeps it from being scaled whatever a ScalingPolicy says."""
+QOS_CLASS: Final = "parley.dev/qos-class"
+"""Label of a pod: "BE" lets strategies on the node hold it back for others, "LS" does not; else Kubernetes' own class decides."""
 POOL: Final = "parley.dev/pool"
 """Label of a pod or VM: the pool that it belongs to."""
 ROLE: Final = "parley.dev/role"
