@@ -69,7 +69,7 @@ class EvictResult(enum.StrEnum):
     GONE = "gone"
     """The pod is not there any more; another pod may have its name by now."""
     REFUSED = "refused"
-    """A disruption budget forbids it now."""
+    """The API server says no: a disruption budget forbids it now, or the agent lacks the right."""
     UNAVAILABLE = "unavailable"
     """There is no API server to ask."""
     FAILED = "failed"
