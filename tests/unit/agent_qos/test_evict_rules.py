@@ -8,7 +8,7 @@ from agent.node.qos.core.cpu_evict import (
     SatisfactionRules,
     cpu_tasks,
 )
-from agent.node.qos.core.evict_pressure import Amounts, EvictRules, EvictThresholds, pressure_task
+from agent.node.qos.core.evict_pressure import TakenAmount, EvictRules, EvictThresholds, pressure_task
 from agent.node.qos.core.evicting import (
     Evictable,
     EvictionMarks,
@@ -38,7 +38,7 @@ def taken(
     return pressure_task(
         "MemoryEvict",
         ReleaseTarget.MEMORY_USED,
-        Amounts(amount, whole, "memory in use"),
+        TakenAmount(amount, whole, "memory in use"),
         EvictThresholds(70, 68),
         was_releasing=was_releasing,
         is_strict=is_strict,

@@ -21,7 +21,7 @@ MAX_PAUSE_S: Final = 30.0
 
 
 class ReleaseTarget(enum.StrEnum):
-    """What a victim gives back. Amounts of different targets are never added up."""
+    """What a victim gives back. TakenAmount of different targets are never added up."""
 
     MEMORY_USED = "memory-used"
     MEMORY_REQUESTED = "memory-requested"
