@@ -9,6 +9,7 @@ import pytest
 
 from agent.node.plugins.core.operations import AlreadyExecuting, BackingOff, Operations
 from agent.node.plugins.executor import OperationExecutor
+from tests.support.waiting import until
 from tests.unit.agent_plugins.recorded_plugins import Case, recorded
 
 CASES: Final = recorded(("executor",))
@@ -54,8 +55,7 @@ class Player:
             end.set_result(None)
         else:
             end.set_exception(RuntimeError(step["error"]))
-        while self._operations.is_pending(step["socket"]):
-            await asyncio.sleep(0)
+        await until(lambda: not self._operations.is_pending(step["socket"]))
         return {}
 
     async def is_operation_pending(self, step: Case) -> Case:
