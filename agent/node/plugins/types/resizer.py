@@ -81,7 +81,7 @@ class _Reading:
 
 
 @dataclass(slots=True)
-class _Known:
+class _Standing:
     """What is known of one VM. `reach` is what the size may become: all that was seen or commanded since the last rest.
     A command that was sent may be accepted until `open_until_s`; None where none can."""
 
@@ -104,7 +104,7 @@ class ResizerClient:
         self._clock = clock
         self._reading: _Reading | None = None
         self._described = Capabilities(0.0)
-        self._known = LatelyUsed(_Known)
+        self._known = LatelyUsed(_Standing)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -255,7 +255,7 @@ class ResizerClient:
             raise ResizerAwayError(f"{self.calls} is not registered")
         return messages.Moment(clock_id=reading.clock_id, at_s=reading.reading_s + at_s - reading.received_s)
 
-    def _settled(self, vm: Vm, known: _Known) -> None:
+    def _settled(self, vm: Vm, known: _Standing) -> None:
         known.open_until_s = None
         self._sizes.settled(vm.name)
 
@@ -274,7 +274,7 @@ class ResizerClient:
             raise BackendError(str(error)) from None
 
 
-def _within_reach(known: _Known, size: Resources, target: Resources) -> None:
+def _within_reach(known: _Standing, size: Resources, target: Resources) -> None:
     """A size never exceeds what was seen before, what was commanded since, and the target. Raises `AnswerError` once where it
     does; from then on it is believed, because what a VM has counts however it came to that."""
     before, now = known.reach, size.max(target)
