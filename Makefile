@@ -52,6 +52,9 @@ types: $(VENV)/.dev ## strict types in packages and tests
 contracts: $(VENV)/.dev ## the import contracts
 	@$(BIN)/lint-imports
 
+protos: $(VENV)/.dev ## the modules of the .proto files of node plugins, after a change of those
+	@$(BIN)/python -m tests.support.protos
+
 check: lint types contracts test ## what to pass before a commit; CI runs all tests
 
 explore: $(VENV)/.dev ## walk the ledger's model, and run the three cores together, from fresh seeds (ARGS="-x")

@@ -12,6 +12,7 @@ PACKAGES: Final = ("protocol", "hosting", "informant", "agent", "scheduler", "pa
 
 # Only for a tree without git (an unpacked sdist): what `.gitignore` leaves out there.
 _GENERATED: Final = frozenset({".git", ".venv", "__pycache__", "dist"})
+_FROM_PROTOS: Final = ("_pb2.py", "_pb2_grpc.py")
 _GENERATED_ENDS: Final = ("_cache", ".egg-info", ".hypothesis")
 
 
@@ -64,7 +65,10 @@ def _walked() -> tuple[str, ...]:
 
 
 def python_files(*tops: str) -> tuple[str, ...]:
-    """The Python files below the top-level directories `tops`."""
+    """The Python files below the top-level directories `tops`, but for those that the compiler of .proto files makes: nobody
+    writes or reads them, and `test_protos.py` compares them."""
     return tuple(
-        name for name in repository_files() if name.endswith(".py") and name.split("/", 1)[0] in tops
+        name
+        for name in repository_files()
+        if name.endswith(".py") and name.split("/", 1)[0] in tops and not name.endswith(_FROM_PROTOS)
     )

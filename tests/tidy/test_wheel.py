@@ -97,6 +97,7 @@ def test_the_wheel_holds_exactly_our_packages(wheel: Path) -> None:
     assert programs <= set(names)
     assert {name.suffix for name in names if name.parts[0] in PACKAGES and name not in programs} - {
         "",
+        ".proto",
         ".py",
         ".pyi",
         ".typed",

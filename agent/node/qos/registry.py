@@ -85,7 +85,10 @@ def _fault(plugin: object) -> str:
 
 REGISTERED: Final = ExtensionRegistry()
 """What this process has registered itself."""
-_OURS: Final[dict[str, str]] = {}
+_OURS: Final[dict[str, str]] = {
+    "CPUEvict": "agent.node.qos.strategies.cpu_evict:CPUEvict",
+    "MemoryEvict": "agent.node.qos.strategies.memory_evict:MemoryEvict",
+}
 """The strategies that come with the agent: feature, and where the plugin's class is."""
 
 

@@ -69,11 +69,14 @@ class EvictResult(enum.StrEnum):
 
     EVICTED = "evicted"
     RECOMMENDED = "recommended"
+    GONE = "gone"
+    """The pod is not there any more; another pod may have its name by now."""
     REFUSED = "refused"
-    """A disruption budget forbids it now, or the pod is another one by now."""
+    """The API server says no: a disruption budget forbids it now, or the agent lacks the right."""
     UNAVAILABLE = "unavailable"
     """There is no API server to ask."""
     FAILED = "failed"
+    """No usable answer came: whether the pod is evicted is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,105 @@
+"""Which plugins should be registered, and which are: the two caches of seed 003.
+
+Each operation is one step of a dictionary, so threads may share a world; listings are copies. Paths are opaque: nobody cleans them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.node.plugins.core.plugin_info import PluginInfo
+
+
+class SocketPathError(ValueError):
+    """A plugin without the path of its socket; nothing was stored."""
+
+    def __init__(self) -> None:
+        super().__init__("socket path is empty")
+
+
+def _unheard() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class DesiredStateOfWorld:
+    """The sockets that are there, and whose plugins should therefore be registered. The watcher of the registry's folder fills this.
+
+    `now_ns` tells the time in nanoseconds since 1970, and `new_uuid` makes an identity. `on_change` is called after each change.
+    """
+
+    now_ns: Callable[[], int]
+    new_uuid: Callable[[], str]
+    on_change: Callable[[], None] = _unheard
+    _plugins: dict[str, PluginInfo] = field(default_factory=dict)
+
+    def add_or_update_plugin(self, socket_path: str) -> None:
+        """Note that a socket was created at the path. Each call gives the path a new time and identity, so that the plugin registers
+        anew. Raises `SocketPathError` for an empty path."""
+        if not socket_path:
+            raise SocketPathError
+        self._plugins.pop(socket_path, None)  # to the end of the listing
+        self._plugins[socket_path] = PluginInfo(socket_path, self.now_ns(), self.new_uuid())
+        self.on_change()
+
+    def remove_plugin(self, socket_path: str) -> None:
+        """Note that the socket is gone. A path that is not known changes nothing."""
+        if self._plugins.pop(socket_path, None) is not None:
+            self.on_change()
+
+    def get_plugins_to_register(self) -> list[PluginInfo]:
+        """All plugins that should be registered, each with its path, time and identity; the socket that was created last comes last."""
+        return list(self._plugins.values())
+
+    def plugin_exists(self, socket_path: str) -> bool:
+        """Whether a plugin at this path should be registered."""
+        return socket_path in self._plugins
+
+
+@dataclass(slots=True)
+class ActualStateOfWorld:
+    """The plugins whose handlers know of them. An entry has time and identity of the desired entry that it came from."""
+
+    _plugins: dict[str, PluginInfo] = field(default_factory=dict)
+
+    def add_plugin(self, plugin: PluginInfo) -> None:
+        """Store the plugin in place of whatever was at its path. Raises `SocketPathError` for an empty path."""
+        if not plugin.socket_path:
+            raise SocketPathError
+        self._plugins[plugin.socket_path] = plugin
+
+    def remove_plugin(self, socket_path: str) -> None:
+        """Forget the plugin at the path. A path that is not known changes nothing."""
+        self._plugins.pop(socket_path, None)
+
+    def get_registered_plugins(self) -> list[PluginInfo]:
+        """All plugins that are here, in no certain order."""
+        return list(self._plugins.values())
+
+    def plugin_exists_with_correct_timestamp(self, plugin: PluginInfo) -> bool:
+        """Whether a plugin is at this path, with this time. Clocks may be coarse: the identity tells two sockets apart."""
+        known = self._plugins.get(plugin.socket_path)
+        return known is not None and known.timestamp == plugin.timestamp
+
+    def plugin_exists_with_correct_uuid(self, plugin: PluginInfo) -> bool:
+        """Whether a plugin is at this path, with this identity."""
+        known = self._plugins.get(plugin.socket_path)
+        return known is not None and known.uuid == plugin.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Worlds:
+    """The two worlds of one plugin manager."""
+
+    desired: DesiredStateOfWorld
+    actual: ActualStateOfWorld
+
+
+def total_plugins(worlds: Worlds) -> dict[tuple[str, str], int]:
+    """The samples of the published gauge `plugin_manager_total_plugins`, by socket path and state."""
+    known = [
+        (plugin.socket_path, "actual_state_of_world") for plugin in worlds.actual.get_registered_plugins()
+    ]
+    wanted = [
+        (plugin.socket_path, "desired_state_of_world") for plugin in worlds.desired.get_plugins_to_register()
+    ]
+    return dict.fromkeys(known + wanted, 1)
