@@ -1,24 +1,10 @@
 """What the agent says of its plugins: to people (`parley-agent plugins`), in metrics, and to whoever wants to use a plugin."""
 
-import enum
 from dataclasses import dataclass, field
 
+from agent.node.plugins.core.plugin_state import PluginState
 
-class PluginState(enum.StrEnum):
-    """Where a plugin's registration is. Newer than the published cache, whose actual world knows `registered` only."""
-
-    DISCOVERED = "discovered"
-    """The socket is there, and nothing was asked yet."""
-    CONNECTING = "connecting"
-    VALIDATING = "validating"
-    REGISTERING = "registering"
-    NOTIFYING = "notifying"
-    REGISTERED = "registered"
-    SUPERSEDED = "superseded"
-    """A newer socket has registered under the same name."""
-    DEREGISTERING = "deregistering"
-    FAILED = "failed"
-    """The last try failed; the next one comes after a back-off."""
+__all__ = ["CallFigures", "PluginState", "PluginStatus"]
 
 
 @dataclass(frozen=True, slots=True)

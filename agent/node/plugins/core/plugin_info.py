@@ -7,7 +7,11 @@ from agent.node.plugins.core.quoting import instant, quoted
 
 
 class RegistrationError(Exception):
-    """A step of a registration failed. The text is for people and for the plugin."""
+    """A step of a registration failed. The text is the published one; `plain` says the same in plain words."""
+
+    def __init__(self, text: str, plain: str = "") -> None:
+        super().__init__(text)
+        self.plain = plain or text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,15 @@ class PluginInfo:
 
     def generate_msg(self, prefix: str, suffix: str) -> tuple[str, str]:
         """A message about the plugin: for users, and with all details for the log."""
-        return f"{prefix} for plugin at {quoted(self.socket_path)} {suffix}", self.generate_msg_detailed(prefix, suffix)
+        return f"{prefix} for plugin at {quoted(self.socket_path)} {suffix}", self.generate_msg_detailed(
+            prefix, suffix
+        )
 
     def generate_msg_detailed(self, prefix: str, suffix: str) -> str:
         """A message about the plugin with all details, for the log."""
-        return f"{prefix} for plugin at {quoted(self.socket_path)} (plugin details: {self._details()}) {suffix}"
+        return (
+            f"{prefix} for plugin at {quoted(self.socket_path)} (plugin details: {self._details()}) {suffix}"
+        )
 
     def generate_error(
         self, prefix: str, error: Exception | None

@@ -18,7 +18,11 @@ _ESCAPES = {
 
 def quoted(text: str) -> str:
     """The text in double quotes as Go's `%q` writes it. A byte of a path that is not UTF-8 (a surrogate here) is `\\xNN`."""
-    return '"' + "".join(_ESCAPES.get(char) or (char if char.isprintable() else _escaped(char)) for char in text) + '"'
+    return (
+        '"'
+        + "".join(_ESCAPES.get(char) or (char if char.isprintable() else _escaped(char)) for char in text)
+        + '"'
+    )
 
 
 def _escaped(char: str) -> str:

@@ -37,6 +37,7 @@ class DesiredStateOfWorld:
         anew. Raises `SocketPathError` for an empty path."""
         if not socket_path:
             raise SocketPathError
+        self._plugins.pop(socket_path, None)  # to the end of the listing
         self._plugins[socket_path] = PluginInfo(socket_path, self.now_ns(), self.new_uuid())
         self.on_change()
 
@@ -46,7 +47,7 @@ class DesiredStateOfWorld:
             self.on_change()
 
     def get_plugins_to_register(self) -> list[PluginInfo]:
-        """All plugins that should be registered, each with its path, time and identity, in no certain order."""
+        """All plugins that should be registered, each with its path, time and identity; the socket that was created last comes last."""
         return list(self._plugins.values())
 
     def plugin_exists(self, socket_path: str) -> bool:
@@ -83,3 +84,22 @@ class ActualStateOfWorld:
         """Whether a plugin is at this path, with this identity."""
         known = self._plugins.get(plugin.socket_path)
         return known is not None and known.uuid == plugin.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Worlds:
+    """The two worlds of one plugin manager."""
+
+    desired: DesiredStateOfWorld
+    actual: ActualStateOfWorld
+
+
+def total_plugins(worlds: Worlds) -> dict[tuple[str, str], int]:
+    """The samples of the published gauge `plugin_manager_total_plugins`, by socket path and state."""
+    known = [
+        (plugin.socket_path, "actual_state_of_world") for plugin in worlds.actual.get_registered_plugins()
+    ]
+    wanted = [
+        (plugin.socket_path, "desired_state_of_world") for plugin in worlds.desired.get_plugins_to_register()
+    ]
+    return dict.fromkeys(known + wanted, 1)

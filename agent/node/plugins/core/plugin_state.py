@@ -1,0 +1,68 @@
+"""Where the registration of a plugin is: the handler's state machine of seed 003, as a table."""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class PluginState(enum.StrEnum):
+    """Where a plugin's registration is. Newer than the published cache, whose actual world knows `registered` only."""
+
+    DISCOVERED = "discovered"
+    """The socket is there, and nothing was asked yet."""
+    CONNECTING = "connecting"
+    """The socket is dialled, the plugin asked what it is, and other sockets of its name are waited for."""
+    VALIDATING = "validating"
+    REGISTERING = "registering"
+    NOTIFYING = "notifying"
+    REGISTERED = "registered"
+    SUPERSEDED = "superseded"
+    """A newer socket has registered under the same name."""
+    DEREGISTERING = "deregistering"
+    FAILED = "failed"
+    """The last try failed; the next one comes after a back-off."""
+
+
+class RegistrationEvent(enum.StrEnum):
+    """What happens to the registration of one socket."""
+
+    DIALLED = "dialled"
+    IDENTIFIED = "identified"
+    """The plugin said what it is, and no other socket of its name is at its turn."""
+    VALIDATED = "validated"
+    TAKEN = "taken by the handler"
+    ACKNOWLEDGED = "acknowledged by the plugin"
+    OUTDATED = "outdated by a newer socket"
+    REVIVED = "the newer socket has ended"
+    ENDED = "no longer desired, or replaced, or its server has gone"
+    DEREGISTERED = "deregistered"
+    FAILED = "failed"
+    GONE = "no longer there"
+
+
+S, E = PluginState, RegistrationEvent
+TABLE: Final[Mapping[tuple[PluginState, RegistrationEvent], PluginState | None]] = {
+    (S.DISCOVERED, E.DIALLED): S.CONNECTING,
+    (S.DISCOVERED, E.GONE): None,
+    (S.CONNECTING, E.IDENTIFIED): S.VALIDATING,
+    (S.CONNECTING, E.OUTDATED): S.SUPERSEDED,
+    (S.CONNECTING, E.FAILED): S.FAILED,
+    (S.VALIDATING, E.VALIDATED): S.REGISTERING,
+    (S.VALIDATING, E.FAILED): S.FAILED,
+    (S.REGISTERING, E.TAKEN): S.NOTIFYING,
+    (S.REGISTERING, E.FAILED): S.FAILED,
+    (S.NOTIFYING, E.ACKNOWLEDGED): S.REGISTERED,
+    # The handler has the plugin already: what it took is given back first.
+    (S.NOTIFYING, E.FAILED): S.DEREGISTERING,
+    (S.REGISTERED, E.OUTDATED): S.SUPERSEDED,
+    (S.REGISTERED, E.ENDED): S.DEREGISTERING,
+    (S.SUPERSEDED, E.REVIVED): S.DISCOVERED,
+    (S.SUPERSEDED, E.ENDED): S.DISCOVERED,
+    (S.SUPERSEDED, E.FAILED): S.FAILED,
+    (S.DEREGISTERING, E.DEREGISTERED): S.DISCOVERED,
+    (S.DEREGISTERING, E.FAILED): S.FAILED,
+    (S.FAILED, E.DIALLED): S.CONNECTING,
+    (S.FAILED, E.GONE): None,
+}
+"""From where what leads to where; None is the end. What is not in the table cannot happen."""
+del S, E

@@ -1,0 +1,74 @@
+"""Runs the operations on plugins: one at a time for each socket path, as many paths as there are, a bounded number at once."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from agent.node.plugins.core.operations import Operations, Refusal
+
+AT_ONCE: Final = 32
+"""How many operations run at once; the others wait for their turn. Sockets where nobody answers take ten seconds each."""
+
+
+class OperationExecutor:
+    """Starts operations as tasks of its own, and records how each ended. `drain` leaves none behind."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        *,
+        clock: Callable[[], float],
+        on_end: Callable[[str, BaseException | None], None],
+    ) -> None:
+        """`on_end` is called with the path of each operation that has ended, and with its error."""
+        self._operations = operations
+        self._clock = clock
+        self._on_end = on_end
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(
+        self,
+        socket_path: str,
+        identity: str,
+        operation: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        is_short: bool = False,
+    ) -> Refusal | None:
+        """Start the operation, or say why it must not start now. `identity` is the UUID of the socket. An operation that `is_short`
+        waits for none of the others."""
+        refusal = self._operations.begin(socket_path, identity, self._clock())
+        if refusal is None:
+            task = asyncio.create_task(
+                self._run(socket_path, operation, is_short), name=f"plugin at {socket_path}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return refusal
+
+    async def drain(self, within_s: float) -> None:
+        """Wait until every operation has ended; those that have not after `within_s` are cancelled."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+
+    async def _run(
+        self, socket_path: str, operation: Callable[[], Coroutine[Any, Any, None]], is_short: bool
+    ) -> None:
+        failed: BaseException | None = None
+        try:
+            async with contextlib.nullcontext() if is_short else self._slots:
+                await operation()
+        except Exception as error:  # noqa: BLE001 - the error of an operation is recorded, and the next try waits
+            failed = error
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            self._operations.end(socket_path, None if failed is None else str(failed), self._clock())
+            self._on_end(socket_path, failed)

@@ -1,0 +1,104 @@
+"""The connection to one plugin: the calls of the published registration API, and the notice that the plugin's server has gone."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from agent.node.plugins.core.plugin_info import RegistrationError
+from agent.node.plugins.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from agent.node.plugins.proto.pluginregistration_pb2_grpc import RegistrationStub
+from agent.node.plugins.unix_channel import UnixChannel
+
+_CONFIRM_S: Final = 1.0
+"""A connection that ended has this long to come back, before the server counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginTold:
+    """What a plugin says of itself."""
+
+    plugin_type: str
+    name: str
+    endpoint: str
+    versions: tuple[str, ...]
+
+
+def status_text(error: grpc.aio.AioRpcError) -> str:
+    """A failed call as the published program writes it, such as `rpc error: code = Unknown desc = not ready`."""
+    code = error.code()
+    details = "context deadline exceeded" if code is grpc.StatusCode.DEADLINE_EXCEEDED else error.details()
+    return f"rpc error: code = {code.name.title().replace('_', '')} desc = {details}"
+
+
+class PluginConnection:
+    """A connection to the socket where a plugin registers. Made by `dial`; `close` must be called in the end."""
+
+    def __init__(self, opened: UnixChannel) -> None:
+        self._opened = opened
+        self._stub = RegistrationStub(opened.channel)
+
+    @classmethod
+    async def dial(cls, path: str, within_s: float) -> "PluginConnection":
+        """Connect, trying again until the time is over. Raises `RegistrationError`."""
+        try:
+            opened = UnixChannel(path)
+        except OSError as error:
+            raise RegistrationError(f"failed to dial socket {path}, err: {error.strerror}") from error
+        try:
+            async with asyncio.timeout(within_s):
+                await opened.channel.channel_ready()
+        except TimeoutError:
+            await opened.close()
+            raise RegistrationError(f"failed to dial socket {path}, err: context deadline exceeded") from None
+        except BaseException:
+            await opened.close()
+            raise
+        return cls(opened)
+
+    async def get_info(self, within_s: float) -> PluginTold:
+        """Ask the plugin what it is. Raises `RegistrationError`."""
+        try:
+            told = await self._stub.GetInfo(InfoRequest(), timeout=within_s)
+        except grpc.aio.AioRpcError as error:
+            raise RegistrationError(status_text(error)) from error
+        return PluginTold(told.type, told.name, told.endpoint, tuple(told.supported_versions))
+
+    async def notify(self, error: str | None, within_s: float) -> None:
+        """Tell the plugin that it is registered, or why not. Raises `RegistrationError` where the plugin did not take that."""
+        status = RegistrationStatus(plugin_registered=error is None, error=error or "")
+        try:
+            await self._stub.NotifyRegistrationStatus(status, timeout=within_s)
+        except grpc.aio.AioRpcError as failed:
+            raise RegistrationError(status_text(failed)) from failed
+
+    async def lost(self) -> None:
+        """Wait until the plugin's server has gone.
+
+        Nothing is sent for that: the kernel ends the connection when the process dies. A server may end a connection for its own
+        reasons, such as the age, and is there at once when it is dialled again.
+        """
+        channel, ready = self._opened.channel, grpc.ChannelConnectivity.READY
+        while True:
+            await channel.wait_for_state_change(ready)
+            try:
+                async with asyncio.timeout(_CONFIRM_S):
+                    if not await self._is_back():
+                        return
+            except TimeoutError:
+                return
+
+    async def _is_back(self) -> bool:
+        """Whether the server answers once it is dialled again."""
+        channel = self._opened.channel
+        while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            if state in {grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN}:
+                return False
+            await channel.wait_for_state_change(state)
+        return True
+
+    async def close(self) -> None:
+        """End the connection at once."""
+        await self._opened.close()

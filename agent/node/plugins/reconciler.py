@@ -1,0 +1,165 @@
+"""Makes the actual world of plugins the desired one, pass by pass (seed 003)."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from agent.node.plugins.core.handler import PluginHandler
+from agent.node.plugins.core.operations import Operations, Refusal
+from agent.node.plugins.core.plugin_state import PluginState
+from agent.node.plugins.core.reconciling import Operation, Register, Unregister, plan
+from agent.node.plugins.core.registrations import Registration, Registrations
+from agent.node.plugins.core.worlds import Worlds
+from agent.node.plugins.executor import OperationExecutor
+from agent.node.plugins.registration import Registrar, RegistrationLimits
+from agent.node.plugins.status import PluginStatus
+from hosting.fault_log import FaultLog
+from hosting.logs import Logger
+
+PERIOD_S: Final = 1.0
+"""From one pass to the next, where nothing tells of a change; as published."""
+PAUSE_S: Final = 0.01
+"""A pass follows the one before no sooner, however many changes there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a pass asked of the executor. `refusal` is None where the operation was started."""
+
+    operation: Operation
+    refusal: Refusal | None
+
+
+def _unheard(_: PluginStatus) -> None:
+    pass
+
+
+class PluginReconciler:
+    """The worlds of plugins and the loop that brings them together. Everything runs in one event loop."""
+
+    def __init__(
+        self,
+        worlds: Worlds,
+        handlers: Mapping[str, PluginHandler],
+        *,
+        log: Logger,
+        rng: random.Random,
+        clock: Callable[[], float],
+        limits: RegistrationLimits | None = None,
+        on_change: Callable[[PluginStatus], None] = _unheard,
+    ) -> None:
+        """Changes of the desired world wake the loop. `handlers` by type of plugin; `clock` gives monotonic seconds; `on_change` is called after each change of a plugin's state."""
+        self._worlds = worlds
+        worlds.desired.on_change = self.wake
+        self._handlers = dict(handlers)
+        self._clock = clock
+        self._on_change = on_change
+        self._registrations = Registrations()
+        self._operations = Operations(rng)
+        self.registrar = Registrar(
+            worlds.actual,
+            self._registrations,
+            limits or RegistrationLimits(),
+            clock=clock,
+            on_step=self._stepped,
+            on_lost=self.wake,
+        )
+        self._executor = OperationExecutor(self._operations, clock=clock, on_end=self._ended)
+        self._due = asyncio.Event()
+        self._faults = FaultLog(log, "plugin cannot be used", "plugin can be used again")
+        self._on_change_faults = FaultLog(
+            log, "change of a plugin could not be told", "changes of plugins are told again", is_ours=True
+        )
+
+    def add_handler(self, plugin_type: str, handler: PluginHandler) -> None:
+        """Use the handler for plugins of that type, in place of another one; registrations under way keep theirs."""
+        self._handlers[plugin_type] = handler
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the next pass begin at once."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Reconcile until cancelled. Operations go on then, until `drain`."""
+        while True:
+            self._due.clear()
+            self.reconcile()
+            try:
+                async with asyncio.timeout(self._wait_s()):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(PAUSE_S)
+
+    def reconcile(self) -> tuple[Call, ...]:
+        """One pass: what is to be done now is started. Returns what was asked of the executor."""
+        now_s = self._clock()
+        desired = self._worlds.desired.get_plugins_to_register()
+        for entered in self._registrations.follow(desired, now_s):
+            self._stepped(entered)
+        self._operations.forget({plugin.socket_path for plugin in desired}, now_s)
+        return tuple(
+            Call(operation, self._start(operation)) for operation in plan(self._worlds, self.registrar.lost)
+        )
+
+    async def drain(self, within_s: float) -> None:
+        """End what is under way, and close every connection. No handler is called for that: the plugins are still there."""
+        await self._executor.drain(within_s)
+        await self.registrar.close()
+
+    def statuses(self) -> tuple[PluginStatus, ...]:
+        """Every socket that is known, by path."""
+        found = (self._status(registration) for registration in self._registrations.all())
+        return tuple(sorted(found, key=lambda status: status.socket_path))
+
+    def _start(self, operation: Operation) -> Refusal | None:
+        plugin = operation.plugin
+        start = partial(self._executor.start, plugin.socket_path, plugin.uuid)
+        match operation:
+            case Register():
+                return start(partial(self.registrar.register, plugin, dict(self._handlers)))
+            case Unregister(is_lost=is_lost):
+                return start(partial(self.registrar.unregister, plugin, is_lost=is_lost), is_short=True)
+
+    def _wait_s(self) -> float:
+        """Until the next pass: a back-off may end sooner than the period."""
+        now_s = self._clock()
+        waits = (
+            self._operations.retry_in_s(plugin.socket_path, now_s)
+            for plugin in self._worlds.desired.get_plugins_to_register()
+        )
+        return min([PERIOD_S, *(wait_s + PAUSE_S for wait_s in waits if wait_s is not None)])
+
+    def _status(self, registration: Registration) -> PluginStatus:
+        plugin, now_s = registration.plugin, self._clock()
+        return PluginStatus(
+            socket_path=plugin.socket_path,
+            state=registration.state,
+            since_s=now_s - registration.since_s,
+            plugin_type=registration.key[0],
+            name=registration.key[1],
+            endpoint=plugin.endpoint,
+            versions=registration.versions,
+            last_error=registration.last_error,
+            retry_in_s=self._operations.retry_in_s(plugin.socket_path, now_s),
+        )
+
+    def _stepped(self, registration: Registration) -> None:
+        path = registration.plugin.socket_path
+        if registration.state is PluginState.FAILED:
+            self._faults.failed(registration.last_error, about=path, path=path, name=registration.key[1])
+        elif registration.state is PluginState.REGISTERED:
+            self._faults.worked(about=path, path=path, name=registration.key[1])
+        try:
+            self._on_change(self._status(registration))
+        except Exception as error:  # noqa: BLE001 - whoever listens must not end a registration
+            self._on_change_faults.failed(repr(error))
+        else:
+            self._on_change_faults.worked()
+
+    def _ended(self, _path: str, _error: BaseException | None) -> None:
+        self.wake()
