@@ -19,6 +19,8 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
+    # No answer of a plugin needs more, and no plugin may fill our memory.
+    ("grpc.max_receive_message_length", 2**20),
 )
 
 

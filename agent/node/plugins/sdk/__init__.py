@@ -1,0 +1,1 @@
+"""What authors of node plugins use, offered as `parley.node_plugins`: values, base classes, and what serves a plugin."""

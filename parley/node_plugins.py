@@ -1,0 +1,16 @@
+"""What authors of node plugins import, and nothing else (docs/plugins.md). The names are those in `node_plugins.pyi`."""
+
+from typing import Any
+
+from parley.lazy import LazyNames
+
+_NAMES = LazyNames(__name__, __file__)
+__all__ = _NAMES.all()  # noqa: PLE0605 - computed from the one list; type checkers read the stub
+
+
+def __getattr__(name: str) -> Any:
+    return _NAMES.load(name, globals())
+
+
+def __dir__() -> list[str]:
+    return __all__
