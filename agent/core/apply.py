@@ -4,21 +4,14 @@ The invariants are checked after every event; a violation is a fault of ours and
 """
 
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
-from agent.core import events, on_informant, on_scheduler
-from agent.core.model import Vm, load_between
-from agent.core.policies.combined import Combined, tied
-from agent.core.policies.remembered import remember
-from agent.core.policies.values import Goal, Sizing
+from agent.core import events, on_informant, on_metrics, on_scheduler
+from agent.core.model import Vm
+from agent.core.policies.combined import Combined
 from agent.core.refused import RefusedResizes, refused
-from agent.core.state import NO_DENIALS, BackendState, MetricsState, ResizeFaults, RunnerState, SentResize
+from agent.core.state import NO_DENIALS, BackendState, ResizeFaults, RunnerState, SentResize
 from agent.core.timing import Timing
-from protocol.values import ZERO
-
-HISTORY_S: Final = 60.0
-MAX_HISTORY: Final = 64
-"""Samples; with shorter periods the history is shorter than a minute."""
 
 
 def apply(
@@ -94,9 +87,11 @@ def _reduce(  # noqa: C901, PLR0912 - one line for each event of the closed unio
         case events.VmChanged(vm):
             return _changed(state, vm, now_s)
         case events.MetricsRead():
-            return _metrics_read(state, event, now_s, timing, policy)
+            return on_metrics.read(state, event, now_s, timing, policy)
         case events.MetricsFailed():
-            return _metrics_failed(state, event, now_s, timing)
+            return on_metrics.failed(state, event, now_s, timing)
+        case events.PoliciesAnswered():
+            return on_metrics.answered(state, event, now_s, timing, policy)
         case _:
             assert_never(event)
 
@@ -119,6 +114,8 @@ def _started(state: RunnerState, event: events.Started, now_s: float, timing: Ti
             return on_informant.started(state, event)
         case events.ReadMetrics():
             return replace(state, metrics=replace(state.metrics, is_reading=True))
+        case events.AskPolicies():
+            return on_metrics.asked(state, event.action)
         case _:
             assert_never(event.action)
 
@@ -250,58 +247,6 @@ def _backend_failed(
         fault=error,
     )
     return replace(state, backend=link)
-
-
-def _metrics_read(
-    state: RunnerState, event: events.MetricsRead, now_s: float, timing: Timing, policy: Combined
-) -> RunnerState:
-    link = state.metrics
-    history = tuple(each for each in link.history if each.at_s >= event.sample.at_s - HISTORY_S)
-    load = load_between(history, event.sample)
-    how, size, unit = policy.remembering, state.in_use(), state.unit
-    remembered = remember(link.remembered, load, now_s, how)
-    # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
-    is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
-    if size != ZERO and not is_first_of_pair:
-        goal = policy.goal(remembered.fill(load, now_s, how), Sizing(size, unit, state.vm.bounds))
-        remembered = remembered.with_goal(goal, unit, now_s, timing.down_window_s)
-    link = MetricsState(
-        next_read_s=now_s + timing.metrics_s,
-        history=(*history, event.sample)[-MAX_HISTORY:],
-        remembered=remembered,
-        load=load,
-        read_s=now_s,
-    )
-    return replace(state, metrics=link)
-
-
-def _metrics_failed(
-    state: RunnerState, event: events.MetricsFailed, now_s: float, timing: Timing
-) -> RunnerState:
-    failures = state.metrics.failures + 1
-    wait_s = max(timing.metrics_s, timing.retry_after_s(failures, event.chance))
-    link = replace(
-        state.metrics, is_reading=False, failures=failures, next_read_s=now_s + wait_s, fault=event.error
-    )
-    state = replace(state, metrics=link)
-    if event.is_lost and not state.informant.is_calling:
-        return on_informant.failed(
-            state, event.error, is_lost=True, now_s=now_s, timing=timing, chance=event.chance
-        )
-    return state
-
-
-def goal_of(state: RunnerState) -> Goal | None:
-    """The highest goal of the down window for each resource, within the time windows that are open: growth counts at
-    once, a lower goal when the down window has passed. Of a tied VM the higher goal counts for both resources."""
-    size, unit = state.in_use(), state.unit
-    goal = state.metrics.remembered.goals.highest(unit)
-    if goal is None:
-        return None
-    if not unit.is_apart:
-        both = tied(goal.cpu, goal.memory)
-        goal = Goal(both, both)
-    return goal if size == ZERO else state.limits.apply(goal, Sizing(size, unit, state.vm.bounds))
 
 
 def _check(state: RunnerState) -> None:

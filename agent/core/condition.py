@@ -5,6 +5,7 @@ runner that was refused, or that waits for an action under way, has a reason of 
 """
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -42,8 +43,17 @@ class Condition:
 
 def condition(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:
     found = _found(state, planned, now_s, timing)
-    warning = state.rivalry.warning(now_s - state.began_s)
-    return replace(found, reasons=(*found.reasons, warning)) if warning else found
+    warnings = [state.rivalry.warning(now_s - state.began_s), *_built_in(state)]
+    said = tuple(warning for warning in warnings if warning)
+    return replace(found, reasons=(*found.reasons, *said)) if said else found
+
+
+def _built_in(state: RunnerState) -> Iterator[str]:
+    """What of the VM goes on with the built-in parts, because plugins did not answer."""
+    if state.metrics.fault and not state.metrics.failures:  # a reading came, from elsewhere
+        yield f"metrics: {state.metrics.fault}"
+    if state.policies.fault:
+        yield f"policies: {state.policies.fault}"
 
 
 def _found(state: RunnerState, planned: Plan | None, now_s: float, timing: Timing) -> Condition:

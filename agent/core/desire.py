@@ -1,6 +1,6 @@
 """What a VM should have, and why: the policies' goal within the bounds, raised by what the guest cannot wait for."""
 
-from agent.core.apply import goal_of
+from agent.core.on_metrics import goal_of
 from agent.core.per_resource import Reasons
 from agent.core.policies.values import ResourceGoal
 from agent.core.state import RegistrationPhase, RunnerState, UrgentGrowth

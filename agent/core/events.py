@@ -8,6 +8,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from agent.core.model import Sample, Vm
+from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.policies.windows import WindowLimits
 from agent.core.state import PermitRequest
 from protocol.codec import ReadErrorBody
@@ -71,8 +72,24 @@ class ReadMetrics:
     port: int
 
 
+@dataclass(frozen=True, slots=True)
+class AskPolicies:
+    """Ask every policy that is in a process of its own for a goal."""
+
+    load: Load
+    sizing: Sizing
+
+
 Action: TypeAlias = (
-    Fence | Observe | RequestPermit | Resize | Register | AskDownscale | AnnounceUpscale | ReadMetrics
+    Fence
+    | Observe
+    | RequestPermit
+    | Resize
+    | Register
+    | AskDownscale
+    | AnnounceUpscale
+    | ReadMetrics
+    | AskPolicies
 )
 
 # ---------------------------------------------------------------- events
@@ -275,9 +292,12 @@ class VmChanged:
 
 @dataclass(frozen=True, slots=True)
 class MetricsRead:
-    """The exporter answered."""
+    """The load was read: from the metrics plugin `source`, or from the VM's exporter (empty). `fault` says why a plugin
+    that should have told the load did not."""
 
     sample: Sample
+    source: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +307,13 @@ class MetricsFailed:
     error: str
     is_lost: bool
     chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesAnswered:
+    """The policies in processes of their own were asked: one answer for each, or why there is none."""
+
+    answers: tuple[PluginAnswer, ...]
 
 
 Event: TypeAlias = (
@@ -316,4 +343,5 @@ Event: TypeAlias = (
     | VmChanged
     | MetricsRead
     | MetricsFailed
+    | PoliciesAnswered
 )

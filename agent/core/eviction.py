@@ -15,6 +15,11 @@ REFUSED_S: Final = 60.0
 MAX_REFUSED_S: Final = 3600.0
 
 
+def refusal_wait_s(refusals: int, chance: float) -> float:
+    """How long a pod is left alone after a refusal, when there were `refusals` before. `chance` is from 0 to 1."""
+    return min(MAX_REFUSED_S, REFUSED_S * 2.0 ** min(refusals, 10)) * (1 + 0.5 * chance)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A pod that may be evicted, and whether it is denied what it needs now."""
@@ -67,7 +72,7 @@ class Evictions:
         known = self.denied.get(uid)
         if known is None:
             return self
-        wait_s = min(MAX_REFUSED_S, REFUSED_S * 2 ** min(known.refusals, 10)) * (1 + 0.5 * chance)
+        wait_s = refusal_wait_s(known.refusals, chance)
         again = replace(
             known, refusals=known.refusals + 1, not_before_s=now_s + max(wait_s, retry_after_s or 0.0)
         )

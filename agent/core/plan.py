@@ -55,6 +55,7 @@ def plan(state: RunnerState, now_s: float, timing: Timing) -> Plan:
     steps.observe()
     steps.register()
     steps.read_metrics()
+    steps.ask_policies()
     if state.backend.observation is None:
         return steps.done(ZERO, Reasons.same("waiting for the first look at the VM"))
     desired, why = desire(state, now_s, timing)
@@ -122,6 +123,11 @@ class _Steps:
         link, port = self._state.metrics, self._state.informant.metrics_port
         if port is not None and not link.is_reading and self._is_due(link.next_read_s):
             self._actions.append(events.ReadMetrics(port))
+
+    def ask_policies(self) -> None:
+        link = self._state.policies
+        if link.next is not None and link.asked is None:
+            self._actions.append(events.AskPolicies(link.next.load, link.next.sizing))
 
     def request(self, desired: Resources) -> None:
         link = self._state.scheduler

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from agent.core import events
 from agent.core.model import Vm
+from agent.core.policies.values import Load, Sizing
 from agent.core.state import PermitRequest
 from protocol.values import Observation, Resources
 
@@ -101,8 +102,15 @@ class InformantPeer(Protocol):
 class ExporterPeer(Protocol):
     """Serves the load of the VM as metrics. Every call has a deadline, and every outcome is an event."""
 
-    async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
-        """Read the metrics on `port`."""
+    async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
+        """Read the metrics of `vm`, which its informant says are on `port`."""
+
+
+class PolicyPeer(Protocol):
+    """The policies of a VM that are in processes of their own. A call takes no longer than its deadline."""
+
+    async def ask(self, vm: Vm, load: Load, sizing: Sizing) -> events.PoliciesAnswered:
+        """Ask all of them at once."""
 
 
 class HeldLog(Protocol):

@@ -12,7 +12,7 @@ from uuid import UUID
 from agent.core.model import Sample, Vm
 from agent.core.per_resource import Denial, PerResource, amounts
 from agent.core.policies.remembered import Remembered
-from agent.core.policies.values import Load
+from agent.core.policies.values import Load, PluginAnswer, Sizing
 from agent.core.policies.windows import NO_LIMITS, WindowLimits
 from agent.core.refused import RefusedResizes
 from agent.core.rivalry import Rivalry
@@ -199,7 +199,8 @@ class BackendState:
 @dataclass(frozen=True, slots=True)
 class MetricsState:
     """The exporter, and what the policies made of it. `history` are the samples of the last minute, oldest first;
-    `remembered` is what is kept of those before, and the goals of the down window."""
+    `remembered` is what is kept of those before, and the goals of the down window. `source` is the plugin that told the last sample; empty
+    for the exporter."""
 
     is_reading: bool = False
     next_read_s: float = 0.0
@@ -207,8 +208,40 @@ class MetricsState:
     remembered: Remembered = field(default_factory=Remembered)
     load: Load | None = None
     read_s: float | None = None
+    source: str = ""
     failures: int = 0
     fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyQuestion:
+    """What policies in processes of their own are asked: a goal for this load."""
+
+    load: Load
+    sizing: Sizing
+
+
+@dataclass(frozen=True, slots=True)
+class PluginPoliciesState:
+    """The policies in processes of their own. `asked` is what they are asked now, `next` what they are asked after that: always
+    the newest. `answers` came at `answered_s` and count in steps of `step`."""
+
+    asked: PolicyQuestion | None = None
+    next: PolicyQuestion | None = None
+    answers: tuple[PluginAnswer, ...] = ()
+    step: Resources = ZERO
+    answered_s: float | None = None
+
+    @property
+    def fault(self) -> str:
+        """What was wrong with the answers, or why there were none; empty where all is well."""
+        return "; ".join(each.error for each in self.answers if each.error)
+
+    def fresh(self, step: Resources, now_s: float, stale_s: float) -> tuple[PluginAnswer, ...]:
+        """The answers that count now, in steps of `step`."""
+        answered_s = self.answered_s
+        is_fresh = answered_s is not None and now_s - answered_s <= stale_s and step == self.step
+        return self.answers if is_fresh else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +259,7 @@ class RunnerState:
     informant: InformantState = field(default_factory=InformantState)
     backend: BackendState = field(default_factory=BackendState)
     metrics: MetricsState = field(default_factory=MetricsState)
+    policies: PluginPoliciesState = field(default_factory=PluginPoliciesState)
     limits: WindowLimits = NO_LIMITS
     """The windows that are open now."""
     superseded_at_ms: int | None = None

@@ -2,7 +2,7 @@
 
 `parley.dev/config` is JSON with `policies` and `windows`, as in the settings file, and `tied`; `parley.dev/unit` is JSON
 with the steps, `{cpu, memory}`; `parley.dev/bounds` is JSON with `min` and `max`, each `{cpu, memory}`. Of a step, a
-minimum and a maximum either part may be left out. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds`
+minimum and a maximum either part may be left out. `parley.dev/metrics-plugin` names a plugin. For NeonVM objects the published `autoscaling.neon.tech/config` and `…/bounds`
 are read where ours say nothing (reference/neon.md 6.2). What is wrong is reported and ignored; nothing is raised.
 """
 
@@ -14,12 +14,13 @@ from pydantic import BeforeValidator
 
 from agent.core.policies.combined import Combined
 from agent.daemon import policies, windows
+from agent.daemon.node_settings import plugin_name
 from agent.daemon.policies import PolicyRegistry
 from agent.daemon.windows import Timed
 from hosting.amounts import share
 from hosting.kubernetes import virtual_machines
 from hosting.kubernetes.annotations import bounds, mapping, short, step
-from hosting.kubernetes.names import CONFIG, NEON_CONFIG
+from hosting.kubernetes.names import CONFIG, METRICS_PLUGIN, NEON_CONFIG
 from hosting.settings import FaultsError, Settings, check
 from protocol import values
 from protocol.values import Bounds
@@ -34,6 +35,8 @@ class Overrides:
     bounds: Bounds | None = None
     step: values.Resources | None = None
     is_tied: bool | None = None
+    metrics_plugin: str | None = None
+    """Empty for the exporter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def read(
         if found.is_tied is False:
             faults.append(f"{CONFIG}: tied: must be true, because the resources of a NeonVM are tied")
         found = replace(found, is_tied=True)
-    return replace(found, bounds=found_bounds, step=found_step), faults
+    plugin = _metrics_plugin(annotations, registry, faults)
+    return replace(found, bounds=found_bounds, step=found_step, metrics_plugin=plugin), faults
 
 
 def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults: list[str]) -> Overrides:
@@ -125,6 +129,22 @@ def _config(annotations: Mapping[str, object], registry: PolicyRegistry, faults:
         else:
             faults.append(f"{CONFIG}: {short(key)}: there is no such setting")
     return Overrides(chosen, open_at, is_tied=is_tied)
+
+
+def _metrics_plugin(
+    annotations: Mapping[str, object], registry: PolicyRegistry, faults: list[str]
+) -> str | None:
+    name = annotations.get(METRICS_PLUGIN)
+    if name is None or name == "":
+        return None if name is None else ""
+    if not registry.has_plugins:
+        faults.append(f"{METRICS_PLUGIN}: needs plugins.directory in the agent's settings")
+        return None
+    try:
+        return plugin_name(str(name))
+    except ValueError as error:
+        faults.append(f"{METRICS_PLUGIN}: {error} (found {short(name)!r})")
+        return None
 
 
 def _neon_config(

@@ -10,8 +10,8 @@ from agent.sources.described import Found
 from agent.sources.others import owners
 from hosting.kubernetes import objects
 from hosting.kubernetes.errors import KubernetesError, RefusedError
+from hosting.kubernetes.eviction import evict
 from hosting.kubernetes.names import EVICT
-from hosting.kubernetes.resources import PODS, Manifest
 
 if TYPE_CHECKING:  # the client library is an extra
     from hosting.kubernetes.api import KubernetesApi
@@ -42,25 +42,13 @@ class Evictor:
         pod = next(each for each in found.values() if objects.uid(each.manifest) == uid)
         tell(pod, True, f"denied what it needs for {self._evictions.after_s:.0f} s and longer")
         try:
-            await self._evict(pod.manifest)
+            await evict(self._api, objects.namespace(pod.manifest), objects.name(pod.manifest), uid)
         except KubernetesError as error:
-            refused = error if isinstance(error, RefusedError) else None
-            if refused is None or not (refused.is_not_found or refused.is_conflict):
-                chance, wait_s = self._rng.random(), refused.retry_after_s if refused else None
-                self._evictions = self._evictions.refused(uid, now_s, chance, wait_s)
-                tell(pod, False, str(error))
-                return
+            wait_s = error.retry_after_s if isinstance(error, RefusedError) else None
+            self._evictions = self._evictions.refused(uid, now_s, self._rng.random(), wait_s)
+            tell(pod, False, str(error))
+            return
         self._evictions = self._evictions.accepted(uid, now_s)  # it goes, or it has gone before
-
-    async def _evict(self, pod: Manifest) -> None:
-        namespace, name = objects.namespace(pod), objects.name(pod)
-        body: Manifest = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"namespace": namespace, "name": name},
-            "deleteOptions": {"preconditions": {"uid": objects.uid(pod)}},
-        }
-        await self._api.create(PODS, namespace, body, name=name, subresource="eviction")
 
 
 def fault(found: Found) -> str | None:

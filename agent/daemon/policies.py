@@ -16,6 +16,7 @@ from pydantic import Field
 
 from agent.core.policies.combined import Combined
 from agent.core.policies.load_average import LoadAverage
+from agent.core.policies.outside import PREFIX, PluginPolicy
 from agent.core.policies.pressure import Pressure
 from agent.core.policies.surge import Surges
 from agent.core.policies.tail import LoadTail
@@ -40,6 +41,7 @@ POLICY_GROUP: Final = "parley.policies"
 DEFAULT: Final = ("utilisation",)
 MAX_POLICIES: Final = 16
 MAX_PARTS: Final = 16
+MAX_NAME: Final = len(PREFIX) + 253
 
 Factory = Callable[[Mapping[str, Any]], Policy]
 M = TypeVar("M", bound=Settings)
@@ -132,19 +134,23 @@ class PressureArgs(Settings):
 class Choice(Settings):
     """One policy of a list."""
 
-    name: Annotated[str, Field(min_length=1, max_length=63)]
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     args: dict[str, Any] = Field(default_factory=dict)
 
 
 class PolicyRegistry(FactoryRegistry[Factory]):
     """Factories of policies."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_plugins: bool = False) -> None:
+        """With plugins, `plugin:NAME` is a policy whatever the name is: the plugin may register at any time."""
         rule = "a name is made of a-z, 0-9, dot and hyphen, at most 63"
         super().__init__("policy", _NAME.fullmatch, rule)
+        self.has_plugins = has_plugins
 
     def build(self, name: str, args: Mapping[str, Any]) -> Policy:
         """The policy of that name. Raises `FaultsError` for bad args, `RegistryError` for all else."""
+        if name.startswith(PREFIX):
+            return self._plugin(name.removeprefix(PREFIX), args)
         factory = self.get(name)
         try:
             policy = factory(args)
@@ -156,6 +162,15 @@ class PolicyRegistry(FactoryRegistry[Factory]):
             raise RegistryError(f"policy {name!r}: its factory made no policy but {policy!r}")
         return policy if isinstance(policy, _OURS) else Guarded(name, policy)
 
+    def _plugin(self, name: str, args: Mapping[str, Any]) -> Policy:
+        if not self.has_plugins:
+            raise RegistryError(f"policy {PREFIX + name!r}: needs plugins.directory in the agent's settings")
+        if not name or not name.isprintable() or " " in name:
+            raise RegistryError(
+                f"policy {PREFIX + name!r}: the name of the plugin must follow, such as {PREFIX}queue"
+            )
+        return PluginPolicy(name, dict(args))
+
 
 _OURS: Final = (LoadAverage, Pressure, Utilisation)
 
@@ -164,9 +179,12 @@ def _of(model: type[UtilisationArgs | LoadAverageArgs | PressureArgs]) -> Factor
     return lambda args: check(dict(args), model).make()
 
 
-def standard(entries: Iterable[metadata.EntryPoint] | None = None) -> PolicyRegistry:
-    """Our policies and those of installed distributions. Raises `RegistryError` where two use one name."""
-    found = PolicyRegistry()
+def standard(
+    entries: Iterable[metadata.EntryPoint] | None = None, *, has_plugins: bool = False
+) -> PolicyRegistry:
+    """Our policies and those of installed distributions, and with plugins those too. Raises `RegistryError` where two use
+    one name."""
+    found = PolicyRegistry(has_plugins=has_plugins)
     found.register("utilisation", _of(UtilisationArgs))
     found.register("load-average", _of(LoadAverageArgs))
     found.register("pressure", _of(PressureArgs))
@@ -235,45 +253,49 @@ class Guarded:
     def goal(self, load: Load, sizing: Sizing) -> Goal:
         """The result of the policy for each resource, where that is a valid one."""
         try:
-            return self._both(self.policy.goal(load, sizing))
+            return checked(self.name, self.policy.goal(load, sizing))
         except Exception as error:  # noqa: BLE001 - what an outside policy raises is its word, not our fault
             failed = ResourceGoal(None, f"policy {self.name} failed: {_text(error)}")
             return Goal(failed, failed)
 
-    def _both(self, result: object) -> Goal:
-        if not isinstance(result, Goal):
-            return Goal(self._no_goal(result), self._no_goal(result))
-        return Goal(self._checked(result.cpu), self._checked(result.memory))
 
-    def _checked(self, goal: object) -> ResourceGoal:
-        match goal:
-            case ResourceGoal(None, reason):
-                return ResourceGoal(None, _text(reason))
-            case ResourceGoal(units, reason, parts) if units is not None and _is_count(units):
-                return ResourceGoal(min(units, MAX_UNITS), _text(reason), self._parts(units, parts))
-            case _:
-                return self._no_goal(goal)
+def checked(name: str, result: object) -> Goal:
+    """What an outside policy returned, for each resource where that is a valid goal; else None and the reason."""
+    if not isinstance(result, Goal):
+        nothing = _no_goal(name, result)
+        return Goal(nothing, nothing)
+    return Goal(_checked(name, result.cpu), _checked(name, result.memory))
 
-    def _no_goal(self, result: object) -> ResourceGoal:
-        return ResourceGoal(None, f"policy {self.name} returned no goal but {_text(repr(result))}")
 
-    def _parts(self, units: int, parts: object) -> tuple[GoalPart, ...]:
-        """Its parts, where the first of them is the goal: else they explain nothing."""
-        listed = tuple(parts)[:MAX_PARTS] if isinstance(parts, tuple | list) else ()
-        if not listed or not all(isinstance(part, GoalPart) for part in listed) or listed[0].units != units:
-            return ()
-        if any(
-            part.units is not None and not (_is_count(part.units) and part.units <= units) for part in listed
-        ):
-            return ()
-        return tuple(
-            GoalPart(
-                _text(part.policy),
-                None if part.units is None else min(part.units, MAX_UNITS),
-                _text(part.reason),
-            )
-            for part in listed
+def _checked(name: str, goal: object) -> ResourceGoal:
+    match goal:
+        case ResourceGoal(None, reason):
+            return ResourceGoal(None, _text(reason))
+        case ResourceGoal(units, reason, parts) if units is not None and _is_count(units):
+            return ResourceGoal(min(units, MAX_UNITS), _text(reason), _parts(units, parts))
+        case _:
+            return _no_goal(name, goal)
+
+
+def _no_goal(name: str, result: object) -> ResourceGoal:
+    return ResourceGoal(None, f"policy {name} returned no goal but {_text(repr(result))}")
+
+
+def _parts(units: int, parts: object) -> tuple[GoalPart, ...]:
+    """Its parts, where the first of them is the goal: else they explain nothing."""
+    listed = tuple(parts)[:MAX_PARTS] if isinstance(parts, tuple | list) else ()
+    if not listed or not all(isinstance(part, GoalPart) for part in listed) or listed[0].units != units:
+        return ()
+    if any(part.units is not None and not (_is_count(part.units) and part.units <= units) for part in listed):
+        return ()
+    return tuple(
+        GoalPart(
+            _text(part.policy),
+            None if part.units is None else min(part.units, MAX_UNITS),
+            _text(part.reason),
         )
+        for part in listed
+    )
 
 
 def _is_count(units: object) -> bool:

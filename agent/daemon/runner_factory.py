@@ -6,10 +6,12 @@ from urllib.parse import urlsplit
 
 from agent.core.model import Vm, VmKind
 from agent.core.policies.combined import Combined
-from agent.core.ports import VmBackend, VmDescription
+from agent.core.ports import ExporterPeer, VmBackend, VmDescription
 from agent.daemon import annotations, policies, windows
 from agent.daemon.load_files import LoadFiles
+from agent.daemon.plugin_peers import MetricsFromPlugin, PluginPolicies
 from agent.daemon.settings import AgentSettings
+from agent.node.plugins.ports import PluginCatalogue
 from agent.peers.exporter import ExporterLink
 from agent.peers.informant import InformantLink
 from agent.peers.scheduler import SchedulerLink
@@ -21,6 +23,8 @@ from protocol.values import ComputeUnit
 
 INFORMANT_DEADLINE_S: Final = 2.0
 METRICS_DEADLINE_S: Final = 2.0
+PLUGIN_SLACK_S: Final = 0.5
+"""Beyond the deadline of a call to a plugin, which the catalogue keeps itself and can tell more about."""
 
 
 def vm_of(spec: VmDescription, own: annotations.Overrides, policy: Combined, *, is_tied: bool) -> Vm:
@@ -49,6 +53,8 @@ class RunnerFactory:
     registry: policies.PolicyRegistry
     load_files: LoadFiles
     context: RunnerContext
+    catalogue: PluginCatalogue | None = None
+    """None where the settings name no directory of plugins."""
 
     def make(self, spec: VmDescription) -> Runner:
         """The runner of `spec`, not started. What is wrong with annotations is logged, and ignored."""
@@ -60,7 +66,8 @@ class RunnerFactory:
             windows.Schedule(own.windows) if own.windows is not None else windows.of(self.settings.windows)
         )
         known = self.load_files.read(vm, policy.remembering)
-        return Runner(vm, self._peers(spec), self.context, policy, self.settings.timing(), schedule, known)
+        peers = self._peers(spec, own, policy)
+        return Runner(vm, peers, self.context, policy, self.settings.timing(), schedule, known)
 
     def faults(self, spec: VmDescription) -> list[str]:
         """What is wrong with the annotations of `spec`, and ignored."""
@@ -86,7 +93,7 @@ class RunnerFactory:
     def _policy(self, own: annotations.Overrides) -> Combined:
         return own.policies or policies.build(self.settings.policies, self.registry)
 
-    def _peers(self, spec: VmDescription) -> Peers:
+    def _peers(self, spec: VmDescription, own: annotations.Overrides, policy: Combined) -> Peers:
         host = urlsplit(spec.informant_url).hostname
         assert host is not None, "sources check URLs"
         if is_own(self.advertised.host) and not is_own(host):
@@ -103,12 +110,25 @@ class RunnerFactory:
             InformantLink(
                 self.to_informants, spec.informant_url, self.callback_address, INFORMANT_DEADLINE_S, rng
             ),
-            ExporterLink(
-                self.to_exporters,
-                bracketed(host),
-                self.settings.metrics_prefix,
-                METRICS_DEADLINE_S,
-                rng,
-                path=urlsplit(spec.informant_url).path,
-            ),
+            self._exporter(bracketed(host), urlsplit(spec.informant_url).path, own.metrics_plugin),
+            self._policy_peer(policy),
         )
+
+    def _exporter(self, host: str, path: str, plugin: str | None) -> ExporterPeer:
+        """Who tells the load; `plugin` is what the VM's annotation names."""
+        settings, rng = self.settings, self.context.rng
+        link = ExporterLink(
+            self.to_exporters, host, settings.metrics_prefix, METRICS_DEADLINE_S, rng, path=path
+        )
+        name = settings.plugins.metrics if plugin is None else plugin
+        if not name or self.catalogue is None:
+            return link
+        source = self.catalogue.metrics_source(name)
+        return MetricsFromPlugin(source, name, link, settings.plugins.deadline + PLUGIN_SLACK_S)
+
+    def _policy_peer(self, policy: Combined) -> PluginPolicies | None:
+        if not policy.plugins:
+            return None
+        assert self.catalogue is not None, "settings and annotations are checked"
+        deadline_s = self.settings.plugins.deadline + PLUGIN_SLACK_S
+        return PluginPolicies(self.catalogue, policy.plugins, deadline_s)

@@ -12,6 +12,7 @@ from agent.backends import factories
 from agent.backends.faults import Faults
 from agent.core.timing import Timing
 from agent.daemon import policies, windows
+from agent.daemon.node_settings import PluginSettings, QosSettings, path
 from agent.sources.file import InformantUrl, VmList
 from hosting.addresses import AdvertiseSetting, is_url
 from hosting.settings import Name, Settings
@@ -42,12 +43,6 @@ def _scheduler(value: object) -> object:
     return value
 
 
-def _path(value: object) -> Path:
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be a path")
-    return Path(value)
-
-
 def _backend(value: str) -> str:
     if value not in factories.FACTORIES:
         raise ValueError(f"must be one of {', '.join(sorted(factories.FACTORIES))}")
@@ -56,7 +51,7 @@ def _backend(value: str) -> str:
 
 SchedulerUrl = Annotated[str, Field(max_length=512), AfterValidator(_scheduler_url)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-File = Annotated[Path, BeforeValidator(_path)]
+File = Annotated[Path, BeforeValidator(path)]
 
 
 class Periods(Settings):
@@ -155,6 +150,9 @@ class AgentSettings(VmList):
     faults: Faults = Faults()
     """What goes wrong with simulated VMs; nothing by default."""
     kubernetes: KubernetesSettings = KubernetesSettings()
+    plugins: PluginSettings = PluginSettings()
+    qos: QosSettings | None = None
+    """Strategies on the node; none where it is left out, and the command line names none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -184,7 +182,9 @@ class AgentSettings(VmList):
             return []
         faults: list[str] = []
         if "policies" in data:
-            faults += policies.faults_of(data["policies"], policies.standard())
+            plugins = data.get("plugins")
+            has_plugins = isinstance(plugins, dict) and plugins.get("directory") is not None
+            faults += policies.faults_of(data["policies"], policies.standard(has_plugins=has_plugins))
         if "windows" in data:
             faults += windows.faults_of(data["windows"])
         return faults + super().cross_faults(data)

@@ -27,6 +27,7 @@ def vm_status(runner: Runner, now_s: float) -> dict[str, Any]:
         or (seen.refusal if seen is not None else None),
         "informant": state.informant.fault,
         "metrics": state.metrics.fault,
+        "policies": state.policies.fault,
     }
     now = runner.condition(now_s)
     age_s = None if state.metrics.read_s is None else round(now_s - state.metrics.read_s, 1)

@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 from agent.core import events
-from agent.core.model import Sample, Stalls
+from agent.core.model import Sample, Stalls, Vm
 from hosting.client import Answered, HttpClient
 from protocol import exporter
 from protocol.errors import RemoteProtocolError
@@ -47,7 +47,8 @@ class ExporterLink:
         self._deadline_s = deadline_s
         self._rng = rng
 
-    async def read(self, port: int) -> events.MetricsRead | events.MetricsFailed:
+    async def read(self, vm: Vm, port: int) -> events.MetricsRead | events.MetricsFailed:
+        del vm  # it is the only one there
         url = f"http://{self._host}:{port}{self._path}/metrics{_QUERY}"
         outcome = await self._client.call("GET", url, deadline_s=self._deadline_s)
         chance = self._rng.random()

@@ -13,6 +13,7 @@ from agent.core.ports import (
     FencedOffError,
     Fencing,
     InformantPeer,
+    PolicyPeer,
     ResizeRefusedError,
     SchedulerPeer,
     VmBackend,
@@ -22,12 +23,13 @@ from agent.core.timing import Timing
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The peers of one runner."""
+    """The peers of one runner. `policies` is None where no policy is in a process of its own."""
 
     backend: VmBackend
     scheduler: SchedulerPeer
     informant: InformantPeer
     exporter: ExporterPeer
+    policies: PolicyPeer | None = None
 
 
 class Performer:
@@ -54,7 +56,10 @@ class Performer:
             case events.AnnounceUpscale(amount):
                 return await self._peers.informant.announce_upscale(amount)
             case events.ReadMetrics(port):
-                return await self._peers.exporter.read(port)
+                return await self._peers.exporter.read(vm, port)
+            case events.AskPolicies(load, sizing):
+                assert self._peers.policies is not None, "a policy that nobody can ask"
+                return await self._peers.policies.ask(vm, load, sizing)
             case _:
                 assert_never(started.action)
 

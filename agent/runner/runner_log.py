@@ -81,6 +81,7 @@ class RunnerLog:
             "backend": (before.backend.fault, after.backend.fault),
             "informant": (before.informant.fault, after.informant.fault),
             "metrics": (before.metrics.fault, after.metrics.fault),
+            "policies": (before.policies.fault, after.policies.fault),
             "resize": (before.backend.resizing.fault, after.backend.resizing.fault),
         }
         for action, (known, fault) in faults.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.core import events
-from agent.core.apply import goal_of
+from agent.core.on_metrics import goal_of
 from agent.core.state import RunnerState
 from agent.core.step import Transition
 from hosting.metrics import Durations

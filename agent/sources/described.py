@@ -22,7 +22,16 @@ from protocol.wire import PodName
 
 INFORMANT_PORT: Final = 10301
 """The published port of the informant in a NeonVM."""
-_READ: Final = frozenset({names.CONFIG, names.UNIT, names.BOUNDS, names.NEON_CONFIG, names.NEON_BOUNDS})
+_READ: Final = frozenset(
+    {
+        names.CONFIG,
+        names.UNIT,
+        names.BOUNDS,
+        names.METRICS_PLUGIN,
+        names.NEON_CONFIG,
+        names.NEON_BOUNDS,
+    }
+)
 """The annotations that a runner reads. Others are read elsewhere, change with every write, or are not ours."""
 
 Pods: TypeAlias = Mapping[tuple[str, str], Manifest]

@@ -25,6 +25,7 @@ _QOS: Final = ("", "burstable", "besteffort")
 _HIERARCHIES: Final = {
     "cpu": ("cpu", "cpu,cpuacct"),
     "cpuacct": ("cpuacct", "cpu,cpuacct"),
+    "cpuset": ("cpuset",),
     "memory": ("memory",),
 }
 
@@ -72,6 +73,10 @@ class CgroupTree:
         if self.is_v2:
             return self.root
         return next((self.root / name for name in names if (self.root / name).is_dir()), self.root / names[0])
+
+    def hierarchy(self, controller: str) -> Path:
+        """Where the groups of a controller (`cpu`, `cpuacct`, `cpuset`, `memory`) are mounted; `root` itself in cgroup v2."""
+        return self._hierarchies[controller]
 
     def find(self, uid: str) -> PodGroup | None:
         """The group of the pod with that UID; None where there is none, and for a text that is no UID."""

@@ -17,14 +17,23 @@ class CredentialsError(KubernetesError):
 
 
 class RefusedError(KubernetesError):
-    """The API server answered with an error. `reason` is the machine's word, such as `Conflict`; empty where there is none."""
+    """The API server answered with an error. `reason` is the machine's word, such as `Conflict`; empty where there is none. `causes` are
+    the machine's words for what is behind, such as `DisruptionBudget`."""
 
-    def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        retry_after_s: float | None = None,
+        causes: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
         self.retry_after_s = retry_after_s
+        self.causes = causes
 
     @property
     def is_not_found(self) -> bool:
@@ -46,6 +55,11 @@ class RefusedError(KubernetesError):
         """The server asks for patience."""
         return self.status in {429, 503, 504}
 
+    @property
+    def is_budget(self) -> bool:
+        """A PodDisruptionBudget forbids an eviction now. Source: policy/v1, the cause of an eviction's 429."""
+        return "DisruptionBudget" in self.causes
+
 
 def refusal(status: int, text: bytes, retry_after: str | None = None) -> RefusedError:
     """The error in an answer: a Status object, or any text."""
@@ -65,6 +79,9 @@ def refusal_of(status: int, found: dict[str, Any]) -> RefusedError:
     details = found.get("details")
     seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     retry_after_s = float(seconds) if isinstance(seconds, int | float) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    known = [each for each in causes if isinstance(each, dict)] if isinstance(causes, list) else []
+    reasons = tuple(str(each.get("reason") or "") for each in known)
     return RefusedError(
-        status, str(found.get("reason") or ""), str(found.get("message") or ""), retry_after_s
+        status, str(found.get("reason") or ""), str(found.get("message") or ""), retry_after_s, reasons
     )

@@ -10,7 +10,7 @@ and target equal. A memory limit that the node cannot lower shows in `actual_lim
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Final, Literal
 
 from hosting.kubernetes.objects import RESOURCE_NAMES, ResourceName, amounts, condition
 from hosting.kubernetes.resources import Manifest
@@ -160,19 +160,47 @@ def holds(pod: Manifest) -> Resources:
     running = ZERO
     for each in containers(pod):
         running += each.applied() if is_infeasible else each.applied().max(resources(each.requests))
-    before, peak = ZERO, ZERO
-    for each in spec.get("initContainers") or ():
-        own = resources(_container(each, {}, is_sidecar=True).requests)
-        if each.get("restartPolicy") == "Always":
-            before += own
-            peak = peak.max(before)
-        else:
-            peak = peak.max(before + own)
+    peak = reduce(Resources.max, (resources(each) for each in _while_starting(pod, "requests")), ZERO)
     whole = amounts((spec.get("resources") or {}).get("requests"))
     most = running.max(peak)
     return Resources(whole.get("cpu", most.vcpu_milli), whole.get("memory", most.memory_bytes)) + _overhead(
         pod
     )
+
+
+def limits(pod: Manifest) -> dict[ResourceName, int]:
+    """The limits of the whole pod, as the kubelet sets them on its cgroup; a resource that some container leaves open has none.
+    Raises `QuantityError`. Source: `ResourceConfigForPod` of Kubernetes 1.35."""
+    starting = list(_while_starting(pod, "limits"))
+    running = [each.limits for each in containers(pod)]
+    whole = amounts((pod["spec"].get("resources") or {}).get("limits"))
+    overhead = amounts(pod["spec"].get("overhead"))
+    found: dict[ResourceName, int] = {}
+    for name in RESOURCE_NAMES:
+        amount = whole.get(name)
+        if not amount and all(each.get(name) for each in (*running, *starting)):
+            amount = max(sum(each[name] for each in running), *(each[name] for each in starting), 0)
+        if amount:
+            found[name] = amount + overhead.get(name, 0)
+    return found
+
+
+def _while_starting(
+    pod: Manifest, key: Literal["requests", "limits"]
+) -> Iterator[Mapping[ResourceName, int]]:
+    """What the pod asks for while each init container runs, the sidecars before it included."""
+    sidecars: dict[ResourceName, int] = {}
+    for each in pod["spec"].get("initContainers") or ():
+        size = _container(each, {}, is_sidecar=True)
+        own = size.requests if key == "requests" else size.limits
+        together = {
+            name: sidecars.get(name, 0) + own.get(name, 0)
+            for name in RESOURCE_NAMES
+            if name in sidecars or name in own
+        }
+        if each.get("restartPolicy") == "Always":
+            sidecars = together
+        yield together
 
 
 def is_terminal(pod: Manifest) -> bool:

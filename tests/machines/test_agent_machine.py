@@ -12,12 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from agent.core import events
 from agent.core.model import Vm
+from agent.core.policies.combined import Combined
+from agent.core.policies.outside import PluginPolicy
+from agent.core.policies.values import PluginAnswer
 from agent.core.state import PermitRequest
 from protocol.reasons import ErrorCode
 from protocol.values import Observation, Resources
 from protocol.wire import MoreResources
 from tests.support.amounts import UNIT, cu
-from tests.unit.agent.driver import APART, FULL, UNSETTLED, VM, Driver, grant, refusal
+from tests.unit.agent.driver import APART, FULL, UNSETTLED, UTILISATION, VM, Driver, decreed, grant, refusal
 
 KINDS = (
     events.Fence,
@@ -28,8 +31,11 @@ KINDS = (
     events.AskDownscale,
     events.AnnounceUpscale,
     events.ReadMetrics,
+    events.AskPolicies,
 )
 DEADLINES_S = {events.RequestPermit: 4.0, events.Fence: 5.0, events.Observe: 5.0, events.Resize: 5.0}
+WITH_PLUGIN = Combined((*UTILISATION.policies, ("plugin:theirs", PluginPolicy("theirs"))))
+"""Beside a policy of ours, whose goal is the higher one in the end."""
 SHARES = st.integers(0, 8)
 CHANCES = st.floats(0, 0.99)
 
@@ -58,8 +64,9 @@ class Ledger:
 class World(Driver):
     """A driver whose every outcome is played by hand, with the truth beside it."""
 
-    def __init__(self, size: Resources, vm: Vm) -> None:
-        super().__init__(size, vm=vm, by_hand=KINDS)
+    def __init__(self, size: Resources, vm: Vm, policy: Combined) -> None:
+        super().__init__(size, vm=vm, policy=policy, by_hand=KINDS)
+        self.plugins = decreed(1)
         self.knows_apart = True
         self.is_heard = False
         self.ledger = Ledger(size)
@@ -137,6 +144,8 @@ def failure(action: events.Action, chance: float, *, is_lost: bool) -> events.Ev
             return events.InformantFailed("failed", is_lost, chance)
         case events.ReadMetrics():
             return events.MetricsFailed("failed", is_lost, chance)
+        case events.AskPolicies():
+            return events.PoliciesAnswered((PluginAnswer("theirs", None, "failed"),))
 
 
 class AgentMachine(RuleBasedStateMachine):
@@ -144,9 +153,9 @@ class AgentMachine(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(vm=st.sampled_from([VM, APART]))
-    def a_vm_of_either_kind(self, vm: Vm) -> None:
-        self.world = World(cu(2), vm)
+    @initialize(vm=st.sampled_from([VM, APART]), policy=st.sampled_from([UTILISATION, WITH_PLUGIN]))
+    def a_vm_of_either_kind(self, vm: Vm, policy: Combined) -> None:
+        self.world = World(cu(2), vm, policy)
 
     def _flying(self, *kinds: type[object]) -> list[events.Action]:
         return [each for each in self.world.flying if isinstance(each, kinds)]
@@ -287,6 +296,10 @@ class AgentMachine(RuleBasedStateMachine):
     def the_node_has_room_for(self, cpu: int, memory: int) -> None:
         self.world.ledger.room = cu(cpu, memory)
 
+    @rule(units=SHARES)
+    def the_plugin_changes_its_mind(self, units: int) -> None:
+        self.world.plugins = decreed(units)
+
     @rule(busy=st.floats(0, 9))
     def the_load_changes(self, busy: float) -> None:
         self.world.busy_cpus = busy
@@ -339,6 +352,7 @@ class AgentMachine(RuleBasedStateMachine):
             knows_apart=world.knows_apart,
         )
         world.load(5).memory(3)
+        world.plugins = decreed(1)
         world.pass_to(world.now_s + 6)  # what was under way ends
         if world.registrations:
             world.tell(events.Resumed(world.registrations[-1]))
@@ -346,7 +360,7 @@ class AgentMachine(RuleBasedStateMachine):
         world.wait(90)
         is_apart = world.knows_apart and world.state.vm.unit.is_apart
         assert world.size == (cu(5, 3) if is_apart else cu(5)), f"{world.size}, {world.plan().reason}"
-        quiet = (events.Observe, events.ReadMetrics)
+        quiet = (events.Observe, events.ReadMetrics, events.AskPolicies)
         assert len([each for each in world.log if not isinstance(each, quiet)]) < 60
 
 

@@ -82,6 +82,8 @@ class AgentStory(Telling):
                 return f"tells the guest of {_units(amount)}"
             case events.ReadMetrics():
                 return "reads the metrics"
+            case events.AskPolicies():
+                return "asks its policies"
 
     def then(self, *did: str) -> None:
         """What the agent did since the last time, in this order."""

@@ -213,6 +213,8 @@ class Life:
             case events.ReadMetrics():
                 failed = events.MetricsFailed("no answer", False, self._dice.random())
                 informant.metrics(self._once(failed, INFORMANT_DEADLINE_S))
+            case events.AskPolicies():
+                raise AssertionError("no policy of these VMs is in a process of its own")
             case _:
                 assert_never(action)
 

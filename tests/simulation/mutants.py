@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-from agent.core import apply as agent_apply
 from agent.core import on_informant, on_scheduler, plan
+from agent.core import on_metrics as agent_metrics
 from agent.core.state import RunnerState
 from agent.core.timing import Timing
 from informant.core.guard import Guard
@@ -168,14 +168,14 @@ def informant_never_forgotten() -> Patch:
 
 def goals_never_fall() -> Patch:
     """The highest goal that there ever was counts."""
-    read = agent_apply._metrics_read
+    read = agent_metrics.read
 
     def read_and_keep(
         state: RunnerState, event: Any, now_s: float, timing: Timing, policy: Any
     ) -> RunnerState:
         return read(state, event, now_s, replace(timing, down_window_s=1e6), policy)
 
-    return _patch(agent_apply, "_metrics_read", read_and_keep)
+    return _patch(agent_metrics, "read", read_and_keep)
 
 
 def wish_without_an_end() -> Patch:

@@ -43,10 +43,10 @@ ABOVE_PURE = (
     "scheduler.framework",
 )
 
-# fnmatch: the case-sensitive matcher is a pure function. random: generators are passed in, and ruff bans the shared one.
+# array: a container of numbers. fnmatch: the case-sensitive matcher is a pure function. random: generators are passed in, and ruff bans the shared one.
 ALLOWED = frozenset(
     """
-    dataclasses enum typing typing_extensions collections functools itertools math fractions decimal re struct json
+    dataclasses enum typing typing_extensions collections array functools itertools math fractions decimal re struct json
     uuid types abc operator bisect heapq hashlib string annotated_types fnmatch random msgspec
     """.split()  # noqa: SIM905 - thirty quoted names would hide the list
 )

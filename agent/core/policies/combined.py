@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.core.policies.outside import PluginPolicy
 from agent.core.policies.remembered import Remembering
 from agent.core.policies.utilisation import Utilisation
 from agent.core.policies.values import (
@@ -44,6 +45,11 @@ class Combined:
     def is_tied(self) -> bool:
         """Whether one of the policies knows one number of units only, so that the VM's resources must be tied."""
         return any(getattr(policy, "is_tied", False) is True for _, policy in self.policies)
+
+    @property
+    def plugins(self) -> tuple[PluginPolicy, ...]:
+        """The policies that must be asked for, because they are in processes of their own."""
+        return tuple(policy for _, policy in self.policies if isinstance(policy, PluginPolicy))
 
     def goal(self, load: Load, sizing: Sizing) -> Goal:
         """The highest goal of each resource; of a tied VM the higher one for both.

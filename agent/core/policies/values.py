@@ -67,6 +67,8 @@ class Load:
     memory_surge: int | None = None
     cpu_psi: Psi | None = None
     memory_psi: Psi | None = None
+    answers: "tuple[PluginAnswer, ...]" = ()
+    """What the policies in processes of their own said lately (`outside`)."""
 
     def busy(self) -> int | None:
         """The busy CPUs, where that can be a measurement."""
@@ -134,6 +136,16 @@ class Goal:
         if self.cpu.reason == self.memory.reason:
             return self.cpu.reason
         return f"CPU: {self.cpu.reason}; memory: {self.memory.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginAnswer:
+    """What the policy plugin `plugin` said: a goal in the units that it was asked in, or None. `error` says what is wrong with
+    the answer, or why there is none."""
+
+    plugin: str
+    goal: Goal | None
+    error: str = ""
 
 
 class Policy(Protocol):

@@ -17,6 +17,7 @@ from agent.core.policies.combined import Combined
 from agent.core.policies.surge import NO_SURGES
 from agent.core.policies.tail import NO_TAIL
 from agent.core.policies.utilisation import Utilisation
+from agent.core.policies.values import Goal, Load, PluginAnswer, ResourceGoal, Sizing
 from agent.core.policies.zones import NO_ZONES
 from agent.core.state import PermitRequest, RunnerState
 from agent.core.step import RunnerCore, Transition
@@ -100,6 +101,12 @@ def refusal(
     return events.PermitRefused(request.number, status, body, retry_after_s, CHANCE)
 
 
+def decreed(units: int, plugin: str = "theirs") -> Callable[[Load, Sizing], events.PoliciesAnswered]:
+    """The policy plugin always has the same goal."""
+    goal = ResourceGoal(units, "decree")
+    return lambda _load, _sizing: events.PoliciesAnswered((PluginAnswer(plugin, Goal(goal, goal)),))
+
+
 class Driver:
     """Drives one state. Everything that was started is in `log`, what is under way in `flying`."""
 
@@ -130,6 +137,7 @@ class Driver:
         """Whether the informant asks for our ID every few seconds."""
         self.scheduler: Callable[[PermitRequest], events.Event] = self.grants
         self.guest: Callable[[Resources], events.Event] = events.DownscaleApproved
+        self.plugins: Callable[[Load, Sizing], events.Event] = decreed(2)
         self._core = RunnerCore(timing, policy, self._new_id)
         self._inbox: list[events.Event] = []
         self._busy_s = 0.0
@@ -277,6 +285,8 @@ class Driver:
                 return (events.UpscaleAnnounced(amount),)
             case events.ReadMetrics():
                 return (events.MetricsRead(self.sample()),)
+            case events.AskPolicies(load, sizing):
+                return (self.plugins(load, sizing),)
 
     # ---------------------------------------------------------------- looking
 

@@ -115,8 +115,8 @@ class Informant:
 class Exporter:
     """Always the same load."""
 
-    async def read(self, port: int) -> events.MetricsRead:
-        del port
+    async def read(self, vm: Vm, port: int) -> events.MetricsRead:
+        del vm, port
         await asyncio.sleep(0.001)
         return events.MetricsRead(Sample(now_s(), 1.0, 1.0))
 

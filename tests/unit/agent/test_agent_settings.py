@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from agent.core.policies.outside import PluginPolicy
+from agent.daemon.policies import build, standard
 from agent.daemon.settings import AgentSettings
 from agent.program import main
 from hosting.settings import SettingsError, parse
@@ -185,3 +187,46 @@ def test_what_of_kubernetes_does_not_go_together_is_told(before: str, after: str
 def test_a_list_of_vms_beside_kubernetes_is_refused() -> None:
     (fault,) = _faults(f"{GOOD}source: kubernetes\nbackend: kubernetes\n")
     assert fault == "vms: must be left out where the source is kubernetes"
+
+
+@pytest.mark.parametrize(
+    ("written", "faults"),
+    [
+        ("plugins: {metrics: a}", ["plugins.metrics: needs plugins.directory, where the plugin registers"]),
+        (
+            "plugins: {directory: plugins, deadline: 5, maxCalls: 0}",
+            [
+                "plugins.directory: must be an absolute path, such as /var/lib/parley/plugins_registry (found 'plugins')",
+                "plugins.deadline: must be at most 4 (found 5)",
+                "plugins.maxCalls: must be at least 1 (found 0)",
+            ],
+        ),
+        ("policies: ['plugin:a']", ["policies[0]: policy 'plugin:a': needs plugins.directory in the agent's settings"]),
+        (
+            "{plugins: {directory: /run/p}, policies: ['plugin:']}",
+            ["policies[0]: policy 'plugin:': the name of the plugin must follow, such as plugin:queue"],
+        ),
+        ("qos: {cgroupRoot: sys, interval: 0}", ["qos.cgroupRoot: must be an absolute path", "qos.interval: must be at least 0.1"]),
+        (
+            "qos: {featureGates: {CPUSupress: true}, recommendOnly: [X], flags: {colour: red}}",
+            [
+                "qos.flags.colour: there is no flag 'colour' (there are: ",
+                "qos.featureGates.CPUSupress: there is no such feature gate (there are: ",
+                "qos.recommendOnly[0]: there is no QoS plugin 'X' (there are: ",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_plugins_and_strategies_are_checked_at_once(written: str, faults: list[str]) -> None:
+    more = written[1:-1].replace("}, p", "}\np") if written.startswith("{") else written
+    found = _faults(f"{GOOD}{more}\n")
+    assert len(found) == len(faults), found
+    assert all(fault.startswith(told) for fault, told in zip(found, faults, strict=True)), found
+
+
+def test_a_policy_may_be_a_plugin_where_plugins_have_a_directory() -> None:
+    more = "plugins: {directory: /run/plugins}\npolicies: [utilisation, {name: 'plugin:acme.com/queue', args: {depth: 9}}]\n"
+    read = parse(Path("agent.yaml"), (GOOD + more).encode(), AgentSettings)
+    assert build(read.policies, standard(has_plugins=True)).plugins == (
+        PluginPolicy("acme.com/queue", {"depth": 9}),
+    )

@@ -147,7 +147,7 @@ async def test_retry_after_is_seconds_or_nothing(peer: Peer, header: str, second
 async def test_nobody_there_is_a_failure(peer: Peer) -> None:
     link = SchedulerLink(peer.client, Candidates(lambda: ("http://127.0.0.1:1/",)), 1.0, random.Random(1))
     assert isinstance(await link.ask(VM, ASK), events.PermitFailed)
-    exporter = await peer.exporter().read(1)
+    exporter = await peer.exporter().read(VM, 1)
     assert isinstance(exporter, events.MetricsFailed)
     assert exporter.is_lost
 
@@ -214,7 +214,7 @@ async def test_why_the_informant_refuses_is_told_in_one_short_line(
 @pytest.mark.parametrize("bad", BAD, ids=str)
 async def test_a_useless_page_is_a_failure(peer: Peer, bad: Reply | HangUp) -> None:
     peer.reply = [bad]
-    event = await peer.exporter().read(peer.port)
+    event = await peer.exporter().read(VM, peer.port)
     assert isinstance(event, events.MetricsFailed)
     assert not event.is_lost
 
@@ -222,6 +222,6 @@ async def test_a_useless_page_is_a_failure(peer: Peer, bad: Reply | HangUp) -> N
 async def test_a_page_becomes_a_sample(peer: Peer) -> None:
     page = b"node_load1 0.5\nnode_load5 0.25\nnode_cpu_busy_seconds_total 7\n"
     peer.reply = [Reply(200, page, "text/plain")]
-    event = await peer.exporter().read(peer.port)
+    event = await peer.exporter().read(VM, peer.port)
     assert isinstance(event, events.MetricsRead)
     assert (event.sample.load1, event.sample.load5, event.sample.cpu_busy_s) == (0.5, 0.25, 7.0)

@@ -169,3 +169,53 @@ def test_restart_policies_are_by_resource() -> None:
 def test_an_amount_that_is_none_is_refused() -> None:
     with pytest.raises(QuantityError, match="much"):
         pods.size(_pod(_container("a", "much")))
+
+
+def _with_limits(name: str, cpu: str | None = None, memory: str | None = None, **more: Any) -> Manifest:
+    return {"name": name, "resources": {"limits": _amount(cpu, memory)}, **more}
+
+
+@pytest.mark.parametrize(
+    ("pod", "limits"),
+    [
+        pytest.param(
+            _pod(_with_limits("a", "1", "64Mi"), _with_limits("b", "2", "32Mi")),
+            {"cpu": 3000, "memory": 96 * MIB},
+            id="all have limits",
+        ),
+        pytest.param(
+            _pod(_with_limits("a", "1", "64Mi"), _with_limits("b", None, "32Mi")),
+            {"memory": 96 * MIB},
+            id="one has no CPU limit",
+        ),
+        pytest.param(_pod(_container("a")), {}, id="none has a limit"),
+        pytest.param(
+            _pod(
+                _with_limits("a", "1", "64Mi"),
+                init=(
+                    _with_limits("s", "500m", "16Mi", restartPolicy="Always"),
+                    _with_limits("i", "2", "8Mi"),
+                ),
+            ),
+            {"cpu": 2500, "memory": 80 * MIB},
+            id="an init container beside a sidecar needs more than what runs later",
+        ),
+        pytest.param(
+            _pod(_with_limits("a", "1", "64Mi"), init=(_with_limits("i", None, "128Mi"),)),
+            {"memory": 128 * MIB},
+            id="an init container without a limit leaves the pod without one",
+        ),
+        pytest.param(
+            _pod(
+                _with_limits("a", "1"),
+                resources={"limits": {"cpu": "500m", "memory": "1Gi"}},
+                overhead={"cpu": "100m", "memory": "10Mi"},
+            ),
+            {"cpu": 600, "memory": 1034 * MIB},
+            id="those of the pod as a whole, and overhead",
+        ),
+        pytest.param(_pod(_container("a"), overhead={"cpu": "100m"}), {}, id="overhead alone is no limit"),
+    ],
+)
+def test_the_limits_of_a_pod_are_those_that_the_kubelet_sets(pod: Manifest, limits: dict[str, int]) -> None:
+    assert pods.limits(pod) == limits

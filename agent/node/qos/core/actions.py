@@ -15,10 +15,11 @@ class CgroupResource(enum.StrEnum):
     CPU_QUOTA_US = "cpu-quota-us"
     """For each period of 100 ms; `UNLIMITED` for none."""
     CPU_BURST_US = "cpu-burst-us"
+    """Of a quota for each 100 ms, too. The kernel refuses more than the group's quota."""
     CPU_SHARES = "cpu-shares"
     """As in cgroup v1, from 2 to 262144."""
     CPUSET_CPUS = "cpuset-cpus"
-    """A list such as `0-3,8`."""
+    """A list such as `0-3,8`; nothing for all CPUs of the group around it."""
     MEMORY_MIN_BYTES = "memory-min-bytes"
     MEMORY_LOW_BYTES = "memory-low-bytes"
     MEMORY_HIGH_BYTES = "memory-high-bytes"
@@ -53,12 +54,14 @@ class WriteResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """An update and what became of it. `found` is what the file said afterwards; `error` is for people."""
+    """An update and what became of it. `found` is what the file said afterwards; `error` is for people. `displaced` names the strategy
+    whose different value was replaced."""
 
     update: CgroupUpdate
     result: WriteResult
     found: str = ""
     error: str = ""
+    displaced: str = ""
 
 
 class EvictResult(enum.StrEnum):
@@ -66,11 +69,14 @@ class EvictResult(enum.StrEnum):
 
     EVICTED = "evicted"
     RECOMMENDED = "recommended"
+    GONE = "gone"
+    """The pod is not there any more; another pod may have its name by now."""
     REFUSED = "refused"
-    """A disruption budget forbids it now, or the pod is another one by now."""
+    """The API server says no: a disruption budget forbids it now, or the agent lacks the right."""
     UNAVAILABLE = "unavailable"
     """There is no API server to ask."""
     FAILED = "failed"
+    """No usable answer came: whether the pod is evicted is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

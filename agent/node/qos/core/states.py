@@ -48,7 +48,8 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """One pod of the node. `kubernetes_class` is `Guaranteed`, `Burstable` or `BestEffort`."""
+    """One pod of the node. `kubernetes_class` is `Guaranteed`, `Burstable` or `BestEffort`. `controller_kind` is the kind of the owner
+    that is the pod's controller, such as `ReplicaSet`; `Node` for a static pod's mirror; empty where the pod has no controller."""
 
     namespace: str
     name: str
@@ -63,6 +64,7 @@ class PodState:
     annotations: Mapping[str, str] = field(default_factory=dict)
     is_finished: bool = False
     is_ending: bool = False
+    controller_kind: str = ""
 
     @property
     def full_name(self) -> str:

@@ -1,0 +1,111 @@
+"""What readings of the load, and the answers of policies in processes of their own, come to."""
+
+from dataclasses import replace
+from typing import Final
+
+from agent.core import events, on_informant
+from agent.core.model import load_between
+from agent.core.policies.combined import Combined, tied
+from agent.core.policies.remembered import Remembered, remember
+from agent.core.policies.values import Goal, Load, PluginAnswer, Sizing
+from agent.core.state import MetricsState, PluginPoliciesState, PolicyQuestion, RunnerState
+from agent.core.timing import Timing
+from protocol.values import ZERO
+
+HISTORY_S: Final = 60.0
+MAX_HISTORY: Final = 64
+"""Samples; with shorter periods the history is shorter than a minute."""
+
+
+def read(
+    state: RunnerState, event: events.MetricsRead, now_s: float, timing: Timing, policy: Combined
+) -> RunnerState:
+    """A reading. Counters of another source say nothing together with those before."""
+    link, is_same = state.metrics, event.source == state.metrics.source
+    history = tuple(each for each in link.history if is_same and each.at_s >= event.sample.at_s - HISTORY_S)
+    load = load_between(history, event.sample)
+    how, size, unit = policy.remembering, state.in_use(), state.unit
+    remembered, policies = remember(link.remembered, load, now_s, how), state.policies
+    # Where the exporter counts CPU time, the first sample alone says nothing; load averages would be a worse guess.
+    is_first_of_pair = event.sample.cpu_busy_s is not None and load.busy_micro is None
+    if size != ZERO and not is_first_of_pair:
+        asked = PolicyQuestion(remembered.fill(load, now_s, how), Sizing(size, unit, state.vm.bounds))
+        # The first answer of plugins is waited for, within its deadline: a built-in goal would stay for the down window.
+        is_waiting = bool(policy.plugins) and policies.answered_s is None and policies.asked is None
+        if not is_waiting:
+            answers = policies.fresh(unit.step, now_s, timing.metrics_stale_s)
+            remembered = _with_goal(remembered, policy, asked, answers, now_s, timing)
+        if policy.plugins:
+            policies = replace(policies, next=asked)
+    link = MetricsState(
+        next_read_s=now_s + timing.metrics_s,
+        history=(*history, event.sample)[-MAX_HISTORY:],
+        remembered=remembered,
+        load=load,
+        read_s=now_s,
+        source=event.source,
+        fault=event.fault,
+    )
+    return replace(state, metrics=link, policies=policies)
+
+
+def failed(state: RunnerState, event: events.MetricsFailed, now_s: float, timing: Timing) -> RunnerState:
+    """No reading came."""
+    failures = state.metrics.failures + 1
+    wait_s = max(timing.metrics_s, timing.retry_after_s(failures, event.chance))
+    link = replace(
+        state.metrics, is_reading=False, failures=failures, next_read_s=now_s + wait_s, fault=event.error
+    )
+    state = replace(state, metrics=link)
+    if event.is_lost and not state.informant.is_calling:
+        return on_informant.failed(
+            state, event.error, is_lost=True, now_s=now_s, timing=timing, chance=event.chance
+        )
+    return state
+
+
+def asked(state: RunnerState, event: events.AskPolicies) -> RunnerState:
+    """The policies in processes of their own are asked from now on."""
+    assert state.policies.asked is None, "policies are asked already"
+    policies = replace(state.policies, asked=PolicyQuestion(event.load, event.sizing), next=None)
+    return replace(state, policies=policies)
+
+
+def answered(
+    state: RunnerState, event: events.PoliciesAnswered, now_s: float, timing: Timing, policy: Combined
+) -> RunnerState:
+    """The goal with the answers. Where the load was read again meanwhile, it is the goal for that."""
+    link = state.policies
+    assert link.asked is not None, "an answer to nothing"
+    step = link.asked.sizing.unit.step
+    policies = PluginPoliciesState(None, link.next, event.answers, step, now_s)
+    newest = link.next or link.asked
+    answers = policies.fresh(newest.sizing.unit.step, now_s, timing.metrics_stale_s)
+    remembered = _with_goal(state.metrics.remembered, policy, newest, answers, now_s, timing)
+    return replace(state, policies=policies, metrics=replace(state.metrics, remembered=remembered))
+
+
+def _with_goal(
+    remembered: Remembered,
+    policy: Combined,
+    question: PolicyQuestion,
+    answers: tuple[PluginAnswer, ...],
+    now_s: float,
+    timing: Timing,
+) -> Remembered:
+    load: Load = replace(question.load, answers=answers) if answers else question.load
+    goal = policy.goal(load, question.sizing)
+    return remembered.with_goal(goal, question.sizing.unit, now_s, timing.down_window_s)
+
+
+def goal_of(state: RunnerState) -> Goal | None:
+    """The highest goal of the down window for each resource, within the time windows that are open: growth counts at
+    once, a lower goal when the down window has passed. Of a tied VM the higher goal counts for both resources."""
+    size, unit = state.in_use(), state.unit
+    goal = state.metrics.remembered.goals.highest(unit)
+    if goal is None:
+        return None
+    if not unit.is_apart:
+        both = tied(goal.cpu, goal.memory)
+        goal = Goal(both, both)
+    return goal if size == ZERO else state.limits.apply(goal, Sizing(size, unit, state.vm.bounds))

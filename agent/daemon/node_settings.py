@@ -1,0 +1,95 @@
+"""The parts `plugins` and `qos` of the agent's settings file: plugins of the node, and strategies."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from agent.node.qos.flags import QOSExtensionConfig, configured
+from hosting.settings import FaultsError, Settings
+
+MAX_PLUGIN_NAME: Final = 253
+
+
+def path(value: object) -> Path:
+    """A path of a settings file."""
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a path")
+    return Path(value)
+
+
+def _absolute(value: Path) -> Path:
+    if not value.is_absolute():
+        raise ValueError("must be an absolute path, such as /var/lib/parley/plugins_registry")
+    return value
+
+
+def plugin_name(value: str) -> str:
+    """The name that a plugin registers under. Raises `ValueError` for what no plugin can be called."""
+    if not 1 <= len(value) <= MAX_PLUGIN_NAME or not value.isprintable() or " " in value:
+        raise ValueError(
+            f"must be the name of a plugin: 1 to {MAX_PLUGIN_NAME} printable characters without blanks"
+        )
+    return value
+
+
+Directory = Annotated[Path, BeforeValidator(path), AfterValidator(_absolute)]
+PluginName = Annotated[str, AfterValidator(plugin_name)]
+
+
+class PluginSettings(Settings):
+    """Plugins in processes of their own."""
+
+    directory: Directory | None = None
+    """Where plugins make their sockets; without it there are no plugins, and gRPC is not loaded."""
+    metrics: PluginName | None = None
+    """The plugin that tells the load of every VM, instead of the VM's exporter."""
+    resizer: PluginName | None = None
+    """The plugin that resizes the VMs, instead of the back end."""
+    deadline: Annotated[float, Field(gt=0, le=4)] = 1.0
+    """Seconds that one call may take: less than the 5 s of a call to the back end."""
+    max_calls: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Calls to one plugin at the same time; what is more is turned away."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Plugins are found in a directory."""
+        if "directory" in found and found["directory"] is None:
+            for name in ("metrics", "resizer"):
+                if found.get(name) is not None:
+                    yield name, "needs plugins.directory, where the plugin registers"
+
+
+class QosSettings(Settings):
+    """Strategies on the node, each behind its feature gate."""
+
+    feature_gates: dict[str, bool] = Field(default_factory=dict)
+    """Which strategies run, by name; those that are left out have their default."""
+    recommend_only: list[str] = Field(default_factory=list)
+    """Strategies that only say what they would do."""
+    cgroup_root: Directory = Path("/sys/fs/cgroup")
+    """Where the host's control groups are mounted."""
+    interval: Annotated[float, Field(ge=0.1, le=60)] = 1.0
+    """How often the node is measured, in seconds."""
+    flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Flags of strategies, by name."""
+
+    @classmethod
+    def rules(cls, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Every gate, strategy and flag is known, and each flag has a value of its type."""
+        gates, flags = found.get("feature_gates", {}), found.get("flags", {})
+        named = found.get("recommend_only", [])
+        if gates or flags or named:
+            try:
+                configured(gates, flags, recommend_only=named)
+            except FaultsError as error:
+                for fault in error.faults:
+                    where, _, text = fault.partition(": ")
+                    yield where, text
+
+    def config(self, extension_plugins: str = "") -> QOSExtensionConfig:
+        """The gates and flags together with `--qos-extension-plugins`. Raises `FaultsError` with every fault."""
+        return configured(self.feature_gates, self.flags, extension_plugins, self.recommend_only)

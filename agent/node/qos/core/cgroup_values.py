@@ -1,0 +1,179 @@
+"""The values of cgroup files in both versions: how they are called and written, and how two of them compare.
+
+Quota and burst are told for a period of 100 ms, whatever the period of the group is; CPU shares are those of cgroup v1, which cgroup v2
+has as weights from 1 to 10000, by the formula of the published container runtimes (opencontainers/cgroups).
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from agent.node.qos.core.actions import UNLIMITED, CgroupResource
+
+PERIOD_US: Final = 100_000
+MIN_QUOTA_US: Final = 1000
+"""The kernel refuses a smaller quota, whatever the period."""
+MAX_CPUS: Final = 8192
+"""A CPU's number is smaller than this (`CONFIG_NR_CPUS` of the largest kernels)."""
+_MIN_SHARES: Final = 2
+_MAX_SHARES: Final = 262_144
+_MAX_WEIGHT: Final = 10_000
+
+Width = float | frozenset[int]
+"""A set of CPUs, or a number; no limit is the largest."""
+
+_RANGE: Final = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+
+
+class CgroupValueError(ValueError):
+    """A value that no file of the resource can hold. The text names the value and the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFile:
+    """Where a resource lies: the controller, and the file in the group's directory."""
+
+    controller: str
+    name: str
+
+
+_V1: Final = {
+    CgroupResource.CPU_QUOTA_US: GroupFile("cpu", "cpu.cfs_quota_us"),
+    CgroupResource.CPU_BURST_US: GroupFile("cpu", "cpu.cfs_burst_us"),
+    CgroupResource.CPU_SHARES: GroupFile("cpu", "cpu.shares"),
+    CgroupResource.CPUSET_CPUS: GroupFile("cpuset", "cpuset.cpus"),
+}
+_V2: Final = {
+    CgroupResource.CPU_QUOTA_US: GroupFile("cpu", "cpu.max"),
+    CgroupResource.CPU_BURST_US: GroupFile("cpu", "cpu.max.burst"),
+    CgroupResource.CPU_SHARES: GroupFile("cpu", "cpu.weight"),
+    CgroupResource.CPUSET_CPUS: GroupFile("cpuset", "cpuset.cpus"),
+    CgroupResource.MEMORY_MIN_BYTES: GroupFile("memory", "memory.min"),
+    CgroupResource.MEMORY_LOW_BYTES: GroupFile("memory", "memory.low"),
+    CgroupResource.MEMORY_HIGH_BYTES: GroupFile("memory", "memory.high"),
+}
+PERIOD_FILE: Final = {False: GroupFile("cpu", "cpu.cfs_period_us"), True: GroupFile("cpu", "cpu.max")}
+"""Where the period of a group is, by whether this is cgroup v2."""
+
+
+def file_of(resource: CgroupResource, *, is_v2: bool) -> GroupFile | None:
+    """The file of a resource; None where the version has none: cgroup v1 protects no memory."""
+    return (_V2 if is_v2 else _V1).get(resource)
+
+
+def cpus_of(text: str) -> frozenset[int]:
+    """The CPUs of a list such as `0-3,8`. Raises `CgroupValueError` for another text."""
+    found: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < MAX_CPUS:
+            raise CgroupValueError(f"{text!r} is no list of CPUs such as 0-3,8 with numbers below {MAX_CPUS}")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def cpu_list(cpus: frozenset[int]) -> str:
+    """The CPUs as the kernel writes them: ascending, with ranges."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def weight_of(shares: int) -> int:
+    """The weight of cgroup v2 for shares of cgroup v1."""
+    if shares <= _MIN_SHARES:
+        return 1
+    if shares >= _MAX_SHARES:
+        return _MAX_WEIGHT
+    power = math.log2(shares)
+    return math.ceil(10 ** ((power * power + 125 * power) / 612 - 7 / 34))
+
+
+def shares_of(weight: int) -> int:
+    """The largest shares of cgroup v1 that have no more than that weight."""
+    low, high = _MIN_SHARES, _MAX_SHARES
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if weight_of(middle) <= weight else (low, middle - 1)
+    return low
+
+
+def period_of(text: str) -> int:
+    """The period in µs from what the period's file says; 100 ms where that is nothing."""
+    _, _, last = text.strip().rpartition(" ")
+    return int(last) if last.isdecimal() and int(last) > 0 else PERIOD_US
+
+
+def checked(resource: CgroupResource, value: int | str) -> int | str:
+    """The value, if the resource can have it; CPUs as the kernel writes them. Raises `CgroupValueError`."""
+    if resource is CgroupResource.CPUSET_CPUS:
+        if not isinstance(value, str):
+            raise CgroupValueError(f"{resource} is a list such as 0-3,8, found {value!r}")
+        return cpu_list(cpus_of(value))
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CgroupValueError(f"{resource} is a whole number, found {value!r}")
+    least, most = {
+        CgroupResource.CPU_QUOTA_US: (MIN_QUOTA_US, None),
+        CgroupResource.CPU_SHARES: (_MIN_SHARES, _MAX_SHARES),
+    }.get(resource, (0, None))
+    if value == UNLIMITED and resource in {CgroupResource.CPU_QUOTA_US, CgroupResource.MEMORY_HIGH_BYTES}:
+        return value
+    if value < least or (most is not None and value > most):
+        rule = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise CgroupValueError(f"{resource} is {rule}, found {value}")
+    return value
+
+
+def text_of(
+    resource: CgroupResource, value: int | str, *, is_v2: bool, period_us: int, page_bytes: int
+) -> str:
+    """What is written for a checked value."""
+    if isinstance(value, str):
+        return value
+    match resource:
+        case CgroupResource.CPU_QUOTA_US:
+            scaled = value if value == UNLIMITED else max(MIN_QUOTA_US, value * period_us // PERIOD_US)
+            if not is_v2:
+                return str(scaled)
+            return f"{'max' if value == UNLIMITED else scaled} {period_us}"
+        case CgroupResource.CPU_BURST_US:
+            return str(value * period_us // PERIOD_US)
+        case CgroupResource.CPU_SHARES:
+            return str(weight_of(value) if is_v2 else value)
+        case _:
+            return "max" if value == UNLIMITED else str(value // page_bytes * page_bytes)
+
+
+def value_of(resource: CgroupResource, text: str, *, is_v2: bool, period_us: int) -> int | str | None:
+    """The value that a file's text means; None for a text that means none."""
+    if resource is CgroupResource.CPUSET_CPUS:
+        try:
+            return cpu_list(cpus_of(text))
+        except CgroupValueError:
+            return None
+    first, _, _ = text.strip().partition(" ")
+    if first in {"max", "-1"}:
+        return UNLIMITED
+    if not first.isdecimal():
+        return None
+    found = int(first)
+    match resource:
+        case CgroupResource.CPU_QUOTA_US | CgroupResource.CPU_BURST_US:
+            return found * PERIOD_US // period_us
+        case CgroupResource.CPU_SHARES:
+            return shares_of(found) if is_v2 else found
+        case _:
+            return found
+
+
+def width_of(value: int | str) -> Width:
+    """How wide a value is."""
+    if isinstance(value, str):
+        return cpus_of(value)
+    return math.inf if value == UNLIMITED else value

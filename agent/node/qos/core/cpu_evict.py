@@ -1,0 +1,150 @@
+"""Evicts for CPU: where best-effort pods get too little of what they request, by what is in use of the node's capacity, and by what is
+requested of its allocatable. Source: reference/koordinator.md 3.3, "CPU evict". All amounts are milli-CPU.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from agent.node.qos.core.evict_pressure import (
+    EvictResource,
+    EvictRules,
+    allocatable_task,
+    by_priority,
+    used_task,
+    with_victims,
+)
+from agent.node.qos.core.evicting import Evictable, EvictionTask, ReleaseTarget, best_effort_order
+from agent.node.qos.core.states import NodeState, QosClass
+
+SATISFACTION: Final = "BECPUEvict"
+ALLOCATABLE: Final = "CPUAllocatableEvict"
+PRIORITY: Final = "CPUEvict"
+CPU_TASKS: Final = (SATISFACTION, ALLOCATABLE, PRIORITY)
+"""In the published order."""
+SMALL_LIMIT_MILLI: Final = 1000
+"""Below this limit best-effort pods are short of CPU whatever they use of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SatisfactionRules:
+    """Satisfaction is the CPU limit of best-effort pods in per cent of their requests. Releasing begins at the lower percentage and aims at
+    the upper one, if the pods use at least `usage_percent` of the limit."""
+
+    lower_percent: int
+    upper_percent: int
+    usage_percent: int
+
+    def faults(self, prefix: str) -> Iterator[str]:
+        """What is wrong; `prefix` begins the names of the flags."""
+        lower, upper = f"{prefix}satisfaction-lower-percent", f"{prefix}satisfaction-upper-percent"
+        if not 0 < self.lower_percent <= 60:
+            yield f"{lower}: must be from 1 to 60 (found {self.lower_percent})"
+        if not 0 < self.upper_percent < 100:
+            yield f"{upper}: must be from 1 to 99 (found {self.upper_percent})"
+        if self.upper_percent < self.lower_percent:
+            yield f"{upper}: must not be below {lower}, which is {self.lower_percent} (found {self.upper_percent})"
+        if not 0 < self.usage_percent <= 100:
+            yield f"{prefix}best-effort-usage-percent: must be from 1 to 100 (found {self.usage_percent})"
+
+
+@dataclass(frozen=True, slots=True)
+class BestEffortCpu:
+    """What best-effort pods use together, may use, and request. A limit of None is none."""
+
+    usage_milli: int
+    limit_milli: int | None
+    request_milli: int
+
+    def lacking(self, rules: SatisfactionRules, *, was_releasing: bool) -> int:
+        """How much of the requests must go, so that the limit satisfies the rest; 0 for nothing."""
+        limit, request = self.limit_milli, self.request_milli
+        if limit is None or limit <= 0 or request <= 0:
+            return 0
+        if limit >= SMALL_LIMIT_MILLI and self.usage_milli * 100 < rules.usage_percent * limit:
+            return 0
+        begins = rules.upper_percent if was_releasing else rules.lower_percent
+        if limit * 100 > begins * request:
+            return 0
+        return max(0, -(-(rules.upper_percent * request - limit * 100) // 100))
+
+    def text(self) -> str:
+        """For people."""
+        limit = "none" if self.limit_milli is None else f"{self.limit_milli}m"
+        return f"use {self.usage_milli}m, limit {limit}, requests {self.request_milli}m"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFigures:
+    """What was measured; None where that is not known. `average` and `last` are of best-effort pods: over the window, and the newest."""
+
+    used_milli: int | None
+    average: BestEffortCpu | None
+    last: BestEffortCpu | None
+
+
+def cpu_tasks(
+    rules: EvictRules,
+    satisfaction: SatisfactionRules,
+    node: NodeState,
+    found: Collection[Evictable],
+    figures: CpuFigures,
+    releasing: Collection[str],
+) -> tuple[EvictionTask, ...]:
+    """The tasks of a round. `releasing` are those that were releasing in the round before."""
+    resource = EvictResource(
+        "CPU",
+        figures.used_milli,
+        node.capacity.vcpu_milli,
+        node.allocatable.vcpu_milli,
+        ReleaseTarget.CPU_USED,
+        ReleaseTarget.CPU_REQUESTED,
+        lambda each: each.cpu_used_milli,
+        lambda each: each.pod.requests.vcpu_milli,
+    )
+
+    def task(name: str) -> EvictionTask:
+        was_releasing = name in releasing
+        if name == SATISFACTION:
+            return _satisfaction(satisfaction, found, figures, was_releasing=was_releasing)
+        if name == ALLOCATABLE:
+            return allocatable_task(name, resource, rules, found, was_releasing=was_releasing)
+        order = by_priority(rules.max_priority)
+        return used_task(name, resource, rules.used, order, found, was_releasing=was_releasing)
+
+    return tuple(map(task, rules.tasks))
+
+
+def _satisfaction(
+    rules: SatisfactionRules, found: Collection[Evictable], figures: CpuFigures, *, was_releasing: bool
+) -> EvictionTask:
+    average, last, target = figures.average, figures.last, ReleaseTarget.BEST_EFFORT_CPU_REQUESTED
+    if average is None or last is None:
+        text = "CPU of best-effort pods is not known"
+        return EvictionTask(SATISFACTION, target, 0, text, is_calm=not was_releasing, is_known=False)
+    amount = min(each.lacking(rules, was_releasing=was_releasing) for each in (average, last))
+    begun = f"begun at {rules.lower_percent} %, " if was_releasing else ""
+    state = (
+        f"{begun}releasing until limit/requests is {rules.upper_percent} %"
+        if amount
+        else f"begins where limit/requests is {rules.lower_percent} %"
+    )
+    task = EvictionTask(
+        SATISFACTION,
+        target,
+        amount,
+        f"CPU of best-effort pods: {average.text()} ({state})",
+        is_calm=not amount,
+        inputs={
+            "usage_milli": average.usage_milli,
+            "limit_milli": -1 if average.limit_milli is None else average.limit_milli,
+            "request_milli": average.request_milli,
+            "lower_percent": rules.lower_percent,
+            "upper_percent": rules.upper_percent,
+        },
+    )
+    return with_victims(task, found, _best_effort_request, best_effort_order)
+
+
+def _best_effort_request(found: Evictable) -> int | None:
+    return found.pod.requests.vcpu_milli if found.pod.qos is QosClass.BEST_EFFORT else None

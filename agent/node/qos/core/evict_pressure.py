@@ -1,0 +1,165 @@
+"""How much must be released so that a share of the node is free again: integers only, with hysteresis.
+
+A task begins to release where the upper threshold is reached, and goes on until the lower one is. Source: reference/koordinator.md 3.3.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from agent.node.qos.core.evicting import (
+    Evictable,
+    EvictionTask,
+    ReleaseTarget,
+    Share,
+    priority_order,
+    shares,
+)
+from agent.node.qos.core.states import PodState
+
+Order: TypeAlias = Callable[[Collection[Evictable], str, Share], tuple[PodState, ...]]
+"""The victims of a task, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictThresholds:
+    """In per cent of the whole. Releasing begins at the upper one and ends at the lower one."""
+
+    upper_percent: int
+    lower_percent: int
+
+    def faults(self, prefix: str) -> Iterator[str]:
+        """What is wrong; `prefix` begins the names of the flags."""
+        upper, lower = f"{prefix}threshold-percent", f"{prefix}lower-percent"
+        if self.upper_percent < 1:
+            yield f"{upper}: must be at least 1 (found {self.upper_percent})"
+        if self.lower_percent < 0:
+            yield f"{lower}: must not be below 0 (found {self.lower_percent})"
+        if self.lower_percent >= self.upper_percent:
+            yield f"{lower}: must be below {upper}, which is {self.upper_percent} (found {self.lower_percent})"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictRules:
+    """What memory and CPU have in common. `tasks` run in their order. Pods above `max_priority` are never evicted by use; those above
+    `allocatable_max_priority` neither count nor go for the sake of requests."""
+
+    tasks: tuple[str, ...]
+    used: EvictThresholds
+    allocatable: EvictThresholds
+    max_priority: int
+    allocatable_max_priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much of a whole is taken; None where that is not known. `what` names the whole for people: `memory in use`."""
+
+    taken: int | None
+    whole: int
+    what: str
+
+
+def pressure_task(
+    name: str,
+    target: ReleaseTarget,
+    amounts: Amounts,
+    thresholds: EvictThresholds,
+    *,
+    was_releasing: bool,
+    is_strict: bool = False,
+) -> EvictionTask:
+    """A task without victims: what must be released until at most the lower threshold is taken. `is_strict` lets the upper
+    threshold itself pass."""
+    taken, whole = amounts.taken, amounts.whole
+    if taken is None or whole <= 0:
+        fault = "is not known" if taken is None else "has no whole to compare with"
+        return EvictionTask(
+            name, target, 0, f"{amounts.what} {fault}", is_calm=not was_releasing, is_known=False
+        )
+    upper, lower = thresholds.upper_percent, thresholds.lower_percent
+    is_reached = taken * 100 > upper * whole if is_strict else taken * 100 >= upper * whole
+    surplus = -(-(taken * 100 - lower * whole) // 100)
+    is_releasing = is_reached or (was_releasing and surplus > 0)
+    percent, tenth = divmod(taken * 1000 // whole, 10)
+    state = f"releasing until {lower} %" if is_releasing else f"begins at {upper} %"
+    if is_releasing and not is_reached:
+        state = f"begun at {upper} %, {state}"
+    return EvictionTask(
+        name,
+        target,
+        surplus if is_releasing else 0,
+        f"{amounts.what} {percent}.{tenth} % ({state})",
+        is_calm=not is_releasing,
+        inputs={"taken": taken, "whole": whole, "upper_percent": upper, "lower_percent": lower},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EvictResource:
+    """One resource of the node, in bytes or milli-CPU: what is used of the capacity (None where that is not known), what is allocatable,
+    and what pods use and request of it."""
+
+    name: str
+    used: int | None
+    capacity: int
+    allocatable: int
+    used_target: ReleaseTarget
+    requested_target: ReleaseTarget
+    used_share: Share
+    requested_share: Share
+
+
+def used_task(
+    name: str,
+    resource: EvictResource,
+    thresholds: EvictThresholds,
+    order: Order,
+    found: Collection[Evictable],
+    *,
+    was_releasing: bool,
+) -> EvictionTask:
+    """Releases what is used above the lower threshold."""
+    amounts = Amounts(resource.used, resource.capacity, f"{resource.name} in use")
+    task = pressure_task(name, resource.used_target, amounts, thresholds, was_releasing=was_releasing)
+    return with_victims(task, found, resource.used_share, order)
+
+
+def allocatable_task(
+    name: str,
+    resource: EvictResource,
+    rules: EvictRules,
+    found: Collection[Evictable],
+    *,
+    was_releasing: bool,
+) -> EvictionTask:
+    """Releases what pods up to a priority request above the lower threshold."""
+
+    def share(each: Evictable) -> int | None:
+        is_counted = each.pod.priority <= rules.allocatable_max_priority
+        return resource.requested_share(each) if is_counted else None
+
+    requested = sum(shares(found, share).values())
+    amounts = Amounts(requested, resource.allocatable, f"{resource.name} requested of allocatable")
+    task = pressure_task(
+        name,
+        resource.requested_target,
+        amounts,
+        rules.allocatable,
+        was_releasing=was_releasing,
+        is_strict=True,
+    )
+    return with_victims(task, found, share, by_priority(rules.allocatable_max_priority))
+
+
+def with_victims(
+    task: EvictionTask, found: Collection[Evictable], share: Share, order: Order
+) -> EvictionTask:
+    """The task with its victims, if any are needed, and with what every pod would release."""
+    victims = order(found, task.name, share) if task.amount else ()
+    return replace(task, victims=victims, shares=shares(found, share))
+
+
+def by_priority(max_priority: int) -> Order:
+    """The order by priority, up to one."""
+    return lambda found, task, share: priority_order(found, task, share, max_priority)

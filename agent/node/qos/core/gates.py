@@ -1,0 +1,94 @@
+"""Feature gates as a value: which features there are, which are on by default, and which are on.
+
+The words are those of `k8s.io/component-base/featuregate`: a feature has a default and a stage.
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+NAME_RULE: Final = (
+    "a name begins with a letter and has at most 63 letters, digits, dots, hyphens and underscores"
+)
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,62}")
+WORDS: Final = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
+    ("0", "f", "F", "FALSE", "false", "False"), False
+)
+"""What Go's `strconv.ParseBool` takes, which reads the published flag."""
+
+
+class Stage(enum.StrEnum):
+    """How far a feature has come."""
+
+    ALPHA = "ALPHA"
+    BETA = "BETA"
+    GA = "GA"
+    DEPRECATED = "DEPRECATED"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """Whether a feature is on by default, and its stage."""
+
+    default: bool = False
+    stage: Stage = Stage.ALPHA
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureGates:
+    """The known features, and those that were switched on or off; the others have their default."""
+
+    specs: Mapping[str, FeatureSpec] = field(default_factory=dict)
+    values: Mapping[str, bool] = field(default_factory=dict)
+
+    def enabled(self, name: str) -> bool:
+        """Whether a known feature is on."""
+        return self.values.get(name, self.specs[name].default)
+
+    def with_values(self, values: Mapping[str, bool]) -> "FeatureGates":
+        """Gates with these switches and no others; `faults` of the switches must be empty."""
+        assert not self.faults(values), values
+        return replace(self, values=dict(values))
+
+    def faults(self, values: Mapping[str, object]) -> list[str]:
+        """What is wrong with switches, one line for each, beginning with the feature's name."""
+        found = []
+        for name, value in values.items():
+            if name not in self.specs:
+                found.append(f"{name}: there is no such feature gate (there are: {self._names()})")
+            elif not isinstance(value, bool):
+                found.append(f"{name}: must be true or false (found {str(value)[:60]!r})")
+        return found
+
+    def help_text(self) -> str:
+        """The known features with stage and default, as the published flag's help lists them."""
+        lines = (
+            f"{name}=true|false ({spec.stage} - default={str(spec.default).lower()})"
+            for name, spec in sorted(self.specs.items())
+        )
+        return "A set of NAME=true|false pairs, separated by commas. Options are:\n" + "\n".join(lines)
+
+    def _names(self) -> str:
+        return ", ".join(sorted(self.specs)) or "none"
+
+
+def is_name(name: object) -> bool:
+    """Whether a feature may have this name (`NAME_RULE`)."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def parsed(text: str) -> tuple[dict[str, bool], list[str]]:
+    """The switches in `Name=true,Other=false`, and what is wrong with the rest. Whether the features exist is not asked here."""
+    found: dict[str, bool] = {}
+    faults: list[str] = []
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, word = (part.strip() for part in pair.partition("="))
+        if not equals or not name:
+            faults.append(f"{pair[:60]!r}: malformed pair, must be NAME=true or NAME=false")
+        elif word not in WORDS:
+            faults.append(f"{name[:63]}: must be true or false (found {word[:60]!r})")
+        elif found.setdefault(name, WORDS[word]) != WORDS[word]:
+            faults.append(f"{name[:63]}: is given as true and as false")
+    return found, faults

@@ -1,0 +1,73 @@
+"""What labels and annotations of a pod say about its eviction, and which pods are never evicted. Computes only.
+
+Our names are read first, then the published ones (reference/koordinator.md 3.3). What cannot be read counts as left out, except for a
+list of tasks: whoever wrote one wanted to restrict them.
+"""
+
+import json
+from collections.abc import Collection
+from typing import Final
+
+from agent.node.qos.core.evicting import EvictionMarks
+from agent.node.qos.core.states import PodState
+from hosting.kubernetes import names
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of the mirror of a static pod: deleting the mirror does not end the pod."""
+APP: Final = "app.kubernetes.io/name"
+AGENT: Final = "parley-agent"
+"""The agent's own pods, as `deploy` labels them."""
+
+
+def marks_of(pod: PodState, vms: Collection[str]) -> EvictionMarks:
+    """The marks of a pod. `vms` are the UIDs of pods that the agent scales."""
+    enabled = _text(pod, names.EVICTION_ENABLED)
+    is_enabled = {"true": True, "false": False}.get(enabled or "")
+    return EvictionMarks(
+        is_enabled,
+        _number(_text(pod, names.EVICTION_PRIORITY)) or 0,
+        _number(_text(pod, names.SUB_PRIORITY)),
+        _tasks(_text(pod, names.EVICTION_POLICY)),
+        _obstacle(pod, vms, is_asked_for=is_enabled is True),
+    )
+
+
+def _text(pod: PodState, name: str) -> str | None:
+    published = names.KOORDINATOR + name.partition("/")[2]
+    for key in (name, published):
+        for found in (pod.labels, pod.annotations):
+            if key in found:
+                return found[key]
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    digits = (text or "").removeprefix("-")
+    return int(text or "") if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
+
+
+def _tasks(text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    return (
+        frozenset(each for each in found if isinstance(each, str)) if isinstance(found, list) else frozenset()
+    )
+
+
+def _obstacle(pod: PodState, vms: Collection[str], *, is_asked_for: bool) -> str:
+    if MIRROR in pod.annotations or pod.controller_kind == "Node":
+        return "static pod: the node would keep it"
+    if pod.labels.get(APP) == AGENT:
+        return "the agent itself"
+    is_vm = pod.uid in vms or pod.labels.get(names.ENABLED) == "true" or names.NEON_VM_NAME in pod.labels
+    if is_vm and pod.annotations.get(names.EVICT) == "true":
+        return f"{names.EVICT} has the agent evict it when it is denied what it needs"
+    if is_vm and not is_asked_for:
+        return f"scaled by Parley, without {names.EVICTION_ENABLED}"
+    if pod.controller_kind == "DaemonSet" and not is_asked_for:
+        return f"a DaemonSet makes it anew on the same node, without {names.EVICTION_ENABLED}"
+    return ""

@@ -1,0 +1,217 @@
+"""The flags of QoS plugins, the gates that switch plugins on, and how both are read. Source: seed 002, `QOSExtensionConfig`."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agent.node.qos.core import gates
+from agent.node.qos.core.gates import FeatureGates
+from agent.node.qos.ports import FlagSet
+from agent.node.qos.registry import ExtensionRegistry, RegisteredExtension, standard
+from hosting.registry import at_once
+from hosting.settings import FaultsError
+
+EXTENSIONS_FLAG: Final = "qos-extension-plugins"
+"""The published flag; `Name=true,Other=false`."""
+
+FlagValue = bool | int | float | str
+_FLAG: Final = re.compile(r"[a-z][a-z0-9.-]{0,126}")
+_KINDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag, whose it is, and its default, whose type is the flag's."""
+
+    name: str
+    owner: str
+    default: FlagValue
+    help_text: str
+
+
+class Flags:
+    """The flags of all plugins. Values are set once, by `parse`; after that any thread may read them."""
+
+    def __init__(self) -> None:
+        self._flags: dict[str, Flag] = {}
+        self._values: dict[str, FlagValue] = {}
+
+    def scope(self, owner: str) -> FlagSet:
+        """The flag set that one plugin is given."""
+        return OwnedFlags(self, owner)
+
+    def add(self, flag: Flag) -> None:
+        """Add a flag. Raises `ValueError` for a bad or taken name, or a default of another type."""
+        if not _FLAG.fullmatch(flag.name):
+            raise ValueError(
+                f"flag {flag.name!r}: a name begins with a-z and has at most 127 of a-z, 0-9, dot and hyphen"
+            )
+        if flag.name in self._flags:
+            raise ValueError(f"flag {flag.name!r} is taken by {self._flags[flag.name].owner}")
+        if type(flag.default) not in _KINDS:
+            raise ValueError(
+                f"flag {flag.name!r}: the default must be a bool, a number or a text, not {flag.default!r}"
+            )
+        self._flags[flag.name] = flag
+
+    def discard(self, owner: str) -> None:
+        """Forget the flags of an owner."""
+        self._flags = {name: flag for name, flag in self._flags.items() if flag.owner != owner}
+
+    def get(self, name: str) -> FlagValue:
+        """The value of a flag, or its default. Raises `ValueError` for an unknown one."""
+        if name not in self._flags:
+            raise ValueError(self._unknown(name))
+        return self._values.get(name, self._flags[name].default)
+
+    def known(self) -> tuple[Flag, ...]:
+        """Every flag, in the order of their names."""
+        return tuple(self._flags[name] for name in sorted(self._flags))
+
+    def parse(self, values: Mapping[str, object]) -> list[str]:
+        """Set values by name; a text is read as the flag's type. What is wrong comes as lines that begin with the flag's name,
+        and is not set."""
+        faults = []
+        for name, value in values.items():
+            flag = self._flags.get(name)
+            if flag is None:
+                faults.append(f"{name}: {self._unknown(name)}")
+                continue
+            read = _read(value, type(flag.default))
+            if read is None:
+                faults.append(f"{name}: must be {_KINDS[type(flag.default)]} (found {str(value)[:60]!r})")
+            else:
+                self._values[name] = read
+        return faults
+
+    def _unknown(self, name: str) -> str:
+        return f"there is no flag {name!r} (there are: {', '.join(sorted(self._flags)) or 'none'})"
+
+
+class OwnedFlags:
+    """The flag set of one plugin: adds flags in its name, and reads any flag."""
+
+    def __init__(self, flags: Flags, owner: str) -> None:
+        self._flags = flags
+        self._owner = owner
+
+    def add(self, name: str, default: FlagValue, help_text: str) -> None:
+        """Add a flag. The type of `default` is the flag's. Raises `ValueError` for a bad or taken name."""
+        self._flags.add(Flag(name, self._owner, default, help_text))
+
+    def get(self, name: str) -> FlagValue:
+        """The value of a flag, once all flags are parsed; before that its default. Raises `ValueError` for an unknown one."""
+        return self._flags.get(name)
+
+
+def _read(value: object, kind: type) -> FlagValue | None:
+    """A value as a flag's type; None where it does not fit."""
+    if kind is bool:
+        return (
+            value if isinstance(value, bool) else gates.WORDS.get(value) if isinstance(value, str) else None
+        )
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if kind is str:
+        return value if isinstance(value, str) else None
+    if kind is int and isinstance(value, float):
+        return None
+    try:
+        read: int | float = kind(value)
+    except (ValueError, OverflowError):
+        return None
+    return read if math.isfinite(read) else None
+
+
+class QOSExtensionConfig:
+    """Which QoS plugins are on, and their flags. Source: seed 002, `QOSExtensionConfig`.
+
+    `feature_gates` are the switches of the settings; those of the map flag are added and win.
+    """
+
+    def __init__(
+        self, feature_gates: Mapping[str, bool] | None = None, registry: ExtensionRegistry | None = None
+    ) -> None:
+        self.feature_gates: dict[str, bool] = dict(feature_gates or {})
+        self.extensions: tuple[RegisteredExtension, ...] = (registry or standard()).extensions()
+        self.gates = FeatureGates()
+        self.recommend_only: frozenset[str] = frozenset()
+
+    def init_flags(self, flags: Flags) -> None:
+        """Every plugin's flags, then all features into the gate, then the map flag, whose help lists the features.
+
+        A plugin that raises here is left without flags and cannot be enabled.
+        """
+        self.extensions = tuple(_with_flags(each, flags) for each in self.extensions)
+        self.gates = FeatureGates({each.name: each.spec for each in self.extensions})
+        flags.scope("the QoS manager").add(EXTENSIONS_FLAG, "", self.gates.help_text())
+
+    def faults(self, values: Mapping[str, object]) -> list[str]:
+        """What is wrong with switches: unknown gates, and gates of plugins that cannot be used."""
+        found = self.gates.faults(values)
+        on = {each.name: values.get(each.name, each.spec.default) for each in self.extensions}
+        found += (
+            f"{each.name}: cannot be enabled: {each.error}"
+            for each in self.extensions
+            if each.error and on[each.name]
+        )
+        return found
+
+
+def _with_flags(extension: RegisteredExtension, flags: Flags) -> RegisteredExtension:
+    if extension.plugin is None:
+        return extension
+    owner = f"the plugin {extension.name}"
+    try:
+        at_once(extension.plugin.init_flags, flags.scope(owner))
+    except Exception as error:  # noqa: BLE001 - a plugin of anybody's must not end the program
+        flags.discard(owner)
+        return replace(extension, plugin=None, error=f"init_flags failed: {str(error) or repr(error)}")
+    return extension
+
+
+def configured(
+    feature_gates: Mapping[str, bool],
+    flag_values: Mapping[str, object],
+    extension_plugins: str = "",
+    recommend_only: Iterable[str] = (),
+    registry: ExtensionRegistry | None = None,
+) -> QOSExtensionConfig:
+    """The whole configuration: `featureGates`, `flags` and `recommendOnly` of the settings, and the map flag's text.
+
+    Raises `FaultsError` with every fault, each with its path below `qos`; nothing is started before all is right.
+    """
+    config = QOSExtensionConfig(feature_gates, registry)
+    flags = Flags()
+    config.init_flags(flags)
+    faults = [f"flags.{each}" for each in flags.parse(flag_values)]
+    given, malformed = gates.parsed(extension_plugins or str(flags.get(EXTENSIONS_FLAG)))
+    faults += [f"--{EXTENSIONS_FLAG}: {each}" for each in (*malformed, *config.gates.faults(given))]
+    faults += [
+        f"featureGates.{each}"
+        for each in config.faults(
+            {
+                **config.feature_gates,
+                **{name: value for name, value in given.items() if name in config.gates.specs},
+            }
+        )
+    ]
+    names = tuple(recommend_only)
+    faults += [
+        f"recommendOnly[{index}]: there is no QoS plugin {name!r} (there are: {', '.join(sorted(config.gates.specs)) or 'none'})"
+        for index, name in enumerate(names)
+        if name not in config.gates.specs
+    ]
+    if faults:
+        raise FaultsError(faults)
+    config.feature_gates |= given
+    config.gates = config.gates.with_values(config.feature_gates)
+    config.recommend_only = frozenset(names)
+    return config

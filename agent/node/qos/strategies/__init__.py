@@ -1,0 +1,1 @@
+"""The QoS strategies that come with the agent."""
