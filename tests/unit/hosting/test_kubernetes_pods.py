@@ -171,7 +171,7 @@ def test_an_amount_that_is_none_is_refused() -> None:
         pods.size(_pod(_container("a", "much")))
 
 
-def _limited(name: str, cpu: str | None = None, memory: str | None = None, **more: Any) -> Manifest:
+def _with_limits(name: str, cpu: str | None = None, memory: str | None = None, **more: Any) -> Manifest:
     return {"name": name, "resources": {"limits": _amount(cpu, memory)}, **more}
 
 
@@ -179,35 +179,35 @@ def _limited(name: str, cpu: str | None = None, memory: str | None = None, **mor
     ("pod", "limits"),
     [
         pytest.param(
-            _pod(_limited("a", "1", "64Mi"), _limited("b", "2", "32Mi")),
+            _pod(_with_limits("a", "1", "64Mi"), _with_limits("b", "2", "32Mi")),
             {"cpu": 3000, "memory": 96 * MIB},
             id="all have limits",
         ),
         pytest.param(
-            _pod(_limited("a", "1", "64Mi"), _limited("b", None, "32Mi")),
+            _pod(_with_limits("a", "1", "64Mi"), _with_limits("b", None, "32Mi")),
             {"memory": 96 * MIB},
             id="one has no CPU limit",
         ),
         pytest.param(_pod(_container("a")), {}, id="none has a limit"),
         pytest.param(
             _pod(
-                _limited("a", "1", "64Mi"),
+                _with_limits("a", "1", "64Mi"),
                 init=(
-                    _limited("s", "500m", "16Mi", restartPolicy="Always"),
-                    _limited("i", "2", "8Mi"),
+                    _with_limits("s", "500m", "16Mi", restartPolicy="Always"),
+                    _with_limits("i", "2", "8Mi"),
                 ),
             ),
             {"cpu": 2500, "memory": 80 * MIB},
             id="an init container beside a sidecar needs more than what runs later",
         ),
         pytest.param(
-            _pod(_limited("a", "1", "64Mi"), init=(_limited("i", None, "128Mi"),)),
+            _pod(_with_limits("a", "1", "64Mi"), init=(_with_limits("i", None, "128Mi"),)),
             {"memory": 128 * MIB},
             id="an init container without a limit leaves the pod without one",
         ),
         pytest.param(
             _pod(
-                _limited("a", "1"),
+                _with_limits("a", "1"),
                 resources={"limits": {"cpu": "500m", "memory": "1Gi"}},
                 overhead={"cpu": "100m", "memory": "10Mi"},
             ),
