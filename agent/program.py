@@ -44,7 +44,7 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 1
     help="Switch strategies on and off, beside qos.featureGates of the settings file; `parley-agent qos --known` lists them.",
 )
 @click.pass_context
-def main(context: click.Context, config: Path | None, log_level: str, **options: Any) -> None:
+def main(context: click.Context, /, config: Path | None, log_level: str, **options: Any) -> None:
     """Parley's agent: watches the VMs of a node, works out what each needs, and asks before anything grows.
 
     Exit codes: 0 after a signal, 1 when the address is taken, or the state directory or the credentials for Kubernetes

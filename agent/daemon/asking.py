@@ -125,7 +125,12 @@ def show_known(output: str) -> int:
     _table(
         ("STRATEGY", "STAGE", "DEFAULT", "NOT USABLE BECAUSE"),
         [
-            (str(each["name"]), str(each["stage"]), "on" if each["default"] else "off", each["error"] or "-")
+            (
+                str(each["name"]),
+                str(each["stage"]),
+                "on" if each["default"] else "off",
+                str(each["error"] or "-"),
+            )
             for each in features
         ],
     )

@@ -35,16 +35,10 @@ class NodeExtensions:
     ) -> None:
         self._settings = settings
         events = NodeEvents(cluster, log)
-        self._plugins: NodePlugins | None = None
-        self._strategies: NodeStrategies | None = None
-        if settings.plugins.directory is not None:
-            from agent.daemon.node_plugins import NodePlugins  # noqa: PLC0415 - gRPC is an extra
-
-            self._plugins = NodePlugins(settings.plugins, events.tell, change_log, log, rng)
-        if gates is not None:
-            from agent.daemon.qos import NodeStrategies  # noqa: PLC0415 - nothing of it is needed without
-
-            self._strategies = NodeStrategies(settings, gates, cluster, events, log, rng)
+        self._plugins = _plugins(settings, events, change_log, log, rng)
+        self._strategies = (
+            _strategies(settings, gates, cluster, events, log, rng) if gates is not None else None
+        )
 
     @property
     def catalogue(self) -> PluginCatalogue | None:
@@ -94,3 +88,26 @@ class NodeExtensions:
         if self._strategies is None:
             return server.Reply(200, qos_page.nothing(self._settings.node))
         return server.Reply(200, self._strategies.document())
+
+
+def _plugins(
+    settings: AgentSettings, events: NodeEvents, change_log: ChangeLog, log: Logger, rng: random.Random
+) -> "NodePlugins | None":
+    if settings.plugins.directory is None:
+        return None
+    from agent.daemon.node_plugins import NodePlugins  # noqa: PLC0415 - gRPC is an extra
+
+    return NodePlugins(settings.plugins, events.tell, change_log, log, rng)
+
+
+def _strategies(
+    settings: AgentSettings,
+    gates: QOSExtensionConfig,
+    cluster: ClusterNode | None,
+    events: NodeEvents,
+    log: Logger,
+    rng: random.Random,
+) -> "NodeStrategies":
+    from agent.daemon.qos import NodeStrategies  # noqa: PLC0415 - nothing of it is needed without strategies
+
+    return NodeStrategies(settings, gates, cluster, events, log, rng)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from agent.daemon import qos_page
 from agent.daemon.node_events import ClusterNode, NodeEvents
-from agent.daemon.settings import AgentSettings, QosSettings
+from agent.daemon.node_settings import QosSettings
+from agent.daemon.settings import AgentSettings
 from agent.daemon.states_feed import StatesFeed
 from agent.node.qos.callbacks import Callbacks
 from agent.node.qos.client import NodePorts

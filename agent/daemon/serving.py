@@ -1,6 +1,7 @@
 """Serves as the agent of a node: the settings, the lock, what the settings name, and the daemon until the end."""
 
 import asyncio
+import importlib.util
 import random
 import resource
 from collections.abc import AsyncIterator
@@ -14,8 +15,9 @@ import click
 from agent.backends.change_log import ChangeLog
 from agent.core.ports import BackendError
 from agent.daemon.daemon import Daemon, DaemonParts
+from agent.daemon.node_settings import QosSettings
 from agent.daemon.server import ServerSettings
-from agent.daemon.settings import AgentSettings, QosSettings
+from agent.daemon.settings import AgentSettings
 from agent.node.qos.flags import QOSExtensionConfig
 from agent.peers.candidates import Candidates
 from agent.sources.file import FileSource
@@ -27,7 +29,7 @@ from hosting.settings import FaultsError, SettingsError, load
 from hosting.tls import Tls, TlsError
 
 MAX_FILES: Final = 65_536
-NO_GRPC: Final = "plugins.directory needs the extra `plugins`: pip install 'parley-autoscaler[plugins]'"
+NO_EXTRA: Final = "plugins.directory needs the extra `plugins`: pip install 'parley-autoscaler[plugins]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ async def _main(
                 return 0
         with ChangeLog(settings.state_directory, settings.node) as change_log:
             change_log.daemon()
-            async with _parts(settings, config, log) as parts:
-                parts = replace(parts, gates=gates)
+            async with _parts(settings, config, log) as found:
+                parts = replace(found, gates=gates)
                 return await Daemon(settings, parts, change_log, lock, server).run(stop)
 
 
@@ -96,12 +98,9 @@ def _gates(settings: AgentSettings, extension_plugins: str) -> QOSExtensionConfi
     return (settings.qos or QosSettings()).config(extension_plugins)
 
 
-def _has_grpc() -> bool:
-    try:
-        import grpc.aio  # noqa: F401, PLC0415 - an extra
-    except ImportError:
-        return False
-    return True
+def _has_extra() -> bool:
+    """Whether what node plugins need is installed. Nothing is imported."""
+    return all(importlib.util.find_spec(name) is not None for name in ("grpc", "asyncinotify"))
 
 
 def run(given: CommandLine) -> int:
@@ -116,8 +115,8 @@ def run(given: CommandLine) -> int:
     except (SettingsError, FaultsError, AddressError, TlsError) as error:
         click.echo(str(error), err=True)
         return 2
-    if settings.plugins.directory is not None and not _has_grpc():
-        click.echo(NO_GRPC, err=True)
+    if settings.plugins.directory is not None and not _has_extra():
+        click.echo(NO_EXTRA, err=True)
         return 1
     server = ServerSettings(given.host, given.port, address, given.token, tls, settings.tls.port)
     try:
