@@ -21,6 +21,9 @@ from tests.support.kube.schedulers import leads
 from tests.support.kube.under_load import HANDOVER_S, UnderLoad, is_nearly_full, watched
 from tests.support.waiting import shown_blocking
 
+pytestmark = pytest.mark.timeout(300)
+"""Each step waits for loads that go up and down, some for leases that run out, too."""
+
 CUT_S: Final = float(HANDOVER_S) + 5
 """Longer than leases, permits and the hand-over last."""
 

@@ -15,6 +15,7 @@ from agent.node.qos.core.actions import (
 from agent.node.qos.core.evicting import Evictable, EvictionLimits, EvictionMarks
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricError, MetricKind, MetricSample
 from agent.node.qos.core.states import NodeState, PodState, QosClass, VmState
+from hosting.cgroups.tree import CgroupTree
 from protocol.values import ZERO, Resources
 
 GIB: Final = 1 << 30
@@ -72,6 +73,7 @@ class FakeClient:
     """Names and reasons of all pods for which an eviction was asked."""
     decisions: list[StrategyDecision] = field(default_factory=list)
     recommends_only: bool = False
+    cgroups: CgroupTree = field(default_factory=CgroupTree)
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
         """No strategy that evicts writes."""

@@ -112,10 +112,12 @@ class Replay:
             return info(told)
         path = told["from_desired"]
         entry = next(each for each in self._plugins("desired") if each.socket_path == path)
-        filled = {key: told[key] for key in ("name", "endpoint") if key in told}
+        filled: dict[str, Any] = {key: told[key] for key in ("name", "endpoint") if key in told}
         if told.get("handler"):
             filled["handler"] = LabelledHandler(told["handler"])
-        return replace(entry, **filled, **({"timestamp": None} if told.get("zero_timestamp") else {}))
+        if told.get("zero_timestamp"):
+            filled["timestamp"] = None
+        return replace(entry, **filled)
 
     def _plugins(self, world: str) -> list[PluginInfo]:
         if world == "desired":
