@@ -108,6 +108,27 @@ class CgroupTree:
             yield from (path for path in inside if _NAMES.fullmatch(path.name))
             level = [path for path in inside if not _NAMES.fullmatch(path.name)]
 
+    def best_effort(self) -> tuple[str, ...]:
+        """The best-effort group of each kubelet, as a path below each hierarchy."""
+        found = (
+            (tree / f"{tree.stem}-besteffort.slice" if tree.suffix == ".slice" else tree / "besteffort")
+            for tree in self.kubepods()
+        )
+        top = self._hierarchies["memory"]
+        return tuple(path.as_posix() for path in found if (top / path).is_dir())
+
+    def inside(self, group: str, controller: str) -> tuple[str, ...]:
+        """The paths of all groups inside one, outer ones first; none where the group is gone."""
+        top, found, level = self._hierarchies[controller], list[str](), [group]
+        while level:
+            level = [f"{each}/{name}" for each in level for name in sorted(_directories(top / each))]
+            found += level
+        return tuple(found)
+
+    def name_of(self, group: PodGroup) -> str:
+        """The path of a group below each hierarchy."""
+        return group.cpu.relative_to(self._hierarchies["cpu"]).as_posix()
+
     def pods(self) -> Mapping[str, PodGroup]:
         """Every pod that is there, by UID."""
         found = {}
