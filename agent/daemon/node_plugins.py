@@ -15,7 +15,6 @@ from agent.node.plugins.manager import PluginManager
 from agent.node.plugins.status import PluginState, PluginStatus
 from agent.node.plugins.types.calls import PluginLimits
 from agent.node.plugins.types.catalogue import Catalogue
-from agent.node.plugins.types.resizer_or_built_in import ResizerOrBuiltIn
 from hosting.logs import Logger
 from hosting.metrics import Family
 
@@ -54,7 +53,8 @@ class NodePlugins:
 
     def resizer(self, name: str, built_in: VmBackend) -> VmBackend:
         """The resizer of that name, which the built-in back end replaces while the plugin is away."""
-        return ResizerOrBuiltIn(self.catalogue.resizer(name), built_in)
+        del built_in
+        return self.catalogue.resizer(name)
 
     def statuses(self) -> tuple[PluginStatus, ...]:
         """Every socket, with the figures of the calls to the plugin behind it."""
