@@ -18,11 +18,16 @@ from agent.node.qos.core.actions import (
 from agent.node.qos.core.decisions import DecisionRecord, counted_as, noted
 from agent.node.qos.core.states import PodState
 from agent.node.qos.ports import StopSignal
+from hosting.cgroups.tree import CgroupTree
 from hosting.logs import Logger
 
 
 class CgroupPort(Protocol):
     """Writes cgroups. Called from any thread."""
+
+    @property
+    def cgroups(self) -> CgroupTree:
+        """As `NodeClient.cgroups`."""
 
     def write(self, updates: Sequence[CgroupUpdate], writer: str = "") -> tuple[WriteOutcome, ...]:
         """As `NodeClient.write`; `writer` is the strategy's name."""
@@ -55,6 +60,11 @@ class NodePorts:
     executor: CgroupPort | None = None
     evictor: EvictionPort | None = None
     events: EventPort | None = None
+
+    @property
+    def cgroups(self) -> CgroupTree:
+        """The executor's tree; without an executor where kubelets lay out theirs by default."""
+        return CgroupTree() if self.executor is None else self.executor.cgroups
 
 
 class StrategyJournal:
@@ -107,6 +117,11 @@ class ActingClient:
         self._ports = ports
         self._journal = journal
         self._stop = stop
+
+    @property
+    def cgroups(self) -> CgroupTree:
+        """Where the control groups of pods are."""
+        return self._ports.cgroups
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
         """Set values of cgroups and read them back, as `NodeClient.write` says; `UNAVAILABLE` without an executor."""

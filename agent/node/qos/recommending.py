@@ -14,6 +14,7 @@ from agent.node.qos.core.actions import (
     WriteResult,
 )
 from agent.node.qos.core.states import PodState
+from hosting.cgroups.tree import CgroupTree
 
 
 class RecommendingClient:
@@ -24,6 +25,11 @@ class RecommendingClient:
     def __init__(self, ports: NodePorts, journal: StrategyJournal) -> None:
         self._ports = ports
         self._journal = journal
+
+    @property
+    def cgroups(self) -> CgroupTree:
+        """Where the control groups of pods are."""
+        return self._ports.cgroups
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
         """`UNCHANGED` for each update that the cgroup has already, `RECOMMENDED` for the others."""

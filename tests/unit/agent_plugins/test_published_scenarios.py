@@ -31,6 +31,7 @@ from agent.node.plugins.reconciler import PluginReconciler
 from agent.node.plugins.watcher import Watcher
 from hosting import logs
 from parley.node_plugins import RegistrationOffer, RegistrationServer
+from tests.support.node_plugins import NotingHandler, during
 from tests.support.waiting import until
 
 GO_MODULE: Final = Path.home() / "go/pkg/mod/k8s.io/kubernetes@v1.35.4/pkg/kubelet/pluginmanager"
@@ -39,41 +40,6 @@ TYPE: Final = "DevicePlugin"
 LOG: Final = logs.logger("test")
 SOCKET: Final = "/var/lib/kubelet/device-plugins/test-plugin.sock"
 Scenario = Callable[[Path], Awaitable[None]]
-
-
-class Recording:
-    """A handler that takes every plugin, and notes what it was asked."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    async def validate_plugin(self, plugin_name: str, endpoint: str, versions: Sequence[str]) -> None:
-        assert tuple(versions) == VERSIONS
-        self.calls.append(f"validate {plugin_name} {endpoint}")
-
-    async def register_plugin(
-        self,
-        plugin_name: str,
-        endpoint: str,
-        versions: Sequence[str],
-        plugin_client_timeout_s: float | None = None,
-    ) -> None:
-        self.calls.append(f"register {plugin_name} {endpoint}")
-
-    async def deregister_plugin(self, plugin_name: str, endpoint: str) -> None:
-        self.calls.append(f"deregister {plugin_name} {endpoint}")
-
-
-@asynccontextmanager
-async def during(run: Awaitable[None]) -> AsyncIterator[None]:
-    """Let something run meanwhile, which must not end by itself."""
-    task = asyncio.ensure_future(run)
-    try:
-        yield
-        assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 @asynccontextmanager
@@ -271,7 +237,7 @@ class Reconciled:
 
     def __init__(self) -> None:
         self.desired, self.actual = new_world(), ActualStateOfWorld()
-        self.handler = Recording()
+        self.handler = NotingHandler()
         self.reconciler = PluginReconciler(
             Worlds(self.desired, self.actual), {}, log=LOG, rng=random.Random(1), clock=time.monotonic
         )
@@ -349,7 +315,9 @@ async def plugins_in_deeper_folders_are_managed(root: Path) -> None:
             async with plugin(folder / f"plugin-{depth}.sock", name) as path:
                 await until(lambda: len(calls) == 2)
             await until(lambda: len(calls) == 3)
-            assert calls == [f"{each} {name} {path}" for each in ("validate", "register", "deregister")]
+            assert calls == [
+                f"{each} {name} {Path(path).name}" for each in ("validate", "register", "deregister")
+            ]
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {

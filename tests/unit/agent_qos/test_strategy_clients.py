@@ -20,6 +20,7 @@ from agent.node.qos.core.states import PodState
 from agent.node.qos.host import ThreadStop
 from agent.node.qos.ports import NodeClient
 from agent.node.qos.recommending import RecommendingClient
+from hosting.cgroups.tree import CgroupTree
 from tests.unit.agent_qos.strategies import Lines, pod
 
 QUOTA = CgroupResource.CPU_QUOTA_US
@@ -32,6 +33,7 @@ class Machine:
     """A node's cgroups, an API server that evicts, and the Events that were reported."""
 
     def __init__(self) -> None:
+        self.cgroups = CgroupTree()
         self.values = {LOWER.group: 40_000, SAME.group: 50_000}
         self.done: list[str] = []
 
