@@ -92,10 +92,11 @@ class CgroupTree:
         for tree in self._kubepods:
             for name in _names(tree.name, uid):
                 if (self._hierarchies["memory"] / tree / name).is_dir():
-                    return self._group(tree / name)
+                    return self.group(tree / name)
         return None
 
-    def _group(self, path: Path) -> PodGroup:
+    def group(self, path: Path) -> PodGroup:
+        """The group at that path below each hierarchy."""
         at = self._hierarchies
         return PodGroup(at["cpu"] / path, at["cpuacct"] / path, at["memory"] / path, self.is_v2)
 
@@ -138,7 +139,7 @@ class CgroupTree:
                 for name in _directories(top / inside):
                     uid = name.removesuffix(".slice").rpartition("pod")[2].replace("_", "-")
                     if _UID.fullmatch(uid) is not None:
-                        found[uid] = self._group(inside / name)
+                        found[uid] = self.group(inside / name)
         return found
 
 
