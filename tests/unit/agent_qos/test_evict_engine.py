@@ -12,7 +12,7 @@ from agent.node.qos.core.evicting import (
     ReleaseTarget,
 )
 from agent.node.qos.core.states import PodState
-from tests.unit.agent_qos.evictions import LIMITS, pod
+from tests.support.evictions import LIMITS, pod
 
 A, B, C = pod("a"), pod("b"), pod("c")
 PODS = (A, B, C)

@@ -8,7 +8,7 @@ from agent.node.qos.core.cpu_evict import (
     SatisfactionRules,
     cpu_tasks,
 )
-from agent.node.qos.core.evict_pressure import TakenAmount, EvictRules, EvictThresholds, pressure_task
+from agent.node.qos.core.evict_pressure import EvictRules, EvictThresholds, TakenAmount, pressure_task
 from agent.node.qos.core.evicting import (
     Evictable,
     EvictionMarks,
@@ -21,7 +21,7 @@ from agent.node.qos.core.memory_evict import memory_tasks
 from agent.node.qos.core.states import NodeState, QosClass, VmState
 from agent.node.qos.eviction_marks import marks_of
 from protocol.values import Resources
-from tests.unit.agent_qos.evictions import ENABLED, GIB, NODE, pod, using
+from tests.support.evictions import ENABLED, GIB, NODE, pod, using
 
 LS = QosClass.LATENCY_SENSITIVE
 

@@ -18,7 +18,7 @@ from agent.node.qos.strategies.evict_rounds import EvictStrategy
 from agent.node.qos.strategies.memory_evict import MemoryEvict
 from hosting.settings import FaultsError
 from protocol.values import Resources
-from tests.unit.agent_qos.evictions import GIB, FakeClient, FakeMetrics, FakeStates, FlagValues, Never, pod
+from tests.support.evictions import GIB, FakeClient, FakeMetrics, FakeStates, FlagValues, Never, pod
 
 ALLOWED = {"koordinator.sh/eviction-enabled": "true"}
 
