@@ -1,21 +1,15 @@
 """Part C of `golden/pluginmanager-v1.35.jsonl`: the published watcher of sockets, recorded on a real file system."""
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.unit.agent_plugins.recorded_plugins import recorded
 from tests.unit.agent_plugins.registry_folder import Folder, WatchedFolder, step
 
-GOLDEN: Final = Path(__file__).resolve().parents[4] / "shared" / "golden" / "pluginmanager-v1.35.jsonl"
-if not GOLDEN.exists():
-    pytest.skip(f"{GOLDEN} is not there: no case of it is run", allow_module_level=True)
-with GOLDEN.open(encoding="utf-8") as lines_of_golden:
-    CASES: Final = {
-        case["id"]: case for case in map(json.loads, lines_of_golden) if case["kind"] == "watcher"
-    }
+CASES: Final = recorded(("watcher",))
 RENAMED: Final = (
     "what was renamed away is not there any more; the published watcher has the old name desired for ever"
 )
