@@ -25,7 +25,7 @@ from agent.node.qos.ports import NodeClient, StatesInformer
 QUOTA: Final = CgroupResource.CPU_QUOTA_US
 CPUS: Final = CgroupResource.CPUSET_CPUS
 GUARANTEED_CLASS: Final = "Guaranteed"
-_MISSES: Final = frozenset({WriteResult.FAILED, WriteResult.UNSUPPORTED})
+_MISSES: Final = frozenset({WriteResult.FAILED, WriteResult.UNSUPPORTED, WriteResult.UNAVAILABLE})
 """A group that is gone needs no value any more."""
 
 
