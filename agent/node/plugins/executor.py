@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from agent.node.plugins.core.operations import Operations, Refusal
@@ -26,7 +27,7 @@ class OperationExecutor:
         self._clock = clock
         self._on_end = on_end
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(
         self,
@@ -43,19 +44,26 @@ class OperationExecutor:
             task = asyncio.create_task(
                 self._run(socket_path, operation, is_short), name=f"plugin at {socket_path}"
             )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[socket_path] = task
+            # Not in the task: one that is cancelled before its first step runs no line of it.
+            task.add_done_callback(partial(self._forget, socket_path))
         return refusal
 
-    async def drain(self, within_s: float) -> None:
-        """Wait until every operation has ended; those that have not after `within_s` are cancelled."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=within_s)
-        left = list(self._tasks)
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left)
+    async def drain(self, idle: Collection[str], within_s: float) -> None:
+        """End every operation: at once those at the paths in `idle`, the others when they have had `within_s` to end themselves."""
+        tasks = dict(self._tasks)
+        for path in tasks.keys() & idle:
+            tasks[path].cancel()
+        if tasks:
+            _, left = await asyncio.wait(tasks.values(), timeout=within_s)
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+
+    def _forget(self, socket_path: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(socket_path) is task:
+            del self._tasks[socket_path]
 
     async def _run(
         self, socket_path: str, operation: Callable[[], Coroutine[Any, Any, None]], is_short: bool

@@ -19,7 +19,7 @@ from hosting.logs import Logger
 from hosting.metrics import Family
 
 DRAIN_S: Final = 5.0
-"""How long operations may go on when the manager ends."""
+"""How long handlers may be at work when the manager ends."""
 
 
 def _unheard(_: PluginStatus) -> None:
@@ -49,13 +49,17 @@ class PluginManager:
         self._watcher = Watcher(directory, desired, log=log, clock=clock, rng=rng)
 
     async def run(self) -> None:
-        """Manage the plugins until cancelled. The end waits for operations under way, and leaves no task and no connection."""
+        """Manage the plugins until cancelled. The end waits for handlers that are at work, and leaves no task and no connection.
+
+        After a failure of ours the manager may be run again: registrations, connections and operations have gone on.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watcher.run(), name="watcher of plugins")
                 group.create_task(self._reconciler.run(), name="reconciler of plugins")
-        finally:
+        except asyncio.CancelledError:
             await self._reconciler.drain(DRAIN_S)
+            raise
 
     def add_handler(self, plugin_type: str, handler: PluginHandler) -> None:
         """Use the handler for plugins of that type from now on."""

@@ -24,6 +24,11 @@ PERIOD_S: Final = 1.0
 PAUSE_S: Final = 0.01
 """A pass follows the one before no sooner, however many changes there are."""
 
+HANDLED: Final = frozenset(
+    {PluginState.VALIDATING, PluginState.REGISTERING, PluginState.NOTIFYING, PluginState.DEREGISTERING}
+)
+"""In these states a handler is at work."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -107,8 +112,10 @@ class PluginReconciler:
         )
 
     async def drain(self, within_s: float) -> None:
-        """End what is under way, and close every connection. No handler is called for that: the plugins are still there."""
-        await self._executor.drain(within_s)
+        """End what is under way, and close every connection; what a handler does has `within_s` to end itself. The plugins are
+        still there, so none is deregistered."""
+        idle = {each.plugin.socket_path for each in self._registrations.all() if each.state not in HANDLED}
+        await self._executor.drain(idle, within_s)
         await self.registrar.close()
 
     def statuses(self) -> tuple[PluginStatus, ...]:

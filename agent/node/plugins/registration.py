@@ -80,7 +80,8 @@ class Registrar:
         except BaseException as error:
             if connection is not None:
                 await connection.close()
-            if registration.state is not PluginState.FAILED:
+            is_ending = isinstance(error, asyncio.CancelledError)  # and nobody looks at states any more
+            if registration.state is not PluginState.FAILED and not is_ending:
                 self._step(registration, RegistrationEvent.FAILED, error)
             raise
 

@@ -85,6 +85,8 @@ REPAIRS: Final = {
             14: [NOTHING, "desired: nothing"],
         },
     ),
+    "manager-03": Repair(DEAD, {5: ["a.sock: H1.deregister csi.example.com a.sock"]}),
+    "manager-06": Repair(NAME, {7: []}),
     "operation-20": Repair(
         REGISTER,
         {2: [refused("a.sock", "u-1", "no space", endpoint="csi/ep.sock"), NOTHING, "desired: nothing"]},

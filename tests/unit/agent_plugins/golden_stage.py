@@ -5,6 +5,7 @@ are short.
 """
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from agent.node.plugins.core.operations import AlreadyExecuting, Refusal
 from agent.node.plugins.core.plugin_info import PluginInfo, RegistrationError
 from agent.node.plugins.core.reconciling import Unregister, plan
 from agent.node.plugins.core.worlds import ActualStateOfWorld, DesiredStateOfWorld, SocketPathError, Worlds
+from agent.node.plugins.manager import PluginManager
 from agent.node.plugins.reconciler import PluginReconciler
 from agent.node.plugins.registration import RegistrationLimits
 from hosting import logs
 from tests.support.waiting import until
+from tests.unit.agent_plugins.golden_words import told
 from tests.unit.agent_plugins.plugin_servers import Behaviour, Event, Plugin, stale_socket
 from tests.unit.agent_plugins.recorded_plugins import Case
 
@@ -36,7 +39,7 @@ class Even(random.Random):
 class StagedHandler:
     """A handler that notes its calls and behaves as told. In the call `block` it waits for a release."""
 
-    def __init__(self, stage: "Stage", words: Case) -> None:
+    def __init__(self, stage: "Cast", words: Case) -> None:
         self._stage = stage
         self.label: str = words["handler"]
         self.words = {"block": "", "stops_plugin_in": "", **words}
@@ -116,35 +119,15 @@ def limits_of(case: Case) -> RegistrationLimits:
     )
 
 
-class Stage:
-    """The world of one case. Each step is a method; its results are what the method returns."""
+class Cast:
+    """The plugins and handlers of one case, and what happened to them. Each step is a method that returns the step's results."""
 
-    def __init__(self, case: Case, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.plugins: dict[str, Plugin] = {}
         self._handlers: dict[str, StagedHandler] = {}
-        self._trace: dict[str, list[Event]] = {}
-        self._desires = self._pending = self._running = 0
-        self._clock_s = 1000.0
-        self._gate = asyncio.Event()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        StagedWorld.stage = self
-        actual = StagedWorld()
-        self._world = actual
-        self._worlds = Worlds(DesiredStateOfWorld(lambda: 1, lambda: f"U{self._desires}"), actual)
-        self._reconciler = PluginReconciler(
-            self._worlds,
-            {},
-            log=logs.logger("test"),
-            rng=Even(),
-            clock=lambda: self._clock_s,
-            limits=limits_of(case),
-        )
         self._types: dict[str, StagedHandler] = {}
-        self._registrar = self._reconciler.registrar
-        self._register, self._unregister = self._registrar.register, self._registrar.unregister
-        monkeypatch.setattr(self._registrar, "register", self._noted_register)
-        monkeypatch.setattr(self._registrar, "unregister", self._noted_unregister)
+        self._trace: dict[str, list[Event]] = {}
 
     async def play(self, steps: list[Case]) -> list[Case]:
         """The steps with our results in place of the recorded ones."""
@@ -171,8 +154,6 @@ class Stage:
             if endpoint in {plugin.endpoint, path if not plugin.endpoint else None}:
                 return path
         return endpoint
-
-    # What a case does with plugins and handlers.
 
     async def start_plugin(self, step: Case) -> None:
         path = self._directory / step["socket"]
@@ -201,15 +182,7 @@ class Stage:
                 setattr(plugin, {"type": "plugin_type"}.get(key, key), value)
 
     async def stop_plugin(self, step: Case) -> None:
-        path = self._path(step)
-        uuids = {each.uuid for each in self._world.get_registered_plugins() if each.socket_path == path}
-        await self.plugins[path].stop(keep_file=step.get("keep_file", False))
-        await until(
-            lambda: (
-                uuids <= self._registrar.lost
-                or all(each.socket_path != path for each in self._world.get_registered_plugins())
-            )
-        )
+        await self.plugins[self._path(step)].stop(keep_file=step.get("keep_file", False))
 
     def write_file(self, step: Case) -> None:
         Path(self._path(step)).touch()
@@ -223,10 +196,59 @@ class Stage:
     def add_handler(self, step: Case) -> None:
         handler = self._handlers.setdefault(step["handler"], StagedHandler(self, step))
         self._types[step["type"]] = handler
-        self._reconciler.add_handler(step["type"], handler)
 
     def configure_handler(self, step: Case) -> None:
         self._handlers[step["handler"]].words |= step["set"]
+
+    def _path(self, step: Case) -> str:
+        name = step["socket"]
+        return str(self._directory / name) if name else ""
+
+    async def _end(self) -> None:
+        for plugin in self.plugins.values():
+            await plugin.stop()
+
+
+class Stage(Cast):
+    """The operations, the reconciler and the worlds of one case."""
+
+    def __init__(self, case: Case, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(directory)
+        self._desires = self._pending = self._running = 0
+        self._clock_s = 1000.0
+        self._gate = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        StagedWorld.stage = self
+        actual = StagedWorld()
+        self._world = actual
+        self._worlds = Worlds(DesiredStateOfWorld(lambda: 1, lambda: f"U{self._desires}"), actual)
+        self._reconciler = PluginReconciler(
+            self._worlds,
+            {},
+            log=logs.logger("test"),
+            rng=Even(),
+            clock=lambda: self._clock_s,
+            limits=limits_of(case),
+        )
+        self._registrar = self._reconciler.registrar
+        self._register, self._unregister = self._registrar.register, self._registrar.unregister
+        monkeypatch.setattr(self._registrar, "register", self._noted_register)
+        monkeypatch.setattr(self._registrar, "unregister", self._noted_unregister)
+
+    async def stop_plugin(self, step: Case) -> None:
+        path = self._path(step)
+        uuids = {each.uuid for each in self._world.get_registered_plugins() if each.socket_path == path}
+        await super().stop_plugin(step)
+        await until(
+            lambda: (
+                uuids <= self._registrar.lost
+                or all(each.socket_path != path for each in self._world.get_registered_plugins())
+            )
+        )
+
+    def add_handler(self, step: Case) -> None:
+        super().add_handler(step)
+        self._reconciler.add_handler(step["type"], self._types[step["type"]])
 
     def set_actual_add_error(self, step: Case) -> None:
         self._world.add_error = step["error"]
@@ -344,10 +366,6 @@ class Stage:
             self._running -= 1
             self._pending -= 1
 
-    def _path(self, step: Case) -> str:
-        name = step["socket"]
-        return str(self._directory / name) if name else ""
-
     def _shown(self, text: str) -> str:
         return text.replace(str(self._directory), "$DIR")
 
@@ -376,8 +394,53 @@ class Stage:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._reconciler.drain(0)
-        for plugin in self.plugins.values():
-            await plugin.stop()
+        await super()._end()
+
+
+class ManagerStage(Cast):
+    """The plugin manager on the folder of the case. `expected` are the words of each step: what has to happen is waited for."""
+
+    def __init__(self, directory: Path, expected: list[list[str]]) -> None:
+        super().__init__(directory)
+        self._expected = iter(expected)
+        self._running: asyncio.Task[None] | None = None
+
+    def run_manager(self, _: Case) -> None:
+        manager = PluginManager(
+            self._directory,
+            {**self._types, "Marker": StagedHandler(self, {"handler": "marker"})},
+            log=logs.logger("test"),
+            rng=Even(),
+            clock=asyncio.get_running_loop().time,
+        )
+        self._running = asyncio.create_task(manager.run())
+
+    async def watch_ms(self, step: Case) -> Case:
+        """Wait for what has to happen, and then until a plugin that came last is registered: nothing else has happened before."""
+        expected = next(self._expected)
+        await until(lambda: told(self._shown(step)) == expected, beside=self._running)
+        marker = Plugin(self._directory / "marker.sock", "Marker", "marker", told=self._marked)
+        self._marked_events: list[Event] = []
+        await marker.start()
+        await until(lambda: self._marked_events[-1:] and self._marked_events[-1]["event"] == "notify")
+        await marker.stop()
+        shown, self._trace = self._shown(step), {}
+        return shown
+
+    def _marked(self, event: Event) -> None:
+        self._marked_events.append(event)
+
+    def _shown(self, step: Case) -> Case:
+        prefix = str(self._directory)
+        events = {path: events for path, events in self._trace.items() if not path.endswith("marker.sock")}
+        trace: Case = json.loads(json.dumps(events).replace(prefix, "$DIR"))
+        return {"do": step["do"], "trace": trace}
+
+    async def _end(self) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await super()._end()
 
 
 def _result(refusal: Refusal | None) -> str:
