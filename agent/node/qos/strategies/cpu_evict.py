@@ -14,6 +14,7 @@ from agent.node.qos.core.cpu_evict import (
     SatisfactionRules,
     cpu_tasks,
 )
+from agent.node.qos.core.cpu_suppress import milli
 from agent.node.qos.core.evicting import Evictable, EvictionMarks, EvictionTask
 from agent.node.qos.core.metrics import NODE_BE, NODE_CPU_USAGE, POD_CPU_USAGE, Aggregate, Aggregation
 from agent.node.qos.core.states import NodeState, PodState
@@ -84,15 +85,10 @@ class CPUEvict(EvictStrategy):
         )
         if usage is None or limit is None or request is None:
             return None
-        return BestEffortCpu(usage, None if limit < 0 else limit, request)
+        return BestEffortCpu(usage, limit, request)
 
     def _backed(self, found: Aggregate | None) -> int | None:
         """As milli-CPU; None where samples cover less than a third of the window. Source: reference/koordinator.md 3.3."""
         if found is None or found.span_s * 3 < self.window_s:
             return None
         return milli(found.value)
-
-
-def milli(cpus: float) -> int:
-    """CPUs as milli-CPU."""
-    return round(cpus * 1000)

@@ -11,6 +11,8 @@ from agent.node.qos.ports import FlagSet
 HIGHEST_PRIORITY: Final = 1_000_000_000
 """The highest priority that a user's PriorityClass may have; those above are the system's. Source: scheduling.k8s.io/v1."""
 HYSTERESIS_PERCENT: Final = 2
+MAX_WINDOW_S: Final = 300
+"""The metric cache keeps no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,14 @@ def common_flags(
             -(2**31),
             2**31 - 1,
         ),
-        EvictFlag("interval-s", 1.0, "seconds from one round to the next", 0.1, 3600),
-        EvictFlag("window-s", window_s, "seconds that are averaged", 1, 3600),
-        EvictFlag("cooldown-s", cooldown_s, "seconds without evictions after an eviction", 0, 86_400),
+        EvictFlag("interval-seconds", 1.0, "time between two rounds", 0.1, 3600),
+        EvictFlag("window-seconds", window_s, "time over which use is averaged", 1, MAX_WINDOW_S),
+        EvictFlag("cool-time-seconds", cooldown_s, "time without evictions after an eviction", 0, 86_400),
         EvictFlag("max-victims", 5, "pods of which the API server is asked in one round at most", 1, 1000),
         EvictFlag(
-            "lost-after-s",
+            "lost-after-seconds",
             120.0,
-            "seconds after which a pod that was evicted and is still there does not count as released any more",
+            "a pod that is still there so long after its eviction does not count as released any more",
             1,
             86_400,
         ),
@@ -129,10 +131,10 @@ class EvictFlags:
     def limits(self) -> EvictionLimits:
         """How often pods are evicted."""
         return EvictionLimits(
-            cooldown_s=self.number("cooldown-s"),
+            cooldown_s=self.number("cool-time-seconds"),
             max_victims=self.whole("max-victims"),
-            lost_after_s=self.number("lost-after-s"),
-            settle_s=self.number("window-s") + self.number("interval-s"),
+            lost_after_s=self.number("lost-after-seconds"),
+            settle_s=self.number("window-seconds") + self.number("interval-seconds"),
         )
 
     def faults(self) -> Iterator[str]:
