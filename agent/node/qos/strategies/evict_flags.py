@@ -27,13 +27,19 @@ class EvictFlag:
 
 
 def common_flags(
-    tasks: tuple[str, ...], default_tasks: str, cooldown_s: float, window_s: float
+    tasks: tuple[str, ...], default_tasks: str, *, threshold_percent: int, cooldown_s: float, window_s: float
 ) -> tuple[EvictFlag, ...]:
     """The flags with a strategy's own defaults. `tasks` are those that it has."""
     known = ", ".join(tasks)
     return (
         EvictFlag("tasks", default_tasks, f"who is evicted and why, in this order: any of {known}"),
-        EvictFlag("threshold-percent", 70, "of the capacity in use: from here on pods are evicted", 1, 100),
+        EvictFlag(
+            "threshold-percent",
+            threshold_percent,
+            "of the capacity in use: from here on pods are evicted",
+            1,
+            100,
+        ),
         EvictFlag(
             "lower-percent",
             -1,
