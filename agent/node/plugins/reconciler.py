@@ -130,7 +130,7 @@ class PluginReconciler:
             case Register():
                 return start(partial(self.registrar.register, plugin, dict(self._handlers)))
             case Unregister(is_lost=is_lost):
-                return start(partial(self.registrar.unregister, plugin, is_lost=is_lost), is_short=True)
+                return start(partial(self.registrar.unregister, plugin, is_lost=is_lost))
 
     def _wait_s(self) -> float:
         """Until the next pass: a back-off may end sooner than the period."""
