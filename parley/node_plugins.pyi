@@ -7,6 +7,8 @@ from agent.node.plugins.sdk.plugins import ResizerPlugin as ResizerPlugin
 from agent.node.plugins.sdk.registration import RegistrationOffer as RegistrationOffer
 from agent.node.plugins.sdk.registration import RegistrationServer as RegistrationServer
 from agent.node.plugins.sdk.registration import SocketTakenError as SocketTakenError
+from agent.node.plugins.sdk.serving import serve as serve
+from agent.node.plugins.sdk.serving import serve_until_told as serve_until_told
 from agent.node.plugins.sdk.values import Amount as Amount
 from agent.node.plugins.sdk.values import NotWrittenError as NotWrittenError
 from agent.node.plugins.sdk.values import PluginVm as PluginVm

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from agent.backends.change_log import ChangeLog
-from agent.backends.lately import LatelyUsed
+from agent.core.lately import LatelyUsed
 from protocol.values import ZERO, Resources
 
 

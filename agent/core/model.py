@@ -52,8 +52,8 @@ class Sample:
     """One reading of the exporter; None where the exporter does not tell. `cpu_busy_s` is the CPU time used so far."""
 
     at_s: float
-    load1: float
-    load5: float
+    load1: float | None
+    load5: float | None
     cpu_busy_s: float | None = None
     memory_total: int | None = None
     memory_available: int | None = None

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from agent.backends.lately import LatelyUsed
 from agent.backends.logged_sizes import LoggedSizes
 from agent.backends.mark import Mark
 from agent.backends.pod.distribution import DivisionRules, NotDivisibleError, resize_patch
 from agent.backends.pod.reading import KnownPod, why_never, why_not_now
+from agent.core.lately import LatelyUsed
 from agent.core.model import Vm
 from agent.core.ports import BackendError, Capabilities, FencedOffError, Fencing, ResizeRefusedError
 from hosting.kubernetes import objects, pods

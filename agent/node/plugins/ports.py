@@ -15,6 +15,10 @@ class PluginError(Exception):
     """
 
 
+class PluginAwayError(PluginError):
+    """No plugin of that type and name is registered: nothing was asked, and nothing has failed."""
+
+
 class MetricsSource(Protocol):
     """Tells the load of VMs instead of their exporter (type `MetricsSource`)."""
 

@@ -13,6 +13,7 @@ from agent.node.qos.core.actions import (
 )
 from agent.node.qos.core.metrics import Aggregate, Aggregation, MetricKind, MetricSample
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
+from hosting.cgroups.tree import CgroupTree
 
 
 class FlagSet(Protocol):
@@ -92,6 +93,10 @@ class NodeClient(Protocol):
     @property
     def recommends_only(self) -> bool:
         """Whether nothing is really done."""
+
+    @property
+    def cgroups(self) -> CgroupTree:
+        """Where the control groups of pods are, as kubelets lay them out."""
 
     def write(self, updates: Sequence[CgroupUpdate]) -> tuple[WriteOutcome, ...]:
         """Set values of cgroups in an order in which no group is ever wider than the group around it allows, and read them back.

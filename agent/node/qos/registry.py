@@ -86,7 +86,9 @@ def _fault(plugin: object) -> str:
 REGISTERED: Final = ExtensionRegistry()
 """What this process has registered itself."""
 _OURS: Final[dict[str, str]] = {
+    "CPUBurst": "agent.node.qos.strategies.cpu_burst:CPUBurst",
     "CPUEvict": "agent.node.qos.strategies.cpu_evict:CPUEvict",
+    "CPUSuppress": "agent.node.qos.strategies.cpu_suppress:CPUSuppress",
     "MemoryEvict": "agent.node.qos.strategies.memory_evict:MemoryEvict",
 }
 """The strategies that come with the agent: feature, and where the plugin's class is."""

@@ -210,4 +210,5 @@ def test_a_rule_is_told_readings_of_the_last_period() -> None:
     assert (first.at_s, first.cpu_busy_s, last.cpu_busy_s) == (5.0, 5.0, 15.0)  # never more than the size
     assert (last.memory_total, last.memory_available) == (4 * GIB, 2 * GIB)
     assert first.load1 == 1.0
+    assert last.load1 is not None
     assert last.load1 > 1.0

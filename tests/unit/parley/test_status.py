@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from parley import asking
+from hosting import asking
 from parley.program import kubectl_main, main
 from tests.unit.parley.top_documents import document, vm
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from agent.node.plugins.proto import nodeplugin_v1_pb2 as agent_dot_node_dot_plugins_dot_proto_dot_nodeplugin__v1__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)agent/node/plugins/proto/resizer_v1.proto\x12\x11parley.resizer.v1\x1a,agent/node/plugins/proto/nodeplugin_v1.proto\"3\n\x0c\x43lockReading\x12\x10\n\x08\x63lock_id\x18\x01 \x01(\t\x12\x11\n\treading_s\x18\x02 \x01(\x01\"(\n\x06Moment\x12\x10\n\x08\x63lock_id\x18\x01 \x01(\t\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\"\x11\n\x0f\x44\x65scribeRequest\"\xb1\x01\n\x10\x44\x65scribeResponse\x12\x36\n\x08identity\x18\x01 \x01(\x0b\x32$.parley.nodeplugin.v1.PluginIdentity\x12\x35\n\x0c\x63\x61pabilities\x18\x02 \x01(\x0b\x32\x1f.parley.resizer.v1.Capabilities\x12.\n\x05\x63lock\x18\x03 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReading\"^\n\x0c\x43\x61pabilities\x12\x1a\n\x12\x63ommand_deadline_s\x18\x01 \x01(\x01\x12\x14\n\x0clook_every_s\x18\x02 \x01(\x01\x12\x1c\n\x14look_at_rest_every_s\x18\x03 \x01(\x01\"b\n\x0c\x46\x65nceRequest\x12$\n\x02vm\x18\x01 \x01(\x0b\x32\x18.parley.nodeplugin.v1.Vm\x12,\n\tnot_after\x18\x02 \x01(\x0b\x32\x19.parley.resizer.v1.Moment\"c\n\rFenceResponse\x12\x0e\n\x06vm_uid\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12.\n\x05\x63lock\x18\x03 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReading\"6\n\x0eObserveRequest\x12$\n\x02vm\x18\x01 \x01(\x0b\x32\x18.parley.nodeplugin.v1.Vm\"\xd3\x01\n\x0fObserveResponse\x12\x0e\n\x06vm_uid\x18\x01 \x01(\t\x12-\n\x04size\x18\x02 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12/\n\x06target\x18\x03 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12\x14\n\x07refusal\x18\x04 \x01(\tH\x00\x88\x01\x01\x12.\n\x05\x63lock\x18\x05 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReadingB\n\n\x08_refusal\"\xd7\x01\n\rResizeRequest\x12$\n\x02vm\x18\x01 \x01(\x0b\x32\x18.parley.nodeplugin.v1.Vm\x12/\n\x06target\x18\x02 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12-\n\x04seen\x18\x03 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12,\n\tnot_after\x18\x05 \x01(\x0b\x32\x19.parley.resizer.v1.Moment\"\xa5\x02\n\x0eResizeResponse\x12\x0e\n\x06vm_uid\x18\x01 \x01(\t\x12/\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1b.parley.resizer.v1.AcceptedH\x00\x12\x34\n\x0bnot_written\x18\x03 \x01(\x0b\x32\x1d.parley.resizer.v1.NotWrittenH\x00\x12-\n\x07refused\x18\x04 \x01(\x0b\x32\x1a.parley.resizer.v1.RefusedH\x00\x12\x32\n\nfenced_off\x18\x05 \x01(\x0b\x32\x1c.parley.resizer.v1.FencedOffH\x00\x12.\n\x05\x63lock\x18\x06 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReadingB\t\n\x07outcome\"\n\n\x08\x41\x63\x63\x65pted\"\x1c\n\nNotWritten\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x1b\n\tFencedOff\x12\x0e\n\x06reason\x18\x01 \x01(\t2\xcb\x02\n\x07Resizer\x12S\n\x08\x44\x65scribe\x12\".parley.resizer.v1.DescribeRequest\x1a#.parley.resizer.v1.DescribeResponse\x12J\n\x05\x46\x65nce\x12\x1f.parley.resizer.v1.FenceRequest\x1a .parley.resizer.v1.FenceResponse\x12P\n\x07Observe\x12!.parley.resizer.v1.ObserveRequest\x1a\".parley.resizer.v1.ObserveResponse\x12M\n\x06Resize\x12 .parley.resizer.v1.ResizeRequest\x1a!.parley.resizer.v1.ResizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)agent/node/plugins/proto/resizer_v1.proto\x12\x11parley.resizer.v1\x1a,agent/node/plugins/proto/nodeplugin_v1.proto\"3\n\x0c\x43lockReading\x12\x10\n\x08\x63lock_id\x18\x01 \x01(\t\x12\x11\n\treading_s\x18\x02 \x01(\x01\"(\n\x06Moment\x12\x10\n\x08\x63lock_id\x18\x01 \x01(\t\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\"\x11\n\x0f\x44\x65scribeRequest\"\xb1\x01\n\x10\x44\x65scribeResponse\x12\x36\n\x08identity\x18\x01 \x01(\x0b\x32$.parley.nodeplugin.v1.PluginIdentity\x12\x35\n\x0c\x63\x61pabilities\x18\x02 \x01(\x0b\x32\x1f.parley.resizer.v1.Capabilities\x12.\n\x05\x63lock\x18\x03 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReading\"^\n\x0c\x43\x61pabilities\x12\x1a\n\x12\x63ommand_deadline_s\x18\x01 \x01(\x01\x12\x14\n\x0clook_every_s\x18\x02 \x01(\x01\x12\x1c\n\x14look_at_rest_every_s\x18\x03 \x01(\x01\"b\n\x0c\x46\x65nceRequest\x12$\n\x02vm\x18\x01 \x01(\x0b\x32\x18.parley.nodeplugin.v1.Vm\x12,\n\tnot_after\x18\x02 \x01(\x0b\x32\x19.parley.resizer.v1.Moment\"\xa5\x01\n\rFenceResponse\x12\x0e\n\x06vm_uid\x18\x01 \x01(\t\x12\x14\n\ngeneration\x18\x02 \x01(\x03H\x00\x12\x33\n\nnot_fenced\x18\x03 \x01(\x0b\x32\x1d.parley.resizer.v1.NotWrittenH\x00\x12.\n\x05\x63lock\x18\x04 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReadingB\t\n\x07outcome\"6\n\x0eObserveRequest\x12$\n\x02vm\x18\x01 \x01(\x0b\x32\x18.parley.nodeplugin.v1.Vm\"\xd3\x01\n\x0fObserveResponse\x12\x0e\n\x06vm_uid\x18\x01 \x01(\t\x12-\n\x04size\x18\x02 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12/\n\x06target\x18\x03 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12\x14\n\x07refusal\x18\x04 \x01(\tH\x00\x88\x01\x01\x12.\n\x05\x63lock\x18\x05 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReadingB\n\n\x08_refusal\"\xd7\x01\n\rResizeRequest\x12$\n\x02vm\x18\x01 \x01(\x0b\x32\x18.parley.nodeplugin.v1.Vm\x12/\n\x06target\x18\x02 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12-\n\x04seen\x18\x03 \x01(\x0b\x32\x1f.parley.nodeplugin.v1.Resources\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12,\n\tnot_after\x18\x05 \x01(\x0b\x32\x19.parley.resizer.v1.Moment\"\xa5\x02\n\x0eResizeResponse\x12\x0e\n\x06vm_uid\x18\x01 \x01(\t\x12/\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1b.parley.resizer.v1.AcceptedH\x00\x12\x34\n\x0bnot_written\x18\x03 \x01(\x0b\x32\x1d.parley.resizer.v1.NotWrittenH\x00\x12-\n\x07refused\x18\x04 \x01(\x0b\x32\x1a.parley.resizer.v1.RefusedH\x00\x12\x32\n\nfenced_off\x18\x05 \x01(\x0b\x32\x1c.parley.resizer.v1.FencedOffH\x00\x12.\n\x05\x63lock\x18\x06 \x01(\x0b\x32\x1f.parley.resizer.v1.ClockReadingB\t\n\x07outcome\"\n\n\x08\x41\x63\x63\x65pted\"\x1c\n\nNotWritten\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x1b\n\tFencedOff\x12\x0e\n\x06reason\x18\x01 \x01(\t2\xcb\x02\n\x07Resizer\x12S\n\x08\x44\x65scribe\x12\".parley.resizer.v1.DescribeRequest\x1a#.parley.resizer.v1.DescribeResponse\x12J\n\x05\x46\x65nce\x12\x1f.parley.resizer.v1.FenceRequest\x1a .parley.resizer.v1.FenceResponse\x12P\n\x07Observe\x12!.parley.resizer.v1.ObserveRequest\x1a\".parley.resizer.v1.ObserveResponse\x12M\n\x06Resize\x12 .parley.resizer.v1.ResizeRequest\x1a!.parley.resizer.v1.ResizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,24 +44,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CAPABILITIES']._serialized_end=498
   _globals['_FENCEREQUEST']._serialized_start=500
   _globals['_FENCEREQUEST']._serialized_end=598
-  _globals['_FENCERESPONSE']._serialized_start=600
-  _globals['_FENCERESPONSE']._serialized_end=699
-  _globals['_OBSERVEREQUEST']._serialized_start=701
-  _globals['_OBSERVEREQUEST']._serialized_end=755
-  _globals['_OBSERVERESPONSE']._serialized_start=758
-  _globals['_OBSERVERESPONSE']._serialized_end=969
-  _globals['_RESIZEREQUEST']._serialized_start=972
-  _globals['_RESIZEREQUEST']._serialized_end=1187
-  _globals['_RESIZERESPONSE']._serialized_start=1190
-  _globals['_RESIZERESPONSE']._serialized_end=1483
-  _globals['_ACCEPTED']._serialized_start=1485
-  _globals['_ACCEPTED']._serialized_end=1495
-  _globals['_NOTWRITTEN']._serialized_start=1497
-  _globals['_NOTWRITTEN']._serialized_end=1525
-  _globals['_REFUSED']._serialized_start=1527
-  _globals['_REFUSED']._serialized_end=1552
-  _globals['_FENCEDOFF']._serialized_start=1554
-  _globals['_FENCEDOFF']._serialized_end=1581
-  _globals['_RESIZER']._serialized_start=1584
-  _globals['_RESIZER']._serialized_end=1915
+  _globals['_FENCERESPONSE']._serialized_start=601
+  _globals['_FENCERESPONSE']._serialized_end=766
+  _globals['_OBSERVEREQUEST']._serialized_start=768
+  _globals['_OBSERVEREQUEST']._serialized_end=822
+  _globals['_OBSERVERESPONSE']._serialized_start=825
+  _globals['_OBSERVERESPONSE']._serialized_end=1036
+  _globals['_RESIZEREQUEST']._serialized_start=1039
+  _globals['_RESIZEREQUEST']._serialized_end=1254
+  _globals['_RESIZERESPONSE']._serialized_start=1257
+  _globals['_RESIZERESPONSE']._serialized_end=1550
+  _globals['_ACCEPTED']._serialized_start=1552
+  _globals['_ACCEPTED']._serialized_end=1562
+  _globals['_NOTWRITTEN']._serialized_start=1564
+  _globals['_NOTWRITTEN']._serialized_end=1592
+  _globals['_REFUSED']._serialized_start=1594
+  _globals['_REFUSED']._serialized_end=1619
+  _globals['_FENCEDOFF']._serialized_start=1621
+  _globals['_FENCEDOFF']._serialized_end=1648
+  _globals['_RESIZER']._serialized_start=1651
+  _globals['_RESIZER']._serialized_end=1982
 # @@protoc_insertion_point(module_scope)

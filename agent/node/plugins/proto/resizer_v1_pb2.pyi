@@ -137,8 +137,9 @@ class Capabilities(_message.Message):
     LOOK_EVERY_S_FIELD_NUMBER: _builtins.int
     LOOK_AT_REST_EVERY_S_FIELD_NUMBER: _builtins.int
     command_deadline_s: _builtins.float
-    """So long after its `not_after` a command may still take effect, because it was handed on; 0 where that cannot be.
-    The agent registers a plugin with at most 10 seconds.
+    """So long after its `not_after`, or after the answer to its call, a command may still take effect, because it was handed on to
+    somebody else; 0 where that cannot be.
+    The agent registers a plugin with at most 5 seconds.
     """
     look_every_s: _builtins.float
     """Looking at a VM that moves more often than this shows nothing new; 0 where there is no such limit. At most 300."""
@@ -187,15 +188,22 @@ Global___FenceRequest: _TypeAlias = FenceRequest  # noqa: Y015
 
 @_typing.final
 class FenceResponse(_message.Message):
+    """Exactly one outcome. A call that ends with a gRPC status instead may have begun a generation."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VM_UID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    NOT_FENCED_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     vm_uid: _builtins.str
     """Repeats vm.uid of the request."""
     generation: _builtins.int
-    """Above 0, and above every generation that this VM has had."""
+    """The new generation: above 0, and above every generation that this VM has had."""
+    @_builtins.property
+    def not_fenced(self) -> Global___NotWritten:
+        """No generation was begun, for a reason of the moment, such as a moment that has passed."""
+
     @_builtins.property
     def clock(self) -> Global___ClockReading: ...
     def __init__(
@@ -203,13 +211,16 @@ class FenceResponse(_message.Message):
         *,
         vm_uid: _builtins.str = ...,
         generation: _builtins.int = ...,
+        not_fenced: Global___NotWritten | None = ...,
         clock: Global___ClockReading | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "generation", b"generation", "not_fenced", b"not_fenced", "outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "generation", b"generation", "vm_uid", b"vm_uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "generation", b"generation", "not_fenced", b"not_fenced", "outcome", b"outcome", "vm_uid", b"vm_uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["generation", "not_fenced"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___FenceResponse: _TypeAlias = FenceResponse  # noqa: Y015
 

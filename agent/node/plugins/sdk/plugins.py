@@ -51,8 +51,8 @@ class PolicyPlugin(NodePlugin):
 class ResizerPlugin(NodePlugin):
     """Resizes VMs. Fences, generations and moments are kept by what serves the plugin: a resizer only looks and writes.
 
-    `command_deadline_s`: so long after `write` has returned or failed, what it began may still be accepted; 0 where that cannot be,
-    and at most 5. `look_every_s` and `look_at_rest_every_s`: looking more often shows nothing new, or costs more than it tells.
+    `command_deadline_s`: what `write` hands on to somebody else is accepted so long after the write's deadline, and so long after
+    `write` has ended, or never; 0 where nothing outlives `write`, and at most 5. `look_every_s` and `look_at_rest_every_s`: looking more often shows nothing new, or costs more than it tells.
     """
 
     plugin_type: ClassVar[str] = "Resizer"

@@ -52,7 +52,7 @@ class _Answers(RegistrationServicer):
         self._offer = offer
         self._on_status = on_status
 
-    async def GetInfo(self, request: InfoRequest, context: object) -> PluginInfo:  # noqa: N802, ARG002 - a published method
+    async def GetInfo(self, request: InfoRequest, context: object) -> PluginInfo:
         offer = self._offer
         return PluginInfo(
             type=offer.plugin_type,
@@ -61,10 +61,10 @@ class _Answers(RegistrationServicer):
             supported_versions=offer.versions,
         )
 
-    async def NotifyRegistrationStatus(  # noqa: N802 - a published method
+    async def NotifyRegistrationStatus(
         self,
         request: RegistrationStatus,
-        context: object,  # noqa: ARG002 - gRPC passes it
+        context: object,
     ) -> RegistrationStatusResponse:
         self._on_status(None if request.plugin_registered else request.error or "the agent gave no reason")
         return RegistrationStatusResponse()
