@@ -9,8 +9,8 @@ from agent.daemon.node_events import ClusterNode, NodeEvents
 from agent.daemon.node_settings import QosSettings
 from agent.daemon.settings import AgentSettings
 from agent.daemon.states_feed import StatesFeed
-from agent.node.qos.callbacks import Callbacks
-from agent.node.qos.client import NodePorts
+from agent.node.qos.callbacks import StateCallbacks
+from agent.node.qos.client import StrategyPorts
 from agent.node.qos.collectors import Collectors
 from agent.node.qos.evictor import PodEvictor
 from agent.node.qos.executor import ResourceExecutor
@@ -41,15 +41,15 @@ class NodeStrategies:
         self._cluster = cluster
         self._log = log
         cache = TimeSeriesCache(clock=time.monotonic)
-        self._states = States(Callbacks(log, time.monotonic))
+        self._states = States(StateCallbacks(log, time.monotonic))
         self._executor = ResourceExecutor(qos.cgroup_root)
         self._collectors = Collectors(
-            cache, self._states, log=log, interval_s=qos.interval, cgroup_root=qos.cgroup_root
+            cache, self._executor.cgroups, self._states, log, interval_s=qos.interval
         )
         api = cluster.api if cluster is not None else None
         recorder = cluster.recorder if cluster is not None else None
         evictor = PodEvictor(api, recorder, clock=time.monotonic, log=log)
-        ports = NodePorts(self._executor, evictor, events)
+        ports = StrategyPorts(self._executor, evictor, events)
         self._manager = QosManager(gates, cache, self._states, ports, log, rng)
 
     def start(self, supervisor: Supervisor, runners: Callable[[], list[Runner]]) -> None:

@@ -1,4 +1,4 @@
-"""Callbacks of the states informer: each has a thread of its own, so that a slow one holds no other up."""
+"""StateCallbacks of the states informer: each has a thread of its own, so that a slow one holds no other up."""
 
 import threading
 from collections.abc import Callable
@@ -60,8 +60,9 @@ class RegisteredCallback:
         with self._starting:
             if self._thread is None and not self._is_closed:
                 title = " ".join(("callback", *self.key))
-                self._thread = threading.Thread(target=self._serve, args=(clock,), name=title, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, args=(clock,), name=title, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def send(self) -> None:
         """Have the callback called. Never blocks."""
@@ -69,7 +70,8 @@ class RegisteredCallback:
 
     def close(self) -> None:
         """No call begins any more. A call that runs goes on."""
-        self._is_closed = True
+        with self._starting:  # after this, `_thread` is the thread, where there is one
+            self._is_closed = True
         self._due.set()
 
     def join(self, deadline_s: float) -> None:
@@ -101,8 +103,8 @@ class RegisteredCallback:
                 )
 
 
-class Callbacks:
-    """Callbacks by object type and name. Any thread may call every method.
+class StateCallbacks:
+    """StateCallbacks by object type and name. Any thread may call every method.
 
     No callback is called before `begin`, which says that the states are synced; what is sent earlier waits until then.
     """

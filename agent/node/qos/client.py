@@ -54,7 +54,7 @@ class EventPort(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NodePorts:
+class StrategyPorts:
     """What the daemon gives. Any may be missing, and then what needs it is `unavailable`."""
 
     executor: CgroupPort | None = None
@@ -112,7 +112,9 @@ class ActingClient:
 
     recommends_only = False
 
-    def __init__(self, strategy: str, ports: NodePorts, journal: StrategyJournal, stop: StopSignal) -> None:
+    def __init__(
+        self, strategy: str, ports: StrategyPorts, journal: StrategyJournal, stop: StopSignal
+    ) -> None:
         self._strategy = strategy
         self._ports = ports
         self._journal = journal

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.node.qos.callbacks import CallbackStatus
-from agent.node.qos.client import ActingClient, NodePorts, StrategyJournal
+from agent.node.qos.client import ActingClient, StrategyJournal, StrategyPorts
 from agent.node.qos.core.decisions import DecisionRecord
-from agent.node.qos.core.gates import FeatureGates, Stage
+from agent.node.qos.core.gates import FeatureGates, FeatureStage
 from agent.node.qos.core.lifecycle import Lifecycle, LifecycleTiming, StrategyState
 from agent.node.qos.flags import QOSExtensionConfig
 from agent.node.qos.host import PluginDependencies, PluginHost, ThreadStop
@@ -39,7 +39,7 @@ class StrategyStatus:
     """One strategy, whether it is enabled or not."""
 
     name: str
-    stage: Stage
+    stage: FeatureStage
     is_enabled: bool
     recommends_only: bool
     state: StrategyState
@@ -63,7 +63,7 @@ class QosManager:
         config: QOSExtensionConfig,
         metric_cache: MetricCache,
         states: States,
-        ports: NodePorts,
+        ports: StrategyPorts,
         log: Logger,
         rng: random.Random,
         timing: LifecycleTiming = _TIMING,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.node.qos.client import NodePorts, StrategyJournal
+from agent.node.qos.client import StrategyJournal, StrategyPorts
 from agent.node.qos.core.actions import (
     CgroupResource,
     CgroupUpdate,
@@ -22,7 +22,7 @@ class RecommendingClient:
 
     recommends_only = True
 
-    def __init__(self, ports: NodePorts, journal: StrategyJournal) -> None:
+    def __init__(self, ports: StrategyPorts, journal: StrategyJournal) -> None:
         self._ports = ports
         self._journal = journal
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from agent.node.qos.callbacks import Callbacks
+from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.known_states import KnownStates
 from agent.node.qos.core.states import NodeState, ObjectType, PodState, ScalingPolicyState, VmState
 
@@ -14,7 +14,7 @@ class States:
     A reading that differs from the one before has the callbacks of its kind called. Order and repetition are no difference.
     """
 
-    def __init__(self, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: StateCallbacks) -> None:
         self.callbacks = callbacks
         self._known = KnownStates()
         self._synced = asyncio.Event()
@@ -77,7 +77,7 @@ class States:
     def register_callbacks(
         self, object_type: ObjectType, name: str, description: str, callback: Callable[[ObjectType], None]
     ) -> None:
-        """Call `callback` after objects of the type have changed, as `Callbacks.register` says."""
+        """Call `callback` after objects of the type have changed, as `StateCallbacks.register` says."""
         self.callbacks.register(object_type, name, description, callback)
 
     def send_callback(self, object_type: ObjectType) -> None:
@@ -109,7 +109,7 @@ class StrategyStates:
     def register_callbacks(
         self, object_type: ObjectType, name: str, description: str, callback: Callable[[ObjectType], None]
     ) -> None:
-        """Call `callback` after objects of the type have changed, as `Callbacks.register` says, until the strategy ends."""
+        """Call `callback` after objects of the type have changed, as `StateCallbacks.register` says, until the strategy ends."""
         self._states.callbacks.register(object_type, name, description, callback, self._owner)
 
     def close(self, deadline_s: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from agent.node.qos.callbacks import Callbacks
+from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.lifecycle import LifecycleTiming
 from agent.node.qos.core.states import NodeState, PodState, QosClass
 from agent.node.qos.ports import FlagSet, MetricCache, NodeClient, StatesInformer, StopSignal
@@ -91,7 +91,7 @@ async def waiting(stop: StopSignal) -> None:
 
 def states(*, is_synced: bool = True) -> States:
     """States that are synced, or lack the pods."""
-    found = States(Callbacks(LOG, clock=lambda: 0.0))
+    found = States(StateCallbacks(LOG, clock=lambda: 0.0))
     found.publish_node(NodeState("node-1", Resources(4000, 2**33), Resources(4000, 2**33)))
     found.publish_vms(())
     found.publish_policies(())

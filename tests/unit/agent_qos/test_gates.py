@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent.node.qos.core.gates import FeatureGates, FeatureSpec, Stage, is_name, parsed
+from agent.node.qos.core.gates import FeatureGates, FeatureSpec, FeatureStage, is_name, parsed
 
-GATES = FeatureGates({"Alpha": FeatureSpec(), "Beta": FeatureSpec(default=True, stage=Stage.BETA)})
+GATES = FeatureGates({"Alpha": FeatureSpec(), "Beta": FeatureSpec(default=True, stage=FeatureStage.BETA)})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Callbacks in threads of their own: coalesced, contained, bounded, and none before the states are synced."""
+"""StateCallbacks in threads of their own: coalesced, contained, bounded, and none before the states are synced."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.callbacks import MAX_CALLBACKS, SLOW_AFTER_S, Callbacks
+from agent.node.qos.callbacks import MAX_CALLBACKS, SLOW_AFTER_S, StateCallbacks
 from agent.node.qos.core.states import ObjectType
 from tests.support.waiting import PATIENCE_S
 from tests.unit.agent_qos.strategies import Lines, raising
@@ -55,9 +55,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def callbacks(lines: Any, clock: Clock) -> Iterator[Callbacks]:
-    """Callbacks whose owner `test` is closed at the end; none of their threads is left."""
-    found = Callbacks(lines, clock)
+def callbacks(lines: Any, clock: Clock) -> Iterator[StateCallbacks]:
+    """StateCallbacks whose owner `test` is closed at the end; none of their threads is left."""
+    found = StateCallbacks(lines, clock)
     yield found
     found.close("test", PATIENCE_S)
     assert found.statuses() == ()
@@ -65,12 +65,12 @@ def callbacks(lines: Any, clock: Clock) -> Iterator[Callbacks]:
 
 
 def register(
-    callbacks: Callbacks, callback: Callable[[ObjectType], None], name: str = "a", kind: Any = NODE
+    callbacks: StateCallbacks, callback: Callable[[ObjectType], None], name: str = "a", kind: Any = NODE
 ) -> None:
     callbacks.register(kind, name, "for the test", callback, owner="test")
 
 
-def test_no_callback_is_called_before_the_states_are_synced(callbacks: Callbacks) -> None:
+def test_no_callback_is_called_before_the_states_are_synced(callbacks: StateCallbacks) -> None:
     gate = Gate()
     register(callbacks, gate)
     callbacks.send(NODE)
@@ -85,7 +85,7 @@ def test_no_callback_is_called_before_the_states_are_synced(callbacks: Callbacks
     assert not gate.is_called(), "what was sent before is one call"
 
 
-def test_changes_during_a_call_are_one_further_call(callbacks: Callbacks) -> None:
+def test_changes_during_a_call_are_one_further_call(callbacks: StateCallbacks) -> None:
     gate = Gate()
     register(callbacks, gate)
     callbacks.begin()
@@ -100,7 +100,7 @@ def test_changes_during_a_call_are_one_further_call(callbacks: Callbacks) -> Non
     assert not gate.is_called()
 
 
-def test_who_registers_later_is_called_for_what_is_there(callbacks: Callbacks) -> None:
+def test_who_registers_later_is_called_for_what_is_there(callbacks: StateCallbacks) -> None:
     callbacks.begin()
     callbacks.send(NODE)
     gate, other = Gate(), Gate()
@@ -112,7 +112,7 @@ def test_who_registers_later_is_called_for_what_is_there(callbacks: Callbacks) -
 
 
 def test_a_callback_that_never_returns_holds_no_other_up_and_is_reported_once(
-    callbacks: Callbacks, lines: Lines, clock: Clock
+    callbacks: StateCallbacks, lines: Lines, clock: Clock
 ) -> None:
     hanging, quick = Gate(), Gate()
     register(callbacks, hanging, "hanging")
@@ -142,7 +142,7 @@ def test_a_callback_that_never_returns_holds_no_other_up_and_is_reported_once(
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(), KeyboardInterrupt()])
 def test_what_a_callback_raises_ends_that_call_alone(
-    callbacks: Callbacks, lines: Lines, error: BaseException
+    callbacks: StateCallbacks, lines: Lines, error: BaseException
 ) -> None:
     called = threading.Semaphore(0)
 
@@ -159,7 +159,7 @@ def test_what_a_callback_raises_ends_that_call_alone(
     assert lines.texts("warning") == ["callback failed"], "a fault that lasts is one line"
 
 
-def test_calls_and_errors_are_counted(callbacks: Callbacks) -> None:
+def test_calls_and_errors_are_counted(callbacks: StateCallbacks) -> None:
     gate = Gate()
     register(callbacks, raising(ValueError("no")), "bad")
     register(callbacks, gate, "good")
@@ -183,7 +183,7 @@ def test_calls_and_errors_are_counted(callbacks: Callbacks) -> None:
     ],
 )
 def test_what_cannot_be_registered_is_an_error_and_ends_nothing(
-    callbacks: Callbacks, kind: Any, name: str, callback: Any, said: str
+    callbacks: StateCallbacks, kind: Any, name: str, callback: Any, said: str
 ) -> None:
     register(callbacks, print, "taken")
     register(callbacks, print, "taken", PODS)  # a name may be used once for each type
@@ -192,7 +192,7 @@ def test_what_cannot_be_registered_is_an_error_and_ends_nothing(
     assert len(callbacks.statuses()) == 2
 
 
-def test_there_are_so_many_callbacks_at_most(callbacks: Callbacks) -> None:
+def test_there_are_so_many_callbacks_at_most(callbacks: StateCallbacks) -> None:
     for index in range(MAX_CALLBACKS):
         register(callbacks, print, f"callback {index}")
     with pytest.raises(ValueError, match=f"there are {MAX_CALLBACKS} already"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.client import NodePorts
+from agent.node.qos.client import StrategyPorts
 from agent.node.qos.core.actions import CgroupResource, CgroupUpdate
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.core.lifecycle import LifecycleTiming
@@ -42,7 +42,7 @@ def manager(
         registry.register_plugin(name, FeatureSpec(default=on), plugin)
     config = configured({}, {}, recommend_only=recommend_only, registry=registry)
     cache: Any = None
-    return QosManager(config, cache, known or states(), NodePorts(), log or Lines(), random.Random(0), timing)
+    return QosManager(config, cache, known or states(), StrategyPorts(), log, random.Random(0), timing)
 
 
 @contextlib.asynccontextmanager

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from agent.node.qos import registry
-from agent.node.qos.core.gates import FeatureSpec, Stage
+from agent.node.qos.core.gates import FeatureSpec, FeatureStage
 from agent.node.qos.registry import QOS_PLUGIN_GROUP, ExtensionRegistry, register_qos_ext_plugin
 from hosting.registry import RegistryError
 from tests.unit.agent_qos.strategies import Strategy, raising
 
-ON = FeatureSpec(default=True, stage=Stage.BETA)
+ON = FeatureSpec(default=True, stage=FeatureStage.BETA)
 
 
 class Offered(Strategy):

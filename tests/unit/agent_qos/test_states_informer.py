@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.callbacks import Callbacks
+from agent.node.qos.callbacks import StateCallbacks
 from agent.node.qos.core.states import NodeState, ObjectType, ScalingPolicyState, VmState
 from agent.node.qos.states_informer import States
 from protocol.values import Resources
@@ -19,8 +19,8 @@ VM = VmState("default/db", "uid-db", NONE, NONE, NONE, NONE)
 POLICY = ScalingPolicyState("default", "db", {"windows": [{"min": 1}]})
 
 
-class Sent(Callbacks):
-    """Callbacks that only note what is sent."""
+class Sent(StateCallbacks):
+    """StateCallbacks that only note what is sent."""
 
     def __init__(self) -> None:
         super().__init__(LOG, clock=lambda: 0.0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.node.qos.client import ActingClient, NodePorts, StrategyJournal
+from agent.node.qos.client import ActingClient, StrategyJournal, StrategyPorts
 from agent.node.qos.core.actions import (
     CgroupResource,
     CgroupUpdate,
@@ -63,7 +63,7 @@ def acted(client: NodeClient) -> list[str]:
     return [*(each.result for each in outcomes), evicted.result]
 
 
-def made(sort: str, ports: NodePorts, lines: Any) -> tuple[NodeClient, StrategyJournal, ThreadStop]:
+def made(sort: str, ports: StrategyPorts, lines: Any) -> tuple[NodeClient, StrategyJournal, ThreadStop]:
     stop, journal = ThreadStop(), StrategyJournal("Mine", lines, clock=lambda: 0.0)
     if sort == "acting":
         return ActingClient("Mine", ports, journal, stop), journal, stop
@@ -95,7 +95,7 @@ def test_what_becomes_of_actions_is_told_and_counted(
     sort: str, has_ports: bool, results: list[str], done: list[str], event: str
 ) -> None:
     machine = Machine()
-    ports = NodePorts(machine, machine, machine) if has_ports else NodePorts()
+    ports = StrategyPorts(machine, machine, machine) if has_ports else StrategyPorts()
     client, journal, _ = made(sort, ports, Lines())
     assert (acted(client), machine.done) == (results, done)
     assert client.recommends_only is (sort == "recommending")
@@ -108,7 +108,7 @@ def test_what_becomes_of_actions_is_told_and_counted(
 
 def test_a_strategy_that_is_told_to_end_evicts_no_more_but_puts_its_cgroups_back() -> None:
     machine = Machine()
-    client, _, stop = made("acting", NodePorts(machine, machine, machine), Lines())
+    client, _, stop = made("acting", StrategyPorts(machine, machine, machine), Lines())
     stop.request()
     assert acted(client) == ["written", "written", "refused"]
 
@@ -151,7 +151,7 @@ def test_the_last_decisions_are_kept() -> None:
 def test_a_decision_that_acts_is_one_line_with_its_inputs() -> None:
     for sort, message in (("acting", "lowered"), ("recommending", "would: lowered")):
         lines = Lines()
-        client, journal, _ = made(sort, NodePorts(), lines)
+        client, journal, _ = made(sort, StrategyPorts(), lines)
         client.decided(decision("within"))
         client.decided(decision("too-much", is_action=True, message="lowered"))
         fields = {"strategy": "Mine", "reason": "too-much", "message": message, "inputs": {"busy": 1.0}}
@@ -160,7 +160,7 @@ def test_a_decision_that_acts_is_one_line_with_its_inputs() -> None:
 
 
 def test_a_strategy_cannot_fill_the_memory_with_reasons() -> None:
-    client, journal, _ = made("acting", NodePorts(), Lines())
+    client, journal, _ = made("acting", StrategyPorts(), Lines())
     for index in range(MAX_REASONS + 5):
         client.decided(decision(f"reason-{index}"))
     assert len(journal.counts()) == MAX_REASONS + 1
