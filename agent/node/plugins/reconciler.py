@@ -2,13 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from agent.node.plugins.core.handler import PluginHandler
-from agent.node.plugins.core.operations import Operations, Refusal
+from agent.node.plugins.core.operations import BackingOff, Operations, Refusal
 from agent.node.plugins.core.plugin_state import PluginState
 from agent.node.plugins.core.reconciling import Operation, Register, Unregister, plan
 from agent.node.plugins.core.registrations import Registration, Registrations
@@ -92,9 +92,9 @@ class PluginReconciler:
         """Reconcile until cancelled. Operations go on then, until `drain`."""
         while True:
             self._due.clear()
-            self.reconcile()
+            calls = self.reconcile()
             try:
-                async with asyncio.timeout(self._wait_s()):
+                async with asyncio.timeout(self._wait_s(calls)):
                     await self._due.wait()
             except TimeoutError:
                 continue
@@ -132,13 +132,13 @@ class PluginReconciler:
             case Unregister(is_lost=is_lost):
                 return start(partial(self.registrar.unregister, plugin, is_lost=is_lost), is_short=True)
 
-    def _wait_s(self) -> float:
-        """Until the next pass: a back-off may end sooner than the period."""
+    def _wait_s(self, calls: Sequence[Call]) -> float:
+        """Until the next pass: the back-off of what the last one asked for may end sooner than the period."""
         now_s = self._clock()
-        waits = (
-            self._operations.retry_in_s(plugin.socket_path, now_s)
-            for plugin in self._worlds.desired.get_plugins_to_register()
+        refused = (
+            call.operation.plugin.socket_path for call in calls if isinstance(call.refusal, BackingOff)
         )
+        waits = (self._operations.retry_in_s(path, now_s) for path in refused)
         return min([PERIOD_S, *(wait_s + PAUSE_S for wait_s in waits if wait_s is not None)])
 
     def _status(self, registration: Registration) -> PluginStatus:

@@ -134,13 +134,13 @@ class Cast:
         seen = []
         try:
             for step in steps:
-                call: Callable[[Case], Awaitable[Case] | Case | None] = getattr(
-                    self, {"pass": "reconcile"}.get(step["do"], step["do"])
-                )
+                name: str = step["do"]
+                call: Callable[[Case], Awaitable[Case] | Case | None]
+                call = getattr(self, "reconcile" if name == "pass" else name)
                 results = call(step)
                 if results is not None and not isinstance(results, dict):
                     results = await results
-                seen.append({"do": step["do"], **(results or {})})
+                seen.append({"do": name, **(results or {})})
         finally:
             await self._end()
         return seen
