@@ -132,7 +132,7 @@ class PluginReconciler:
             case RegisterPlugin():
                 return start(partial(self.registrar.register, plugin, dict(self._handlers)))
             case UnregisterPlugin(is_lost=is_lost):
-                return start(partial(self.registrar.unregister, plugin, is_lost=is_lost), is_short=True)
+                return start(partial(self.registrar.unregister, plugin, is_lost=is_lost))
 
     def _wait_s(self, calls: Sequence[AskedOperation]) -> float:
         """Until the next pass: the back-off of what the last one asked for may end sooner than the period."""
