@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from agent.node.qos.core import gates
 from agent.node.qos.core.gates import FeatureGates
@@ -169,6 +169,19 @@ class QOSExtensionConfig:
         )
         return found
 
+    def flag_faults(self, switches: Mapping[str, bool]) -> list[str]:
+        """What enabled plugins find wrong with the values of their flags, where they look at them (`flag_faults`)."""
+        found = []
+        for each in self.extensions:
+            look = getattr(each.plugin, "flag_faults", None)
+            if look is None or not switches.get(each.name, each.spec.default):
+                continue
+            try:
+                found += [str(fault) for fault in cast("Iterable[object]", at_once(look))]
+            except Exception as error:  # noqa: BLE001 - a plugin of anybody's must not end the program
+                found.append(f"{each.name}: flag_faults failed: {str(error) or repr(error)}")
+        return found
+
 
 def _with_flags(extension: RegisteredExtension, flags: Flags) -> RegisteredExtension:
     if extension.plugin is None:
@@ -202,6 +215,7 @@ def configured(
     known = config.gates.specs
     switches = {**feature_gates, **{name: is_on for name, is_on in given.items() if name in known}}
     faults += [f"qos.featureGates.{each}" for each in config.faults(switches)]
+    faults += [f"qos.flags.{each}" for each in config.flag_faults(switches)]
     names = tuple(recommend_only)
     faults += [
         f"qos.recommendOnly[{index}]: there is no QoS plugin {name!r} (there are: {', '.join(sorted(known)) or 'none'})"

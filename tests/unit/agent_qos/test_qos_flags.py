@@ -8,7 +8,7 @@ import pytest
 from agent.node.qos.core.gates import FeatureSpec
 from agent.node.qos.flags import EXTENSIONS_FLAG, Flag, Flags, QOSExtensionConfig, configured
 from agent.node.qos.ports import FlagSet
-from agent.node.qos.registry import ExtensionRegistry
+from agent.node.qos.registry import ExtensionRegistry, standard
 from hosting.settings import FaultsError
 from tests.unit.agent_qos.strategies import Strategy
 
@@ -121,6 +121,47 @@ def test_plugins_read_their_flags_once_all_are_parsed() -> None:
     assert plugin.flags.get("limit") == 7
     with pytest.raises(ValueError, match="there is no flag 'other'"):
         plugin.flags.get("other")
+
+
+class Choosy(Flagged):
+    """A plugin that looks at the values of its flags."""
+
+    def flag_faults(self) -> list[str]:
+        assert self.flags is not None
+        limit = self.flags.get("limit")
+        if limit == 13:
+            raise ValueError("what a number")
+        return [] if limit == 1 else [f"limit: must be 1 (found {limit})"]
+
+
+@pytest.mark.parametrize(
+    ("is_on", "limit", "faults"),
+    [
+        (True, 1, []),
+        (True, 2, ["qos.flags.limit: must be 1 (found 2)"]),
+        (True, 13, ["qos.flags.A: flag_faults failed: what a number"]),
+        (False, 2, []),
+    ],
+)
+def test_an_enabled_plugin_looks_at_the_values_of_its_flags(
+    is_on: bool, limit: int, faults: list[str]
+) -> None:
+    plugins = registry(A=Choosy(lambda flags: flags.add("limit", 1, "")))
+    found: list[str] = []
+    try:
+        configured({"A": is_on}, {"limit": limit}, registry=plugins)
+    except FaultsError as error:
+        found = error.faults
+    assert found == faults
+
+
+def test_the_strategies_that_come_with_the_agent_are_off_and_take_their_flags() -> None:
+    config = configured({}, {}, registry=standard(ExtensionRegistry(), ()))
+    names = ["CPUBurst", "CPUEvict", "CPUSuppress", "MemoryEvict"]
+    assert [(each.name, each.error, each.spec.default) for each in config.extensions] == [
+        (name, "", False) for name in names
+    ]
+    configured(dict.fromkeys(names, True), {}, registry=standard(ExtensionRegistry(), ()))
 
 
 def test_the_map_flag_wins_over_the_settings() -> None:

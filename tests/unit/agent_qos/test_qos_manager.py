@@ -42,9 +42,7 @@ def manager(
         registry.register_plugin(name, FeatureSpec(default=on), plugin)
     config = configured({}, {}, recommend_only=recommend_only, registry=registry)
     cache: Any = None
-    return QosManager(
-        config, cache, known or states(), StrategyPorts(), log or Lines(), random.Random(0), timing
-    )
+    return QosManager(config, cache, known or states(), StrategyPorts(), log, random.Random(0), timing)
 
 
 @contextlib.asynccontextmanager
