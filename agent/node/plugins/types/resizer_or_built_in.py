@@ -97,7 +97,8 @@ class ResizerOrBuiltIn:
         sides = self._vms.of(vm.name)
         async with sides.lock:
             sides.generation = 0  # a fence that fails leaves nobody who may command
-            side, fencings = self._wanted(sides), {}
+            side = self._wanted(sides)
+            fencings: dict[Side, Fencing] = {}
             if side is Side.PLUGIN:
                 try:
                     fencings[side] = await self._backends[side].fence(vm)
